@@ -47,7 +47,7 @@ class AdapterFile:
         serial: modes whose tests each worker runs in the same order in every run, because the framework keeps state
             between them.
         laws: settings of generated tests, for `conformance.laws.declared`.
-        distribution: packages to install, for `frameworks.installing.distributions`; None for none.
+        distribution: packages to install, for `frameworks.installer.distributions`; None for none.
         absent: features that the framework does not have.
     """
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.trainer import ReferenceTrainer
 
 
 class _AppliesOverflow(ReferenceTrainer):

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from frameworks import install
-from frameworks.installing import locks
+from frameworks.installer import install, locks
 from results.record.journal import Journal
 from tests import browser
 from tests.browser import Browser

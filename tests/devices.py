@@ -14,7 +14,7 @@ from fixtures.models import blocks
 from fixtures.recipe import Recipe
 from frameworks.contract import SUPPORTED, Capability, Declaration, Update
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.trainer import ReferenceTrainer
 
 
 def technique_of(recipe: Recipe) -> str:

@@ -13,7 +13,7 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Declaration, Unsupported
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.trainer import ReferenceTrainer
 
 
 class Leaky(ReferenceFramework):

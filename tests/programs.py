@@ -11,7 +11,7 @@ from conformance.expectations.entries import load_known
 from conformance.judging import programs
 from conformance.running.machine import devices, instruction_sets
 from conformance.spec.findings import Finding
-from frameworks.install import installed_version
+from frameworks.installer.install import installed_version
 from tests.support import hang_limit
 
 KNOWN = load_known()

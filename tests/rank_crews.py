@@ -38,7 +38,7 @@ class Clock:
             return answer
 
         patch.setattr(RankProcess, "receive", received)
-        patch.setattr("frameworks.ranks.crew.monotonic", self._look)
+        patch.setattr("frameworks.ranks.worker_group.monotonic", self._look)
 
     def _look(self) -> float:
         if self._left <= 0:

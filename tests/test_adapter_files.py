@@ -11,8 +11,8 @@ from conformance.cli import main
 from conformance.running import jobs
 from frameworks.adapter_file import FILE, AdapterFile, adapter_file
 from frameworks.contract import Capability
-from frameworks.installing import locks
-from frameworks.installing.distributions import DISTRIBUTIONS, read_distribution
+from frameworks.installer import locks
+from frameworks.installer.distributions import DISTRIBUTIONS, read_distribution
 from frameworks.registry import GROUP, UnknownFramework, built_in
 from tests.support import ROOT
 

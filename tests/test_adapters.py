@@ -23,7 +23,7 @@ from frameworks.base.window import AppliedMicroBatch
 from frameworks.contract import NOT_OFFERED, Attempt, Capability, RecomputeCase, Unsupported
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.operations import CARRIERS, TENSORS
+from frameworks.reference.core.operations import CARRIERS, TENSORS
 from results.record.outcomes import Outcome
 from tests.support import ROOT
 

@@ -14,7 +14,7 @@ from fixtures.layers import Head, Heads, LayerNorm, Residual, SelfAttention
 from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.registry import load
-from frameworks.torch.compiling import COMPILE, DYNAMIC, compiled
+from frameworks.torch.core.compiling import COMPILE, DYNAMIC, compiled
 
 ATTENTION = Model(
     "attention",

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from frameworks.torch import engine_start
+from frameworks.torch.distributed import deepspeed_start
 
 FOLDER = "deepspeed_shm_comm"
 
@@ -36,21 +36,21 @@ class Builds:
 def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
     made = Builds(tmp_path)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    monkeypatch.setattr(engine_start, "version", {"deepspeed": "1.0", "torch": "1.0"}.get)
+    monkeypatch.setattr(deepspeed_start, "version", {"deepspeed": "1.0", "torch": "1.0"}.get)
     monkeypatch.setattr(subprocess, "run", made.run)
     return made
 
 
 def test_the_operation_is_compiled_once(builds: Builds) -> None:
-    engine_start._prepare()
-    engine_start._prepare()
+    deepspeed_start._prepare()
+    deepspeed_start._prepare()
     assert builds.count == 1
 
 
 def test_another_version_compiles_anew(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine_start._prepare()
-    monkeypatch.setattr(engine_start, "version", {"deepspeed": "1.1", "torch": "1.0"}.get)
-    engine_start._prepare()
+    deepspeed_start._prepare()
+    monkeypatch.setattr(deepspeed_start, "version", {"deepspeed": "1.1", "torch": "1.0"}.get)
+    deepspeed_start._prepare()
     assert builds.count == 2
 
 
@@ -58,7 +58,7 @@ def test_the_lock_of_a_build_that_was_killed_is_removed(builds: Builds, tmp_path
     lock = tmp_path / FOLDER / "lock"
     lock.parent.mkdir()
     lock.touch()
-    engine_start._prepare()
+    deepspeed_start._prepare()
     assert builds.count == 1
     assert not lock.exists()
 
@@ -66,7 +66,7 @@ def test_the_lock_of_a_build_that_was_killed_is_removed(builds: Builds, tmp_path
 @pytest.mark.parametrize(
     "failure",
     [
-        subprocess.TimeoutExpired("build", engine_start.BUILD_S),
+        subprocess.TimeoutExpired("build", deepspeed_start.BUILD_S),
         subprocess.CalledProcessError(1, "build", stderr="no compiler"),
         OSError("no processes left"),
     ],
@@ -75,17 +75,17 @@ def test_the_lock_of_a_build_that_was_killed_is_removed(builds: Builds, tmp_path
 def test_a_build_that_fails_is_reported_and_tried_again(builds: Builds, failure: Exception) -> None:
     builds.failure = failure
     with pytest.raises(RuntimeError, match="could not be compiled"):
-        engine_start._prepare()
+        deepspeed_start._prepare()
     builds.failure = None
-    engine_start._prepare()
+    deepspeed_start._prepare()
     assert builds.count == 2
 
 
 def test_where_deepspeed_is_missing_its_ranks_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_start, "installed", lambda: False)
-    engine_start.problem.cache_clear()
+    monkeypatch.setattr(deepspeed_start, "installed", lambda: False)
+    deepspeed_start.problem.cache_clear()
     try:
         with pytest.raises(RuntimeError, match=r"pip install --no-build-isolation --group deepspeed"):
-            engine_start.require()
+            deepspeed_start.require()
     finally:
-        engine_start.problem.cache_clear()
+        deepspeed_start.problem.cache_clear()

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from packaging.utils import canonicalize_name
 
-from frameworks.installing import locks
-from frameworks.installing.distributions import DISTRIBUTIONS, bare, variable_of
+from frameworks.installer import locks
+from frameworks.installer.distributions import DISTRIBUTIONS, bare, variable_of
 from results.compare.environment import COMPANIONS, OWN, ChangedSetting, Environment, environment, variable
 from results.record.reading import Record, Series, Variant
 from tests.small_record import BASE

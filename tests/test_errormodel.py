@@ -23,8 +23,8 @@ from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, DynamicScaling, Pre
 from frameworks.cache_folder import CACHE_FOLDER
 from frameworks.contract import Conventions
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.rounding import Nearest, Rounding, Stochastic
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.rounding import Nearest, Rounding, Stochastic
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.support import ROOT, environment, hang_limit
 
 PRECISIONS = [FLOAT32, FLOAT16, BFLOAT16]

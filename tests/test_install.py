@@ -17,10 +17,9 @@ from zipfile import ZipFile
 
 import pytest
 
-from frameworks import install
-from frameworks.installing import locks, request, uv
-from frameworks.installing.distributions import DISTRIBUTIONS, variable_of
-from frameworks.installing.pip import INSTALLER
+from frameworks.installer import install, locks, request, uv
+from frameworks.installer.distributions import DISTRIBUTIONS, variable_of
+from frameworks.installer.pip import INSTALLER
 from tests.support import run
 
 REAL_RUN = subprocess.run
@@ -105,7 +104,7 @@ def pip(here: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("arguments", [[], ["nowhere"], ["torch", "torch"], ["--help"]])
 def test_wrong_usage_is_one_line(pip: Installers, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert install.main(arguments) == 2
-    assert capsys.readouterr().err == "usage: python -m frameworks.install {torch,tf,paddle,jax} ...\n"
+    assert capsys.readouterr().err == "usage: python -m frameworks.installer.install {torch,tf,paddle,jax} ...\n"
     assert not pip.installed
 
 
@@ -525,7 +524,7 @@ def test_an_extra_that_is_not_there_is_a_refusal(
 
 def test_pip_itself_cannot_find_it() -> None:
     offline = {"PIP_NO_INDEX": "1", "UV_OFFLINE": "1"}
-    ended = run([sys.executable, "-m", "frameworks.install", "tf"], TF_VERSION="0.0.99", **offline)
+    ended = run([sys.executable, "-m", "frameworks.installer.install", "tf"], TF_VERSION="0.0.99", **offline)
     assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
     assert "0.0.99 cannot be installed" in ended.lines[0]
     assert "TF_VERSION" in ended.lines[0]

@@ -10,7 +10,7 @@ import pytest
 from conformance.oracle import int8_load
 from conformance.oracle.post_training import cast, outlying, ranged
 from conformance.oracle.quantizing import scale_of
-from frameworks.reference.post_training import RULES
+from frameworks.reference.quantization.post_training import RULES
 
 ROWS, WIDTH = 8, 96
 COLUMNS = RULES["load-int8"]

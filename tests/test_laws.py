@@ -43,9 +43,9 @@ from fixtures.layers import Dense, Head, Heads
 from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe
 from frameworks.contract import Framework
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.rounding import Nearest
-from frameworks.reference.tape import taped
-from frameworks.reference.tensor import Tensor
+from frameworks.reference.core.rounding import Nearest
+from frameworks.reference.core.tape import taped
+from frameworks.reference.core.tensor import Tensor
 from frameworks.registry import built_in, load
 
 MODEL = DrawnModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))

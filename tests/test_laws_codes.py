@@ -20,9 +20,9 @@ from fixtures.model import Model
 from fixtures.narrow import NarrowFormat
 from frameworks.contract import FakeRule, Quantized, QuantRule
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.formats import ReferenceFormats
-from frameworks.reference.post_training import ReferenceQuantizedModel
-from frameworks.reference.quantizers import ReferenceQuantizers
+from frameworks.reference.quantization.formats import ReferenceFormats
+from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
+from frameworks.reference.quantization.quantizers import ReferenceQuantizers
 
 MATRIX = QuantizerCall("int8-row", Matrix(3, 5, (0, 4), 0, "normal", 1))
 AFFINE = QuantizerCall("uint8-tensor", Matrix(3, 5, (0,), 0, "normal", 1))

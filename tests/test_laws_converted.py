@@ -16,8 +16,8 @@ from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Model
 from frameworks.contract import QuantRule
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.post_training import ReferenceQuantizedModel
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import aware
 
 MODEL = Model(

@@ -7,7 +7,7 @@ import numpy as np
 from conformance.laws.delayed import DelayedCase, DelayedStep
 from fixtures.arrays import Array
 from frameworks.contract import Operand
-from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
+from frameworks.reference.quantization.delayed_scaling import ReferenceDelayedProduct
 from tests.test_laws_codes import failure
 
 

@@ -19,7 +19,7 @@ from fixtures.layers import Dense, Dropout, Head, Heads
 from fixtures.recipe import DynamicScaling, Recipe
 from frameworks.contract import Update
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.trainer import ReferenceTrainer
 
 WIDE = RevealingModel((Dense(47), Dropout(0.5), Heads((Head("a", 2),))), (32,), (("a", "squared_error"),))
 PASSES = (StartAgain(), Train((DrawnBatch(4),)), Gradients((DrawnBatch(4, 4),)))

@@ -35,9 +35,9 @@ from fixtures.arrays import Array
 from fixtures.layers import Dense, Dropout, Head, Heads
 from fixtures.recipe import SGD, Offload, Ranks, Recipe
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.offload import ArrayStore, DiskStore
-from frameworks.reference.ranks import ReferenceCompany
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.training.offload import ArrayStore, DiskStore
+from frameworks.reference.training.trainer import ReferenceTrainer
 
 MODEL = DrawnModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
 WINDOW = (DrawnBatch(4), DrawnBatch(4, seed=1))

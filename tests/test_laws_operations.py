@@ -21,9 +21,10 @@ from fixtures.arrays import Array
 from fixtures.layers import Dense, Embedding, Flatten, Head, Heads
 from fixtures.recipe import Offload, Recipe
 from frameworks.contract import OpResult
-from frameworks.reference import ReferenceFramework, scope
-from frameworks.reference.arithmetic import Operations
-from frameworks.reference.tensor import Tensor
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.core import scope
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.tensor import Tensor
 from tests.faults import held_out_autocast
 
 SCOPE = NestedScope("bfloat16")

@@ -25,8 +25,8 @@ from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Embedding, Flatten, Head, Heads, Layer
 from fixtures.recipe import SGD, Precision, Recipe
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.trainer import ReferenceTrainer
 from frameworks.registry import load
 
 MODEL = DrawnModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),), exact=False)

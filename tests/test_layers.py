@@ -30,7 +30,7 @@ from fixtures.models import digits_convolution, digits_mlp, dropout_probe, encod
 from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, DynamicScaling, Precision, Recipe, Recompute
 from frameworks.contract import Capability, LayerTrace, Unsupported
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.trainer import ReferenceTrainer
 from results.record.arrays import fingerprint
 from results.record.reading import load
 from tests.faults import layers as faults

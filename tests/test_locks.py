@@ -11,9 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from frameworks import lock
-from frameworks.installing import locks, uv
-from frameworks.installing.distributions import DISTRIBUTIONS, bare
+from frameworks.installer import lock, locks, uv
+from frameworks.installer.distributions import DISTRIBUTIONS, bare
 from tests.support import ROOT
 
 NAMES = [locks.SUITE, locks.TOOLS, locks.ALL, *DISTRIBUTIONS]

@@ -125,8 +125,8 @@ def xpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.mark.usefixtures("xpu")
 def test_pytorch_has_the_accelerator_of_its_module() -> None:
     from frameworks.registry import load
-    from frameworks.torch import devices
-    from frameworks.torch.streams import Stream
+    from frameworks.torch.core import devices
+    from frameworks.torch.core.streams import Stream
 
     framework = load("torch", "auto")
     assert (framework.device, devices.available()) == ("xpu", ("cpu", "xpu"))
@@ -148,7 +148,8 @@ def test_an_accelerator_without_events_peak_and_model(monkeypatch: pytest.Monkey
     import torch
 
     from frameworks.registry import load
-    from frameworks.torch import declarations, devices
+    from frameworks.torch import declarations
+    from frameworks.torch.core import devices
 
     monkeypatch.setattr(torch, "xpu", fake_backend())
     monkeypatch.setattr(declarations, "multiplies_in_tf32", lambda _: False)
@@ -165,7 +166,7 @@ def test_an_accelerator_without_events_peak_and_model(monkeypatch: pytest.Monkey
 def test_pytorch_without_an_accelerator_module(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from frameworks.torch import devices
+    from frameworks.torch.core import devices
 
     monkeypatch.delattr(torch, "accelerator")
     assert devices.available() == ("cpu", "xpu")
@@ -187,7 +188,7 @@ def test_tensorflow_has_the_types_that_it_lists(
     monkeypatch: pytest.MonkeyPatch, types: list[str], cuda: bool, want: dict[str, str]
 ) -> None:
     tf = pytest.importorskip("tensorflow")
-    from frameworks.tf import devices
+    from frameworks.tf.core import devices
 
     listed = [SimpleNamespace(device_type=kind) for kind in types]
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda: listed)
@@ -210,7 +211,7 @@ def test_jax_has_the_platforms_that_it_finds(
     monkeypatch: pytest.MonkeyPatch, backend: str, there: set[str], want: dict[str, str]
 ) -> None:
     jax = pytest.importorskip("jax")
-    from frameworks.jax import on_device
+    from frameworks.jax.core import on_device
 
     def find(platform: str) -> list[str]:
         if platform not in there:
@@ -236,7 +237,7 @@ def test_paddle_has_the_devices_that_it_lists(
     monkeypatch: pytest.MonkeyPatch, listed: list[str], custom: list[str], gpus: int, rocm: bool, want: dict[str, str]
 ) -> None:
     paddle = pytest.importorskip("paddle")
-    from frameworks.paddle import devices
+    from frameworks.paddle.core import devices
 
     monkeypatch.setattr(paddle.device, "get_available_device", lambda: listed)
     monkeypatch.setattr(paddle.device, "get_available_custom_device", lambda: custom)

@@ -42,10 +42,10 @@ from fixtures.recipe import (
 from frameworks.contract import Capability, Conventions, RecomputeCase, ScalerRule
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.rounding import Exact
-from frameworks.reference.scaler import LossScale
-from frameworks.reference.tape import depth, recomputed, taped
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.rounding import Exact
+from frameworks.reference.core.tape import depth, recomputed, taped
+from frameworks.reference.training.scaler import LossScale
+from frameworks.reference.training.trainer import ReferenceTrainer
 
 LOW_MODELS = (Precision("O2", "float16"), Precision("O3", "bfloat16"))
 

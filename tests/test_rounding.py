@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fixtures.arrays import FORMATS, Array
-from frameworks.reference.products import contract
-from frameworks.reference.rounding import Exact, Nearest, Stochastic
+from frameworks.reference.core.products import contract
+from frameworks.reference.core.rounding import Exact, Nearest, Stochastic
 
 NARROW = ("float32", "float16", "bfloat16")
 each_narrow = pytest.mark.parametrize("name", NARROW)

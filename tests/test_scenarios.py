@@ -22,7 +22,7 @@ from fixtures.model import Batch, Model
 from fixtures.recipe import FLOAT16, SGD, DynamicScaling, Recipe, Recompute
 from frameworks.contract import Attempt, Capability, Conventions, Framework
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.trainer import ReferenceTrainer
 from results.record.files import read
 from results.record.folders import listed
 from results.record.outcomes import Outcome

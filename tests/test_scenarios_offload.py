@@ -20,8 +20,8 @@ from fixtures.arrays import Array
 from fixtures.recipe import Adam, Offload, OffloadedKind, Recipe
 from frameworks.contract import Attempt, Capability, Conventions, Framework
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.offload import ArrayStore, HostStore
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.offload import ArrayStore, HostStore
+from frameworks.reference.training.trainer import ReferenceTrainer
 from results.record.outcomes import Outcome
 from results.record.reading import load
 from tests.recorded import by_name

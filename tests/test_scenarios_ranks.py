@@ -22,7 +22,7 @@ from fixtures.recipe import SGD, Adam, Ranks, Recipe, Sharding
 from frameworks.base import Arguments
 from frameworks.contract import Attempt, Capability, Framework, RankFailed, Trainer
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.ranks import ReferenceCompany
+from frameworks.reference.distributed.ranks import ReferenceCompany
 from results.record.outcomes import Outcome
 from results.record.reading import load
 from tests.recorded import by_name

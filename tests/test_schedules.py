@@ -22,7 +22,7 @@ from fixtures.schedules import (
     Steps,
     Triangular,
 )
-from frameworks.reference.update_rules import optimizer_of
+from frameworks.reference.training.update_rules import optimizer_of
 
 HALF = Steps((), (0.5,))
 

@@ -15,7 +15,7 @@ from conformance.suites.test_post_training import MIXED, foreign, mixed
 from fixtures.layers import Activation, Dense, Flatten, Head, Heads, Layer
 from fixtures.model import Model, dense_weights
 from frameworks.contract import LinearRule
-from frameworks.reference.post_training import RULES, ReferenceQuantizedModel
+from frameworks.reference.quantization.post_training import RULES, ReferenceQuantizedModel
 
 FEWEST = 1024
 RULE = replace(RULES["dynamic-int8"], smallest=FEWEST)

@@ -19,7 +19,7 @@ from fixtures.models import exact_linear
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Declaration, Trainer
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.support import ROOT, Ended, run
 
 BATCH = exact_batch(8)

@@ -130,7 +130,7 @@ others = ["fake_frame.*d", "fake_frame.scope", "fake_frame.unlisted"]
 OTHER = """
 import fake_frame
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.trainer import ReferenceTrainer
 
 
 class Trainer(ReferenceTrainer):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from frameworks import install
+from frameworks.installer import install
 from results.record.outcomes import Outcome
 from results.record.reading import load
 from tests.support import WORKERS, by_case, checkout, command, run

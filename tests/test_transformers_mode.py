@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from frameworks.contract import Capability
 from frameworks.registry import load
-from frameworks.torch import transformers_models
+from frameworks.torch.quantization import transformers_models
 
 
 @pytest.fixture

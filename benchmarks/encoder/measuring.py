@@ -14,7 +14,7 @@ from benchmarks.kit.processes import machine, now
 from fixtures import pretrained
 from fixtures.arrays import Array
 from fixtures.sentences import pairs
-from frameworks.torch.transformers_models import THRESHOLD, not_installed, transformers
+from frameworks.torch.quantization.transformers_models import THRESHOLD, not_installed, transformers
 
 PAIRS = 200
 FLOAT = "float32"

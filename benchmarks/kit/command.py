@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.kit.processes import RunError
 from conformance.pages import generate
-from frameworks import install
 from frameworks.contract import MissingDevice
+from frameworks.installer import install
 from frameworks.registry import UnknownFramework
 from results.record.files import RecordError
 

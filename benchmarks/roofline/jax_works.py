@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from frameworks.jax.on_device import platforms
+from frameworks.jax.core.on_device import platforms
 
 
 def product(size: int, format_name: str, device: str, *, left: bool, right: bool) -> Callable[[], object]:

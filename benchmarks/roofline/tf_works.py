@@ -7,7 +7,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from frameworks.tf.devices import place
+from frameworks.tf.core.devices import place
 
 
 def product(size: int, format_name: str, device: str, *, left: bool, right: bool) -> Callable[[], object]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from frameworks import install
+from frameworks.installer import install
 from frameworks.registry import UnknownFramework, path_of
 
 

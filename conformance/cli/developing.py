@@ -53,7 +53,7 @@ TOOLS: Mapping[str, Tool] = {
     "schema": Tool("Make results/schema.json again, from the classes of a record.", ("results.record.schema",)),
     "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),
     "screenshot": Tool("The picture of the report, taken in Chromium.", ("tests.screenshot",)),
-    "lock": Tool("Make locks/*.txt again.", ("frameworks.lock",)),
+    "lock": Tool("Make locks/*.txt again.", ("frameworks.installer.lock",)),
     "overhead": Tool("What an adapter adds to the time of a step.", ("benchmarks.overhead",)),
     "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("benchmarks.steps",)),
     "roofline": Tool("How far steps are from what the device's rates allow.", ("benchmarks.roofline",)),

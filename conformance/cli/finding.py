@@ -15,7 +15,7 @@ from conformance.pages import upstream_issue
 from conformance.pages.upstream_issue import Evidence
 from conformance.running.machine import devices, instruction_sets
 from conformance.spec.findings import Finding
-from frameworks.install import installed_version
+from frameworks.installer.install import installed_version
 from frameworks.registry import built_in
 from results.record.reading import Record
 from results.record.texts import FindingKind

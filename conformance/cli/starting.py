@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from conformance.running import quickstart as quick
-from frameworks import install as installing
+from frameworks.installer import install as installing
 
 
 @click.command()

@@ -8,7 +8,7 @@ import click
 
 from conformance.cli.running import names
 from conformance.doubts import seeds as doubts
-from frameworks import install
+from frameworks.installer import install
 from frameworks.registry import DEVICE_HELP, path_of
 
 

@@ -26,7 +26,7 @@ from fixtures.model import Batch, Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Conventions, LayerTrace, Unsupported
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.rounding import Exact, Rounding, Stochastic
+from frameworks.reference.core.rounding import Exact, Rounding, Stochastic
 
 WITHIN = (
     "no layer of the first batch's pass is further from the reference than its rounding explains: "

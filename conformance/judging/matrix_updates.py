@@ -15,7 +15,7 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Trainer
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.rounding import Stochastic
+from frameworks.reference.core.rounding import Stochastic
 
 
 def gradients(trainer: Trainer, count: int, exponent: int = 0) -> dict[str, Array]:

@@ -14,7 +14,7 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Company, Conventions, Framework, Trainer, Unsupported, model_needs
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.rounding import Exact
+from frameworks.reference.core.rounding import Exact
 from frameworks.ways import Way
 
 

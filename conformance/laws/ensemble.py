@@ -28,8 +28,8 @@ from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
 from fixtures.layers import BatchNorm
 from fixtures.recipe import DynamicScaling
 from frameworks.contract import Conventions
-from frameworks.reference.arithmetic import Operations
-from frameworks.reference.rounding import Exact, Rounding
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.rounding import Exact, Rounding
 
 MEMBERS = 8
 LARGEST = float(np.finfo(np.float32).max)

@@ -14,12 +14,12 @@ from autograd.scipy.special import erf
 from autograd.tracer import isbox
 
 from fixtures.arrays import Array, format_of, wider
-from frameworks.reference import scope
-from frameworks.reference.arithmetic import UNARY, Operations, Round, Variance, normalise
-from frameworks.reference.rounding import LANES, Rounding, Stochastic
-from frameworks.reference.scope import NORMS
-from frameworks.reference.tensor import Tensor, plain, rounded
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core import scope
+from frameworks.reference.core.arithmetic import UNARY, Operations, Round, Variance, normalise
+from frameworks.reference.core.rounding import LANES, Rounding, Stochastic
+from frameworks.reference.core.scope import NORMS
+from frameworks.reference.core.tensor import Tensor, plain, rounded
+from frameworks.reference.training.trainer import ReferenceTrainer
 
 
 class NotesDrops(ReferenceTrainer):

@@ -21,7 +21,7 @@ from fixtures.recipe import FormatName, Precision
 from frameworks.contract import OpResult, Unsupported
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.rounding import Nearest, Rounding, Stochastic
+from frameworks.reference.core.rounding import Nearest, Rounding, Stochastic
 
 FIXED = ("kl_divergence", "binary_cross_entropy_logits", "gather_ids")
 """Operations whose operands are restricted; they keep the catalogue's shapes and values."""

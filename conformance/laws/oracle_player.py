@@ -13,8 +13,8 @@ from conformance.laws.programs import DamageOffloaded, DrawnCase, OpenScope, Res
 from fixtures.arrays import Array
 from frameworks.contract import Conventions, Trainer
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.arithmetic import Operations
-from frameworks.reference.rounding import Rounding
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.rounding import Rounding
 
 
 class OraclePlayer(Player):

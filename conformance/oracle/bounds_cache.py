@@ -21,7 +21,7 @@ from fixtures.recipe import Recipe
 from frameworks.cache_folder import cache_folder
 from frameworks.contract import Conventions
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.rounding import Exact
+from frameworks.reference.core.rounding import Exact
 
 
 def origin_of(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> str:

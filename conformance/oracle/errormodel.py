@@ -28,7 +28,7 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import SGD, Recipe
 from frameworks.contract import Conventions, Trainer
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.rounding import Exact, Rounding, Stochastic
+from frameworks.reference.core.rounding import Exact, Rounding, Stochastic
 
 SAMPLES = 8
 IMPLEMENTATION_FREEDOM = 4.0

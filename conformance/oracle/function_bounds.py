@@ -14,7 +14,7 @@ from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, SAMPLES, dista
 from fixtures.arrays import Array, format_of
 from frameworks.contract import RecomputeResult
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.rounding import Exact, Rounding, Stochastic
+from frameworks.reference.core.rounding import Exact, Rounding, Stochastic
 
 
 def function_bounds(x: Array, w: Array, seed: int) -> dict[str, Bound]:

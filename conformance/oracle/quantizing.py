@@ -9,7 +9,7 @@ import numpy as np
 
 from fixtures.arrays import Array
 from frameworks.contract import FakeRule, QuantRule
-from frameworks.contract.quantizing import Ties
+from frameworks.contract.quantization import Ties
 
 U = 2.0**-24
 NEAR_A_TIE = 2.0**-20

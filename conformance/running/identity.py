@@ -33,7 +33,7 @@ AREAS = {
         "frameworks/base",
         "frameworks/by_hand.py",
         "frameworks/contract",
-        "frameworks/keras_parts",
+        "frameworks/keras_common",
         "frameworks/operations.py",
         "frameworks/ranks",
     ),

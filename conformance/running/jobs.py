@@ -16,7 +16,7 @@ from conformance.running.baselines import former
 from conformance.running.budget import seconds_of
 from conformance.running.children import run_to_end
 from conformance.running.repeating import repeat, repeatable
-from frameworks import install
+from frameworks.installer import install
 from results.compare.pairing import compare_sets
 from results.record.files import one_line
 from results.record.folders import LAST_RUNS

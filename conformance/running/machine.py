@@ -59,7 +59,7 @@ PREFIXES = (
 """Prefixes of the environment variables that frameworks, compilers, kernels, allocators and thread pools read."""
 
 _OWN = re.compile(r".*_(VERSION|INDEX|REQUIREMENT)")
-"""Variables of `frameworks.install`; their effect is visible in the list of packages."""
+"""Variables of `frameworks.installer.install`; their effect is visible in the list of packages."""
 
 _READ_ALL_THE_SAME = frozenset({"HSA_OVERRIDE_GFX_VERSION"})
 

@@ -1,12 +1,10 @@
 """Shared code of adapters."""
 
 from frameworks.base.checkpoints import of_same_class, same_parts
-from frameworks.base.company import Arguments, BaseCompany, ranks_of, with_items
-from frameworks.base.company_trainer import CompanyTrainer, dealt, dealt_window
 from frameworks.base.formats import BaseFormats
 from frameworks.base.framework import BaseFramework
 from frameworks.base.gpus import GPU, gpu_name, named_device
-from frameworks.base.observing import elapsed, observed, processor
+from frameworks.base.introspection import elapsed, observed, processor
 from frameworks.base.offload_attempts import offload_attempts
 from frameworks.base.optimizer_attempts import OPTIONS, follows_metric, optimizer_attempts, takes_state
 from frameworks.base.quantizing_attempts import (
@@ -18,6 +16,8 @@ from frameworks.base.quantizing_attempts import (
     technique_attempts,
 )
 from frameworks.base.rank_attempts import with_ranks
+from frameworks.base.rank_group import Arguments, BaseCompany, ranks_of, with_items
+from frameworks.base.rank_group_trainer import CompanyTrainer, dealt, dealt_window
 from frameworks.base.segments import Bounds, inner_bounds, segment_bounds
 from frameworks.base.shipped import BaseShipped, shipped_attempts
 from frameworks.base.shipping import ships, takes

@@ -16,9 +16,9 @@ from fixtures.model import Model
 from fixtures.plateau import Plateau
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from frameworks.adapter_file import adapter_file
-from frameworks.base.company import BaseCompany
 from frameworks.base.gpus import named_device
-from frameworks.base.observing import elapsed, observed
+from frameworks.base.introspection import elapsed, observed
+from frameworks.base.rank_group import BaseCompany
 from frameworks.base.shipped import BaseShipped
 from frameworks.base.shipping import appeared
 from frameworks.base.trainer import BaseTrainer

@@ -14,8 +14,8 @@ from fixtures.data import exact_batch
 from fixtures.model import Model
 from fixtures.models import exact_linear, exact_stack, scalar
 from fixtures.recipe import SGD, Adam, Ranks, Recipe, Sharding
-from frameworks.base.company import BaseCompany
-from frameworks.base.company_trainer import dealt_window
+from frameworks.base.rank_group import BaseCompany
+from frameworks.base.rank_group_trainer import dealt_window
 from frameworks.contract import Attempt, Capability, RankFailed
 
 Make = Callable[[Model, Recipe], BaseCompany]

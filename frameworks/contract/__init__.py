@@ -5,7 +5,6 @@ attempts (`probe`), and creates `Trainer`s, each of which is one training run. A
 `Unsupported` with the capability's name; it is recorded and never counts as a pass.
 """
 
-from frameworks.contract.aware import AwareRule
 from frameworks.contract.capabilities import (
     NOT_OFFERED,
     SUPPORTED,
@@ -17,13 +16,14 @@ from frameworks.contract.capabilities import (
     model_needs,
     needs,
 )
-from frameworks.contract.company import Company, RankFailed, Stop
 from frameworks.contract.conventions import Conventions, ScalerRule
 from frameworks.contract.delayed_scaling import DelayedProduct, DelayedRule, Float8Rule, Operand, Passed, Remembered
 from frameworks.contract.eight_bit_state import EightBitRule
 from frameworks.contract.framework import Framework
 from frameworks.contract.post_training import Calibrated, CodeRange, LinearRule, PostTraining, QuantizedModel
-from frameworks.contract.quantizing import CastRule, FakeRule, NumberFormats, Quantized, Quantizers, QuantRule
+from frameworks.contract.qat import AwareRule
+from frameworks.contract.quantization import CastRule, FakeRule, NumberFormats, Quantized, Quantizers, QuantRule
+from frameworks.contract.rank_group import Company, RankFailed, Stop
 from frameworks.contract.shipped import SHIPPED, Part, Shipped, Values
 from frameworks.contract.trainer import Trainer
 from frameworks.contract.values import (

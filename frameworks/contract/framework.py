@@ -11,14 +11,14 @@ from fixtures.functions import FunctionUse
 from fixtures.model import Model
 from fixtures.plateau import Plateau
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
-from frameworks.contract.aware import AwareRule
 from frameworks.contract.capabilities import Capability, Declaration
-from frameworks.contract.company import Company
 from frameworks.contract.conventions import Conventions
 from frameworks.contract.delayed_scaling import DelayedProduct, Float8Rule
 from frameworks.contract.eight_bit_state import EightBitRule
 from frameworks.contract.post_training import PostTraining
-from frameworks.contract.quantizing import NumberFormats, Quantizers
+from frameworks.contract.qat import AwareRule
+from frameworks.contract.quantization import NumberFormats, Quantizers
+from frameworks.contract.rank_group import Company
 from frameworks.contract.shipped import Part, Shipped
 from frameworks.contract.trainer import Trainer
 from frameworks.contract.values import (

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from frameworks.contract.quantizing import Quantized, QuantRule
+from frameworks.contract.quantization import Quantized, QuantRule
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,16 @@ In mode "keras" Keras trains on JAX instead; it need not be installed for the ot
 
 import os
 
-from frameworks.jax.gpu_variables import variables
+from frameworks.jax.core.gpu_variables import variables
 
 os.environ.update(variables())
 
 from importlib import import_module
 
+from frameworks.jax.core.modes import KERAS
+from frameworks.jax.core.on_device import OnDevice
+from frameworks.jax.core.settings import installed
 from frameworks.jax.framework import JaxFramework
-from frameworks.jax.modes import KERAS
-from frameworks.jax.on_device import OnDevice
-from frameworks.jax.settings import installed
 
 __all__ = ["JaxFramework", "adapter"]
 

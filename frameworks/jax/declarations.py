@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from frameworks.contract import Capability, Conventions, ScalerRule
-from frameworks.jax.options import REFUSED_OPTIONS
+from frameworks.jax.training.options import REFUSED_OPTIONS
 
 INITIAL = 2.0**15
 """JMP has no default scale; its documentation begins with this."""

@@ -45,25 +45,26 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
-from frameworks.jax import options, shipped, shipped_optimizers
-from frameworks.jax.arrays import to_array, wide_formats
-from frameworks.jax.companies import company
-from frameworks.jax.control_flow import JAXFunctions
+from frameworks.jax.core.arrays import to_array, wide_formats
+from frameworks.jax.core.delayed_scaling import ONLY_COMPILED, FlaxDelayedProduct, joins_windows
+from frameworks.jax.core.float8_training import RULE
+from frameworks.jax.core.functions import WAYS
+from frameworks.jax.core.modes import JIT, NOJIT, OFFLOAD, SHARDED
+from frameworks.jax.core.network import VARIANTS
+from frameworks.jax.core.on_device import WHOLE, OnDevice
+from frameworks.jax.core.operations import OPERATIONS
 from frameworks.jax.declarations import conventions, refusals
-from frameworks.jax.delayed_scaling import ONLY_COMPILED, FlaxDelayedProduct, joins_windows
-from frameworks.jax.float8_training import RULE
-from frameworks.jax.formats import JaxFormats
-from frameworks.jax.functions import WAYS
-from frameworks.jax.modes import JIT, NOJIT, OFFLOAD, SHARDED
-from frameworks.jax.network import VARIANTS
-from frameworks.jax.offload import OffloadedTrainer, activations_leave, disk_is_a_memory
-from frameworks.jax.on_device import WHOLE, OnDevice
-from frameworks.jax.operations import OPERATIONS
-from frameworks.jax.plateau import rates
-from frameworks.jax.post_training import QwixPostTraining, refused, refused_attempts
+from frameworks.jax.launch import company
 from frameworks.jax.probes import ATTEMPTS
-from frameworks.jax.recompute import function_used, recompute
-from frameworks.jax.trainer import JaxTrainer
+from frameworks.jax.quantization.formats import JaxFormats
+from frameworks.jax.quantization.post_training import QwixPostTraining, refused, refused_attempts
+from frameworks.jax.shipped import operations_and_layers, optimizers
+from frameworks.jax.shipped.control_flow import JAXFunctions
+from frameworks.jax.training import options
+from frameworks.jax.training.offload import OffloadedTrainer, activations_leave, disk_is_a_memory
+from frameworks.jax.training.plateau import rates
+from frameworks.jax.training.recompute import function_used, recompute
+from frameworks.jax.training.trainer import JaxTrainer
 
 _OFFLOAD = Offload(("parameters", "optimizer"))
 
@@ -144,9 +145,9 @@ class JaxFramework(OnDevice):
         if self.mode != JIT:
             return {}
         return {
-            "operations": shipped.Operations,
-            "layers": shipped.Layers,
-            "optimizers": shipped_optimizers.OptaxOptimizers,
+            "operations": operations_and_layers.Operations,
+            "layers": operations_and_layers.Layers,
+            "optimizers": optimizers.OptaxOptimizers,
             "functions": JAXFunctions,
         }
 

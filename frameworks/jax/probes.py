@@ -17,8 +17,8 @@ import orbax.checkpoint as ocp
 from flax import linen as nn
 
 from frameworks.contract import Attempt, Capability
-from frameworks.jax.arrays import wide_formats
-from frameworks.jax.optimizer_probes import OF_OPTIMIZERS, weight_of
+from frameworks.jax.core.arrays import wide_formats
+from frameworks.jax.training.optimizer_probes import OF_OPTIMIZERS, weight_of
 
 
 def _computes_low(dtype: Any) -> bool:

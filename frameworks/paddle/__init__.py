@@ -10,10 +10,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("GLOG_minloglevel", "2")
 
+from frameworks.paddle.core.modes import MODES, STATIC
 from frameworks.paddle.framework import PaddleFramework
-from frameworks.paddle.modes import MODES, STATIC
-from frameworks.paddle.one_graph import OneGraph
 from frameworks.paddle.static.framework import StaticFramework
+from frameworks.paddle.training.one_graph import OneGraph
 
 __all__ = ["PaddleFramework", "StaticFramework", "adapter"]
 

@@ -41,37 +41,39 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
-from frameworks.paddle import options, recompute, shipped
-from frameworks.paddle.arrays import format_name, to_numpy, to_tensor
-from frameworks.paddle.checkpoint import loads_in_any_order
-from frameworks.paddle.companies import company, has_ranks
-from frameworks.paddle.control_flow import PaddleFunctions
+from frameworks.paddle.core import recompute
+from frameworks.paddle.core.arrays import format_name, to_numpy, to_tensor
+from frameworks.paddle.core.functions import DYNAMIC_WAYS
+from frameworks.paddle.core.modes import DATA_PARALLEL, DYGRAPH, FORCED
+from frameworks.paddle.core.network import HOOKS, REENTRANT
+from frameworks.paddle.core.offload import ONE_PAIR, hooks_nest, shards_leave
+from frameworks.paddle.core.operations import OPERATIONS
 from frameworks.paddle.declarations import refusals
-from frameworks.paddle.formats import NO_PRODUCTS, PaddleFormats, integer_products
-from frameworks.paddle.functions import DYNAMIC_WAYS
-from frameworks.paddle.modes import DATA_PARALLEL, DYGRAPH, FORCED
-from frameworks.paddle.network import HOOKS, REENTRANT
-from frameworks.paddle.offload import ONE_PAIR, hooks_nest, shards_leave
-from frameworks.paddle.one_graph import OneGraph
-from frameworks.paddle.operations import OPERATIONS
-from frameworks.paddle.plateau import rates
-from frameworks.paddle.post_training import PaddlePostTraining
+from frameworks.paddle.launch import company, has_ranks
 from frameworks.paddle.probes import dynamic_attempts
-from frameworks.paddle.quantizers import PaddleQuantizers
-from frameworks.paddle.quantizing_attempts import gpu_kernel_attempts
-from frameworks.paddle.scaler import scales_by_itself
-from frameworks.paddle.shipped_optimizers import PaddleOptimizers
-from frameworks.paddle.trainer import DygraphTrainer
+from frameworks.paddle.quantization.attempts import gpu_kernel_attempts
+from frameworks.paddle.quantization.formats import NO_PRODUCTS, PaddleFormats, integer_products
+from frameworks.paddle.quantization.post_training import PaddlePostTraining
+from frameworks.paddle.quantization.quantizers import PaddleQuantizers
+from frameworks.paddle.shipped import operations_and_layers
+from frameworks.paddle.shipped.control_flow import PaddleFunctions
+from frameworks.paddle.shipped.optimizers import PaddleOptimizers
+from frameworks.paddle.training import options
+from frameworks.paddle.training.checkpoint import loads_in_any_order
+from frameworks.paddle.training.one_graph import OneGraph
+from frameworks.paddle.training.plateau import rates
+from frameworks.paddle.training.scaler import scales_by_itself
+from frameworks.paddle.training.trainer import DygraphTrainer
 
 
 class PaddleFramework(OneGraph):
     """Paddle's documented training API in the dynamic graph.
 
     Modes: "dygraph"; "dygraph-forced-scaler", which drives `GradScaler` where Paddle itself turns it off (see
-    `frameworks.paddle.forced`); "data-parallel", which trains every recipe with two ranks.
+    `frameworks.paddle.training.forced_scaler`); "data-parallel", which trains every recipe with two ranks.
     """
 
-    member = "frameworks.paddle.ranks:PaddleMember"
+    member = "frameworks.paddle.distributed.ranks:PaddleMember"
     """Whose trainers a rank has."""
 
     own_modes = (DYGRAPH, FORCED, DATA_PARALLEL)
@@ -117,8 +119,8 @@ class PaddleFramework(OneGraph):
             return {}
         optimizers = partial(PaddleOptimizers, forced=self.mode == FORCED)
         shared: dict[Part, Callable[[], BaseShipped]] = {
-            "operations": shipped.Operations,
-            "layers": shipped.Layers,
+            "operations": operations_and_layers.Operations,
+            "layers": operations_and_layers.Layers,
             "optimizers": optimizers,
         }
         return shared | ({"functions": PaddleFunctions} if self.mode == DYGRAPH else {})

@@ -14,13 +14,13 @@ import paddle
 
 from frameworks.contract import Attempt, Capability
 from frameworks.operations import CATALOGUE
-from frameworks.paddle import recompute, saved_bytes, settings
-from frameworks.paddle.arrays import format_name, to_tensor
-from frameworks.paddle.forced import forced_scaler
-from frameworks.paddle.network import REENTRANT
-from frameworks.paddle.operations import OPERATIONS
-from frameworks.paddle.optimizer_probes import OF_OPTIMIZERS
-from frameworks.paddle.scaler import quiet
+from frameworks.paddle.core import recompute, saved_bytes, settings
+from frameworks.paddle.core.arrays import format_name, to_tensor
+from frameworks.paddle.core.network import REENTRANT
+from frameworks.paddle.core.operations import OPERATIONS
+from frameworks.paddle.training.forced_scaler import forced_scaler
+from frameworks.paddle.training.optimizer_probes import OF_OPTIMIZERS
+from frameworks.paddle.training.scaler import quiet
 
 
 def dynamic_attempts(*, forced: bool) -> Mapping[Capability, Attempt]:

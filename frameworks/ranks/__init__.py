@@ -1,10 +1,10 @@
 """Ranks as worker processes: started once, reused for many runs, and ended together if one fails."""
 
-from frameworks.ranks.company import RemoteCompany
-from frameworks.ranks.crew import Crew
 from frameworks.ranks.limits import LIMITS, Limits, group_seconds
-from frameworks.ranks.living import close_all, crew_of
-from frameworks.ranks.membership import Member, SeveralRanks
+from frameworks.ranks.pool import close_all, crew_of
+from frameworks.ranks.protocol import Member, SeveralRanks
+from frameworks.ranks.remote_group import RemoteCompany
+from frameworks.ranks.worker_group import Crew
 
 __all__ = [
     "LIMITS",

@@ -48,7 +48,7 @@ class RankProcess:
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(stuck_s), int(stuck_s % 1 * 1e6)))
         self.connection = Connection(ours.detach())
-        words = [sys.executable, "-u", "-m", "frameworks.ranks.member", str(its.fileno()), str(read_end)]
+        words = [sys.executable, "-u", "-m", "frameworks.ranks.worker_main", str(its.fileno()), str(read_end)]
         try:
             with log.open("wb") as output:
                 self._process = subprocess.Popen(

@@ -48,21 +48,22 @@ from frameworks.contract import (
     Unsupported,
     needs,
 )
-from frameworks.reference import operations, probes, recompute, scope, settings
-from frameworks.reference.arithmetic import Operations
+from frameworks.reference import probes, settings
+from frameworks.reference.core import operations, recompute, scope
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.functions import ReferenceFunction
+from frameworks.reference.core.rounding import Nearest, Rounding
 from frameworks.reference.declarations import CONVENTIONS, REFUSALS, VARIANTS, WHOLE_BLOCKS
-from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
-from frameworks.reference.formats import ReferenceFormats
-from frameworks.reference.functions import ReferenceFunction
-from frameworks.reference.loop import ReferenceLoop
-from frameworks.reference.optimizers import AdamRule
-from frameworks.reference.post_training import ReferencePostTraining, ReferenceQuantizedModel
-from frameworks.reference.quantizers import ReferenceQuantizers
-from frameworks.reference.ranks import ReferenceCompany
-from frameworks.reference.rounding import Nearest, Rounding
-from frameworks.reference.shipped import ReferenceFunctions, ReferenceShipped
-from frameworks.reference.shipped_optimizers import ReferenceOptimizers
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.quantization.delayed_scaling import ReferenceDelayedProduct
+from frameworks.reference.quantization.formats import ReferenceFormats
+from frameworks.reference.quantization.post_training import ReferencePostTraining, ReferenceQuantizedModel
+from frameworks.reference.quantization.quantizers import ReferenceQuantizers
+from frameworks.reference.shipped.operations_and_layers import ReferenceFunctions, ReferenceShipped
+from frameworks.reference.shipped.optimizers import ReferenceOptimizers
+from frameworks.reference.training.loop import ReferenceLoop
+from frameworks.reference.training.optimizers import AdamRule
+from frameworks.reference.training.trainer import ReferenceTrainer
 
 _OFFLOADS = (
     Offload(("activations", "parameters", "optimizer")),

@@ -17,8 +17,8 @@ from fixtures.recipe import FLOAT16, SGD, Adam, DynamicScaling, Precision, Recip
 from frameworks.base import follows_metric, uses_function
 from frameworks.contract import Capability, Company, Framework, Trainer
 from frameworks.operations import CATALOGUE
-from frameworks.reference.rounding import Rounding
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.rounding import Rounding
+from frameworks.reference.training.trainer import ReferenceTrainer
 
 _BATCH = exact_batch()
 _SCALING = DynamicScaling(2.0**10, interval=1)

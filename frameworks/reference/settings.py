@@ -9,7 +9,7 @@ from importlib.metadata import version
 import ml_dtypes
 import numpy as np
 
-from frameworks.reference import scope, tape
+from frameworks.reference.core import scope, tape
 
 
 def read_environment() -> dict[str, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from frameworks.contract import Capability, Conventions
-from frameworks.keras_parts.declarations import CONVENTIONS, REFUSED
-from frameworks.keras_parts.operations import NO_LISTS
-from frameworks.tf import tflite_models
-from frameworks.tf.settings import has_tf32
+from frameworks.keras_common.declarations import CONVENTIONS, REFUSED
+from frameworks.keras_common.operations import NO_LISTS
+from frameworks.tf.core.settings import has_tf32
+from frameworks.tf.quantization import tflite_models
 
 _POLICIES: dict[Capability, str] = {
     Capability.AUTOCAST_LISTS: NO_LISTS,

@@ -45,26 +45,17 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
 )
-from frameworks.keras_parts.functions import WAYS, model_attempts
-from frameworks.keras_parts.options import option_attempts
-from frameworks.keras_parts.plateau import follows, rates
-from frameworks.keras_parts.scaler import has_factors_of
-from frameworks.keras_parts.settings import dtype_policy, policy_of
-from frameworks.keras_parts.shipped_optimizers import KerasOptimizers
-from frameworks.tf import devices, shipped, tflite_models, ways
-from frameworks.tf.companies import company, started
-from frameworks.tf.control_flow import TensorFlowFunctions
-from frameworks.tf.declarations import conventions, has_ranks, refusals
-from frameworks.tf.delayed_scaling import KerasDelayedProduct
-from frameworks.tf.float8_training import RULE
-from frameworks.tf.formats import TensorFlowFormats, packing
-from frameworks.tf.network import VARIANTS
-from frameworks.tf.operations import graph_operations, run_op
-from frameworks.tf.post_training import KerasPostTraining
-from frameworks.tf.probes import attempts
-from frameworks.tf.quantizers import TensorFlowQuantizers
-from frameworks.tf.recompute import function_used, recompute
-from frameworks.tf.settings import (
+from frameworks.keras_common.functions import WAYS, model_attempts
+from frameworks.keras_common.options import option_attempts
+from frameworks.keras_common.plateau import follows, rates
+from frameworks.keras_common.scaler import has_factors_of
+from frameworks.keras_common.settings import dtype_policy, policy_of
+from frameworks.keras_common.shipped_optimizers import KerasOptimizers
+from frameworks.tf.core import devices, ways
+from frameworks.tf.core.network import VARIANTS
+from frameworks.tf.core.operations import graph_operations, run_op
+from frameworks.tf.core.recompute import function_used, recompute
+from frameworks.tf.core.settings import (
     NO_REWRITE,
     REWRITES,
     describe,
@@ -76,7 +67,18 @@ from frameworks.tf.settings import (
     tensor_float_32,
     write_global_state,
 )
-from frameworks.tf.trainer import TensorFlowTrainer
+from frameworks.tf.declarations import conventions, has_ranks, refusals
+from frameworks.tf.launch import company, started
+from frameworks.tf.probes import attempts
+from frameworks.tf.quantization import tflite_models
+from frameworks.tf.quantization.delayed_scaling import KerasDelayedProduct
+from frameworks.tf.quantization.float8_training import RULE
+from frameworks.tf.quantization.formats import TensorFlowFormats, packing
+from frameworks.tf.quantization.post_training import KerasPostTraining
+from frameworks.tf.quantization.quantizers import TensorFlowQuantizers
+from frameworks.tf.shipped import operations_and_layers
+from frameworks.tf.shipped.control_flow import TensorFlowFunctions
+from frameworks.tf.training.trainer import TensorFlowTrainer
 
 _OF_PARTS = ("graph", "xla")
 """Modes in which operations and layers are judged one by one."""
@@ -150,8 +152,8 @@ class TensorFlowFramework(BaseFramework):
             return {}
         by_xla = self.mode == "xla"
         return {
-            "operations": partial(shipped.Operations, compiled_by_xla=by_xla),
-            "layers": partial(shipped.Layers, compiled_by_xla=by_xla),
+            "operations": partial(operations_and_layers.Operations, compiled_by_xla=by_xla),
+            "layers": partial(operations_and_layers.Layers, compiled_by_xla=by_xla),
             "optimizers": partial(KerasOptimizers, partial(tf.function, jit_compile=by_xla)),
             "functions": TensorFlowFunctions,
         }

@@ -13,15 +13,15 @@ import tensorflow as tf
 
 from fixtures.model import Batch
 from frameworks.contract import Attempt, Capability
-from frameworks.keras_parts.optimizer_probes import optimizer_attempts
-from frameworks.keras_parts.precision_probes import OF_POLICIES, low, mixed
+from frameworks.keras_common.optimizer_probes import optimizer_attempts
+from frameworks.keras_common.precision_probes import OF_POLICIES, low, mixed
 from frameworks.operations import CATALOGUE
-from frameworks.tf.backend import TapeBackend
-from frameworks.tf.operations import graph_operations, run_op
-from frameworks.tf.recompute import recompute
-from frameworks.tf.saved_bytes import captured_bytes
-from frameworks.tf.settings import REWRITES, graph_rewrite, rewrite_lists, tensor_float_32
-from frameworks.tf.steps import compiled
+from frameworks.tf.core.backend import TapeBackend
+from frameworks.tf.core.operations import graph_operations, run_op
+from frameworks.tf.core.recompute import recompute
+from frameworks.tf.core.saved_bytes import captured_bytes
+from frameworks.tf.core.settings import REWRITES, graph_rewrite, rewrite_lists, tensor_float_32
+from frameworks.tf.core.steps import compiled
 
 
 def attempts(mode: str, place: str) -> dict[Capability, Attempt]:

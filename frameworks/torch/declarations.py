@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 
 from frameworks.contract import Capability, Conventions, ScalerRule
-from frameworks.torch import devices, eight_bit_state, engine_probes, engine_start, torchao_models, transformers_models
-from frameworks.torch.compiling import MODES
-from frameworks.torch.implementations import NOT_CAPTURABLE, REFUSED_OPTIONS
-from frameworks.torch.scaler import has_gradient_formats
-from frameworks.torch.settings import multiplies_in_tf32
+from frameworks.torch.core import devices
+from frameworks.torch.core.compiling import MODES
+from frameworks.torch.core.settings import multiplies_in_tf32
+from frameworks.torch.distributed import deepspeed_probes, deepspeed_start
+from frameworks.torch.quantization import torchao_models, transformers_models
+from frameworks.torch.training import eight_bit_state
+from frameworks.torch.training.implementations import NOT_CAPTURABLE, REFUSED_OPTIONS
+from frameworks.torch.training.scaler import has_gradient_formats
 
 NO_MASTERS = (
     "without torch.distributed, whose fully_shard casts float32 shards, PyTorch has no low model with float32 masters"
@@ -79,7 +82,7 @@ def conventions(mode: str) -> Conventions:
     compiled = mode in MODES
     return Conventions(
         plateau_signed=True,
-        normalisation="low" if mode == engine_start.MODE else "batch",
+        normalisation="low" if mode == deepspeed_start.MODE else "batch",
         adam_epsilon="outside",
         adafactor_epsilon="floor",
         adafactor_default_epsilon=None,
@@ -112,15 +115,15 @@ def conventions(mode: str) -> Conventions:
 def refusals(device: str, mode: str) -> dict[Capability, str]:
     """Unsupported capabilities on this device in this mode, with reasons."""
     refused = {**_REFUSED, **(_CPU_REFUSED if device == "cpu" else _refused_on(device))}
-    if not eight_bit_state.installed() and mode not in ("fsdp1", engine_start.MODE):
+    if not eight_bit_state.installed() and mode not in ("fsdp1", deepspeed_start.MODE):
         refused[Capability.ADAM_8BIT] = eight_bit_state.NOT_INSTALLED
     for library in (torchao_models, transformers_models):
         if mode == library.MODE:
             refused |= library.refused()
-    if mode in ("fsdp", "fsdp1", engine_start.MODE):
+    if mode in ("fsdp", "fsdp1", deepspeed_start.MODE):
         refused = {c: reason for c, reason in refused.items() if reason != NO_MASTERS}
-    if mode == engine_start.MODE:
-        refused |= engine_probes.refused()
+    if mode == deepspeed_start.MODE:
+        refused |= deepspeed_probes.refused()
     if mode in MODES:
         refused.pop(Capability.OFFLOAD_HOST, None)
     return refused | _REFUSED_IN_MODE.get(mode, {})

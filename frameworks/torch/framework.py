@@ -50,38 +50,32 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
-from frameworks.torch import (
-    compiling,
-    devices,
-    eight_bit_state,
-    engine_start,
-    implementations,
-    shipped,
-    torchao_models,
-    transformers_models,
-    ways,
-)
-from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
-from frameworks.torch.aware import RULE, AwareTrainer
-from frameworks.torch.checkpoint import loads_in_any_order
-from frameworks.torch.companies import company, is_flat, own_attempts
-from frameworks.torch.control_flow import TorchFunctions
+from frameworks.torch.core import compiling, devices, ways
+from frameworks.torch.core.arrays import DTYPES, dtype_name, to_array, to_tensor
+from frameworks.torch.core.functions import WAYS
+from frameworks.torch.core.offload import parameters_leave
+from frameworks.torch.core.operations import OPERATIONS
+from frameworks.torch.core.recompute import VARIANTS, function_used, recompute
+from frameworks.torch.core.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
 from frameworks.torch.declarations import NO_MASTERS, conventions, no_clipping, no_scope, refusals
-from frameworks.torch.formats import TorchFormats, products
-from frameworks.torch.functions import WAYS
+from frameworks.torch.distributed import deepspeed_start
+from frameworks.torch.launch import company, is_flat, own_attempts
 from frameworks.torch.libraries import STACKS
-from frameworks.torch.offload import parameters_leave
-from frameworks.torch.operations import OPERATIONS
-from frameworks.torch.optimizer_probes import float16_clipped
-from frameworks.torch.plateau import rates
-from frameworks.torch.post_training import TorchPostTraining, converts
 from frameworks.torch.probes import attempts, scope_of_everything
-from frameworks.torch.quantizers import TorchQuantizers
-from frameworks.torch.recompute import VARIANTS, function_used, recompute
-from frameworks.torch.scaler import wants_fused
-from frameworks.torch.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
-from frameworks.torch.shipped_optimizers import TorchOptimizers
-from frameworks.torch.trainer import TorchTrainer
+from frameworks.torch.quantization import torchao_models, transformers_models
+from frameworks.torch.quantization.formats import TorchFormats, products
+from frameworks.torch.quantization.post_training import TorchPostTraining, converts
+from frameworks.torch.quantization.qat import RULE, AwareTrainer
+from frameworks.torch.quantization.quantizers import TorchQuantizers
+from frameworks.torch.shipped import operations_and_layers
+from frameworks.torch.shipped.control_flow import TorchFunctions
+from frameworks.torch.shipped.optimizers import TorchOptimizers
+from frameworks.torch.training import eight_bit_state, implementations
+from frameworks.torch.training.checkpoint import loads_in_any_order
+from frameworks.torch.training.optimizer_probes import float16_clipped
+from frameworks.torch.training.plateau import rates
+from frameworks.torch.training.scaler import wants_fused
+from frameworks.torch.training.trainer import TorchTrainer
 
 _LIBRARIES = MappingProxyType({each.MODE: each for each in (torchao_models, transformers_models)})
 """Classes of post-training quantization by mode."""
@@ -103,7 +97,7 @@ class TorchFramework(BaseFramework):
             "ddp": Ranks(2),
             "fsdp": Ranks(2, "full"),
             "fsdp1": Ranks(2, "full"),
-            engine_start.MODE: Ranks(2, "gradients"),
+            deepspeed_start.MODE: Ranks(2, "gradients"),
         }
     )
     offload_of_modes = MappingProxyType({"offload": Offload(("activations",), "disk")})
@@ -114,8 +108,8 @@ class TorchFramework(BaseFramework):
         torch.set_num_threads(1)
         if self.device == "cuda":
             pin_kernels()
-        if self.mode == engine_start.MODE:
-            engine_start.problem()  # what it may compile takes longer than a test may
+        if self.mode == deepspeed_start.MODE:
+            deepspeed_start.problem()  # what it may compile takes longer than a test may
 
     def devices(self) -> tuple[str, ...]:
         return devices.available()
@@ -127,18 +121,22 @@ class TorchFramework(BaseFramework):
         return read_environment(self.device)
 
     def refusals(self) -> Mapping[Capability, str]:
-        missing = {} if shipped.available() else {SHIPPED[part]: shipped.MISSING for part in shipped.PARTS}
+        missing = (
+            {}
+            if operations_and_layers.available()
+            else {SHIPPED[part]: operations_and_layers.MISSING for part in operations_and_layers.PARTS}
+        )
         return refusals(self.device, self.mode) | missing
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         here = dict(attempts(self.device, self.mode)) | quantizer_attempts(self.quantizers())
         here |= format_attempts(self.formats(), *products(self.device)) | technique_attempts(self.post_training())
         here |= structure_attempts(self._run) | shipped_attempts(self.parts())
-        if self.mode != engine_start.MODE:
+        if self.mode != deepspeed_start.MODE:
             here |= implementations.attempts(self.device, self._run)
         if self.ranks() is not None:
             here.pop(Capability.STEP_HOOKS, None)
-        if self.mode not in ("fsdp1", engine_start.MODE):
+        if self.mode not in ("fsdp1", deepspeed_start.MODE):
             here[Capability.ADAM_8BIT] = partial(eight_bit_state.keeps_codes, self.device)
         here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
         if not self._compiles:
@@ -156,14 +154,15 @@ class TorchFramework(BaseFramework):
             here |= aware_attempts(self._run, converts=True)
         if self.device != "cpu" or self._compiles:
             return here
-        shown = () if self.mode == engine_start.MODE else (Capability.SAVED_BYTES,)
+        shown = () if self.mode == deepspeed_start.MODE else (Capability.SAVED_BYTES,)
         return with_ranks(here | own_attempts(self.mode), partial(company, mode=self.mode), self.ranks(), shown=shown)
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
         if self.mode != "eager" and not self._compiles:
             return {}
         parts: dict[Part, Callable[[], BaseShipped]] = {
-            part: partial(make, self.device, compiles=self._compiles) for part, make in shipped.PARTS.items()
+            part: partial(make, self.device, compiles=self._compiles)
+            for part, make in operations_and_layers.PARTS.items()
         }
         parts["functions"] = partial(TorchFunctions, self.device, compiles=self._compiles)
         return parts if self._compiles else parts | {"optimizers": partial(TorchOptimizers, self.device)}

@@ -15,14 +15,14 @@ from torch.utils.checkpoint import checkpoint
 
 from frameworks.contract import Attempt, Capability
 from frameworks.operations import CATALOGUE
-from frameworks.torch.arrays import to_tensor
-from frameworks.torch.compiling import MODES, compiled
-from frameworks.torch.devices import module, random_apart
-from frameworks.torch.guards import Probe, all_guarded
-from frameworks.torch.operations import OPERATIONS
-from frameworks.torch.optimizer_probes import OF_OPTIMIZERS, two_losses_compiled, weight_of
-from frameworks.torch.recompute import SegmentCalls, segment_begins
-from frameworks.torch.settings import multiplies_in_tf32
+from frameworks.torch.core.arrays import to_tensor
+from frameworks.torch.core.compiling import MODES, compiled
+from frameworks.torch.core.devices import module, random_apart
+from frameworks.torch.core.guards import Probe, all_guarded
+from frameworks.torch.core.operations import OPERATIONS
+from frameworks.torch.core.recompute import SegmentCalls, segment_begins
+from frameworks.torch.core.settings import multiplies_in_tf32
+from frameworks.torch.training.optimizer_probes import OF_OPTIMIZERS, two_losses_compiled, weight_of
 
 LOW = (torch.float16, torch.bfloat16)
 

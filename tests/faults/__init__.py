@@ -16,20 +16,20 @@ from collections.abc import Callable, Mapping
 
 from fixtures.plateau import PlateauRule
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.arithmetic import Operations
-from frameworks.reference.aware import AwareLayers
-from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
-from frameworks.reference.eight_bit_state import EightBitState
-from frameworks.reference.float8_training import Float8Layers
-from frameworks.reference.formats import ReferenceFormats
-from frameworks.reference.functions import ReferenceFunction
-from frameworks.reference.loop import ReferenceLoop
-from frameworks.reference.post_training import ReferenceQuantizedModel
-from frameworks.reference.quantizers import ReferenceQuantizers
-from frameworks.reference.ranks import ReferenceCompany
-from frameworks.reference.shipped import ReferenceFunctions, ReferenceShipped
-from frameworks.reference.shipped_optimizers import ReferenceOptimizers
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.functions import ReferenceFunction
+from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.quantization.delayed_scaling import ReferenceDelayedProduct
+from frameworks.reference.quantization.eight_bit_state import EightBitState
+from frameworks.reference.quantization.float8_training import Float8Layers
+from frameworks.reference.quantization.formats import ReferenceFormats
+from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
+from frameworks.reference.quantization.qat import AwareLayers
+from frameworks.reference.quantization.quantizers import ReferenceQuantizers
+from frameworks.reference.shipped.operations_and_layers import ReferenceFunctions, ReferenceShipped
+from frameworks.reference.shipped.optimizers import ReferenceOptimizers
+from frameworks.reference.training.loop import ReferenceLoop
+from frameworks.reference.training.trainer import ReferenceTrainer
 
 PLACES: Mapping[type, tuple[str, type]] = {
     ReferenceTrainer: ("trainer_class", ReferenceFramework),

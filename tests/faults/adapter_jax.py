@@ -21,10 +21,12 @@ from fixtures.arrays import Array
 from fixtures.model import Batch
 from frameworks.base import BaseTrainer
 from frameworks.contract import RecomputeCase, RecomputeResult
-from frameworks.jax import JaxFramework, checkpoint, layers, steps
-from frameworks.jax.arrays import Flat
-from frameworks.jax.scaler import Judged
-from frameworks.jax.trainer import JaxTrainer
+from frameworks.jax import JaxFramework
+from frameworks.jax.core import layers
+from frameworks.jax.core.arrays import Flat
+from frameworks.jax.training import checkpoint, steps
+from frameworks.jax.training.scaler import Judged
+from frameworks.jax.training.trainer import JaxTrainer
 from tests.faults import fault
 
 

@@ -15,10 +15,12 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Ranks, Recipe
 from frameworks.contract import Update
-from frameworks.paddle import PaddleFramework, StaticFramework, checkpoint, network, recompute
-from frameworks.paddle.ranks import PaddleMember, RankTrainer
-from frameworks.paddle.scaler import UpdateAfterLosses
-from frameworks.paddle.trainer import DygraphTrainer
+from frameworks.paddle import PaddleFramework, StaticFramework
+from frameworks.paddle.core import network, recompute
+from frameworks.paddle.distributed.ranks import PaddleMember, RankTrainer
+from frameworks.paddle.training import checkpoint
+from frameworks.paddle.training.scaler import UpdateAfterLosses
+from frameworks.paddle.training.trainer import DygraphTrainer
 from tests.faults import fault
 
 

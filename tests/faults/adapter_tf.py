@@ -10,8 +10,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from frameworks.tf import TensorFlowFramework, checkpoint, companies, framework, steps
-from frameworks.tf.ranks import MirroredMember
+from frameworks.tf import TensorFlowFramework, framework, launch
+from frameworks.tf.core import steps
+from frameworks.tf.distributed.ranks import MirroredMember
+from frameworks.tf.training import checkpoint
 from tests.faults import fault
 
 
@@ -288,7 +290,7 @@ class EachReplicaDividesByItsOwnItems(TensorFlowFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        companies._MEMBER = f"{__name__}:OfOwnItems"
+        launch._MEMBER = f"{__name__}:OfOwnItems"
 
 
 class Apart(MirroredMember):
@@ -309,7 +311,7 @@ class ReplicasTrainApart(TensorFlowFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        companies._MEMBER = f"{__name__}:Apart"
+        launch._MEMBER = f"{__name__}:Apart"
 
 
 class Averaged(MirroredMember):
@@ -331,7 +333,7 @@ class SumIsDividedByReplicas(TensorFlowFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        companies._MEMBER = f"{__name__}:Averaged"
+        launch._MEMBER = f"{__name__}:Averaged"
 
 
 @fault(

@@ -15,10 +15,12 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Gradients, Update
-from frameworks.torch import TorchFramework, checkpoint, layers, network, streams
-from frameworks.torch.arrays import DTYPES
-from frameworks.torch.operations import OPERATIONS
-from frameworks.torch.trainer import TorchTrainer
+from frameworks.torch import TorchFramework
+from frameworks.torch.core import layers, network, streams
+from frameworks.torch.core.arrays import DTYPES
+from frameworks.torch.core.operations import OPERATIONS
+from frameworks.torch.training import checkpoint
+from frameworks.torch.training.trainer import TorchTrainer
 from tests.faults import fault
 
 
@@ -309,7 +311,7 @@ class AlwaysReentrant(TorchFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        from frameworks.torch import recompute
+        from frameworks.torch.core import recompute
 
         checkpoint = recompute.checkpoint
         recompute.checkpoint = lambda function, *given, use_reentrant, **named: checkpoint(

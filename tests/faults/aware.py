@@ -8,10 +8,10 @@ import numpy as np
 
 from fixtures.arrays import Array
 from frameworks.contract import Calibrated, CodeRange, FakeRule, QuantRule
-from frameworks.reference.aware import AwareLayers, Ranges
-from frameworks.reference.post_training import ReferenceQuantizedModel
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
+from frameworks.reference.quantization.qat import AwareLayers, Ranges
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from autograd.tracer import isbox
 
 from fixtures.arrays import Array
-from frameworks.reference import scope
-from frameworks.reference.arithmetic import Operations, Variance
-from frameworks.reference.rounding import Rounding
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core import scope
+from frameworks.reference.core.arithmetic import Operations, Variance
+from frameworks.reference.core.rounding import Rounding
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from autograd.extend import defvjp, primitive
 
 from fixtures.arrays import FORMATS, Array
-from frameworks.reference.arithmetic import Operations
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 from tests.faults.operation_formats import half, low_here
 

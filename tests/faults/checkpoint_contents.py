@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from fixtures.arrays import Array
-from frameworks.reference import checkpoint
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core import checkpoint
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 # state of the run

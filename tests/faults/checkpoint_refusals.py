@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fixtures.recipe import Precision
-from frameworks.reference import checkpoint
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core import checkpoint
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

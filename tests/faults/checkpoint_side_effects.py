@@ -12,11 +12,11 @@ from fixtures.model import Model
 from fixtures.recipe import Precision, Recipe
 from frameworks.base import of_same_class
 from frameworks.contract import Conventions, Trainer
-from frameworks.reference import scope
-from frameworks.reference.arithmetic import Operations
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core import scope
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

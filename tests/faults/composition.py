@@ -9,9 +9,9 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.recipe import SGD
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from fixtures.arrays import Array
 from frameworks.contract import DelayedRule, Operand
-from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
-from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.quantization.delayed_scaling import ReferenceDelayedProduct
+from frameworks.reference.quantization.formats import ReferenceFormats
 from tests.faults import fault
 
 

@@ -14,12 +14,13 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Precision, Recipe
 from frameworks.contract import RecomputeCase, RecomputeResult, Update
-from frameworks.reference import ReferenceFramework, scope
-from frameworks.reference.arithmetic import Operations
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.forward import Moment
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.core import scope
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.forward import Moment
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from fixtures.arrays import Array
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.eight_bit_state import EightBitMoments, EightBitState, Moments
-from frameworks.reference.scaler import LossScale
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.quantization.eight_bit_state import EightBitMoments, EightBitState, Moments
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.scaler import LossScale
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from fixtures.arrays import Array
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.network import Pass
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.network import Pass
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.recipe import AdamW
-from frameworks.reference.delayed_scaling import DelayedScaling
-from frameworks.reference.float8_training import Float8Layers
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.quantization.delayed_scaling import DelayedScaling
+from frameworks.reference.quantization.float8_training import Float8Layers
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 Arrays = dict[str, Array]

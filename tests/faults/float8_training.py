@@ -8,9 +8,9 @@ import numpy as np
 
 from fixtures.arrays import Array
 from frameworks.contract import Operand
-from frameworks.reference.delayed_scaling import DelayedScaling
-from frameworks.reference.float8_training import Float8Layers, Seen, with_gradient
-from frameworks.reference.tensor import Tensor
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.quantization.delayed_scaling import DelayedScaling
+from frameworks.reference.quantization.float8_training import Float8Layers, Seen, with_gradient
 from tests.faults import fault
 
 Arrays = dict[str, Array]

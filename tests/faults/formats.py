@@ -9,7 +9,7 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.narrow import NARROW, NarrowFormat
 from frameworks.contract import CastRule
-from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.quantization.formats import ReferenceFormats
 from tests.faults import fault
 
 

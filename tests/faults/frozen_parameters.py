@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from fixtures.arrays import Array
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

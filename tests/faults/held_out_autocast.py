@@ -12,10 +12,11 @@ import numpy as np
 
 from fixtures.arrays import FORMATS
 from fixtures.recipe import Precision
-from frameworks.reference import ReferenceFramework, products, scope
-from frameworks.reference.arithmetic import Operations, Round
-from frameworks.reference.tensor import Tensor, plain
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.core import products, scope
+from frameworks.reference.core.arithmetic import Operations, Round
+from frameworks.reference.core.tensor import Tensor, plain
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

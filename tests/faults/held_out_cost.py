@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fixtures.model import Batch
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.eight_bit_state import EightBitMoments
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.quantization.eight_bit_state import EightBitMoments
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from fixtures.arrays import Array
 from frameworks.contract import Quantized, QuantRule
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.post_training import ReferenceQuantizedModel
-from frameworks.reference.quantizers import ReferenceQuantizers
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
+from frameworks.reference.quantization.quantizers import ReferenceQuantizers
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 _LANES = 16

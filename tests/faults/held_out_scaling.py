@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fixtures.arrays import FORMATS, Array
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.tape import Pullback
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.tape import Pullback
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.ranks import ReferenceCompany
+from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.training.decisions import Arrays
 from tests.faults import fault
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fixtures.arrays import Array
 from frameworks.contract import Quantized
-from frameworks.reference.post_training import ReferenceQuantizedModel
+from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
 from tests.faults import fault
 
 

@@ -16,11 +16,11 @@ from fixtures.arrays import Array
 from fixtures.layers import Activation
 from fixtures.model import Batch
 from frameworks.contract import LayerTrace, Values
-from frameworks.reference.arithmetic import Operations
-from frameworks.reference.functions import ReferenceFunction
-from frameworks.reference.shipped import ReferenceFunctions, ReferenceShipped
-from frameworks.reference.tensor import Tensor, plain
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.functions import ReferenceFunction
+from frameworks.reference.core.tensor import Tensor, plain
+from frameworks.reference.shipped.operations_and_layers import ReferenceFunctions, ReferenceShipped
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

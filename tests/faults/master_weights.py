@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.recipe import Adafactor, Muon
-from frameworks.reference.matrix_optimizers import AdafactorRule, MuonRule, Shape
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.matrix_optimizers import AdafactorRule, MuonRule, Shape
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 from tests.faults.optimizer_options import with_rule
 

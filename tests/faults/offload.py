@@ -10,9 +10,9 @@ from autograd.core import VJPNode
 
 from fixtures.arrays import Array
 from fixtures.recipe import Offload, OffloadedKind
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.offload import ArrayStore, Away, DiskStore, HostStore
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.offload import ArrayStore, Away, DiskStore, HostStore
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager
 from fixtures.arrays import Array
 from fixtures.layers import Dense, Layer
 from fixtures.recipe import Precision
-from frameworks.reference import ReferenceFramework, scope
-from frameworks.reference.arithmetic import Operations
-from frameworks.reference.network import Pass
-from frameworks.reference.scope import LOW, Scope
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.core import scope
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.network import Pass
+from frameworks.reference.core.scope import LOW, Scope
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 # what runs low that should run wide

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from fixtures.recipe import Adam, AdamW
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.optimizers import EPSILON, Arithmetic
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.optimizers import EPSILON, Arithmetic
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

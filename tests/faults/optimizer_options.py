@@ -8,8 +8,8 @@ from dataclasses import replace
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adagrad, Adam, Optimizer, RMSprop
 from fixtures.schedules import Chained, Cosine, CosineRestarts, Joined, OneCycle
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.optimizers import (
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.optimizers import (
     AdagradRule,
     AdamRule,
     RMSpropRule,
@@ -17,8 +17,8 @@ from frameworks.reference.optimizers import (
     Slots,
     UpdateRule,
 )
-from frameworks.reference.trainer import ReferenceTrainer
-from frameworks.reference.update_rules import RULES, optimizer_of
+from frameworks.reference.training.trainer import ReferenceTrainer
+from frameworks.reference.training.update_rules import RULES, optimizer_of
 from tests.faults import fault
 
 

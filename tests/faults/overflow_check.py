@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fixtures.arrays import Array
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from frameworks.reference.optimizers import UpdateRule
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.optimizers import UpdateRule
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Model
 from frameworks.contract import LinearRule, Quantized, QuantRule
-from frameworks.reference.post_training import ReferenceQuantizedModel
+from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
 from tests.faults import fault
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import FLOAT32, Precision, Recipe
-from frameworks.reference import ReferenceFramework, scope
-from frameworks.reference.scope import Scope
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.core import scope
+from frameworks.reference.core.scope import Scope
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 # whether it acts

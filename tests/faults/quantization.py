@@ -8,7 +8,7 @@ import numpy as np
 
 from fixtures.arrays import Array
 from frameworks.contract import FakeRule, Quantized, QuantRule
-from frameworks.reference.quantizers import ReferenceQuantizers
+from frameworks.reference.quantization.quantizers import ReferenceQuantizers
 from tests.faults import fault
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.ranks import ReferenceCompany
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

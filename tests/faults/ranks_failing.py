@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from fixtures.arrays import Array
-from frameworks.reference.ranks import ReferenceCompany
+from frameworks.reference.distributed.ranks import ReferenceCompany
 from tests.faults import fault
 
 

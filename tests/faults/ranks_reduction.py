@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from fixtures.arrays import Array
 from fixtures.model import Batch
 from frameworks.contract import Update
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.ranks import ReferenceCompany
+from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.training.decisions import Arrays
 from tests.faults import fault
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fixtures.arrays import Array
-from frameworks.reference.ranks import ReferenceCompany
+from frameworks.reference.distributed.ranks import ReferenceCompany
 from tests.faults import fault
 
 

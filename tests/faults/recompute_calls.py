@@ -7,7 +7,8 @@ from dataclasses import replace
 from fixtures.arrays import Array
 from fixtures.recipe import BFLOAT16
 from frameworks.contract import RecomputeCase, RecomputeResult
-from frameworks.reference import ReferenceFramework, scope, tape
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.core import scope, tape
 from tests.faults import fault
 
 # arguments

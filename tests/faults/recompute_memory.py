@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from frameworks.reference import scope, tape
-from frameworks.reference.forward import Layers, Moment
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core import scope, tape
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.forward import Layers, Moment
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -10,10 +10,10 @@ from autograd.tracer import isbox
 
 from fixtures.arrays import Array
 from fixtures.layers import Activation, Embedding, Layer, LayerNorm
-from frameworks.reference.forward import Layers
-from frameworks.reference.network import Pass
-from frameworks.reference.tensor import Tensor, plain
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.network import Pass
+from frameworks.reference.core.tensor import Tensor, plain
+from frameworks.reference.training.forward import Layers
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 Parameters = Mapping[str, Tensor]

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from fixtures.layers import Layer
 from fixtures.recipe import Precision
-from frameworks.reference import scope
-from frameworks.reference.network import Pass
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core import scope
+from frameworks.reference.core.network import Pass
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 # random streams

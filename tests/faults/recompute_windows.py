@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fixtures.arrays import Array
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fixtures.model import Batch
-from frameworks.reference.arithmetic import Operations
-from frameworks.reference.forward import Layers
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.forward import Layers
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 LOW = ("float16", "bfloat16")

@@ -12,11 +12,11 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Conventions, Update
-from frameworks.reference.arithmetic import Operations
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.scaler import LossScale
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.scaler import LossScale
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

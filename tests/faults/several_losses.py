@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.scaler import LossScale
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.scaler import LossScale
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

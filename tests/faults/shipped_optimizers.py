@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fixtures.arrays import Array
-from frameworks.reference.optimizers import Arithmetic, Slots, UpdateRule
-from frameworks.reference.shipped_optimizers import ReferenceOptimizers
+from frameworks.reference.shipped.optimizers import ReferenceOptimizers
+from frameworks.reference.training.optimizers import Arithmetic, Slots, UpdateRule
 from tests.faults import fault
 
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from fixtures.recipe import FLOAT16
 from frameworks.contract import Update
-from frameworks.reference import scope
-from frameworks.reference.decisions import Arrays, OpenWindow
-from frameworks.reference.scaler import LossScale
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core import scope
+from frameworks.reference.training.decisions import Arrays, OpenWindow
+from frameworks.reference.training.scaler import LossScale
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 

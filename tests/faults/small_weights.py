@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from frameworks.contract import LinearRule
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.post_training import RULES, ReferencePostTraining, ReferenceQuantizedModel
+from frameworks.reference.quantization.post_training import RULES, ReferencePostTraining, ReferenceQuantizedModel
 from tests.faults import fault
 
 FEWEST = 1024

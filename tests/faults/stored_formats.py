@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import FORMATS, Array
-from frameworks.reference import scope
-from frameworks.reference.arithmetic import Operations
-from frameworks.reference.tensor import Tensor
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.core import scope
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 from tests.faults.operation_formats import low_here
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fixtures.arrays import Array
-from frameworks.reference.loop import ReferenceLoop
+from frameworks.reference.training.loop import ReferenceLoop
 from tests.faults import fault
 
 

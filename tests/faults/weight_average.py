@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fixtures.arrays import Array
 from frameworks.contract import Update
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.scaler import LossScale
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.scaler import LossScale
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 # when it moves

@@ -7,8 +7,8 @@ import numpy as np
 from fixtures.model import Batch
 from fixtures.recipe import AdamW
 from frameworks.contract import Update
-from frameworks.reference.decisions import Arrays
-from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.faults import fault
 
 # what acts once per window

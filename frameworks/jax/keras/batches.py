@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fixtures.model import Batch
-from frameworks.jax.joined import NOBODY, JoinedBatch
+from frameworks.jax.distributed.gathered_batch import NOBODY, JoinedBatch
 
 
 class Loaded(NamedTuple):

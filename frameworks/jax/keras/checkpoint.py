@@ -10,7 +10,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from frameworks.jax.keras.steps import KerasSteps, State
-from frameworks.keras_parts.micro_batches import COLUMNS, KerasMicroBatch, micro_batches_of, rows_of
+from frameworks.keras_common.micro_batches import COLUMNS, KerasMicroBatch, micro_batches_of, rows_of
 
 FOLDER = "run"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from frameworks.contract import Capability
-from frameworks.keras_parts import declarations as keras_parts
-from frameworks.keras_parts.operations import NO_LISTS
+from frameworks.keras_common import declarations as keras_parts
+from frameworks.keras_common.operations import NO_LISTS
 
 INSIDE_RECOMPUTED = "nothing outside keras.remat may refer to what is computed inside: JAX raises UnexpectedTracerError"
 

@@ -23,19 +23,19 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
 )
-from frameworks.jax.arrays import wide_formats
-from frameworks.jax.companies import company
+from frameworks.jax.core.arrays import wide_formats
+from frameworks.jax.core.modes import KERAS
+from frameworks.jax.core.on_device import OnDevice
 from frameworks.jax.keras.declarations import CONVENTIONS, refusals
 from frameworks.jax.keras.probes import ATTEMPTS, remat_case
 from frameworks.jax.keras.trainer import StatelessRun
-from frameworks.jax.modes import KERAS
-from frameworks.jax.on_device import OnDevice
-from frameworks.keras_parts.functions import WAYS, model_attempts
-from frameworks.keras_parts.network import VARIANTS
-from frameworks.keras_parts.operations import OF_SCOPES, ScopeOfPolicies
-from frameworks.keras_parts.options import option_attempts
-from frameworks.keras_parts.scaler import has_factors_of
-from frameworks.keras_parts.settings import read_settings, write_settings
+from frameworks.jax.launch import company
+from frameworks.keras_common.functions import WAYS, model_attempts
+from frameworks.keras_common.network import VARIANTS
+from frameworks.keras_common.operations import OF_SCOPES, ScopeOfPolicies
+from frameworks.keras_common.options import option_attempts
+from frameworks.keras_common.scaler import has_factors_of
+from frameworks.keras_common.settings import read_settings, write_settings
 
 _company = partial(company, mode=KERAS)
 

@@ -16,15 +16,15 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import LossLedger, ranks_of
 from frameworks.contract import Gradients, Update
-from frameworks.jax import rank_checkpoint
-from frameworks.jax.joined import JoinedBatch, joined
+from frameworks.jax.distributed import rank_checkpoint
+from frameworks.jax.distributed.gathered_batch import JoinedBatch, joined
 from frameworks.jax.keras import checkpoint
 from frameworks.jax.keras.batches import Loaded, load_parts
 from frameworks.jax.keras.steps import micro_batch
 from frameworks.jax.keras.trainer import StatelessRun
-from frameworks.jax.spread import spread_of
-from frameworks.keras_parts.micro_batches import KerasMicroBatch
-from frameworks.keras_parts.optimizers import ACCUMULATOR, AVERAGE
+from frameworks.jax.training.sharding_layout import spread_of
+from frameworks.keras_common.micro_batches import KerasMicroBatch
+from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
 
 
 class DistributedTrainer(StatelessRun):

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from frameworks.keras_parts.network import Begins
+from frameworks.keras_common.network import Begins
 
 _BEGUN: ContextVar[Callable[[int], object] | None] = ContextVar("begun", default=None)
 

@@ -14,12 +14,12 @@ import orbax.checkpoint as ocp
 
 from fixtures.arrays import Array
 from frameworks.contract import Attempt, Capability, RecomputeCase, RecomputeResult
-from frameworks.jax.arrays import wide_formats
+from frameworks.jax.core.arrays import wide_formats
 from frameworks.jax.keras.backend import BACKEND
-from frameworks.jax.recompute import differentiated
-from frameworks.keras_parts.optimizer_probes import optimizer_attempts
-from frameworks.keras_parts.precision_probes import OF_POLICIES, wide_head
-from frameworks.keras_parts.recompute import Function, recomputed
+from frameworks.jax.training.recompute import differentiated
+from frameworks.keras_common.optimizer_probes import optimizer_attempts
+from frameworks.keras_common.precision_probes import OF_POLICIES, wide_head
+from frameworks.keras_common.recompute import Function, recomputed
 
 
 def _wide_head() -> bool:

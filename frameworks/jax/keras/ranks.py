@@ -10,7 +10,7 @@ from fixtures.model import Model
 from fixtures.recipe import Ranks, Recipe
 from frameworks.base import Arguments
 from frameworks.contract import Capability
-from frameworks.jax.all_ranks import READINGS, AllRanks
+from frameworks.jax.distributed.one_process import READINGS, AllRanks
 from frameworks.jax.keras.distributions import divided
 from frameworks.jax.keras.framework import KerasFramework
 from frameworks.jax.keras.mesh import DistributedTrainer

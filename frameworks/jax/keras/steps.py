@@ -24,12 +24,12 @@ from frameworks.jax.keras.batches import Loaded
 from frameworks.jax.keras.distributions import Distribution, distribution_of, shapes_of
 from frameworks.jax.keras.network import counter, counting
 from frameworks.jax.keras.trace import Outputs, watched
-from frameworks.keras_parts.losses import losses_of
-from frameworks.keras_parts.micro_batches import KerasMicroBatch
-from frameworks.keras_parts.network import BuiltNetwork, NetworkBuilder
-from frameworks.keras_parts.optimizers import make_optimizer, shown_by
-from frameworks.keras_parts.scaler import is_dynamic
-from frameworks.keras_parts.settings import dtype_policy, policy_of
+from frameworks.keras_common.losses import losses_of
+from frameworks.keras_common.micro_batches import KerasMicroBatch
+from frameworks.keras_common.network import BuiltNetwork, NetworkBuilder
+from frameworks.keras_common.optimizers import make_optimizer, shown_by
+from frameworks.keras_common.scaler import is_dynamic
+from frameworks.keras_common.settings import dtype_policy, policy_of
 
 Values = list[jax.Array]
 Tree = TypeVar("Tree")

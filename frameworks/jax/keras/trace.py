@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import jax
 
-from frameworks.keras_parts.watching import watched_by
+from frameworks.keras_common.layer_outputs import watched_by
 
 Outputs = dict[str, jax.Array]
 """Outputs of layers, by the name of the Keras layer, in execution order."""

@@ -17,17 +17,17 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, traced_paths, unscaled_in_trace
 from frameworks.contract import Capability, LayerTrace, Unsupported
-from frameworks.jax.arrays import wide_formats
+from frameworks.jax.core.arrays import wide_formats
+from frameworks.jax.core.saved_bytes import saved_bytes
 from frameworks.jax.keras import checkpoint
 from frameworks.jax.keras.backend import BACKEND
 from frameworks.jax.keras.batches import Loaded, load_batch
 from frameworks.jax.keras.declarations import INSIDE_RECOMPUTED
 from frameworks.jax.keras.probes import shows_recomputed
 from frameworks.jax.keras.steps import KerasOutcome, Values, micro_batch, steps_of
-from frameworks.jax.saved_bytes import saved_bytes
-from frameworks.keras_parts.micro_batches import KerasMicroBatch
-from frameworks.keras_parts.run import KerasRun
-from frameworks.keras_parts.scaler import scaler_settings
+from frameworks.keras_common.micro_batches import KerasMicroBatch
+from frameworks.keras_common.run import KerasRun
+from frameworks.keras_common.scaler import scaler_settings
 
 
 class StatelessRun(KerasRun):

@@ -14,18 +14,18 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Unsupported
-from frameworks.paddle.arrays import format_name
-from frameworks.paddle.devices import current
-from frameworks.paddle.losses import add, item_losses
-from frameworks.paddle.network import Network
-from frameworks.paddle.operations import missing_kernel
-from frameworks.paddle.optimizers import Share, build_shares
-from frameworks.paddle.scaler import build_scaler, read_settings, scope_for_a_scaler
+from frameworks.paddle.core.arrays import format_name
+from frameworks.paddle.core.devices import current
+from frameworks.paddle.core.losses import add, item_losses
+from frameworks.paddle.core.network import Network
+from frameworks.paddle.core.operations import missing_kernel
+from frameworks.paddle.core.streams import Stream
 from frameworks.paddle.static.declarations import SCALED_FLOAT64, SEVERAL_OPTIMIZERS
 from frameworks.paddle.static.probes import clips_jointly, scales_float64
 from frameworks.paddle.static.programs import Built, ProgramState
 from frameworks.paddle.static.trace import recorded
-from frameworks.paddle.streams import Stream
+from frameworks.paddle.training.optimizers import Share, build_shares
+from frameworks.paddle.training.scaler import build_scaler, read_settings, scope_for_a_scaler
 
 Outputs = tuple[tuple[Any, ...], dict[str, str]]
 

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import paddle
 
 from frameworks.base import same_parts
+from frameworks.paddle.core.streams import Stream
 from frameworks.paddle.static.builds import Programs
 from frameworks.paddle.static.programs import ProgramState
-from frameworks.paddle.streams import Stream
 
 PROGRAM, REST = "program", "rest.pdparams"
 

@@ -21,18 +21,18 @@ from frameworks.contract import (
     OpResult,
     ScalerRule,
 )
-from frameworks.paddle.functions import STATIC_WAYS
-from frameworks.paddle.modes import STATIC
-from frameworks.paddle.one_graph import OneGraph
-from frameworks.paddle.operations import OPERATIONS
-from frameworks.paddle.options import REFUSED_IN_BOTH, refused_attempts
-from frameworks.paddle.post_training import PaddlePostTraining
-from frameworks.paddle.quantizers import PaddleQuantizers
-from frameworks.paddle.quantizing_attempts import gpu_kernel_attempts
+from frameworks.paddle.core.functions import STATIC_WAYS
+from frameworks.paddle.core.modes import STATIC
+from frameworks.paddle.core.operations import OPERATIONS
+from frameworks.paddle.quantization.attempts import gpu_kernel_attempts
+from frameworks.paddle.quantization.post_training import PaddlePostTraining
+from frameworks.paddle.quantization.quantizers import PaddleQuantizers
 from frameworks.paddle.static.declarations import refusals
 from frameworks.paddle.static.probes import scales_after_bfloat16, static_attempts
 from frameworks.paddle.static.programs import run_operation
 from frameworks.paddle.static.trainer import StaticTrainer
+from frameworks.paddle.training.one_graph import OneGraph
+from frameworks.paddle.training.options import REFUSED_IN_BOTH, refused_attempts
 
 
 class StaticFramework(OneGraph):

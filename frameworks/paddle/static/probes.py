@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cache, partial
 
 from frameworks.contract import Attempt, Capability
-from frameworks.paddle.devices import own_name
+from frameworks.paddle.core.devices import own_name
 from frameworks.paddle.static.scripts import AFTER_BFLOAT16, JOINT_CLIP, SCALED_FLOAT64, SCRIPTS
 
 PRELUDE = """

@@ -14,8 +14,8 @@ from paddle.utils import unique_name
 
 from fixtures.arrays import Array
 from frameworks.contract import OpResult
-from frameworks.paddle.arrays import format_name
-from frameworks.paddle.devices import place
+from frameworks.paddle.core.arrays import format_name
+from frameworks.paddle.core.devices import place
 
 MASTER = "_fp32_master_"
 """Suffix of a float32 master weight's name."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from frameworks.paddle.trace import hooked
+from frameworks.paddle.core.trace import hooked
 
 
 @contextmanager

@@ -14,13 +14,13 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer
 from frameworks.contract import Capability, Gradients, LayerTrace, Update
-from frameworks.paddle import saved_bytes
-from frameworks.paddle.arrays import canonical, stored
-from frameworks.paddle.optimizers import counters
-from frameworks.paddle.scaler import skipped_by_counters
+from frameworks.paddle.core import saved_bytes
+from frameworks.paddle.core.arrays import canonical, stored
 from frameworks.paddle.static import checkpoint
 from frameworks.paddle.static.builds import Programs
 from frameworks.paddle.static.programs import MASTER, Built
+from frameworks.paddle.training.optimizers import counters
+from frameworks.paddle.training.scaler import skipped_by_counters
 
 SCALE, GOOD, BAD = "loss_scaling_0", "num_good_steps_", "num_bad_steps_"
 

@@ -16,9 +16,9 @@ import keras
 import torch
 
 from frameworks.base import same_parts
-from frameworks.keras_parts.micro_batches import KerasMicroBatch, micro_batches_of, rows_of
-from frameworks.keras_parts.network import BuiltNetwork
-from frameworks.torch.arrays import to_tensor
+from frameworks.keras_common.micro_batches import KerasMicroBatch, micro_batches_of, rows_of
+from frameworks.keras_common.network import BuiltNetwork
+from frameworks.torch.core.arrays import to_tensor
 
 FILE = "run.pt"
 

@@ -22,18 +22,18 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
 )
-from frameworks.keras_parts.functions import WAYS, model_attempts
-from frameworks.keras_parts.network import VARIANTS
-from frameworks.keras_parts.operations import OF_SCOPES, ScopeOfPolicies
-from frameworks.keras_parts.options import option_attempts
-from frameworks.keras_parts.recompute import Function, recomputed
-from frameworks.keras_parts.scaler import has_factors_of
-from frameworks.keras_parts.settings import read_settings, write_settings
-from frameworks.keras_parts.shipped_optimizers import KerasOptimizers
+from frameworks.keras_common.functions import WAYS, model_attempts
+from frameworks.keras_common.network import VARIANTS
+from frameworks.keras_common.operations import OF_SCOPES, ScopeOfPolicies
+from frameworks.keras_common.options import option_attempts
+from frameworks.keras_common.recompute import Function, recomputed
+from frameworks.keras_common.scaler import has_factors_of
+from frameworks.keras_common.settings import read_settings, write_settings
+from frameworks.keras_common.shipped_optimizers import KerasOptimizers
+from frameworks.torch.core.recompute import differentiated
 from frameworks.torch.keras.declarations import CONVENTIONS, refusals
 from frameworks.torch.keras.probes import attempts
 from frameworks.torch.keras.trainer import AutogradRun
-from frameworks.torch.recompute import differentiated
 from frameworks.torch.stacks.framework import StackFramework
 
 

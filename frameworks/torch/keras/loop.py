@@ -13,13 +13,13 @@ import torch
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model
-from frameworks.keras_parts.losses import batch_losses_of
-from frameworks.keras_parts.micro_batches import KerasMicroBatch
-from frameworks.keras_parts.network import BuiltNetwork
-from frameworks.keras_parts.optimizers import shown_by
-from frameworks.keras_parts.scaler import is_dynamic
-from frameworks.keras_parts.stateful_run import Traced
-from frameworks.keras_parts.watching import watched_by
+from frameworks.keras_common.layer_outputs import watched_by
+from frameworks.keras_common.losses import batch_losses_of
+from frameworks.keras_common.micro_batches import KerasMicroBatch
+from frameworks.keras_common.network import BuiltNetwork
+from frameworks.keras_common.optimizers import shown_by
+from frameworks.keras_common.scaler import is_dynamic
+from frameworks.keras_common.stateful_run import Traced
 
 Gradients = dict[str, torch.Tensor | None]
 """Scaled gradients by parameter, in model order."""

@@ -11,9 +11,9 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from frameworks.contract import Attempt, Capability
-from frameworks.keras_parts.backend import scalars
-from frameworks.keras_parts.optimizer_probes import optimizer_attempts
-from frameworks.keras_parts.precision_probes import OF_POLICIES
+from frameworks.keras_common.backend import scalars
+from frameworks.keras_common.optimizer_probes import optimizer_attempts
+from frameworks.keras_common.precision_probes import OF_POLICIES
 from frameworks.torch.keras.backend import BACKEND
 
 

@@ -14,17 +14,17 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability
-from frameworks.keras_parts.network import Begins, NetworkBuilder
-from frameworks.keras_parts.optimizers import make_optimizer
-from frameworks.keras_parts.scaler import scaler_settings
-from frameworks.keras_parts.settings import dtype_policy, policy_of
-from frameworks.keras_parts.stateful_run import StatefulRun
-from frameworks.torch import devices
-from frameworks.torch.arrays import to_array
+from frameworks.keras_common.network import Begins, NetworkBuilder
+from frameworks.keras_common.optimizers import make_optimizer
+from frameworks.keras_common.scaler import scaler_settings
+from frameworks.keras_common.settings import dtype_policy, policy_of
+from frameworks.keras_common.stateful_run import StatefulRun
+from frameworks.torch.core import devices
+from frameworks.torch.core.arrays import to_array
+from frameworks.torch.core.saved_bytes import SavedBytes, put_back
 from frameworks.torch.keras import checkpoint
 from frameworks.torch.keras.backend import BACKEND
 from frameworks.torch.keras.loop import EagerLoop
-from frameworks.torch.saved_bytes import SavedBytes, put_back
 
 
 class AutogradRun(StatefulRun):

@@ -15,14 +15,14 @@ from accelerate.utils import GradScalerKwargs
 
 from fixtures.recipe import FormatName
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
-from frameworks.torch import devices
-from frameworks.torch.arrays import dtype_name
-from frameworks.torch.guards import Probe, all_guarded
-from frameworks.torch.optimizer_probes import weight_of
+from frameworks.torch.core import devices
+from frameworks.torch.core.arrays import dtype_name
+from frameworks.torch.core.guards import Probe, all_guarded
 from frameworks.torch.stacks.accelerate_run import force_float16
 from frameworks.torch.stacks.accelerate_state import first_state
 from frameworks.torch.stacks.numbered_rows import EPOCHS, ROWS, STEPS, Dropping, loader
 from frameworks.torch.stacks.warned import watched
+from frameworks.torch.training.optimizer_probes import weight_of
 
 REFUSED: Mapping[Capability, str] = MappingProxyType(
     {Capability.STATIC_SCALING: "accelerate calls GradScaler.update without a scale, and no setting keeps the scale"}

@@ -15,10 +15,10 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import DynamicScaling, Recipe
 from frameworks.contract import Gradients, Update
-from frameworks.torch import checkpoint
-from frameworks.torch.arrays import whole
+from frameworks.torch.core.arrays import whole
 from frameworks.torch.stacks.accelerate_state import SharedState
-from frameworks.torch.trainer import TorchTrainer
+from frameworks.torch.training import checkpoint
+from frameworks.torch.training.trainer import TorchTrainer
 
 
 def accelerator_of(recipe: Recipe, device: str) -> Accelerator:

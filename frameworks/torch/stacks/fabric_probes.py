@@ -13,7 +13,7 @@ from lightning.fabric.plugins.precision import MixedPrecision
 from torch.optim.lr_scheduler import LambdaLR
 
 from frameworks.contract import Attempt, Capability
-from frameworks.torch.guards import Probe, all_guarded
+from frameworks.torch.core.guards import Probe, all_guarded
 from frameworks.torch.stacks.lightning_start import quiet, without_warnings
 
 

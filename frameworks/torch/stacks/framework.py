@@ -18,12 +18,12 @@ from fixtures.models import scalar
 from fixtures.recipe import Adam, Implementation, Precision, Recipe
 from frameworks.base import BaseCompany, BaseTrainer
 from frameworks.contract import Attempt, Capability, OpResult, PostTraining, RecomputeCase, RecomputeResult
-from frameworks.torch import implementations
 from frameworks.torch.framework import TorchFramework
 from frameworks.torch.libraries import STACKS
-from frameworks.torch.optimizers import IMPLEMENTATIONS
 from frameworks.torch.probes import attempts
-from frameworks.torch.trainer import TorchTrainer
+from frameworks.torch.training import implementations
+from frameworks.torch.training.optimizers import IMPLEMENTATIONS
+from frameworks.torch.training.trainer import TorchTrainer
 
 _NOT_OF_TRAINING = frozenset(
     {

@@ -14,8 +14,8 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import grad_norm
 
-from frameworks.torch.network import Network
-from frameworks.torch.optimizers import Stepper
+from frameworks.torch.core.network import Network
+from frameworks.torch.training.optimizers import Stepper
 
 ENDLESS = 2**40
 """Micro-batches of an epoch that no short window ends."""

@@ -11,7 +11,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from torch.optim.lr_scheduler import LambdaLR
 
 from fixtures.arrays import Array
-from frameworks.torch.arrays import to_array, to_tensor
+from frameworks.torch.core.arrays import to_array, to_tensor
 from frameworks.torch.stacks.lightning_start import without_warnings
 from frameworks.torch.stacks.lightning_tiny import Tiny, fitted
 

@@ -12,7 +12,7 @@ from lightning.pytorch import callbacks
 from lightning.pytorch.plugins.precision import MixedPrecision
 
 from frameworks.contract import Attempt, Capability
-from frameworks.torch.guards import Probe, all_guarded
+from frameworks.torch.core.guards import Probe, all_guarded
 from frameworks.torch.stacks.lightning_start import NAMES, without_warnings
 from frameworks.torch.stacks.lightning_tiny import Tiny, fitted, mean
 

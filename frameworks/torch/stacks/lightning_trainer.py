@@ -19,14 +19,14 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, MicroBatch
 from frameworks.contract import Capability, Gradients, Unsupported, Update
-from frameworks.torch import checkpoint
-from frameworks.torch.losses import Loaded
-from frameworks.torch.network import parameters_by_name
-from frameworks.torch.optimizers import averages_of, optimizer_state
+from frameworks.torch.core.losses import Loaded
+from frameworks.torch.core.network import parameters_by_name
 from frameworks.torch.stacks.lightning_fit import Desk, Fit, FitModule, Work
 from frameworks.torch.stacks.lightning_probes import ends_a_window_early
 from frameworks.torch.stacks.lightning_start import NAMES, quiet
-from frameworks.torch.trainer import TorchTrainer
+from frameworks.torch.training import checkpoint
+from frameworks.torch.training.optimizers import averages_of, optimizer_state
+from frameworks.torch.training.trainer import TorchTrainer
 
 FILE = "run.ckpt"
 _WINDOW_GOES_ON = (

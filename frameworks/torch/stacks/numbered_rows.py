@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from frameworks.contract import DataRun, RowOrder
-from frameworks.torch.arrays import to_array
+from frameworks.torch.core.arrays import to_array
 
 ROWS, STEPS, EPOCHS = 8, 2, 2
 

@@ -12,7 +12,7 @@ from frameworks.torch.stacks import trainer_data, trainer_probes
 from frameworks.torch.stacks.framework import StackFramework
 from frameworks.torch.stacks.trainer_parts import PlainTrainer
 from frameworks.torch.stacks.trainer_run import TransformersRun
-from frameworks.torch.trainer import TorchTrainer
+from frameworks.torch.training.trainer import TorchTrainer
 
 
 class TransformersFramework(StackFramework):

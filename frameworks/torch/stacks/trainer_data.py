@@ -11,7 +11,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from fixtures.recipe import FormatName
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
-from frameworks.torch.arrays import dtype_name
+from frameworks.torch.core.arrays import dtype_name
 from frameworks.torch.stacks.accelerate_state import first_state
 from frameworks.torch.stacks.numbered_rows import EPOCHS, STEPS, Dropping, NumberedRows
 from frameworks.torch.stacks.trainer_loop import seeds_restored

@@ -17,12 +17,12 @@ from transformers import Trainer, TrainingArguments
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import SGD, Adam, AdamW, Recipe
-from frameworks.torch.losses import item_loss_sums
-from frameworks.torch.network import Network
-from frameworks.torch.optimizers import Stepper, steppers
-from frameworks.torch.scaler import grad_scaler, wants_fused
+from frameworks.torch.core.losses import item_loss_sums
+from frameworks.torch.core.network import Network
 from frameworks.torch.stacks.accelerate_state import first_state
-from frameworks.torch.trainer import TorchTrainer
+from frameworks.torch.training.optimizers import Stepper, steppers
+from frameworks.torch.training.scaler import grad_scaler, wants_fused
+from frameworks.torch.training.trainer import TorchTrainer
 
 OPTIMIZERS = {"trainer": "adamw_torch_fused", "trainer-plain": "adamw_torch"}
 """`TrainingArguments.optim` for AdamW by mode; the first is the library's default."""

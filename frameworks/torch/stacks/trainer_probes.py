@@ -17,11 +17,11 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from fixtures.recipe import Recipe
 from frameworks.contract import Attempt, Capability, Unsupported
-from frameworks.torch import devices
-from frameworks.torch.guards import Probe, guarded
-from frameworks.torch.scaler import wants_fused
+from frameworks.torch.core import devices
+from frameworks.torch.core.guards import Probe, guarded
 from frameworks.torch.stacks.accelerate_state import first_state
 from frameworks.torch.stacks.trainer_loop import seeds_restored
+from frameworks.torch.training.scaler import wants_fused
 
 LOW_MODEL_SCALED = (
     "Trainer logs the norm of unscaled gradients, and GradScaler.unscale_ refuses a float16 model's gradients"

@@ -19,10 +19,7 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import MicroBatch
 from frameworks.contract import Capability, Gradients, Unsupported, Update
-from frameworks.torch import checkpoint
-from frameworks.torch.losses import Loaded
-from frameworks.torch.optimizers import Stepper, steppers
-from frameworks.torch.scaler import good_updates, scaler_settings
+from frameworks.torch.core.losses import Loaded
 from frameworks.torch.stacks import trainer_probes
 from frameworks.torch.stacks.accelerate_state import SharedState
 from frameworks.torch.stacks.trainer_loop import (
@@ -43,7 +40,10 @@ from frameworks.torch.stacks.trainer_parts import (
     arguments_of,
     force_float16,
 )
-from frameworks.torch.trainer import TorchTrainer
+from frameworks.torch.training import checkpoint
+from frameworks.torch.training.optimizers import Stepper, steppers
+from frameworks.torch.training.scaler import good_updates, scaler_settings
+from frameworks.torch.training.trainer import TorchTrainer
 
 _LOOP_FILE = "loop.pt"
 """What the user saves next to Trainer's files: the state of no part of Trainer's."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from frameworks.torch.saved_bytes import SavedBytes
+from frameworks.torch.core.saved_bytes import SavedBytes
 from frameworks.torch.stacks.heads.checks import HeadCheck, judged
 from frameworks.torch.stacks.heads.passes import Loss, MeasuredPass, distance, norm, run, same_bits
 

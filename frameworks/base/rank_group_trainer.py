@@ -1,0 +1,178 @@
+"""The view of a rank group as one run: it splits each micro-batch across ranks and returns rank 0's state."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Window
+from frameworks.base.rank_group import BaseCompany
+from frameworks.base.trainer import BaseTrainer
+from frameworks.base.window import LossLedger, MicroBatch
+from frameworks.contract import Capability, Gradients, Update
+
+
+def dealt(batch: Batch, count: int) -> tuple[Batch, ...]:
+    """Consecutive parts of a micro-batch, one for each rank, as equal as possible, longer ones first; some may be
+    empty."""
+    short, longer = divmod(len(batch), count)
+    return batch.split(*(short + (rank < longer) for rank in range(count)))
+
+
+def dealt_window(window: Window, count: int) -> list[Window]:
+    """The window of each rank: its part of every micro-batch."""
+    parts = [dealt(batch, count) for batch in window]
+    return [tuple(own[rank] for own in parts) for rank in range(count)]
+
+
+class CompanyTrainer(BaseTrainer):
+    """One training run on several ranks, each of which gets a part of the data.
+
+    State is read from rank 0, except random streams, which are "STREAM.RANK" for every rank.
+    """
+
+    def __init__(self, company: BaseCompany) -> None:
+        self.company = company
+        self.ledger: LossLedger[MicroBatch] = LossLedger()
+
+    def update(self, window: Window) -> Update:
+        self.ledger.empty()
+        windows = dealt_window(window, self.company.count)
+        updates = self.company.update(windows)
+        items = sum(batch.items for batch in window)
+        for place, batch in enumerate(window):
+            losses = [update.micro_losses[place] for update in updates]
+            self._enter(losses, [own[place] for own in windows], batch, items)
+        return self._whole(updates)
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        parts = dealt(batch, self.company.count)
+        return self._enter(self.company.accumulate(parts, items), parts, batch, items)
+
+    def _enter(self, losses: Sequence[float], parts: Sequence[Batch], batch: Batch, items: int) -> float:
+        """Records the micro-batch made of the ranks' parts."""
+        total = sum(loss * part.items for loss, part in zip(losses, parts, strict=True) if part.items)
+        return self.ledger.add(MicroBatch(total, batch.items), items)
+
+    def apply(self) -> Update:
+        return self._whole(self.company.apply())
+
+    def _whole(self, updates: Sequence[Update]) -> Update:
+        """The ranks' update as one update; its losses are over all items."""
+        own, loss, losses = updates[0], self.ledger.loss(), self.ledger.losses()
+        self.ledger.empty()
+        return Update(
+            loss=loss,
+            micro_losses=losses,
+            scale_before=own.scale_before,
+            scale_after=own.scale_after,
+            good_steps=own.good_steps,
+            skipped=own.skipped,
+            gradient_norm=own.gradient_norm,
+            learning_rate=own.learning_rate,
+        )
+
+    def gradients(self, window: Window) -> dict[str, Array]:
+        return self.company.gradients(dealt_window(window, self.company.count))[0]
+
+    def feed(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        poison: Gradients | None = None,
+        abandon: bool = False,
+    ) -> Update:
+        count = self.company.count
+        given = None if poison is None else [poison] * count
+        updates = self.company.feed([window] * count, unscale_calls=unscale_calls, poison=given, abandon=abandon)
+        self.ledger.empty()
+        return self._whole(updates)
+
+    def saved_bytes(self, batch: Batch) -> int:
+        """Of all ranks together, each with its part of the batch."""
+        if not self.declares(Capability.SAVED_BYTES).supported:
+            raise self.refusal(Capability.SAVED_BYTES)
+        return sum(self.company.each("saved_bytes", dealt(batch, self.company.count)))
+
+    def parameters(self) -> dict[str, Array]:
+        return self._read("parameters")
+
+    def master_parameters(self) -> dict[str, Array]:
+        return self._read("master_parameters")
+
+    def optimizer_state(self) -> dict[str, Array]:
+        return self._read("optimizer_state")
+
+    def buffers(self) -> dict[str, Array]:
+        return self._read("buffers")
+
+    def scaler_state(self) -> dict[str, Array]:
+        return self._read("scaler_state")
+
+    def scaler_settings(self) -> dict[str, float]:
+        settings: dict[str, float] = self.company.all("scaler_settings")[0]
+        return settings
+
+    def accumulator(self) -> dict[str, Array]:
+        return self._read("accumulator")
+
+    def random_state(self) -> dict[str, Array]:
+        streams = self.company.all("random_state")
+        return {f"{name}.{rank}": state for rank, own in enumerate(streams) for name, state in own.items()}
+
+    def _read(self, verb: str) -> dict[str, Array]:
+        """Rank 0's result; every rank is called, since each holds a part of it."""
+        answer: dict[str, Array] = self.company.all(verb)[0]
+        return answer
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        outputs: dict[str, Array] = self.company.all("predict", inputs)[0]
+        return outputs
+
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        outputs: dict[str, Array] = self.company.all("predict_averaged", inputs)[0]
+        return outputs
+
+    def segment_calls(self) -> tuple[int, ...]:
+        calls: tuple[int, ...] = self.company.all("segment_calls")[0]
+        return calls
+
+    def offloaded(self) -> dict[str, int]:
+        """Offloaded bytes of all ranks."""
+        total: Counter[str] = Counter()
+        for own in self.company.all("offloaded"):
+            total.update(own)
+        return dict(total)
+
+    def save(self, path: Path) -> None:
+        self.company.save(path)
+        np.save(path / _LEDGER, [[self.ledger.items, 0.0], *([m.items, m.total] for m in self.ledger.micro_batches)])
+
+    def restore(self, path: Path) -> None:
+        micro_batches, items = _read_ledger(path / _LEDGER)
+        self.company.restore(path)
+        self.ledger.replace(micro_batches, items)
+
+
+_LEDGER = "window.npy"
+
+
+def _read_ledger(file: Path) -> tuple[list[MicroBatch], int]:
+    """The saved losses of the open window.
+
+    Raises:
+        ValueError: the file is missing or not whole.
+    """
+    try:
+        table = np.load(file)
+        (items, _), *losses = table.tolist()
+    except (OSError, EOFError, ValueError) as error:
+        raise ValueError(f"{file} cannot be loaded: {error}") from error
+    if table.shape[1:] != (2,) or not all(math.isfinite(count) for count, _ in [(items, 0), *losses]):
+        raise ValueError(f"{file} does not hold the losses of a window")
+    return [MicroBatch(total, int(count)) for count, total in losses], int(items)

@@ -1,0 +1,127 @@
+"""Float8 training as documented by Flax: scales and amax histories are a collection that its gradients overwrite.
+
+`TrainState` keeps parameters and that collection side by side, and overwrites the latter itself. Here both are leaves
+of one flat tree, those of the collection below its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial, reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
+
+from fixtures.arrays import Array
+from frameworks.contract import DelayedRule, Float8Rule, Operand, Remembered
+from frameworks.jax.core.arrays import Flat, flat, nested, to_array
+
+RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=1), skipped="stays")
+_OPERANDS: dict[Operand, str] = {"input": "input", "kernel": "kernel", "gradient": "output_grad"}
+_BELOW = f"{OVERWRITE_WITH_GRADIENT}/"
+
+
+def product_of(history: int | None) -> Any:
+    """Constructor of a dense layer's product, None for JAX's own."""
+    return None if history is None else partial(nn.Fp8DirectDotGeneralOp, amax_history_length=history)
+
+
+def remembered_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves of the collection."""
+    return {place: value for place, value in leaves.items() if place.startswith(_BELOW)}
+
+
+def trained_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves that an optimizer trains."""
+    return {place: value for place, value in leaves.items() if not place.startswith(_BELOW)}
+
+
+def with_memory(leaves: Flat, variables: Mapping[str, Any]) -> Flat:
+    """Parameters with the leaves of the collection among a module's variables, if there are any."""
+    memory = flat(variables.get(OVERWRITE_WITH_GRADIENT, {}))
+    return leaves | {f"{_BELOW}{place}": value for place, value in memory.items()}
+
+
+def collections(leaves: Flat) -> dict[str, Any]:
+    """The variables of a module that has these leaves."""
+    memory = {place.removeprefix(_BELOW): value for place, value in remembered_leaves(leaves).items()}
+    found = {"params": nested(trained_leaves(leaves))}
+    return found | ({OVERWRITE_WITH_GRADIENT: nested(memory)} if memory else {})
+
+
+def state_tree(leaves: Flat) -> Any:
+    """The tree that `TrainState` takes as parameters or gradients: one without a collection is that of parameters."""
+    memory = remembered_leaves(leaves)
+    return {"params": trained_leaves(leaves), OVERWRITE_WITH_GRADIENT: memory} if memory else leaves
+
+
+def leaves_in(tree: Any) -> Flat:
+    """The leaves of a tree that `state_tree` made."""
+    found: Flat = tree["params"] | tree[OVERWRITE_WITH_GRADIENT] if OVERWRITE_WITH_GRADIENT in tree else tree
+    return found
+
+
+def larger(left: Any, right: Any) -> Any:
+    """What two micro-batches overwrite the collection with, as Flax's type `fm32` adds them."""
+    return jax.tree.map(jnp.maximum, left, right)
+
+
+def added(left: Any, right: Any) -> Any:
+    """The sum of two gradients in trees of leaves by place; of what overwrites the collection the larger."""
+
+    def joined(path: Any, one: jax.Array, other: jax.Array) -> jax.Array:
+        overwrites = any(str(getattr(key, "key", "")).startswith(_BELOW) for key in path)
+        return jnp.maximum(one, other) if overwrites else one + other
+
+    return jax.tree.map_with_path(joined, left, right)
+
+
+def total(gradients: list[Any]) -> Any:
+    """The sum of several."""
+    return reduce(added, gradients)
+
+
+def over_window(before: Any, after: Any, overwritten: Any, ended: Any) -> tuple[Any, Any]:
+    """Parameters after a micro-batch of a window, and what has been gathered to overwrite the collection with.
+
+    Args:
+        before, after: parameters of a `TrainState` around a micro-batch.
+        overwritten: what the micro-batches before it gave.
+        ended: whether it ended the window.
+    """
+    gathered = larger(overwritten, after[OVERWRITE_WITH_GRADIENT])
+    kept = jax.tree.map(partial(jnp.where, ended), gathered, before[OVERWRITE_WITH_GRADIENT])
+    rest = jax.tree.map(lambda each: jnp.where(ended, jnp.zeros_like(each), each), gathered)
+    return after | {OVERWRITE_WITH_GRADIENT: kept}, rest
+
+
+def nothing_gathered(tree: Any) -> Any:
+    """Initial gathered values of a window, None without float8."""
+    memory = tree.get(OVERWRITE_WITH_GRADIENT)
+    return None if memory is None else jax.tree.map(jnp.zeros_like, memory)
+
+
+def remembered(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict[Operand, Remembered]]:
+    """The delayed-scaling state by the names of weights; `canonical` has the names of parameters by place."""
+    found: dict[str, dict[Operand, Remembered]] = {}
+    for place in remembered_leaves(leaves):
+        layer, _, leaf = place.removeprefix(_BELOW).rpartition("/")
+        if leaf == "input_scale":
+            held = {name: to_array(leaves[f"{_BELOW}{layer}/{name}"]) for name in _names()}
+            found[canonical[f"{layer.rpartition('/')[0]}/kernel"]] = {
+                operand: Remembered(float(held[f"{name}_scale"][0]), held[f"{name}_amax_history"])
+                for operand, name in _OPERANDS.items()
+            }
+    return found
+
+
+def shown(leaves: Flat) -> dict[str, Array]:
+    """The delayed-scaling state, by place."""
+    return {place: to_array(value) for place, value in remembered_leaves(leaves).items()}
+
+
+def _names() -> list[str]:
+    return [f"{name}_{part}" for name in _OPERANDS.values() for part in ("scale", "amax_history")]

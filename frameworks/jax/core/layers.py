@@ -1,0 +1,172 @@
+"""Fixture layers as Flax Linen modules, and where each keeps its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fixtures.layers import (
+    Activation,
+    Again,
+    BatchNorm,
+    Convolution,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+    Layer,
+    LayerNorm,
+    MaxPool,
+    Positions,
+    Residual,
+    SelfAttention,
+    UserFunction,
+)
+from frameworks.jax.core.functions import square
+
+_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "relu": nn.relu,
+    "gelu": lambda x: nn.gelu(x, approximate=False),
+    "tanh": nn.tanh,
+    "sigmoid": nn.sigmoid,
+}
+
+
+OUTPUTS, PERTURBATIONS = "intermediates", "perturbations"
+"""Collections of Linen: what modules sow on the way, and zeros added there, whose gradient is that of the sum."""
+
+
+def shown(module: nn.Module, name: str, value: jax.Array) -> jax.Array:
+    """The value as it is, seen by who asks for either collection; without them both calls of Linen do nothing."""
+    value = module.perturb(name, value, PERTURBATIONS)
+    module.sow(OUTPUTS, name, value)
+    return value
+
+
+class PositionTable(nn.Module):
+    """x + table in the computing format; the table is (length, width)."""
+
+    length: int
+    dtype: Any
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        shape = (self.length, x.shape[-1])
+        table = self.param("embedding", nn.initializers.zeros_init(), shape, self.param_dtype)
+        x, table = nn.dtypes.promote_dtype(x, table, dtype=self.dtype)
+        return x + table
+
+
+class Block(nn.Module):
+    """One fixture layer that computes in `dtype` and keeps its parameters in `param_dtype`.
+
+    Attributes:
+        product: makes the product of dense layers, None for JAX's own.
+        used: the block that `Again` calls.
+    """
+
+    layer: Layer
+    dtype: Any
+    param_dtype: Any
+    product: Any = None
+    used: Block | None = None
+
+    def setup(self) -> None:
+        formats = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        self.inner: Any
+        match self.layer:
+            case Residual(body=body):
+                self.body = [Block(part, self.dtype, self.param_dtype, self.product) for part in body]
+            case Dense(units=units, bias=bias, wide=True):
+                self.inner = nn.Dense(units, use_bias=bias, dtype=jnp.float32, param_dtype=jnp.float32)
+            case Dense(units=units, bias=bias):
+                self.inner = nn.Dense(units, use_bias=bias, dot_general_cls=self.product, **formats)
+            case Convolution(filters=filters, size=size, stride=stride, padding=padding):
+                self.inner = nn.Conv(filters, (size, size), strides=stride, padding=padding, **formats)
+            case BatchNorm(momentum=momentum, epsilon=epsilon):
+                self.inner = nn.BatchNorm(momentum=1.0 - momentum, epsilon=epsilon, **formats)
+            case LayerNorm(epsilon=epsilon):
+                self.inner = nn.LayerNorm(epsilon=epsilon, **formats)
+            case Embedding(entries=entries, width=width):
+                self.inner = nn.Embed(entries, width, **formats)
+            case Positions(length=length):
+                self.inner = PositionTable(length, **formats)
+            case SelfAttention(heads=heads):
+                self.inner = nn.MultiHeadDotProductAttention(heads, **formats)
+            case Dropout(rate=rate):
+                self.inner = nn.Dropout(rate)
+
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        return shown(self, "output", self.output(x, train))
+
+    def output(self, x: jax.Array, train: bool) -> jax.Array:
+        """The layer's output, not shown."""
+        match self.layer:
+            case Residual():
+                y = x
+                for part in self.body:
+                    y = part(y, train)
+                return x + y
+            case BatchNorm():
+                return self.inner(x, use_running_average=not train)
+            case Dropout():
+                return self.inner(x, deterministic=not train)
+            case Activation(kind=kind):
+                return _ACTIVATIONS[kind](x)
+            case Flatten():
+                return x.reshape((len(x), -1))
+            case UserFunction():
+                return square(x)
+            case Again():
+                assert self.used is not None
+                return self.used.output(x, train)
+            case MaxPool(size=size):
+                return nn.max_pool(x, (size, size), strides=(size, size))
+            case _:
+                return self.inner(x)
+
+
+def _of_linear(prefix: str = "") -> dict[str, str]:
+    return {f"{prefix}kernel": f"{prefix}weight", f"{prefix}bias": f"{prefix}bias"}
+
+
+def _places(layer: Layer) -> dict[str, str]:
+    """The canonical name of each leaf of `layer`, a parameter or a statistic, by its place below `inner`."""
+    match layer:
+        case Dense() | Convolution():
+            return _of_linear()
+        case BatchNorm() | LayerNorm():
+            return {"scale": "scale", "bias": "shift", "mean": "mean", "var": "variance"}
+        case Embedding() | Positions():
+            return {"embedding": "weight"}
+        case SelfAttention():
+            named = {"query": "query", "key": "key", "value": "value", "out": "output"}
+            each = [_of_linear(f"{own}/").items() for own in named]
+            return {
+                place: f"{named[place.split('/')[0]]}.{name.split('/')[1]}" for items in each for place, name in items
+            }
+        case _:
+            return {}
+
+
+def names(layer: Layer, path: str, place: str) -> dict[str, str]:
+    """Canonical names of the leaves of `layer` at `path`, inner layers included, by their joined path from `place`."""
+    found = {f"{place}/inner/{key}": f"{path}.{name}" for key, name in _places(layer).items()}
+    if isinstance(layer, Residual):
+        for index, part in enumerate(layer.body):
+            found |= names(part, f"{path}.body.{index}", f"{place}/body_{index}")
+    return found
+
+
+def output_places(layer: Layer, path: str, place: str) -> dict[str, str]:
+    """Where `shown` has the output of `layer` and of the layers inside it: joined path from `place`, by their path."""
+    found = {path: f"{place}/output"}
+    if isinstance(layer, Residual):
+        for index, part in enumerate(layer.body):
+            found |= output_places(part, f"{path}.body.{index}", f"{place}/body_{index}")
+    return found

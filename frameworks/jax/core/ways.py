@@ -1,0 +1,269 @@
+"""Other public calls of JAX, Flax and Optax for a technique, by the names in `ways.toml`; "" is the default one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import jmp
+import optax
+import orbax.checkpoint as ocp
+from flax import serialization
+from flax.training import checkpoints
+from flax.training.train_state import TrainState
+from jax.example_libraries.optimizers import clip_grads
+
+from fixtures.recipe import Recipe, Steps
+from fixtures.schedules import Curve
+from frameworks.contract import Capability, Unsupported
+from frameworks.jax.training.schedules import shipped
+
+Losses = Callable[[Any], tuple[list[jax.Array], Any]]
+Optimizer = Callable[..., optax.GradientTransformation]
+State = TypeVar("State", bound=TrainState)
+FILE = "run.msgpack"
+
+
+def gradients(way: str, losses: Losses, given: Any) -> tuple[list[Any], Any]:
+    """The gradient of each loss for a tree, and what else `losses` returns."""
+    match way:
+        case "grad" | "value-and-grad":
+            count = len(jax.eval_shape(losses, given)[0])
+            each = [_gradient(way, losses, given, place) for place in range(count)]
+            return [gradient for gradient, _ in each], each[0][1]
+        case "linear-transpose":
+            parts, linear, rest = jax.linearize(losses, given, has_aux=True)
+            transposed = jax.linear_transpose(linear, given)
+            return [transposed(chosen)[0] for chosen in _cotangents(parts)], rest
+        case _:
+            parts, pull, rest = jax.vjp(losses, given, has_aux=True)
+            return [pull(chosen)[0] for chosen in _cotangents(parts)], rest
+
+
+def _gradient(way: str, losses: Losses, given: Any, place: int) -> tuple[Any, Any]:
+    def loss(tree: Any) -> tuple[jax.Array, Any]:
+        parts, rest = losses(tree)
+        return parts[place], rest
+
+    if way == "grad":
+        gradient, rest = jax.grad(loss, has_aux=True)(given)
+    else:
+        (_, rest), gradient = jax.value_and_grad(loss, has_aux=True)(given)
+    return gradient, rest
+
+
+def _cotangents(parts: Sequence[jax.Array]) -> list[list[jax.Array]]:
+    count = range(len(parts))
+    return [[jnp.ones_like(p) if i == j else jnp.zeros_like(p) for j, p in enumerate(parts)] for i in count]
+
+
+def policy(way: str, usual: Callable[..., Any]) -> Callable[..., Any]:
+    """The policy of a recomputed segment."""
+    if way == "two-policies":
+        policies = jax.checkpoint_policies
+        return policies.save_from_both_policies(usual, policies.save_only_these_names("no value has this name"))
+    return usual
+
+
+def clipped(way: str, limit: float, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """An optimizer of gradients whose joint norm is at most `limit`."""
+    match way:
+        case "named-chain":
+            return optax.named_chain(("clip", optax.clip_by_global_norm(limit)), ("optimizer", optimizer))
+        case "stateless":
+            return optax.chain(optax.stateless(partial(_scaled_down, limit)), optimizer)
+        case "clip-grads":
+            return optax.chain(optax.stateless(lambda updates, _: clip_grads(updates, limit)), optimizer)
+        case _:
+            return optax.chain(optax.clip_by_global_norm(limit), optimizer)
+
+
+def _scaled_down(limit: float, updates: Any, _: Any) -> Any:
+    norm = optax.global_norm(updates)
+    factor = jnp.where(norm < limit, 1.0, limit / norm)
+    return jax.tree.map(lambda update: update * factor.astype(update.dtype), updates)
+
+
+def schedule(way: str, rate: float, steps: Steps | Curve | None) -> optax.Schedule:
+    """The learning rate by the number of applied updates; a curve as Optax ships it.
+
+    Raises:
+        Unsupported: SCHEDULE, for factors that this way cannot express, and for a curve that Optax does not ship.
+    """
+    if steps is None:
+        return optax.constant_schedule(rate)
+    if isinstance(steps, Curve):
+        return shipped(rate, steps)
+    rates = [rate * factor for factor in steps.factors]
+    match way:
+        case "piecewise":
+            if 0.0 in rates:
+                reason = "piecewise_constant_schedule multiplies, and nothing follows a rate of zero"
+                raise Unsupported(Capability.SCHEDULE, reason, _follows_zero)
+            ratios = {
+                place: after / before for place, (before, after) in zip(steps.boundaries, pairwise(rates), strict=True)
+            }
+            return optax.piecewise_constant_schedule(rates[0], ratios)
+        case "function":
+            boundaries = jnp.array(steps.boundaries)
+            return lambda count: jnp.array(rates)[jnp.searchsorted(boundaries, count, side="right")]
+        case _:
+            return optax.join_schedules([*map(optax.constant_schedule, rates)], list(steps.boundaries))
+
+
+def _follows_zero() -> bool:
+    return bool(optax.piecewise_constant_schedule(1.0, {1: 0.0, 2: 2.0})(3) > 0)
+
+
+_PARTS: Mapping[Optimizer, Callable[..., list[optax.GradientTransformation]]]
+
+
+def _sgd(momentum: float | None, nesterov: bool = False) -> list[optax.GradientTransformation]:
+    return [] if momentum is None else [optax.trace(momentum, nesterov=nesterov)]
+
+
+def _adam(**given: Any) -> list[optax.GradientTransformation]:
+    return [optax.scale_by_adam(**given)]
+
+
+def _adamw(weight_decay: float, mask: Any = None, **given: Any) -> list[optax.GradientTransformation]:
+    return [optax.scale_by_adam(**given), optax.add_decayed_weights(weight_decay, mask)]
+
+
+def _adagrad(**given: Any) -> list[optax.GradientTransformation]:
+    return [optax.scale_by_rss(**given)]
+
+
+def _amsgrad(**given: Any) -> list[optax.GradientTransformation]:
+    return [optax.scale_by_amsgrad(**given)]
+
+
+_PARTS = {optax.sgd: _sgd, optax.adam: _adam, optax.adamw: _adamw, optax.adagrad: _adagrad, optax.amsgrad: _amsgrad}
+"""The transformations before `scale_by_learning_rate`, with the optimizer's own defaults."""
+
+
+def _chained(kind: Optimizer, learning_rate: Any, **given: Any) -> optax.GradientTransformation:
+    """An optimizer as the chain of its parts, which Optax documents; RMSprop's momentum follows the rate."""
+    rate = optax.scale_by_learning_rate(learning_rate)
+    if kind is not optax.rmsprop:
+        return optax.chain(*_PARTS[kind](**given), rate)
+    momentum, nesterov, centred = (
+        given.pop("momentum", None),
+        given.pop("nesterov", False),
+        given.pop("centered", False),
+    )
+    scaled = (optax.scale_by_stddev if centred else optax.scale_by_rms)(**given)
+    return optax.chain(scaled, rate, *_sgd(momentum, nesterov))
+
+
+def optimizer(ways: Recipe, kind: Optimizer, given: Mapping[str, Any]) -> optax.GradientTransformation:
+    """An optimizer with these arguments."""
+    if ways.way("schedule") in ("inject", "set"):
+        rate = given["learning_rate"]
+        own = {name: value for name, value in given.items() if name != "learning_rate"}
+        first = rate(0) if callable(rate) and ways.way("schedule") == "set" else rate
+        return optax.inject_hyperparams(
+            lambda learning_rate: _made(ways, kind, own | {"learning_rate": learning_rate})
+        )(learning_rate=first)
+    return _made(ways, kind, given)
+
+
+_STATIC = ("mask", "weight_decay_mask", "min_dim_size_to_factor", "ns_coeffs", "ns_steps")
+
+
+def _made(ways: Recipe, kind: Optimizer, given: Mapping[str, Any]) -> optax.GradientTransformation:
+    match ways.way("optimizer"):
+        case "chain" if kind in (*_PARTS, optax.rmsprop):
+            return _chained(kind, **given)
+        case "inject":
+            return optax.inject_hyperparams(kind, static_args=[name for name in _STATIC if name in given])(**given)
+        case _:
+            return kind(**given)
+
+
+def average(way: str, decay: float, trained: Any, before: Any) -> Any:
+    """The exponential moving average of weights after an update."""
+    if way == "ema":
+        ema = optax.ema(decay, debias=False)
+        return ema.update(trained, ema.init(trained)._replace(ema=before))[1].ema
+    return optax.incremental_update(trained, before, 1.0 - decay)
+
+
+def kept(way: str, finite: jax.Array, after: Callable[[], Any], before: Any) -> Any:
+    """The state after an update whose gradients are finite, the one before it otherwise."""
+    match way:
+        case "cond":
+            return jax.lax.cond(finite, after, lambda: before)
+        case "skip-not-finite":
+            return after()
+        case _:
+            return jmp.select_tree(finite, after(), before)
+
+
+def write(way: str, folder: Path, tree: Any) -> None:
+    """Writes a tree of arrays below a folder."""
+    match way:
+        case "manager":
+            with ocp.CheckpointManager(folder, options=ocp.CheckpointManagerOptions(max_to_keep=1)) as manager:
+                manager.save((manager.latest_step() or 0) + 1, args=ocp.args.StandardSave(tree))
+        case "pytree":
+            with ocp.PyTreeCheckpointer() as checkpointer:
+                checkpointer.save(folder, tree, force=True)
+        case "flax-bytes":
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / FILE).write_bytes(serialization.to_bytes(tree))
+        case "flax-checkpoints":
+            checkpoints.save_checkpoint(folder, tree, step=0, overwrite=True)
+        case _:
+            with ocp.StandardCheckpointer() as checkpointer:
+                checkpointer.save(folder, tree, force=True)
+
+
+def read(recipe: Recipe, folder: Path, like: Any) -> Any:
+    """What `write` wrote of a tree like this one.
+
+    Raises:
+        Exception: the files are missing or damaged, or the tree is another one.
+    """
+    match recipe.way("save"):
+        case "manager":
+            with ocp.CheckpointManager(folder) as manager:
+                return manager.restore(manager.latest_step(), args=ocp.args.StandardRestore(_target(recipe, like)))
+        case "pytree":
+            with ocp.PyTreeCheckpointer() as checkpointer:
+                asked = ocp.checkpoint_utils.construct_restore_args(like)
+                return checkpointer.restore(folder, item=_target(recipe, like), restore_args=asked)
+        case "flax-bytes":
+            return serialization.from_bytes(like, (folder / FILE).read_bytes())
+        case "flax-checkpoints":
+            return checkpoints.restore_checkpoint(folder, like)
+        case _:
+            with ocp.StandardCheckpointer() as checkpointer:
+                return checkpointer.restore(folder, _target(recipe, like))
+
+
+def _target(recipe: Recipe, like: Any) -> Any:
+    if recipe.way("load") == "abstract":
+        return jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+    return like
+
+
+def with_rate(rules: Any, state: State, rate: Callable[[], float]) -> State:
+    """The state with the rate in its optimizers, where the way of an optimizer's `Rules` has no schedule there."""
+    if rules.schedule is None or rules.ways.way("schedule") != "set":
+        return state
+    opt_state, first = state.opt_state, rate()
+    for place, own in enumerate(rules.own):
+        ratio = own.learning_rate / rules.optimizer.learning_rate
+        chosen = partial(_is_of, str(place)) if rules.parts else None
+        opt_state = optax.tree.set(opt_state, chosen, learning_rate=first * ratio)
+    return state.replace(opt_state=opt_state)
+
+
+def _is_of(label: str, path: Any, _: object) -> bool:
+    return any(getattr(key, "key", None) == label for key in path)

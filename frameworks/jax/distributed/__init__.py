@@ -1,0 +1,1 @@
+"""Ranks of JAX: groups of workers, sharded state and checkpoints."""

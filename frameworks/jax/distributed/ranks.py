@@ -1,0 +1,114 @@
+"""The process of all ranks: several devices of JAX's, which one program describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Ranks, Recipe
+from frameworks.base import Arguments
+from frameworks.contract import Capability, Gradients, Update
+from frameworks.jax.distributed.mesh import MeshTrainer
+from frameworks.jax.distributed.one_process import READINGS, AllRanks
+from frameworks.jax.framework import JaxFramework
+from frameworks.jax.training.offload import OffloadedState
+from frameworks.jax.training.sharding_layout import Spread, spread_of
+
+
+class JaxMember(AllRanks):
+    """The process of all ranks of a mesh."""
+
+    made = JaxFramework
+    nothing_to_shard = (
+        "jax.sharding.NamedSharding divides an axis into equal parts alone, and these ranks divide no axis of this "
+        "model's arrays evenly"
+    )
+
+    def divides(self, model: Model, ranks: Ranks) -> bool:
+        spread = spread_of(ranks)
+        return any(spread.divided_axis(shape) is not None for shape in model.parameter_shapes().values())
+
+    def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> MeshRanks:
+        assert recipe.ranks is not None
+        made = MeshTrainer if recipe.offload is None else OffloadedMesh
+        return MeshRanks(self.framework.bound(made(spread_of(recipe.ranks), model, recipe, weights)))
+
+
+class OffloadedMesh(OffloadedState, MeshTrainer):
+    """A run on all devices of a mesh that offloads."""
+
+
+class MeshRanks:
+    """The ranks of a run: joins their arguments and splits their results."""
+
+    def __init__(self, run: MeshTrainer) -> None:
+        self.run = run
+        self.spread: Spread = run.spread
+
+    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+        """Calls a method with each rank's arguments; returns one result for each.
+
+        Raises:
+            Unsupported: RANKS_COLLECTIVES, or what the run itself does not do.
+        """
+        own = [each.arguments for each in given]
+        if verb in READINGS:
+            return tuple(getattr(self.run.seen_by(rank), verb)() for rank in self._ranks)
+        match verb:
+            case "update_share":
+                self.run.update(self.run.joined_window([window for window, _ in own]))
+                return self.run.updates
+            case "accumulate":
+                self.run.accumulate(self.run.joined([batch for batch, _ in own]), own[0][1])
+                return self.run.last_loss()
+            case "apply":
+                self.run.apply()
+                return self.run.updates
+            case "gradients_share":
+                found = self.run.window_gradients(self.run.joined_window([window for window, _ in own]))
+                return tuple(self.run.layout.arrays(each) for each in self._seen(found))
+            case "feed":
+                return self._feed(given)
+            case "predict":
+                return self._seen(self.run.outputs(self.run.leaves, own[0][0]))
+            case "predict_averaged":
+                return self._seen(self.run.outputs(self.run.averages(), own[0][0]))
+            case "bytes_held":
+                return tuple(self.run.bytes_held(rank) for rank in self._ranks)
+            case "offloaded":
+                return (self.run.offloaded(), *({} for _ in self._ranks[1:]))
+            case "collectives":
+                raise self.run.refusal(Capability.RANKS_COLLECTIVES)
+            case _:
+                return (getattr(self.run, verb)(*own[0], **given[0].named),) * len(given)
+
+    @property
+    def _ranks(self) -> range:
+        return range(self.spread.ranks)
+
+    def _seen(self, tree: Any) -> tuple[Any, ...]:
+        return tuple(self.spread.seen(tree, rank) for rank in self._ranks)
+
+    def _feed(self, given: Sequence[Arguments]) -> tuple[Update, ...]:
+        named = dict(given[0].named)
+        poison = [each.named["poison"] for each in given]
+        named["poison"] = self._stacked(poison) if any(own is not None for own in poison) else None
+        self.run.feed(*(self._stacked(each) for each in zip(*(own.arguments for own in given), strict=True)), **named)
+        return self.run.updates
+
+    def _stacked(self, each: Sequence[Gradients | None]) -> dict[str, Array]:
+        """The ranks' gradients, (ranks, *shape) for each parameter; zeros where a rank has none."""
+        mappings = [own or {} for own in each]
+        shapes = self.run.model.parameter_shapes()
+        found = {}
+        for name in shapes:
+            values = [own.get(name) for own in mappings]
+            if any(value is not None for value in values):
+                found[name] = np.stack(
+                    [np.zeros(shapes[name]) if v is None else np.asarray(v, np.float64) for v in values]
+                )
+        return found

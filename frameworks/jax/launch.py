@@ -1,0 +1,30 @@
+"""Rank groups of JAX: XLA devices of one CPU, in a separate process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks.base import BaseCompany, ranks_of
+from frameworks.jax.core.modes import KERAS, SHARDED
+from frameworks.ranks import RemoteCompany, crew_of
+
+_MEMBERS = {SHARDED: "frameworks.jax.distributed.ranks:JaxMember", KERAS: "frameworks.jax.keras.ranks:KerasMember"}
+
+
+def company(
+    model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, mode: str = SHARDED
+) -> BaseCompany:
+    """The ranks of a new run, each a device of XLA's on the CPU; the mode is that of their process.
+
+    Raises:
+        Unsupported: JAX's ranks do not do what the recipe asks for.
+        ValueError: the recipe names no ranks.
+    """
+    count = ranks_of(recipe).count
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}".strip()
+    crew = crew_of(_MEMBERS[mode], count, "cpu", mode, {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}, 1)
+    return RemoteCompany(crew, crew.make([(model, recipe, weights)]))

@@ -1,0 +1,181 @@
+"""Post-training quantization of Linen modules by Qwix, if installed."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from frameworks.contract import Attempt, Calibrated, Capability, LinearRule, Quantized, QuantRule
+from frameworks.jax.core.arrays import flat, nested, to_array
+from frameworks.jax.core.network import Layout, Network, leaves_of
+from frameworks.jax.core.settings import installed
+
+INSTALLED = installed("qwix")
+NOT_INSTALLED = "qwix is not installed: pip install qwix"
+_FOLDER = "quantized"
+
+_TOO_SMALL = 2.0**-63
+"""The root of the smallest normal float32, below which Qwix replaces a scale."""
+
+
+def _symmetric(low: int, axis: Any) -> QuantRule:
+    """The integers from `low` on over the whole range, half a code beyond the highest one."""
+    return QuantRule(low, -low - 1, -low - 0.5, axis=axis, unit_below=_TOO_SMALL)
+
+
+_RULES: Mapping[str, LinearRule] = MappingProxyType(
+    {
+        "dynamic-int8": LinearRule(_symmetric(-128, 0), inputs=_symmetric(-128, 1)),
+        "weight-int8": LinearRule(_symmetric(-128, 0)),
+        "weight-int4": LinearRule(_symmetric(-8, 0)),
+    }
+)
+_FORMATS = MappingProxyType(
+    {
+        "dynamic-int8": {"weight_qtype": jnp.int8, "act_qtype": jnp.int8},
+        "weight-int8": {"weight_qtype": jnp.int8},
+        "weight-int4": {"weight_qtype": jnp.int4},
+    }
+)
+
+
+@cache
+def _qwix() -> Any:
+    return import_module("qwix")
+
+
+@contextmanager
+def _on(place: jax.Device, *, jit: bool = True) -> Iterator[None]:
+    """On a device, compiled or not, without the warning that Qwix uses a deprecated name of Flax."""
+    with jax.default_device(place), jax.disable_jit(not jit), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "'VariableState' was removed", DeprecationWarning)
+        yield
+
+
+def _is_there(technique: str) -> bool:
+    """Whether the technique is available in Qwix."""
+    return _qwix().QuantizationRule(**_FORMATS[technique]).weight_qtype is not None
+
+
+def refused() -> dict[Capability, str]:
+    """Missing techniques, with reasons."""
+    return {} if INSTALLED else {Capability(f"quantization.{name}"): NOT_INSTALLED for name in _RULES}
+
+
+def refused_attempts() -> dict[Capability, Attempt]:
+    """Attempts for missing techniques."""
+    return {} if INSTALLED else {Capability(f"quantization.{name}"): partial(_is_there, name) for name in _RULES}
+
+
+class DenseNetwork(Network):
+    """A network whose dense layers can be run alone."""
+
+    def dense(self, path: str, inputs: jax.Array) -> jax.Array:
+        """One dense layer, or one head, of a matrix (rows, inputs)."""
+        place, _, head = path.partition(".")
+        run = self.heads[head] if head else self.layers[int(place)].inner
+        made: jax.Array = run(inputs)
+        return made
+
+
+class QwixQuantizedModel:
+    """The parameters that `qwix.quantize_params` makes, and the module of `qwix.quantize_model` that takes them."""
+
+    def __init__(self, module: Any, layout: Layout, parameters: Any, place: jax.Device, *, jit: bool) -> None:
+        self._layout, self._parameters, self._place, self._jit = layout, parameters, place, jit
+        self._predict = jax.jit(lambda own, inputs: module.apply({"params": own}, inputs, False))
+        self._dense = jax.jit(
+            lambda own, path, inputs: module.apply({"params": own}, path, inputs, method="dense"), static_argnums=1
+        )
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        with _on(self._place, jit=self._jit):
+            return {name: to_array(each) for name, each in self._predict(self._parameters, inputs).items()}
+
+    def layer(self, name: str, inputs: Array) -> Array:
+        with _on(self._place, jit=self._jit):
+            return to_array(self._dense(self._parameters, name.removesuffix(".weight"), inputs))
+
+    def weights(self) -> dict[str, Quantized | None]:
+        leaves = flat(self._parameters)
+        named = {n: leaves[place] for n, place in self._layout.parameters.items() if place.endswith("/kernel")}
+        with _on(self._place):
+            return {name: _stored(leaf) for name, leaf in named.items()}
+
+    def kept(self) -> dict[str, Array]:
+        return self._layout.arrays({p: leaf for p, leaf in flat(self._parameters).items() if not _is_quantized(leaf)})
+
+    def calibrated(self) -> dict[str, Calibrated]:
+        return {}
+
+    def stored_bytes(self) -> int:
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self._parameters))
+
+    def save(self, path: Path) -> None:
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(path.absolute() / _FOLDER, self._parameters, force=True)
+
+    def restore(self, path: Path) -> None:
+        with ocp.StandardCheckpointer() as checkpointer:
+            self._parameters = checkpointer.restore(path.absolute() / _FOLDER, self._parameters)
+
+
+class QwixPostTraining:
+    """Quantization of trained models on `place`; it has no technique where Qwix is not installed."""
+
+    def __init__(self, place: jax.Device, *, jit: bool) -> None:
+        self._place, self._jit = place, jit
+
+    def rules(self) -> Mapping[str, LinearRule]:
+        return _RULES if INSTALLED else {}
+
+    def quantized(
+        self,
+        technique: str,
+        model: Model,
+        weights: Mapping[str, Array],
+        calibration: Sequence[Array] = (),
+        skip: Sequence[str] = (),
+    ) -> QwixQuantizedModel:
+        network, sample = DenseNetwork(model), jnp.zeros((1, *model.sample), jnp.float32)
+        with _on(self._place):
+            like = flat(jax.eval_shape(partial(network.init, train=False), jax.random.key(0), sample)["params"])
+            layout = Layout(model, like)
+            if unknown := {name for name in skip if not layout.parameters.get(name, "").endswith("/kernel")}:
+                raise ValueError(f"{model.name} has no dense layers {sorted(unknown)}")
+            paths = [layout.parameters[name].removesuffix("/kernel") for name in skip]
+            left = [_qwix().QuantizationRule(module_path=re.escape(path)) for path in paths]
+            provider = _qwix().PtqProvider([*left, _qwix().QuantizationRule(**_FORMATS[technique])])
+            module = _qwix().quantize_model(network, provider, methods=("__call__", "dense"))
+            abstract = jax.eval_shape(partial(module.init, train=False), jax.random.key(0), sample)["params"]
+            trained = nested(leaves_of(layout, weights, like, self._place))
+            parameters = _qwix().quantize_params(trained, abstract)
+        return QwixQuantizedModel(module, layout, parameters, self._place, jit=self._jit)
+
+
+def _is_quantized(leaf: Any) -> bool:
+    return not isinstance(leaf, jax.Array)
+
+
+def _stored(leaf: Any) -> Quantized | None:
+    """A kernel quantized by Qwix, or None for a plain array."""
+    if not _is_quantized(leaf):
+        return None
+    array = leaf.array
+    scale = to_array(array.scale).astype(np.float64)
+    values = to_array(_qwix().dequantize(array))
+    return Quantized(to_array(array.qvalue).astype(np.int32), scale, np.zeros(scale.shape, np.int32), values)

@@ -1,0 +1,1 @@
+"""Training runs of JAX: updates, loss scaling, checkpoints and ways."""

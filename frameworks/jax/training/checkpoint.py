@@ -1,0 +1,106 @@
+"""A run as one Orbax tree, which is compared with the tree of the restoring run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from fixtures.recipe import Recipe
+from frameworks.base import LossLedger
+from frameworks.jax.core import ways
+from frameworks.jax.core.arrays import Flat, Place
+from frameworks.jax.training import scaler
+from frameworks.jax.training.optimizers import RunState
+from frameworks.jax.training.scaler import Judged, LossScale
+from frameworks.jax.training.steps import Carried, JaxMicroBatch
+
+FOLDER = "run"
+_FIELDS = ("total", "items", "scale_before", "finite", "applied", "rate")
+
+
+class JaxRun(Protocol):
+    """The parts of a run in a checkpoint."""
+
+    recipe: Recipe
+    train_state: RunState
+    scale: LossScale
+    moved: Carried
+    length: int
+    ledger: LossLedger[JaxMicroBatch]
+    pending: tuple[Flat, Judged | None] | None
+
+    @property
+    def place(self) -> Place:
+        """Placement of arrays that are not sharded."""
+
+    def resize(self, length: int) -> None:
+        """Changes the length of windows."""
+
+
+def _tree(trainer: JaxRun) -> dict[str, Any]:
+    """The full state of the run.
+
+    JMP's scale is one that Orbax cannot save, so its two numbers stand for it.
+    """
+    window = trainer.ledger.micro_batches
+    micro = np.zeros((trainer.recipe.accumulation, len(_FIELDS)))
+    for row, each in zip(micro, window, strict=False):
+        row[:] = [getattr(each, name) for name in _FIELDS]
+    return {
+        "state": trainer.train_state,
+        "scale": scaler.held(trainer.scale),
+        "moved": trainer.moved,
+        "window": {"micro": micro, "counts": np.array([len(window), trainer.ledger.items, trainer.length])},
+    }
+
+
+def save(trainer: JaxRun, path: Path) -> None:
+    """Writes the run below the folder `path`.
+
+    Raises:
+        ValueError: gradients wait for `apply`, which belong to no state of the run.
+    """
+    if trainer.pending is not None:
+        raise ValueError("a run is saved between updates, and gradients wait for apply")
+    ways.write(trainer.recipe.way("save"), path.absolute() / FOLDER, _tree(trainer))
+
+
+def take(trainer: JaxRun, other: JaxRun) -> None:
+    """Gives a run the trees of another one, whose arrays never change."""
+    trainer.train_state, trainer.moved, trainer.scale = other.train_state, other.moved, other.scale
+    trainer.ledger.replace(other.ledger.micro_batches, other.ledger.items)
+    trainer.pending = other.pending
+    trainer.resize(other.length)
+
+
+def restore(trainer: JaxRun, path: Path) -> None:
+    """Restores what `save` wrote.
+
+    Raises:
+        ValueError: the files are missing, damaged, or of a run of another kind; nothing has changed then.
+    """
+    folder, like = path.absolute() / FOLDER, _tree(trainer)
+    try:
+        run = ways.read(trainer.recipe, folder, like)
+    except Exception as error:  # Orbax raises that very class for some of what it cannot read
+        raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
+    count, items, length = (int(number) for number in run["window"]["counts"])
+    rows = [dict(zip(_FIELDS, row.tolist(), strict=True)) for row in run["window"]["micro"][:count]]
+    trainer.train_state, trainer.moved = run["state"], Carried(*run["moved"])
+    trainer.scale = scaler.with_held(trainer.scale, run["scale"], trainer.place)
+    window = [
+        JaxMicroBatch(
+            r["total"],
+            int(r["items"]),
+            r["scale_before"],
+            applied=bool(r["applied"]),
+            rate=r["rate"],
+            finite=bool(r["finite"]),
+        )
+        for r in rows
+    ]
+    trainer.ledger.replace(window, items)
+    trainer.pending = None
+    trainer.resize(length)

@@ -1,0 +1,294 @@
+"""Optax optimizers for a recipe, and their state by canonical name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from inspect import signature
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax.training.train_state import TrainState
+
+from fixtures.arrays import Array
+from fixtures.recipe import (
+    SGD,
+    Adafactor,
+    Adagrad,
+    Adam,
+    AdamW,
+    DynamicScaling,
+    Muon,
+    Optimizer,
+    Recipe,
+    RMSprop,
+    Steps,
+    written,
+)
+from fixtures.schedules import Curve
+from frameworks.jax.core import ways
+from frameworks.jax.core.arrays import Flat
+from frameworks.jax.core.network import Layout
+
+_CHOOSES_ACCUMULATOR = "accumulator_dtype" in signature(optax.MultiSteps).parameters
+"""Whether this version of Optax has an argument for the accumulator's format, which is otherwise the parameters'."""
+
+
+_FROZEN = "frozen"
+
+
+class RunState(TrainState):
+    """Flax's train state, with the average of the weights if there is one.
+
+    Attributes:
+        overwritten: what an open window has gathered to overwrite a collection with, None where there is none.
+    """
+
+    average: Any = None
+    overwritten: Any = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The parts of a recipe that determine updates from gradients.
+
+    Attributes:
+        length: how many micro-batches a window takes, None without accumulation.
+        accumulator: format that they are summed in.
+        parts: parameters of each optimizer and group, empty if there is one of each.
+        own: the optimizer of each part.
+        undecayed: parameters without weight decay.
+        frozen: parameters that are not trained, a part of their own.
+        flat: one update of all parameters of a part, joined by `optax.flatten`.
+        tensor_rate: the learning rate is an array.
+        ways: a recipe with the chosen ways alone.
+    """
+
+    optimizer: Optimizer
+    schedule: Steps | Curve | None
+    clip: float | None
+    length: int | None
+    accumulator: str
+    parts: tuple[tuple[str, ...], ...]
+    own: tuple[Optimizer, ...]
+    undecayed: tuple[str, ...]
+    frozen: tuple[str, ...]
+    flat: bool
+    tensor_rate: bool
+    ways: Recipe = Recipe()
+
+
+def rules_of(recipe: Recipe, parameters: Mapping[str, str], wide: bool) -> Rules:
+    """The rules for parameters, whose places are given by canonical name; `wide`: some of them are float64.
+
+    Two optimizers are two parts of `optax.partition`, each with a transformation and a state of its own, and so are two
+    groups of one: Optax knows no other difference.
+    """
+    places = tuple(parameters.values())
+    owned = [places[start :: recipe.optimizers] for start in range(recipe.optimizers)]
+    every = [(own[start :: recipe.groups], recipe.of_groups[start]) for own in owned for start in range(recipe.groups)]
+    if recipe.way("optimizer") == "partition":
+        every = [((place,), optimizer) for part, optimizer in every for place in part]
+    frozen = tuple(parameters[name] for name in recipe.frozen)
+    trained = [(tuple(place for place in part if place not in frozen), optimizer) for part, optimizer in every]
+    parts = [(part, optimizer) for part, optimizer in trained if part]
+    skips = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
+    return Rules(
+        recipe.optimizer,
+        recipe.schedule,
+        recipe.clip,
+        recipe.accumulation if recipe.accumulation > 1 else None,
+        "float64" if wide else "float32",
+        tuple(part for part, _ in parts) if len(parts) > 1 or frozen else (),
+        tuple(optimizer for _, optimizer in parts),
+        tuple(parameters[name] for name in recipe.undecayed),
+        frozen,
+        recipe.implementation == "foreach",
+        recipe.tensor_rate,
+        recipe.ways_of("clip", "optimizer", "schedule", *(("scaling",) if skips else ())),
+    )
+
+
+def schedule_of(rules: Rules | Recipe) -> optax.Schedule:
+    """The learning rate by the number of applied updates."""
+    chosen = rules if isinstance(rules, Recipe) else rules.ways
+    return ways.schedule(chosen.way("schedule"), rules.optimizer.learning_rate, rules.schedule)
+
+
+_KINDS: Mapping[type[Optimizer], Callable[..., optax.GradientTransformation]] = {
+    SGD: optax.sgd,
+    Adam: optax.adam,
+    AdamW: optax.adamw,
+    Adagrad: optax.adagrad,
+    RMSprop: optax.rmsprop,
+    Adafactor: optax.adafactor,
+    **({Muon: optax.contrib.muon} if hasattr(optax.contrib, "muon") else {}),
+}
+_ARGUMENTS = {
+    "beta1": "b1",
+    "beta2": "b2",
+    "epsilon": "eps",
+    "initial": "initial_accumulator_value",
+    "centred": "centered",
+    "threshold": "clipping_threshold",
+    "steps": "ns_steps",
+    "coefficients": "ns_coeffs",
+}
+"""Arguments that Optax calls differently from a recipe."""
+
+
+_MASKS = {AdamW: "mask", Adafactor: "weight_decay_mask", Muon: "weight_decay_mask"}
+"""Optimizers with decoupled decay, and their argument for the parameters that have it."""
+_RMS_RATES = {"rms": 0.2, "width": None}
+
+
+def _arguments_of(optimizer: Optimizer) -> dict[str, Any]:
+    """The arguments of an optimizer that differ from a recipe's in more than the name, among the others."""
+    given = {name: value for name, value in written(optimizer).items() if value is not None}
+    match optimizer:
+        case Adafactor(decay=decay, smallest=smallest):
+            fixed = ("decay", "epsilon2", "relative_step", "smallest")
+            given = {name: value for name, value in given.items() if name not in fixed}
+            given |= {"decay_rate": decay, "min_dim_size_to_factor": smallest}
+            for name, its in (("epsilon1", "eps"), ("weight_decay", "weight_decay_rate")):
+                given |= {its: given.pop(name)} if name in given else {}
+        case Muon():
+            given["beta"] = given.pop("momentum")
+            adjustment = given.pop("adjustment")
+            given |= {} if adjustment == "none" else {"consistent_rms": _RMS_RATES[adjustment]}
+    return given
+
+
+def _unadjusted_muon(
+    learning_rate: Any, weight_decay: float = 0.0, weight_decay_mask: Any = None, **given: Any
+) -> optax.GradientTransformation:
+    """The chain of Muon's parts without the factor by a matrix' sides."""
+    return optax.chain(
+        optax.contrib.scale_by_muon(**given, weight_dimension_numbers=_dimensions),
+        optax.add_decayed_weights(weight_decay, weight_decay_mask),
+        optax.scale_by_learning_rate(learning_rate),
+    )
+
+
+def _dimensions(tree: Any) -> Any:
+    return jax.tree.map(lambda _: optax.contrib.MuonDimensionNumbers(), tree)
+
+
+def _before(given: dict[str, Any], *, decoupled: bool) -> list[optax.GradientTransformation]:
+    """What changes a gradient before its optimizer, by arguments that Optax' optimizers lack; takes them out."""
+    found = [optax.scale(-1.0)] if given.pop("maximize", False) else []
+    if not decoupled and (decay := given.pop("weight_decay", 0.0)):
+        found.append(optax.add_decayed_weights(decay))
+    if dampening := given.pop("dampening", 0.0):
+        rest = optax.constant_schedule(1.0 - dampening)
+        found.append(optax.scale_by_schedule(optax.join_schedules([optax.constant_schedule(1.0), rest], [1])))
+    return found
+
+
+def _alone(rules: Rules) -> optax.GradientTransformation:
+    """The optimizer of one part; what it has no argument for is another transformation or another optimizer."""
+    optimizer = rules.optimizer
+    given = _arguments_of(optimizer)
+    before = _before(given, decoupled=type(optimizer) in _MASKS)
+    given["learning_rate"] = rules.optimizer.learning_rate if rules.schedule is None else schedule_of(rules)
+    if rules.tensor_rate and rules.schedule is None:
+        given["learning_rate"] = jnp.asarray(optimizer.learning_rate, jnp.float32)
+    if "momentum" in given:
+        given["momentum"] = given["momentum"] or None
+    rate_decay = given.pop("rate_decay", 0.0)
+    if rules.undecayed and type(optimizer) in _MASKS:
+        given[_MASKS[type(optimizer)]] = lambda tree: {place: place not in rules.undecayed for place in tree}
+    kind = optax.amsgrad if given.pop("amsgrad", False) else _KINDS[type(optimizer)]
+    if isinstance(optimizer, Muon) and "consistent_rms" not in given:
+        kind = _unadjusted_muon
+    chosen = ways.optimizer(rules.ways, kind, {_ARGUMENTS.get(name, name): value for name, value in given.items()})
+    if rate_decay:
+        chosen = optax.chain(chosen, optax.scale_by_schedule(lambda count: 1.0 / (1.0 + rate_decay * count)))
+    if before:
+        chosen = optax.chain(*before, chosen)
+    return optax.flatten(chosen) if rules.flat else chosen
+
+
+@cache
+def transformation(rules: Rules) -> optax.GradientTransformation:
+    """The optimizer, the same object for the same rules, so that what was compiled for one run serves the next."""
+    chosen = _alone(rules)
+    if rules.parts:
+        labels = {place: str(index) for index, part in enumerate(rules.parts) for place in part}
+        each = {str(index): _alone(replace(rules, optimizer=own)) for index, own in enumerate(rules.own)}
+        if rules.frozen:
+            labels |= dict.fromkeys(rules.frozen, _FROZEN)
+            each[_FROZEN] = optax.set_to_zero()
+        chosen = optax.partition(each, labels)
+    if rules.clip is not None:
+        chosen = ways.clipped(rules.ways.way("clip"), rules.clip, chosen)
+    skips = {"should_skip_update_fn": optax.skip_not_finite} if rules.ways.way("scaling") == "skip-not-finite" else {}
+    if rules.length is not None or skips:
+        wide = {"accumulator_dtype": rules.accumulator} if _CHOOSES_ACCUMULATOR else {}
+        window = optax.MultiSteps(chosen, every_k_schedule=rules.length or 1, use_grad_mean=False, **skips, **wide)
+        chosen = window.gradient_transformation()
+    return chosen
+
+
+def is_window(state: RunState) -> bool:
+    """Whether gradients are accumulated by `optax.MultiSteps`."""
+    return isinstance(state.opt_state, optax.MultiStepsState)
+
+
+def applied(state: RunState) -> Any:
+    """The number of applied updates."""
+    return state.opt_state.gradient_step if is_window(state) else state.step
+
+
+def accumulated(state: RunState) -> Flat:
+    """What `optax.MultiSteps` holds of a window that has begun, by joined path; empty otherwise."""
+    return dict(state.opt_state.acc_grads) if is_window(state) and int(state.opt_state.mini_step) else {}
+
+
+def optimizer_state(state: RunState, layout: Layout, rules: Rules) -> dict[str, Array]:
+    """Moments as "SLOT/PARAMETER" by Optax's names for the slots, and every counter.
+
+    Optax's own counters are called after the state that has them, once for all parts, which step together.
+    """
+    inner = state.opt_state.inner_opt_state if is_window(state) else state.opt_state
+    found: dict[str, Array] = {"steps": np.array(applied(state), np.int64)}
+    slots: dict[str, dict[str, Any]] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(inner):
+        slot = next((key.name for key in reversed(path) if isinstance(key, jax.tree_util.GetAttrKey)), "")
+        place = getattr(path[-1], "key", None)
+        if place in layout.canonical:
+            slots.setdefault(slot, {})[place] = leaf
+        elif slot and leaf.ndim == 1 and rules.flat:
+            slots.setdefault(slot, {}).update(_split(leaf, state.params, _own(path, rules.parts)))
+    for slot, leaves in slots.items():
+        found |= {f"{slot}/{name}": value for name, value in layout.arrays(leaves).items()}
+    for keys, value in optax.tree_utils.tree_get_all_with_path(inner, "count"):
+        owner = keys[-1].tuple_name
+        if owner not in _INJECTED or rules.schedule is not None:
+            found[_COUNTERS.get(owner, owner)] = np.array(value)
+    if state.average is not None:
+        found |= {f"average/{name}": value for name, value in layout.arrays(state.average).items()}
+    return found
+
+
+def _own(path: Any, parts: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    """The parameters of the part of `optax.partition` that a state belongs to; empty without parts."""
+    labels = {str(index): part for index, part in enumerate(parts)}
+    return next((labels[key.key] for key in path if getattr(key, "key", None) in labels), ())
+
+
+def _split(joined: jax.Array, tree: Any, own: tuple[str, ...]) -> dict[str, jax.Array]:
+    """What `optax.flatten` joined, by place: the leaves of a tree, or its own part of them, one after the other."""
+    every = {path[-1].key: leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    leaves = {place: leaf for place, leaf in every.items() if not own or place in own}
+    ends = np.cumsum([leaf.size for leaf in leaves.values()])
+    pieces = jnp.split(joined, ends[:-1])
+    return {place: piece.reshape(leaves[place].shape) for place, piece in zip(leaves, pieces, strict=True)}
+
+
+_INJECTED = ("InjectStatefulHyperparamsState", "WrappedScheduleState")
+_COUNTERS = dict.fromkeys(("ScaleByScheduleState", *_INJECTED), "schedule")

@@ -1,0 +1,341 @@
+"""The compiled functions of a run: forward and backward, and the update, as JMP's and Flax's examples write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial, reduce
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import jmp
+import optax
+from flax.training.dynamic_scale import DynamicScale
+
+from fixtures.layers import Dropout, walk
+from fixtures.model import Model
+from fixtures.recipe import Precision, Recipe, Recompute
+from frameworks.base import AppliedMicroBatch
+from frameworks.jax.core import ways
+from frameworks.jax.core.arrays import Flat, flat, nested
+from frameworks.jax.core.float8_training import (
+    collections,
+    leaves_in,
+    over_window,
+    remembered_leaves,
+    state_tree,
+    total,
+    trained_leaves,
+    with_memory,
+)
+from frameworks.jax.core.layers import OUTPUTS, PERTURBATIONS
+from frameworks.jax.core.losses import Loaded, loss_sums
+from frameworks.jax.core.network import Layout, Network, forward_pass
+from frameworks.jax.training.optimizers import RunState, applied, is_window
+from frameworks.jax.training.scaler import Judged, LossScale
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The parts of a recipe that determine gradients from a micro-batch."""
+
+    model: Model
+    precision: Precision
+    recompute: Recompute | None
+    separate_losses: bool
+    history: int | None = None
+    ways: Recipe = Recipe()
+    frozen: tuple[str, ...] = ()
+
+
+class Carried(NamedTuple):
+    """State that a training forward pass changes: running statistics and the random key's data."""
+
+    buffers: Flat
+    key: jax.Array
+
+
+@dataclass(frozen=True)
+class JaxMicroBatch(AppliedMicroBatch):
+    """One micro-batch of the open window; `finite`: whether its gradients were, asked only where an overflow skips."""
+
+    finite: bool = True
+
+
+class UpdateResult(NamedTuple):
+    """The result of an update.
+
+    Attributes:
+        applied: whether the optimizer made an update, None where nothing can keep it from that.
+        norm: of its gradients before clipping, if it was asked for.
+        finite: whether its gradients were, None where nobody asks.
+        gradients: the gradients where something holds them in place, None elsewhere.
+    """
+
+    applied: jax.Array | None
+    norm: jax.Array | None
+    finite: jax.Array | None
+    gradients: Flat | None = None
+
+    def moved(self) -> bool:
+        """Whether an update was applied."""
+        return self.applied is None or bool(self.applied.item())
+
+    def read_norm(self) -> float | None:
+        """The norm of its gradients, where one was asked for."""
+        return None if self.norm is None else float(self.norm.item())
+
+
+class Pin(Protocol):
+    """Constrains the shardings of a program's arrays on several devices."""
+
+    def gradients(self, gradients: Flat) -> Flat:
+        """Gradients in their places."""
+
+    def state(self, state: RunState) -> RunState:
+        """Parameters and the optimizer's state in their places."""
+
+
+class CompiledSteps:
+    """The functions of one plan; `jax.jit` compiles each for every shape that it meets.
+
+    Each run of a recomputation segment calls `begun` with the segment's number, where there is such a function.
+    """
+
+    pin: Pin | None = None
+
+    def __init__(self, plan: Plan, begun: Callable[[int], object] | None = None) -> None:
+        self.plan = plan
+        low = jnp.dtype(plan.precision.format)
+        kept = low if plan.precision.level == "O3" else jnp.float32
+        self.network = Network(plan.model, low, kept, plan.recompute, begun, plan.history, plan.ways.way("recompute"))
+        self.policy = jmp.Policy(jnp.float32, low, jnp.float32) if plan.precision.level == "O2" else None
+        self._example = jnp.int32 if plan.model.integer_inputs else jnp.float32
+        example = jax.ShapeDtypeStruct((1, *plan.model.sample), self._example)
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        shapes = jax.eval_shape(partial(self.network.init, train=False), key, example)
+        self.shapes = flat(shapes["params"])
+        self.memory_shapes = with_memory({}, shapes)
+        self.buffer_shapes = flat(shapes.get("batch_stats", {}))
+        self.layout = Layout(plan.model, self.shapes | self.buffer_shapes)
+        self._frozen = frozenset(self.layout.parameters[name] for name in plan.frozen)
+        self.draws = any(isinstance(layer, Dropout) for _, layer in walk(plan.model.layers))
+        self.backward = jax.jit(self._backward)
+        self.surrogate = jax.jit(self._surrogate)
+        self.predict = jax.jit(self._predict)
+        self.cast = jax.jit(self._cast) if self.policy else self._cast
+
+    def memory(self) -> Flat:
+        """The initial delayed-scaling state of the module; empty without float8."""
+        if not self.memory_shapes:
+            return {}
+        key, example = jax.random.key(0), jnp.zeros((1, *self.plan.model.sample), self._example)
+        return with_memory({}, self.network.init(key, example, train=False))
+
+    def _cast(self, parameters: Flat) -> Flat:
+        """The parameters as the model holds them: under a policy, those that are not float64 in its format."""
+        if self.policy is None:
+            return parameters
+        body = {place: value for place, value in trained_leaves(parameters).items() if value.dtype != jnp.float64}
+        return parameters | self.policy.cast_to_compute(body)
+
+    def losses(self, parameters: Flat, moved: Carried, batch: Loaded) -> tuple[list[jax.Array], Carried]:
+        """Training-mode forward: the sum of the items' losses for each head that has targets."""
+        sums, after, _ = self.forward(parameters, moved, batch)
+        return sums, after
+
+    def forward(
+        self, parameters: Flat, moved: Carried, batch: Loaded, perturbations: Flat | None = None
+    ) -> tuple[list[jax.Array], Carried, Flat]:
+        """`losses`; and, where perturbations are added to the layers' outputs, these by joined path."""
+        key, drawn = _split(moved.key) if self.draws else (moved.key, None)
+        constants = {place: jax.lax.stop_gradient(parameters[place]) for place in self._frozen}
+        variables = collections(self._cast(parameters | constants)) | {"batch_stats": nested(moved.buffers)}
+        if perturbations is not None:
+            variables[PERTURBATIONS] = nested(perturbations)
+        outputs, changed = forward_pass(
+            self.network,
+            variables,
+            batch.inputs,
+            rngs=None if drawn is None else {"dropout": drawn},
+            mutable=["batch_stats"] if perturbations is None else ["batch_stats", OUTPUTS],
+        )
+        buffers = flat(changed["batch_stats"]) if moved.buffers else {}
+        sown = {place: value for place, (value,) in flat(changed.get(OUTPUTS, {})).items()}
+        return self.sums(outputs, batch), Carried(buffers, key), sown
+
+    def sums(self, outputs: dict[str, jax.Array], batch: Loaded) -> list[jax.Array]:
+        """The sum of the items' losses for each head that has targets."""
+        return loss_sums(self.plan.model, outputs, batch)
+
+    def means(self, sums: list[jax.Array], items: jax.Array) -> list[jax.Array]:
+        """The differentiated losses over `items`: their sum, unless each has its own backward pass."""
+        each = [total / items.astype(total.dtype) for total in sums]
+        return each if self.plan.separate_losses else [reduce(jnp.add, each)]
+
+    def _backward(
+        self, parameters: Flat, moved: Carried, scale: LossScale, batch: Loaded, items: jax.Array
+    ) -> tuple[Flat, Judged | None, list[jax.Array], Carried]:
+        """Gradients of the losses over `items` by `differentiated`, the sums of the losses, and what has moved."""
+
+        def means(leaves: Flat) -> tuple[list[jax.Array], tuple[list[jax.Array], Carried]]:
+            sums, after = self.losses(leaves, moved, batch)
+            return self.means(sums, items), (sums, after)
+
+        gradients, judged, (sums, after) = differentiated(scale, means, parameters, self.plan.ways.way("backward"))
+        return gradients, judged, sums, after
+
+    @cache  # noqa: B019 - plans live as long as the process, see `steps_of`
+    def whole(self, guarded: bool, normed: bool, decay: float | None, chosen: Recipe) -> Callable[..., Any]:
+        """`_whole` compiled for one kind of update, which is bound: static arguments take time at every call."""
+        return jax.jit(partial(self._whole, guarded=guarded, normed=normed, decay=decay, chosen=chosen))
+
+    def _whole(
+        self,
+        state: RunState,
+        moved: Carried,
+        scale: LossScale,
+        batch: Loaded,
+        items: jax.Array,
+        *,
+        guarded: bool,
+        normed: bool,
+        decay: float | None,
+        chosen: Recipe,
+    ) -> tuple[RunState, LossScale, Carried, list[jax.Array], UpdateResult]:
+        """Forward, backward and update of a window of one micro-batch as one program, as the examples have it."""
+        leaves = leaves_in(state.params)
+        gradients, judged, sums, after = self._backward(leaves, moved, scale, batch, items)
+        gradients = unscaled(scale, gradients, leaves)
+        asked: Any = {"guarded": guarded, "normed": normed, "decay": decay, "chosen": chosen}
+        state, scale, outcome = update(state, scale, gradients, judged, **asked, last=True, pin=self.pin)
+        return state, scale, after, sums, outcome
+
+    def _surrogate(
+        self, parameters: Flat, scale: LossScale, given: Mapping[str, jax.Array], parts: jax.Array
+    ) -> tuple[Flat, Judged | None]:
+        """Gradients of Σ p·g over the parameters in `given`, divided by `parts`, as `_backward` gives them.
+
+        No layer multiplies, so the delayed-scaling state is overwritten with itself.
+        """
+        memory = remembered_leaves(parameters)
+
+        def loss(leaves: Flat) -> jax.Array:
+            model = self._cast(leaves)
+            products = [
+                jnp.sum(model[place] * g, dtype=jnp.promote_types(g.dtype, jnp.float32)) for place, g in given.items()
+            ]
+            return reduce(jnp.add, products, jnp.zeros(())) / parts
+
+        if isinstance(scale, DynamicScale):
+            gradients, judged, _ = _by_flax(scale, lambda leaves: (loss(leaves), None), parameters)
+            return gradients | memory, judged
+        return jax.grad(lambda leaves: scale.scale(loss(leaves)))(parameters) | memory, None
+
+    def _predict(self, parameters: Flat, buffers: Flat, inputs: jax.Array) -> dict[str, jax.Array]:
+        variables = collections(self._cast(parameters)) | {"batch_stats": nested(buffers)}
+        outputs: Any = self.network.apply(variables, inputs, train=False)
+        return dict(outputs)
+
+
+def _split(data: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The data of the key that comes next, and a key to draw with now."""
+    after, drawn = jax.random.split(jax.random.wrap_key_data(data))
+    return jax.random.key_data(after), drawn
+
+
+@cache
+def steps_of(plan: Plan) -> CompiledSteps:
+    """The functions of a plan, the same ones for every run of it, so that each is compiled once a process."""
+    return CompiledSteps(plan)
+
+
+def differentiated(
+    scale: LossScale, losses: Callable[[Any], tuple[list[jax.Array], Any]], given: Any, way: str = ""
+) -> tuple[Any, Judged | None, Any]:
+    """The gradient of the losses for a tree, the sum of those of each loss, and what else `losses` returns.
+
+    Under JMP's scale the gradients are scaled ones; Flax's takes them itself, unscales them and judges them.
+    """
+    if isinstance(scale, DynamicScale):
+        return _by_flax(scale, lambda leaves: _first(*losses(leaves)), given)
+
+    def scaled(leaves: Any) -> tuple[list[jax.Array], Any]:
+        parts, rest = losses(leaves)
+        return scale.scale(parts), rest
+
+    gradients, rest = ways.gradients(way, scaled, given)
+    return total(gradients), None, rest
+
+
+def _first(parts: list[jax.Array], rest: Any) -> tuple[jax.Array, Any]:
+    return parts[0], rest
+
+
+def _by_flax(scale: DynamicScale, loss: Callable[[Any], Any], given: Any) -> tuple[Any, Judged, Any]:
+    """Unscaled gradients, what Flax's scale says of them, and what else the loss function returns."""
+    found = scale.value_and_grad(loss, has_aux=True)(given)
+    return found.grad, Judged(found.finite, found.dynamic_scale), found.aux[1]
+
+
+@jax.jit
+def unscaled(scale: LossScale, gradients: Flat, parameters: Flat) -> Flat:
+    """The gradients divided by the scale, unless Flax's has done so, in their parameters' formats.
+
+    What overwrites a collection is no gradient, and is not divided by JMP's.
+    """
+    taken = trained_leaves(gradients)
+    divided = taken if isinstance(scale, DynamicScale) else scale.unscale(taken)
+    found: Flat = optax.tree.cast_like(divided, trained_leaves(parameters))
+    return found | remembered_leaves(gradients)
+
+
+@partial(jax.jit, static_argnames=("guarded", "normed", "decay", "chosen", "last", "pin"))
+def update(
+    state: RunState,
+    scale: LossScale,
+    gradients: Flat,
+    judged: Judged | None = None,
+    *,
+    guarded: bool,
+    normed: bool,
+    decay: float | None,
+    chosen: Recipe,
+    last: bool,
+    pin: Pin | None = None,
+) -> tuple[RunState, LossScale, UpdateResult]:
+    """One call of the optimizer with unscaled gradients; `guarded`: one that is not finite changes nothing.
+
+    With the window's `last` micro-batch the loss scale moves by its gradients alone, so only a window of one moves it.
+    """
+    shown = None if pin is None else pin.gradients(gradients)
+    gradients = gradients if shown is None else shown
+    norm = optax.tree.norm(trained_leaves(gradients)) if normed else None
+    stepped, finite = partial(_stepped, state, gradients, decay, chosen), None
+    if guarded:
+        finite = jmp.all_finite(gradients) if judged is None else judged.finite
+        way = "" if remembered_leaves(gradients) else chosen.way("scaling")  # Flax overwrites these in a skip too
+        kept = ways.kept(way, finite, stepped, state)
+        if last:
+            scale = scale.adjust(finite) if judged is None else judged.scale
+    else:
+        kept = stepped()
+    moved = applied(kept) > applied(state) if guarded or is_window(state) else None
+    return kept if pin is None else pin.state(kept), scale, UpdateResult(moved, norm, finite, shown)
+
+
+def _stepped(state: RunState, gradients: Flat, decay: float | None, chosen: Recipe) -> RunState:
+    after = state.apply_gradients(grads=state_tree(gradients))
+    if state.overwritten is not None:
+        ended = applied(after) > applied(state)
+        params, overwritten = over_window(state.params, after.params, state.overwritten, ended)
+        after = after.replace(params=params, overwritten=overwritten)
+    if decay is None:
+        return after
+    trained = trained_leaves(leaves_in(after.params))
+    mixed = ways.average(chosen.way("average"), decay, trained, state.average)
+    average = optax.tree.where(applied(state) == 0, trained, mixed)
+    if is_window(state):
+        average = optax.tree.where(applied(after) > applied(state), average, state.average)
+    return after.replace(average=average)

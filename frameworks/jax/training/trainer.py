@@ -1,0 +1,354 @@
+"""One training run, following the examples of Flax, Optax and JMP."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jmp
+import numpy as np
+import optax
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Recipe
+from frameworks.base import LossLedger, ending, of_same_class, over_window, traced_paths, unscaled_in_trace
+from frameworks.contract import Capability, Gradients, LayerTrace, Trainer, Unsupported, Update
+from frameworks.jax.core import ways
+from frameworks.jax.core.arrays import Flat, Place, to_array, wide_formats
+from frameworks.jax.core.float8_training import nothing_gathered, state_tree
+from frameworks.jax.core.losses import Loaded, load_batch
+from frameworks.jax.core.network import leaves_of, segments
+from frameworks.jax.core.saved_bytes import saved_bytes
+from frameworks.jax.declarations import TAKES_EACH_IN
+from frameworks.jax.training import checkpoint, scaler
+from frameworks.jax.training.optimizer_probes import window_waits_for_the_caller
+from frameworks.jax.training.optimizers import RunState, accumulated, applied, rules_of, schedule_of, transformation
+from frameworks.jax.training.recompute import runs_in_a_pass
+from frameworks.jax.training.scaler import Judged
+from frameworks.jax.training.state_readers import Readings
+from frameworks.jax.training.steps import (
+    Carried,
+    CompiledSteps,
+    JaxMicroBatch,
+    Plan,
+    UpdateResult,
+    steps_of,
+    unscaled,
+    update,
+)
+from frameworks.jax.training.trace import traced
+
+
+class JaxTrainer(Readings):
+    """A run on one device; windows of several micro-batches are `optax.MultiSteps`'s, which ends them itself.
+
+    Attributes:
+        length: how many micro-batches the open window takes.
+        sharers: number of ranks whose gradients are given for a micro-batch.
+    """
+
+    sharers = 1
+
+    def __init__(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: jax.Device, mode: str
+    ) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.device = device
+        self._wide = any(head.format == "float64" for head in model.heads.heads)
+        self._eager = mode == "nojit"
+        with self.scope():
+            history = getattr(recipe.quantization, "history", None)
+            asked_ways = recipe.ways_of("backward", "recompute")
+            plan = Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, history, asked_ways)
+            self.steps = self._compiled(replace(plan, frozen=recipe.frozen))
+            self.layout = self.steps.layout
+            given = model.weights(recipe.seed) if weights is None else weights
+            leaves = leaves_of(self.layout, given, self.steps.shapes, self.place)
+            key = jax.device_put(jax.random.key_data(jax.random.key(recipe.seed)), self.place)
+            self.moved = Carried(leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, self.place), key)
+            self._rules = rules_of(recipe, self.layout.parameters, self._wide)
+            tree = state_tree(leaves | self.steps.memory())
+            state = RunState.create(apply_fn=None, params=tree, tx=transformation(self._rules))
+            average = None if recipe.average is None else leaves
+            gathered = nothing_gathered(tree) if recipe.accumulation > 1 else None
+            state = state.replace(step=jnp.zeros((), jnp.int32), average=average, overwritten=gathered)
+            self.train_state = self._placed(state)
+            self.scale = scaler.loss_scale(recipe, self.place)
+        scaler.refuse_several_gradients(self.scale, recipe)
+        guarded = scaler.is_dynamic(self.scale)
+        self._asked: Any = {"guarded": guarded, "normed": recipe.clip is not None, "decay": recipe.average}
+        self._asked |= {"chosen": recipe.ways_of("average", "scaling")}
+        self._whole = self.steps.whole(**self._asked)
+        self._settings = scaler.settings(self.scale)
+        self._schedule = schedule_of(recipe)
+        self.length = recipe.accumulation
+        self._passes = 0
+        self._seen: Loaded | None = None
+        self.outcome: UpdateResult | None = None
+        self.ledger: LossLedger[JaxMicroBatch] = LossLedger()
+        self.pending = None
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Float64 where a head has it, and no compilation where the mode says so."""
+        with wide_formats(self._wide), jax.default_device(self.device), jax.disable_jit(self._eager):
+            yield
+
+    @property
+    def place(self) -> Place:
+        """Placement of arrays that are not sharded."""
+        return self.device
+
+    def _compiled(self, plan: Plan) -> CompiledSteps:
+        return steps_of(plan)
+
+    def _placed(self, state: RunState) -> RunState:
+        placed: RunState = jax.device_put(state, self.place)
+        return placed
+
+    # forward and backward
+
+    def _load(self, batch: Batch) -> Loaded:
+        self._passes += 1
+        self._seen = load_batch(self.model, batch)
+        return self._seen
+
+    def _backward(self, batch: Batch, items: int) -> tuple[Flat, Judged | None, list[jax.Array]]:
+        gradients, judged, sums, self.moved = self.steps.backward(
+            self.leaves, self.moved, self.scale, self._load(batch), np.float32(items)
+        )
+        return gradients, judged, sums
+
+    def _micro_batch(self, batch: Batch, sums: list[jax.Array], before: float) -> JaxMicroBatch:
+        return JaxMicroBatch(sum(total.item() for total in sums), batch.items, before)
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        with self.scope():
+            before = self._scale()
+            gradients, judged, sums = self._backward(batch, items)
+            micro = self._taken_in(gradients, judged, self._micro_batch(batch, sums, before))
+        return self.ledger.add(micro, items)
+
+    def _taken_in(self, gradients: Flat, judged: Judged | None, micro: JaxMicroBatch) -> JaxMicroBatch:
+        """Hands the gradients to `optax.MultiSteps`, or keeps them for `apply`."""
+        if self.recipe.accumulation == 1:
+            if self.pending is not None:
+                raise ValueError("this recipe's windows hold one micro-batch, and one waits for apply")
+            self.pending = gradients, judged
+            return micro
+        rate = self._rate()
+        outcome = self._update(unscaled(self.scale, gradients, self.leaves), None, last=False)
+        finite = outcome.finite is None or outcome.finite.item()
+        return replace(micro, finite=finite, applied=outcome.moved(), rate=rate)
+
+    def gradients(self, window: Window) -> dict[str, Array]:
+        return self.of_trained(self.window_gradients(window))
+
+    def window_gradients(self, window: Window) -> Flat:
+        """`gradients` by joined path."""
+        with self.scope():
+            parts = [unscaled(self.scale, scaled, self.leaves) for scaled, _, _ in over_window(window, self._backward)]
+            found: Flat = reduce(optax.tree.add, parts)
+            return found
+
+    # the update
+
+    def update(self, window: Window) -> Update:
+        """A window of one micro-batch is one compiled program, unless something waits for `apply`."""
+        if len(window) > 1 or self.recipe.accumulation > 1 or self.ledger.micro_batches:
+            self._begin(len(window))
+            try:
+                return super().update(window)
+            finally:
+                if not self.ledger.micro_batches:
+                    self.resize(self.recipe.accumulation)
+        (batch,) = window
+        self.train_state = ways.with_rate(self._rules, self.train_state, self._rate)
+        with self.scope() if self._wide or self._eager else nullcontext():
+            before, rate = self._scale(), self._rate()
+            self.train_state, self.scale, self.moved, sums, self.outcome = self._whole(
+                self.train_state, self.moved, self.scale, self._load(batch), np.float32(batch.items)
+            )
+            moved, norm = self.outcome.moved(), self.outcome.read_norm()
+            micro = self._micro_batch(batch, sums, before)
+        self.ledger.add(micro, batch.items)
+        return self._report(before, rate, norm, skipped=not moved)
+
+    def _begin(self, length: int) -> None:
+        """Lets a window be shorter than the others, as `every_k_schedule` may: its length is known before it begins."""
+        if length < self.recipe.accumulation and not accumulated(self.train_state):
+            self.resize(length)
+
+    def resize(self, length: int) -> None:
+        """Changes the length of windows, with the same state of `optax.MultiSteps`."""
+        if length != self.length:
+            self.length = length
+            with self.scope():
+                self.train_state = self.train_state.replace(tx=transformation(replace(self._rules, length=length)))
+
+    def _update(self, gradients: Flat, judged: Judged | None, *, last: bool) -> UpdateResult:
+        """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""
+        self.train_state = ways.with_rate(self._rules, self.train_state, self._rate)
+        self.train_state, self.scale, self.outcome = update(
+            self.train_state, self.scale, gradients, judged, **self._asked, last=last, pin=self.steps.pin
+        )
+        return self.outcome
+
+    def apply(self) -> Update:
+        return self._ended() if self.recipe.accumulation > 1 else self._finish(1, None)
+
+    def _ended(self) -> Update:
+        """Reports the window's result from `optax.MultiSteps`, and moves the loss scale once.
+
+        A window that was ended before its length is carried over: nothing but a k-th micro-batch ends it. One whose
+        micro-batches were not all finite lacks as many, for each was dropped as if it had never been.
+        """
+        window = self.ledger.micro_batches
+        moved, before, rate = ending(window)
+        if not moved and len(window) < self.length:
+            return self._window_update(before, rate, None, skipped=True)
+        if self._asked["guarded"]:
+            with self.scope():
+                self.scale = scaler.adjusted(self.scale, np.asarray(all(micro.finite for micro in window)))
+        self.resize(self.recipe.accumulation)
+        return self._report(before, rate, None, skipped=not moved)
+
+    def feed(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        poison: Gradients | None = None,
+        abandon: bool = False,
+    ) -> Update:
+        if (unscale_calls or 0) > 1 and not scaler.unscales_itself(self.scale):
+            raise self.refusal(Capability.SECOND_UNSCALE)
+        by_hand = poison is not None or abandon
+        calls = scaler.unscale_calls(self.scale, unscale_calls, by_hand=by_hand)
+        if by_hand and self.recipe.accumulation > 1:
+            raise Unsupported(Capability.EXPLICIT_UNSCALE, TAKES_EACH_IN, window_waits_for_the_caller)
+        self._begin(len(window))
+        with self.scope():
+            for mapping in window:
+                before, given, parts = self._scale(), self._fed(mapping), np.float32(self.length * self.sharers)
+                gradients, judged = self.steps.surrogate(self.leaves, self.scale, given, parts)
+                micro = self._taken_in(gradients, judged, self._fed_micro_batch(before))
+                self.ledger.add(micro, len(window))
+        if self.recipe.accumulation > 1:
+            return self._ended()
+        return self._abandoned() if abandon else self._finish(calls, poison)
+
+    def _fed_micro_batch(self, before: float) -> JaxMicroBatch:
+        return JaxMicroBatch(math.nan, 1, before)
+
+    def _fed(self, gradients: Gradients) -> Flat:
+        """Given gradients of a micro-batch, or what is added to a window's, by joined path."""
+        held = self.leaves
+        given = [name for name, value in gradients.items() if value is not None and name not in self.recipe.frozen]
+        places = {name: self.layout.parameters[name] for name in given}
+        return {
+            place: jax.device_put(self.layout.leaf(name, np.asarray(gradients[name]), held[place].dtype), self.place)
+            for name, place in places.items()
+        }
+
+    def _poison(self, gradients: Gradients) -> Flat:
+        return self._fed(gradients)
+
+    def _finish(self, unscale_calls: int, poison: Gradients | None) -> Update:
+        with self.scope():
+            before, rate, (gradients, judged) = self._scale(), self._rate(), self._taken_out()
+            for _ in range(unscale_calls):
+                gradients = unscaled(self.scale, gradients, self.leaves)
+            for place, value in self._poison(poison or {}).items():
+                gradients = gradients | {place: gradients[place] + value}
+            outcome = self._update(gradients, judged, last=True)
+        return self._report(before, rate, outcome.read_norm(), skipped=not outcome.moved())
+
+    def _abandoned(self) -> Update:
+        """Ends an update whose gradients are unscaled without a step: the loss scale still learns of an overflow."""
+        with self.scope():
+            before, rate = self._scale(), self._rate()
+            gradients = unscaled(self.scale, self._taken_out()[0], self.leaves)
+            self.scale = scaler.adjusted(self.scale, jmp.all_finite(gradients))
+        return self._report(before, rate, None, skipped=True)
+
+    def _taken_out(self) -> tuple[Flat, Judged | None]:
+        waiting, self.pending = self.pending, None
+        if waiting is None:
+            raise ValueError("apply without any micro-batch before it")
+        return waiting
+
+    def _report(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
+        """The update of a window that has ended; the next one begins empty."""
+        update = self._window_update(before, rate, norm, skipped=skipped)
+        self.ledger.empty()
+        return update
+
+    def _window_update(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
+        state = scaler.held(self.scale)
+        good = int(state["good_steps"]) if "good_steps" in state else None
+        losses = self.ledger.losses()
+        return Update(self.ledger.loss(), losses, before, self._scale(), good, skipped, norm, rate)
+
+    def _scale(self) -> float:
+        return scaler.current(self.scale)
+
+    def _rate(self) -> float:
+        return float(self._schedule(applied(self.train_state)))
+
+    # what a pass shows
+
+    def segment_calls(self) -> tuple[int, ...]:
+        """Counts of one forward and backward pass on the last batch, times the number of passes so far."""
+        if self._seen is None:
+            return (0,) * len(segments(self.model, self.recipe.recompute))
+        with self.scope():
+            each = runs_in_a_pass(self.steps.plan, self.leaves, self.moved, self.scale, self._seen)
+        return tuple(self._passes * runs for runs in each)
+
+    # the whole run
+
+    def save(self, path: Path) -> None:
+        checkpoint.save(self, path)
+
+    def restore(self, path: Path) -> None:
+        with self.scope():
+            checkpoint.restore(self, path)
+
+    def take(self, other: Trainer) -> None:
+        with self.scope():
+            checkpoint.take(self, of_same_class(self, other))
+
+    def saved_bytes(self, batch: Batch) -> int:
+        with self.scope():
+            loaded = jax.device_put(load_batch(self.model, batch), self.device)
+            return saved_bytes(lambda leaves: self.steps.losses(leaves, self.moved, loaded)[0], self.leaves, loaded)
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        loaded = self._load(batch)
+        with self.scope():
+            outputs, gradients, self.moved = traced(
+                self.steps, self.leaves, self.moved, self.scale, loaded, np.float32(batch.items)
+            )
+            of_parameters = self.of_trained(unscaled(self.scale, gradients[0], self.leaves))
+        scale = 1.0 if scaler.unscales_itself(self.scale) else self._scale()
+        places = {path: self.layout.outputs[path] for path in traced_paths(self.model, batch)}
+        return LayerTrace(
+            {path: to_array(outputs[place]) for path, place in places.items()},
+            {path: unscaled_in_trace(to_array(gradients[1][place]), scale) for path, place in places.items()},
+            of_parameters,
+        )
+
+    def peak_bytes(self) -> int:
+        statistics = self.device.memory_stats()
+        if statistics is None:
+            raise self.refusal(Capability.PEAK_BYTES)
+        return int(statistics["peak_bytes_in_use"])

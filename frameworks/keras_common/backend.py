@@ -1,0 +1,52 @@
+"""The calls by which a backend of Keras makes updates and gradients, for attempts and measured settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import keras
+import numpy as np
+
+from frameworks.keras_common.layer_outputs import Tensor
+
+
+class KerasBackend(Protocol):
+    """One backend, as its guide to custom training loops calls Keras."""
+
+    def apply(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        gradients: Sequence[float | None],
+        weights: Sequence[keras.Variable],
+    ) -> None:
+        """One update of scalar float32 weights by these gradients; the optimizer is built."""
+
+    def gradient(self, function: Callable[[Tensor], Tensor], at: float) -> float:
+        """The derivative of a scalar function of a float32 tensor."""
+
+
+def scalars(count: int = 2, value: float = 1.0) -> list[keras.Variable]:
+    """So many weights with this value."""
+    return [keras.Variable(np.full((), value, np.float32), name=f"weight_{i}") for i in range(count)]
+
+
+def number(variable: keras.Variable) -> float:
+    """The value of a scalar variable."""
+    return float(keras.ops.stop_gradient(variable.value))
+
+
+def applied(
+    backend: KerasBackend,
+    optimizer: keras.optimizers.Optimizer,
+    *gradients: Sequence[float | None],
+    weights: Sequence[keras.Variable] | None = None,
+) -> list[list[float]]:
+    """Two weights, at 1 before, after each update by a pair of gradients."""
+    given = scalars() if weights is None else weights
+    optimizer.build(given)
+    seen = []
+    for pair in gradients:
+        backend.apply(optimizer, pair, given)
+        seen.append([number(weight) for weight in given])
+    return seen

@@ -1,0 +1,56 @@
+"""Unsupported capabilities of Keras on every backend, with reasons, and its conventions."""
+
+from __future__ import annotations
+
+import keras
+
+from frameworks.contract import Capability, Conventions, ScalerRule
+from frameworks.keras_common.options import REFUSED_OPTIONS
+
+_O2 = "Keras has no dtype policy of low-precision weights with float32 masters"
+_UNSCALING = "Keras unscales inside the optimizer's update; there is no call to unscale by hand"
+_NO_MULTI = "this version of Keras has no MultiOptimizer, and another optimizer has no groups"
+
+REFUSED: dict[Capability, str] = {
+    **REFUSED_OPTIONS,
+    Capability.O2_FLOAT16: _O2,
+    Capability.O2_BFLOAT16: _O2,
+    Capability.SCALING_FACTORS: "LossScaleOptimizer always doubles and halves its scale",
+    Capability.SCALING_DISABLED: "LossScaleOptimizer refuses dynamic=False; one leaves it out instead",
+    Capability.EXPLICIT_UNSCALE: _UNSCALING,
+    Capability.SECOND_UNSCALE: _UNSCALING,
+    Capability.PARTIAL_WINDOW: "Keras has no call that ends a window early; an incomplete one is carried over",
+}
+if not hasattr(keras.optimizers, "MultiOptimizer"):
+    REFUSED |= dict.fromkeys((Capability.GROUPS, Capability.TWO_OPTIMIZERS), _NO_MULTI)
+
+_SCALER = ScalerRule(
+    initial=2.0**15,
+    growth=2.0,
+    backoff=0.5,
+    interval=2000,
+    counts="micro-batches",
+    nonfinite="scaled",
+    latched=False,
+)
+
+CONVENTIONS = Conventions(
+    adam_default_epsilon=1e-7,
+    adam_epsilon="inside",
+    adam_correction="float32",
+    adam_counts="optimizer",
+    momentum_rate="inside",
+    amsgrad="moments",
+    adagrad_epsilon="inside",
+    rmsprop_epsilon="inside",
+    rmsprop_rate="inside",
+    adafactor_decay="first",
+    running_variance="biased",
+    clip_epsilon=0.0,
+    nonfinite_micro_batch="drop-micro-batch",
+    remainder="carry",
+    partial_overflow="skip-all",
+    accumulates="unscaled",
+    scaler=_SCALER,
+)
+"""As Keras documents its optimizers, or as their source reads where the documentation is silent."""

@@ -1,0 +1,193 @@
+"""The suite's operations as Keras calls, run as a Keras layer runs them: under the dtype policy."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from fixtures.arrays import FORMATS, Array
+from fixtures.recipe import Precision
+from frameworks.base import BaseFramework
+from frameworks.contract import Attempt, Capability, OpResult
+from frameworks.keras_common.precision_probes import mixed
+from frameworks.keras_common.settings import dtype_policy, policy_of
+from frameworks.operations import CATALOGUE
+
+LOW = ("float16", "bfloat16")
+NO_LISTS = "a dtype policy is a layer's, and a DTypePolicyMap names layers, not operations"
+"""Why no list of operations may be given to a scope."""
+
+Operation = Callable[..., Any]
+
+
+def _attention(q: Any, k: Any, v: Any) -> Any:
+    expanded = [ops.expand_dims(x, 2) for x in (q, k, v)]
+    return ops.squeeze(ops.dot_product_attention(*expanded), 2)
+
+
+OPERATIONS: dict[str, Operation] = {
+    "matmul": ops.matmul,
+    "batched_matmul": ops.matmul,
+    "einsum": lambda a, b: ops.einsum("ij,jk->ik", a, b),
+    "linear": lambda x, weight, bias: ops.add(ops.matmul(x, weight), bias),
+    "conv2d": lambda x, kernel: ops.conv(x, kernel, strides=1, padding="valid", data_format="channels_last"),
+    "attention": _attention,
+    "sum": ops.sum,
+    "mean": ops.mean,
+    "variance": ops.var,
+    "norm": ops.norm,
+    "prod": ops.prod,
+    "max": ops.max,
+    "cumsum": lambda x: ops.cumsum(x, axis=-1),
+    "cumprod": lambda x: ops.cumprod(x, axis=-1),
+    "logsumexp": lambda x: ops.logsumexp(x, axis=-1),
+    "softmax": ops.softmax,
+    "log_softmax": ops.log_softmax,
+    "exp": ops.exp,
+    "expm1": ops.expm1,
+    "log": ops.log,
+    "log1p": ops.log1p,
+    "pow": lambda x: ops.power(x, 3.0),
+    "square": ops.square,
+    "sqrt": ops.sqrt,
+    "rsqrt": ops.rsqrt,
+    "reciprocal": ops.reciprocal,
+    "abs": ops.abs,
+    "sin": ops.sin,
+    "cos": ops.cos,
+    "tanh": ops.tanh,
+    "sigmoid": ops.sigmoid,
+    "relu": ops.relu,
+    "leaky_relu": lambda x: ops.leaky_relu(x, negative_slope=0.01),
+    "elu": ops.elu,
+    "gelu": lambda x: ops.gelu(x, approximate=False),
+    "silu": ops.silu,
+    "softplus": ops.softplus,
+    "erf": ops.erf,
+    "add": ops.add,
+    "subtract": ops.subtract,
+    "multiply": ops.multiply,
+    "divide": ops.divide,
+    "maximum": ops.maximum,
+    "where": lambda a, b: ops.where(a > 0, a, b),
+    "concatenate": lambda a, b: ops.concatenate([a, b], axis=-1),
+    "stack": lambda a, b: ops.stack([a, b]),
+    "max_pool": lambda x: ops.max_pool(x, 2, 2, data_format="channels_last"),
+    "average_pool": lambda x: ops.average_pool(x, 2, 2, data_format="channels_last"),
+    "dropout": lambda x: keras.random.dropout(x, 0.5, seed=0),
+    "embedding": lambda ids, table: ops.take(table, ids, axis=0),
+    "gather_ids": lambda ids: ids + 0,
+    "argmax": lambda x: ops.argmax(x, axis=-1),
+    "transpose": ops.transpose,
+    "reshape": lambda x: ops.reshape(x, [-1]),
+}
+
+LOSSES: dict[str, Callable[[], keras.losses.Loss]] = {
+    "cross_entropy": lambda: keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    "squared_error": keras.losses.MeanSquaredError,
+    "absolute_error": keras.losses.MeanAbsoluteError,
+    "huber": keras.losses.Huber,
+    "kl_divergence": keras.losses.KLDivergence,
+    "binary_cross_entropy_logits": lambda: keras.losses.BinaryCrossentropy(from_logits=True),
+}
+"""Losses are Loss objects, which have a format of their own; they take targets first."""
+
+
+NORMALIZATIONS: dict[str, Callable[[], keras.layers.Layer]] = {
+    "layer_norm": lambda: keras.layers.LayerNormalization(epsilon=1e-5, center=False, scale=False),
+    "batch_norm": lambda: keras.layers.BatchNormalization(epsilon=1e-5, center=False, scale=False),
+    "rms_norm": lambda: keras.layers.RMSNormalization(epsilon=1e-5),
+    "instance_norm": lambda: keras.layers.GroupNormalization(groups=-1, epsilon=1e-5, center=False, scale=False),
+}
+"""Normalisations are layers, which know about narrow formats; Keras' plain operations leave that to them."""
+
+
+def _instances() -> Callable[[list[Any]], Any]:
+    """Each row of (rows, columns) normalised, as a channel of one sample: groups of one channel, which come last."""
+    layer = NORMALIZATIONS["instance_norm"]()
+    return lambda given: ops.transpose(layer(ops.transpose(given[0])[None])[0])
+
+
+class OperationLayer(keras.layers.Layer):
+    """A layer whose `call` is one operation; Keras casts what comes in by the policy that it was made under."""
+
+    def __init__(self, operation: Operation) -> None:
+        super().__init__()
+        self._operation = operation
+
+    def call(self, inputs: list[Any]) -> Any:
+        return self._operation(*inputs)
+
+
+def in_a_layer(op: str, arrays: tuple[Array, ...]) -> Callable[[list[Any]], Any]:
+    """The operation in a layer; a loss outside it, of the layer's output, as in a training step."""
+    if op == "instance_norm":
+        return _instances()
+    if op in NORMALIZATIONS:
+        layer = NORMALIZATIONS[op]()
+        layer.build(arrays[0].shape)
+        training = {"training": True} if op == "batch_norm" else {}
+        return lambda given: layer(given[0], **training)
+    if op not in LOSSES:
+        return OperationLayer(OPERATIONS[op])
+    loss = LOSSES[op]()
+    output = OperationLayer(OPERATIONS["exp"] if op == "kl_divergence" else lambda x: x)
+    return lambda given: loss(given[1], output(given[:1]))
+
+
+class ScopeOfPolicies(BaseFramework):
+    """Precision scopes by the process' dtype policy, and operations in layers that are made in them."""
+
+    def autocast(
+        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        asked = Capability.of(precision)
+        if asked is not None:
+            self.require(asked)
+        if wide or low:
+            self.require(Capability.AUTOCAST_LISTS)
+        return dtype_policy(policy_of(precision if enabled else Precision()))
+
+    def run_op(self, op: str, *arrays: Array) -> OpResult:
+        return run_op(op, *arrays)
+
+
+def run_op(op: str, *arrays: Array) -> OpResult:
+    """One operation in a layer that is made now, so that it has the policy that is set now.
+
+    Raises:
+        KeyError: no operation of that name.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "__array__", DeprecationWarning)  # of Keras' conversion on PyTorch
+        result = in_a_layer(op, arrays)([ops.convert_to_tensor(each) for each in arrays])
+        name = keras.backend.standardize_dtype(result.dtype)
+        value = np.asarray(ops.convert_to_numpy(ops.cast(result, "float32") if name in LOW else result))
+    return OpResult(value.astype(FORMATS[name].dtype) if name in FORMATS else value, name)
+
+
+def _takes_lists() -> bool:
+    """Whether a map of policies with an operation's name changes its format."""
+    named = keras.dtype_policies.DTypePolicyMap(default_policy="mixed_bfloat16")
+    named["matmul"] = keras.dtype_policies.DTypePolicy("float32")
+    with dtype_policy(named):
+        return run_op("matmul", *CATALOGUE["matmul"]()).dtype == "float32"
+
+
+def _has_operations() -> bool:
+    return all(np.size(run_op(op, *make()).value) for op, make in CATALOGUE.items())
+
+
+OF_SCOPES: dict[Capability, Attempt] = {
+    Capability.AUTOCAST_SCOPE: partial(mixed, "bfloat16"),
+    Capability.AUTOCAST_LISTS: _takes_lists,
+    Capability.OPERATIONS: _has_operations,
+}
+"""An attempt for each capability of scopes."""

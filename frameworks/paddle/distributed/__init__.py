@@ -1,0 +1,1 @@
+"""Ranks of Paddle: groups of workers, sharded state and checkpoints."""

@@ -1,0 +1,129 @@
+"""Checkpoints of several ranks in one folder: shared state is written once, each rank's own state by that rank.
+
+A rank's own are its random stream, its running statistics and the losses of its part of an open window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import paddle
+from paddle import distributed
+
+from fixtures.recipe import Ranks
+from frameworks.base import same_parts
+from frameworks.paddle.training.checkpoint import FILE, DynamicRun, load, parts
+
+T = TypeVar("T")
+_OWN = ("count", "buffers", "window", "items", "generator", "calls")
+
+
+class RankRun(DynamicRun, Protocol):
+    """The parts of a rank in a checkpoint."""
+
+    ranks: Ranks
+
+    def anew(self) -> RankRun: ...
+
+
+def save(trainer: RankRun, path: Path) -> None:
+    """Writes the run below the folder `path`, which all ranks share and which is made if it is not there.
+
+    Raises:
+        OSError: on every rank, if one of them cannot write.
+    """
+    _agreed(lambda: _write(trainer, path), trainer.ranks.count, OSError, f"{path} cannot be written")
+
+
+def _write(trainer: RankRun, path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    whole = parts(trainer)
+    buffers = {name for name, _ in trainer.network.named_buffers()}
+    own = {
+        "count": trainer.ranks.count,
+        "buffers": {name: value for name, value in whole["model"].items() if name in buffers},
+        "window": whole["window"]["micro-batches"],
+        "items": whole["window"]["items"],
+        "generator": whole["generator"],
+        "calls": whole["calls"],
+    }
+    rank = distributed.get_rank()
+    paddle.save(own, str(_file_of(path, rank)))
+    if rank == 0:
+        paddle.save(whole, str(path / FILE))
+
+
+def restore(trainer: RankRun, path: Path) -> None:
+    """Restores what `save` wrote, with as many ranks or others; a rank more begins with rank 0's own.
+
+    Raises:
+        ValueError: on every rank, if one of them cannot read a file, or Paddle refuses a part of it on one; nothing is
+            changed then.
+    """
+    count, refused = trainer.ranks.count, f"{path} cannot be loaded"
+    resumed = trainer.anew()
+    saved = _agreed(lambda: _read(resumed, path), count, ValueError, refused)
+    _agreed(lambda: load(resumed, saved), count, ValueError, refused)
+    vars(trainer).update(vars(resumed))
+
+
+def _agreed(step: Callable[[], T], count: int, kind: type[Exception], what: str) -> T:
+    """The step's result after every rank has taken it; if it raises on one rank, every rank raises this type."""
+    done: list[T] = []
+    problem = ""
+    try:
+        done.append(step())
+    except Exception as error:
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+    problems = [problem]
+    if count > 1:
+        problems = []
+        distributed.all_gather_object(problems, problem)
+    for rank, told in enumerate(problems):
+        if told:
+            raise kind(f"{what}: rank {rank}: {told}")
+    return done[0]
+
+
+def _file_of(path: Path, rank: int) -> Path:
+    return path / f"rank-{rank}.pdparams"
+
+
+def _paddle_load(file: Path, own: Sequence[str]) -> dict[str, Any]:
+    try:
+        loaded = paddle.load(str(file))
+    except Exception as error:
+        raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
+    same_parts(file, loaded if isinstance(loaded, dict) else (), own)
+    held: dict[str, Any] = loaded
+    return held
+
+
+def _read(resumed: RankRun, path: Path) -> dict[str, Any]:
+    """The parts of this rank's run."""
+    rank, count = distributed.get_rank(), resumed.ranks.count
+    whole = _paddle_load(path / FILE, tuple(parts(resumed)))
+    first = _paddle_load(_file_of(path, 0), _OWN)
+    if first["count"] == count:
+        own = first if rank == 0 else _paddle_load(_file_of(path, rank), _OWN)
+    else:
+        every = [first, *(_paddle_load(_file_of(path, other), _OWN) for other in range(1, int(first["count"])))]
+        own = {**(every[rank] if rank < len(every) else first), **_window_of(every, rank)}
+    return {
+        **whole,
+        "model": {**whole["model"], **own["buffers"]},
+        "window": {**whole["window"], "micro-batches": own["window"], "items": own["items"]},
+        "generator": own["generator"],
+        "calls": own["calls"],
+    }
+
+
+def _window_of(every: Sequence[Mapping[str, Any]], rank: int) -> dict[str, Any]:
+    """The losses of the open window where the number of ranks has changed: rank 0 takes over those of all."""
+    micro_batches = list(zip(*(own["window"] for own in every), strict=True))
+    if rank:
+        return {"window": [[0.0, 0] for _ in micro_batches], "items": 0}
+    summed = [[sum(total for total, _ in micro), sum(items for _, items in micro)] for micro in micro_batches]
+    return {"window": summed, "items": sum(own["items"] for own in every)}

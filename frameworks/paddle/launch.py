@@ -1,0 +1,42 @@
+"""Rank groups of Paddle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import paddle
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks.base import BaseCompany, ranks_of
+from frameworks.ranks import Limits, RemoteCompany, crew_of
+
+_MEETS_IN = "3.3."
+"""Versions whose clients are known to understand the store where the ranks meet (`frameworks.paddle.distributed.rendezvous`)."""
+
+_LIMITS = Limits(group_s=30.0)
+"""Timeout of gloo's operations, which Paddle does not let users change."""
+
+
+def has_ranks(device: str) -> bool:
+    """Whether this version of Paddle has ranks of the suite's here."""
+    return device == "cpu" and paddle.__version__.startswith(_MEETS_IN)
+
+
+def company(
+    model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, *, member: str, mode: str
+) -> BaseCompany:
+    """The ranks of a new run, each a process on the CPU.
+
+    Args:
+        member: the class of each rank's member, as package.module:Class.
+        mode: what each rank is in, one of those of the dynamic graph without ranks.
+    Raises:
+        Unsupported: Paddle's ranks do not do what the recipe asks for.
+        ValueError: the recipe names no ranks.
+    """
+    count = ranks_of(recipe).count
+    start = model.weights(recipe.seed) if weights is None else weights
+    crew = crew_of(member, count, "cpu", mode, {}, limits=_LIMITS)
+    return RemoteCompany(crew, crew.make([(model, recipe, start)] * count))

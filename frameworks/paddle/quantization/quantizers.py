@@ -1,0 +1,70 @@
+"""Paddle's quantizers of the dynamic graph, with their declared rules."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+import paddle
+from paddle.quantization import PTQ, QAT, QuantConfig
+from paddle.quantization.observers import AbsmaxObserver
+from paddle.quantization.quanters import FakeQuanterWithAbsMaxObserver
+
+from fixtures.arrays import Array
+from frameworks.contract import FakeRule, Quantized, QuantRule
+from frameworks.paddle.core.arrays import to_numpy, to_tensor
+
+_RULES: Mapping[str, QuantRule] = MappingProxyType({"int8-tensor": QuantRule(-127, 127, 127.0)})
+_FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
+    {
+        "fake-int8-tensor": FakeRule(-127, 127, ties="away", gradient="everywhere"),
+        "fake-int4-tensor": FakeRule(-7, 7, ties="away", gradient="everywhere"),
+    }
+)
+
+
+class PaddleQuantizers:
+    """The weight of a layer that `PTQ` has converted, and a `Stub` that `QAT` has given a fake quantizer."""
+
+    def rules(self) -> Mapping[str, QuantRule]:
+        return _RULES
+
+    def fake_rules(self) -> Mapping[str, FakeRule]:
+        return _FAKE_RULES
+
+    def quantize(self, name: str, values: Array) -> Quantized:
+        rows, columns = values.shape
+        layer = paddle.nn.Linear(rows, columns, bias_attr=False)
+        layer.weight.set_value(values)
+        model = paddle.nn.Sequential(layer)
+        model.eval()
+        technique = PTQ(QuantConfig(activation=None, weight=AbsmaxObserver()))
+        observed = technique.quantize(model)
+        observed(paddle.zeros([1, rows]))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "To copy construct from a tensor", UserWarning)  # of Paddle's own call
+            (converted,) = technique.convert(observed)
+        largest = to_numpy(observed[0].weight_quanter.scales()).astype(np.float64)
+        codes = to_numpy(converted.weight)
+        restored = to_numpy(converted.weight_quanter(converted.weight))
+        scale = np.full((1, 1), largest / _RULES[name].divisor)
+        with np.errstate(invalid="ignore"):
+            return Quantized(codes.astype(np.int32), scale, np.zeros((1, 1), np.int32), restored)
+
+    def fake_quantize(self, name: str, values: Array, scale: Array, zero_point: Array) -> tuple[Array, Array]:
+        rule = _FAKE_RULES[name]
+        quanter = FakeQuanterWithAbsMaxObserver(bit_length=(rule.high + 1).bit_length())
+        model = paddle.nn.Sequential(paddle.nn.quant.Stub())
+        model.train()
+        aware = QAT(QuantConfig(activation=quanter, weight=None)).quantize(model)
+        aware.eval()
+        largest = paddle.to_tensor((scale.astype(np.float64) * rule.high).astype(np.float32))
+        state = {key: largest if key.endswith("_scale") else value for key, value in aware.state_dict().items()}
+        aware.set_state_dict(state)
+        given = to_tensor(values)
+        given.stop_gradient = False
+        result = aware(given)
+        result.sum().backward()
+        return to_numpy(result), to_numpy(given.grad)

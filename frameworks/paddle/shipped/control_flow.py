@@ -1,0 +1,205 @@
+"""Functions as users of Paddle write them, and what to_static and recomputation make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import paddle
+from paddle.autograd import PyLayer
+from paddle.distributed.fleet.utils import recompute
+from paddle.static import InputSpec
+
+from frameworks.base.control_flow import SIZE, BaseFunctions, Function, square
+from frameworks.base.shipped import incoming
+from frameworks.contract import Capability, Unsupported, Values
+from frameworks.paddle.core.arrays import to_numpy
+
+
+class _SineWithHalf(PyLayer):
+    """A sine whose backward pass gives a half, so that a derivative of the forward pass is another one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        del ctx
+        return paddle.sin(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        del ctx
+        return gradient * 0.5
+
+
+def _in_place(x: Any) -> Any:
+    y = x.clone()
+    y.add_(paddle.ones_like(y))
+    y.multiply_(x)
+    return y
+
+
+def _assigned(x: Any) -> Any:
+    y = x * 1.0
+    y[0] = 2.0 * x[1]
+    y[:, 2] = y[:, 3]
+    return y
+
+
+def _views(x: Any) -> Any:
+    base = x * 2.0
+    flat, row = base.reshape([-1]), base[1]
+    base[1, 1] = 9.0
+    return flat * x.sum(), row + 1.0
+
+
+def _scattered(x: Any) -> Any:
+    places = paddle.to_tensor([[0, 2, 1, 3], [3, 3, 0, 0], [1, 0, 2, 2], [2, 1, 1, 0]])
+    return paddle.put_along_axis(paddle.zeros_like(x), places, x * x, 1, reduce="add")
+
+
+def _branch(x: Any) -> Any:
+    if x.sum() > 0:
+        return x.exp()
+    return x.sin()
+
+
+def _loop(x: Any) -> Any:
+    y = x
+    for _ in range(3):
+        y = paddle.tanh(y @ x)
+    return y
+
+
+def _while(x: Any) -> Any:
+    y = x * 1.0
+    while y.sum() < 40.0:
+        y = y * 1.5
+    return y
+
+
+def _collected(x: Any) -> Any:
+    rows = []
+    for place in range(4):
+        rows.append(x[place] * float(place + 1))
+    return paddle.stack(rows)
+
+
+def _chosen(x: Any) -> Any:
+    y = paddle.where(x > x.mean(1, keepdim=True), x.sin(), x.cos())
+    return y * paddle.linspace(0.25, 1.25, SIZE * SIZE).reshape([SIZE, SIZE])
+
+
+def _own_backward(x: Any) -> Any:
+    return _SineWithHalf.apply(x) * x
+
+
+def _second(x: Any) -> Any:
+    return paddle.grad((x * paddle.tanh(x)).sum(), x, create_graph=True)[0]
+
+
+def _containers(x: Any) -> Any:
+    return {"a": x * 2.0, "b": [x.sum(), (x - 1.0,)]}
+
+
+def _stopped(x: Any) -> Any:
+    return x / x.std().detach() * x.detach()
+
+
+def _determinant(x: Any) -> Any:
+    sign, logarithm = paddle.linalg.slogdet(paddle.stack([x + 3.0 * paddle.eye(4)] * 3))
+    return sign, logarithm
+
+
+def _ordered(x: Any) -> Any:
+    places = paddle.argsort(x, axis=1)
+    return paddle.cumsum(paddle.sort(x, 1), 1), paddle.take_along_axis(x, places[:, :2], 1), paddle.topk(x, 2)[0]
+
+
+def _sized(x: Any) -> Any:
+    return x.sum(0) / x.shape[0], paddle.full([x.shape[0]], 2.0) * x[:, 0]
+
+
+_FUNCTIONS: Mapping[str, Function] = MappingProxyType(
+    {
+        "in-place": _in_place,
+        "assigned": _assigned,
+        "views": _views,
+        "scattered": _scattered,
+        "branch": _branch,
+        "loop": _loop,
+        "while": _while,
+        "collected": _collected,
+        "chosen": _chosen,
+        "own-backward": _own_backward,
+        "second": _second,
+        "containers": _containers,
+        "stopped": _stopped,
+        "determinant": _determinant,
+        "ordered": _ordered,
+        "sized": _sized,
+    }
+)
+
+
+_NOT_RECOMPUTED = {
+    "second": "a derivative inside the function finds no graph",
+    "containers": "outputs are tensors, or a tuple of them",
+}
+
+
+class PaddleFunctions(BaseFunctions):
+    """Compiled by to_static, whole or with breaks of the graph."""
+
+    functions = _FUNCTIONS
+
+    def techniques(self) -> tuple[str, ...]:
+        return (
+            "compiled",
+            "compiled-with-breaks",
+            "compiled-inside",
+            "unknown-batch",
+            "recomputed",
+            "recomputed-by-hooks",
+        )
+
+    def computed(self, name: str, technique: str) -> Values:
+        if technique.startswith("recomputed") and name in _NOT_RECOMPUTED:
+            raise Unsupported(Capability.CONTROL_FLOW, f"recompute raises: {_NOT_RECOMPUTED[name]}")
+        x = paddle.to_tensor(square(), stop_gradient=False)
+        made = self._changed(self.functions[name], technique)(x)
+        outputs = [each for each in paddle.utils.flatten(made) if isinstance(each, paddle.Tensor)]
+        values: dict[str, Any] = {f"value/{place}": to_numpy(each) for place, each in enumerate(outputs)}
+        followed = [each for each in outputs if not each.stop_gradient]
+        if followed:
+            paddle.autograd.backward(followed, [paddle.to_tensor(incoming(tuple(each.shape))) for each in followed])
+            values["gradient/0"] = None if x.grad is None else to_numpy(x.grad)
+        return values
+
+    def _changed(self, function: Function, technique: str) -> Function:
+        static = paddle.jit.to_static
+        match technique:
+            case "compiled":
+                return _called(static(function, full_graph=True))
+            case "compiled-with-breaks":
+                return _called(static(function, full_graph=False))
+            case "compiled-inside":
+                return _called(static(_outer(static(function, full_graph=True)), full_graph=True))
+            case "unknown-batch":
+                known = [InputSpec([None, SIZE], "float32", stop_gradient=False)]
+                return _called(static(function, input_spec=known, full_graph=True))
+            case "recomputed":
+                return lambda x: recompute(function, x)
+            case "recomputed-by-hooks":
+                return lambda x: recompute(function, x, use_reentrant=False)
+        return function
+
+
+def _outer(inner: Any) -> Function:
+    def outer(x: Any) -> Any:
+        return inner(x)
+
+    return outer
+
+
+def _called(compiled: Any) -> Function:
+    return lambda x: compiled(x)

@@ -1,0 +1,1 @@
+"""Training runs of Paddle: updates, loss scaling, checkpoints and ways."""

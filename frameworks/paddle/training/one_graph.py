@@ -1,0 +1,146 @@
+"""Base of Paddle's framework classes: device, environment, scopes, operations, settings."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, cast
+
+import paddle
+from paddle.base import core
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import DynamicScaling, Precision, Recipe
+from frameworks.base import BaseFramework, BaseTrainer, elapsed, structure_attempts
+from frameworks.contract import Attempt, Capability, OpResult, Trainer, Unsupported
+from frameworks.paddle.core import devices, settings, ways
+from frameworks.paddle.core.modes import MODES
+from frameworks.paddle.core.operations import listed_names, missing_kernel
+from frameworks.paddle.training import options
+
+_SCALER_AFTER_BFLOAT16 = "GradScaler warns and turns itself off where the last precision scope was a bfloat16 one"
+
+
+class OneGraph(BaseFramework):
+    """Paddle with one of its two graphs.
+
+    Attributes:
+        modes: those of the adapter, whichever graph they run.
+        own_modes: those that run this graph, the default one first.
+    """
+
+    name = "paddle"
+    modes: tuple[str, ...] = MODES
+    own_modes: tuple[str, ...]
+
+    def __init__(self, device: str = "auto", mode: str | None = None) -> None:
+        super().__init__(device, mode or self.own_modes[0])
+        if self.mode not in self.own_modes:
+            raise ValueError(f"mode: got {self.mode!r} of the other graph, want one of {', '.join(self.own_modes)}")
+        paddle.device.set_device(devices.own_name(self.device))
+        core.set_num_threads(1)
+        if self.device == "cuda":
+            settings.let_tf32(False)
+
+    @abstractmethod
+    def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
+        """A new run of a supported recipe."""
+
+    def run_of(self, model: Model, recipe: Recipe) -> Trainer:
+        """`run` from the model's own weights."""
+        return cast(Trainer, self.run(model, recipe, model.weights(recipe.seed)))
+
+    def option_attempts(self) -> dict[Capability, Attempt]:
+        """Attempts for the options of optimizers that this graph offers, and for layers that share weights."""
+        return options.attempts(self.run_of) | structure_attempts(lambda *given: cast(Trainer, self.run(*given)))
+
+    @abstractmethod
+    def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:
+        """The operation on these arrays inside whatever precision scope is open."""
+
+    @abstractmethod
+    def scales_after_bfloat16(self) -> bool:
+        """Whether a `GradScaler` scales after a bfloat16 scope."""
+
+    def turns_scaler_off(self, recipe: Recipe) -> bool:
+        """Whether the recipe's precision scope makes Paddle turn the dynamic scaler off."""
+        dynamic = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
+        return dynamic and recipe.precision.format == "bfloat16"
+
+    def devices(self) -> tuple[str, ...]:
+        return devices.available()
+
+    def version(self) -> str:
+        return str(paddle.version.full_version)
+
+    def environment(self) -> dict[str, str]:
+        return settings.read_environment(self.device)
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
+        self.admit(model, recipe)
+        start = model.weights(recipe.seed) if weights is None else weights
+        return self.bound(self.run(model, recipe, start))
+
+    def admit(self, model: Model, recipe: Recipe) -> None:
+        """Refuses an unsupported run.
+
+        Raises:
+            Unsupported: for the first unsupported part.
+        """
+        self.require_recipe(recipe)
+        options.require(recipe)
+        ways.require(recipe)
+        if any(head.format == "float64" for head in model.heads.heads):
+            self.require(Capability.FLOAT64_HEADS)
+        if self.turns_scaler_off(recipe):
+            raise Unsupported(Capability.DYNAMIC_SCALING, _SCALER_AFTER_BFLOAT16, self.scales_after_bfloat16)
+
+    def autocast(
+        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        level = precision.level if precision.level in ("O0", "O1") else "O2"
+        lists: dict[str, Any] = {}
+        if wide:
+            lists["custom_black_list"] = {name for op in wide for name in listed_names(op)}
+        if low:
+            lists["custom_white_list"] = {name for op in low for name in listed_names(op)}
+        dtype = "float16" if level == "O0" else precision.format
+        return paddle.amp.auto_cast(enable=enabled and level != "O0", level=level, dtype=dtype, **lists)
+
+    def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
+        self.require(Capability.TF32)
+        return settings.tf32_products(allowed)
+
+    def timed(self, work: Callable[[], object]) -> int:
+        """By the host's clock: Paddle documents the time between two events as a whole number of milliseconds."""
+        if self.device == "cpu":
+            return super().timed(work)
+
+        def waited() -> None:
+            work()
+            paddle.device.synchronize()
+
+        paddle.device.synchronize()
+        return elapsed(waited)
+
+    def run_op(self, op: str, *arrays: Array) -> OpResult:
+        try:
+            return self.compute(op, arrays)
+        except (TypeError, RuntimeError) as error:
+            if reason := missing_kernel(error):
+                again = partial(self._computes, op, arrays, settings.open_scope())
+                raise Unsupported(Capability.OPERATIONS, f"{op}: {reason}", again) from error
+            raise
+
+    def _computes(self, op: str, arrays: Sequence[Array], scope: Callable[[], AbstractContextManager[None]]) -> bool:
+        with scope():
+            return bool(self.compute(op, arrays).dtype)
+
+    def global_state(self) -> dict[str, str]:
+        return settings.read_settings()
+
+    def restore_global_state(self, state: Mapping[str, str]) -> None:
+        settings.restore_settings(state)

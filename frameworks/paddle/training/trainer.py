@@ -1,0 +1,350 @@
+"""One training run in dynamic mode, following Paddle's documentation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import paddle
+
+from fixtures.arrays import Array
+from fixtures.layers import Dropout, walk
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Recipe
+from frameworks.base import NO_SCALER, LossLedger, MicroBatch, of_same_class
+from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Unsupported, Update
+from frameworks.paddle.core import saved_bytes, ways
+from frameworks.paddle.core.arrays import kept_gradient, put_gradient, stored, to_numpy, to_tensor
+from frameworks.paddle.core.losses import BatchTensors, add, batch_tensors, item_losses
+from frameworks.paddle.core.network import Network
+from frameworks.paddle.core.offload import activations_of
+from frameworks.paddle.core.streams import Stream
+from frameworks.paddle.core.trace import watched
+from frameworks.paddle.training import checkpoint, optimizers
+from frameworks.paddle.training.forced_scaler import forced_scaler, refuse_what_differs
+from frameworks.paddle.training.optimizers import Share, build_shares, has_moved, mark_of, refuse_mixed_clip
+from frameworks.paddle.training.scaler import (
+    UpdateAfterLosses,
+    build_scaler,
+    quiet,
+    read_settings,
+    reported,
+    scope_for_a_scaler,
+    skipped_by_counters,
+)
+from frameworks.paddle.training.state_readers import ReadRun
+
+Scope = Callable[[], AbstractContextManager[None]]
+
+
+class DygraphTrainer(ReadRun):
+    """A run of `paddle.nn` layers with `auto_cast`, `GradScaler` and `recompute`.
+
+    Gradients add up in `.grad` and are dropped after each window by `clear_grad(set_to_zero=False)`, so that a
+    parameter without a gradient has none. A scheduler advances when its optimizer's update was applied. Paddle reports
+    neither skipped updates nor gradient norms; `skipped` is read from the scaler's documented counters or, where they
+    cannot tell (a static scale, two optimizers), from whether parameters or accumulators changed.
+
+    Args:
+        forced: whether the scaler is driven where Paddle itself turns it off.
+    """
+
+    def __init__(self, model: Model, recipe: Recipe, weights: Mapping[str, Array], *, forced: bool = False) -> None:
+        self.model, self.recipe, self.forced = model, recipe, forced
+        self._scaler_scope: Scope = forced_scaler if forced else nullcontext
+        self.stream = Stream(recipe.seed)
+        self._draws = any(isinstance(layer, Dropout) for _, layer in walk(model.layers))
+        before = self.stream.state
+        with self.stream.open():
+            self.network = Network(model, recipe.recompute, sequential=recipe.way("recompute") == "sequential")
+            self.network.assign(weights)
+            self.freeze(())
+            self.shares = self._build_shares()
+        self.stream.state = before
+        self._clips_jointly = recipe.clip is not None and (len(self.shares) > 1 or recipe.way("clip") != "")
+        self._loss, self.activations = paddle.zeros([]), activations_of(recipe.offload)
+        if self._clips_jointly:
+            refuse_mixed_clip(self.network.named.values())
+        self.scaler: Any | None = None
+        if recipe.scaling is not None:
+            with self._scaler_scope():
+                self.scaler = build_scaler(recipe.scaling)
+        self.settings = {} if self.scaler is None else read_settings(self.scaler)
+        self.ledger: LossLedger[MicroBatch] = LossLedger()
+
+    def _build_shares(self) -> list[Share]:
+        shares = build_shares(self.recipe, self.network.named)
+        level = self.recipe.precision.level
+        if level in ("O2", "O3"):
+            wide = [self.network.heads[head.name] for head in self.model.heads.heads if head.format == "float64"]
+            paddle.amp.decorate(
+                models=self.network,
+                optimizers=[share.optimizer for share in shares],
+                level="O2",
+                dtype=self.recipe.precision.format,
+                master_weight=None if level == "O2" else False,
+                excluded_layers=wide or None,
+            )
+        return shares
+
+    def anew(self) -> DygraphTrainer:
+        """A new run, as created by a process that resumes."""
+        return DygraphTrainer(self.model, self.recipe, self.model.weights(self.recipe.seed), forced=self.forced)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        talks = self.scaler is not None or self.recipe.recompute is not None
+        stream = self.stream.open() if self._draws else self.stream.apart()
+        with quiet() if talks else nullcontext(), self._scaler_scope(), stream:
+            yield
+
+    def _precision(self) -> AbstractContextManager[None]:
+        precision = self.recipe.precision
+        if precision.level == "O0":
+            asked = self.scaler is not None and self.scaler.is_enable() and not self.forced
+            return scope_for_a_scaler() if asked else nullcontext()
+        level = "O1" if precision.level == "O1" else "O2"
+        return paddle.amp.auto_cast(level=level, dtype=precision.format)
+
+    def _batch(self, batch: Batch) -> BatchTensors:
+        """The micro-batch; reentrant recomputation gives weights no gradient unless an input asks for its own."""
+        tensors = batch_tensors(self.model, batch)
+        if self.network.is_reentrant and not self.model.integer_inputs:
+            tensors.inputs.stop_gradient = False
+        return tensors
+
+    def _losses(self, tensors: BatchTensors) -> list[Any]:
+        """Sum of the item losses of each head that the batch has targets for."""
+        kinds = dict(self.model.losses)
+        sums = []
+        with self._precision(), self.activations.saving():
+            for name, output in self.network(tensors.inputs, tuple(tensors.targets)).items():
+                losses = item_losses(kinds[name], output, tensors.targets[name])
+                sums.append((losses if tensors.mask is None else losses * tensors.mask).sum())
+        return sums
+
+    def _backward(self, batch: Batch, items: int, scaler: Any | None) -> float:
+        sums = self._losses(self._batch(batch))
+        total = float(sum(float(value) for value in sums))
+        losses = [self._share(value, items) for value in sums]
+        if self.recipe.separate_losses:
+            passes = [[loss] for loss in losses]
+        else:
+            passes = [losses if self.recipe.way("backward") in ways.SEVERAL_ROOTS else [add(losses)]]
+        for position, roots in enumerate(passes, start=1):
+            self._back([self._scaled(root, scaler) for root in roots], retain=position < len(passes))
+        return total
+
+    def _back(self, losses: list[Any], *, retain: bool = False) -> None:
+        self._loss = losses[0]
+        ways.back(self.recipe.way("backward"), losses, [*self.network.named.values()], retain=retain)
+
+    def _share(self, total: Any, items: int) -> Any:
+        """Contribution of a micro-batch's loss sum to the mean over a window of so many items."""
+        return total / items
+
+    def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
+        """The context of a micro-batch's forward and backward."""
+        return nullcontext()
+
+    def _passes(self, window: Window, items: int, scaler: Any | None) -> list[float]:
+        """Forward and backward of a whole window; the sum of each micro-batch's losses."""
+        totals = []
+        for place, batch in enumerate(window, 1):
+            with self._micro_batch(last=place == len(window)):
+                totals.append(self._backward(batch, items, scaler))
+        return totals
+
+    def _scaled(self, loss: Any, scaler: Any | None) -> Any:
+        with self._scaler_scope():
+            return loss if scaler is None else scaler.scale(loss)
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        with self._running():
+            total = self._backward(batch, items, self.scaler)
+        return self.ledger.add(MicroBatch(total, batch.items), items)
+
+    def apply(self) -> Update:
+        with self._running():
+            update = self._step()
+        loss, losses = self.ledger.loss(), self.ledger.losses()
+        self.ledger.empty()
+        return Update(loss, losses, *update)
+
+    def _check_kernel(self) -> None:
+        """In the forced mode on a CPU, refuses updates that a GPU's kernel decides differently."""
+        if self.forced and paddle.device.get_device() == "cpu" and (state := self._scaler_state_dict()):
+            scale = float(state["scale"][0])
+            if scale < 1.0:
+                refuse_what_differs(scale, self.accumulator().values())
+
+    def _clip_jointly(self, *, unscaled: bool) -> None:
+        """Clips the gradients of several optimizers by their common norm, unscaled first as the guide on AMP has it."""
+        if self.scaler is not None and not unscaled:
+            for share in self.shares:
+                self.scaler.unscale_(share.optimizer)
+        paddle.nn.utils.clip_grad_norm_(list(self.network.named.values()), self.recipe.clip)
+
+    def _step(self, *, unscaled: bool = False) -> UpdateAfterLosses:
+        if not unscaled:
+            self._check_kernel()
+        if self._clips_jointly:
+            self._clip_jointly(unscaled=unscaled)
+        elif self.scaler is not None and not unscaled and self.recipe.way("scaling") == "unscale-first":
+            for share in self.shares:
+                self.scaler.unscale_(share.optimizer)
+        rate = float(self.shares[0].optimizer.get_lr())
+        before = self._scaler_state_dict()
+        watch = bool(before) and (len(self.shares) > 1 or not before["use_dynamic_loss_scaling"])
+        edge = bool(before) and before["incr_count"] + 1 >= before["incr_every_n_steps"]
+        marks = [mark_of(share, self.network.named) for share in self.shares] if watch or edge else []
+        ended = [ways.step(self.recipe, share.optimizer, self.scaler, self._loss) for share in self.shares]
+        if self.scaler is not None and not all(ended):
+            self.scaler.update()
+        after = self._scaler_state_dict()
+        skipped = skipped_by_counters(before, after) if before and not watch else None
+        applied = [not skipped] * len(self.shares)
+        if before and skipped is None:
+            applied = [
+                has_moved(mark, mark_of(share, self.network.named)) or not optimizers.overflowed(share)
+                for mark, share in zip(marks, self.shares, strict=True)
+            ]
+        for share, was_applied in zip(self.shares, applied, strict=True):
+            if share.scheduler is not None and was_applied:
+                share.scheduler.step()
+        self._empty()
+        return reported(before, after, rate, skipped=not any(applied))
+
+    def _empty(self) -> None:
+        optimizers = (share.optimizer for share in self.shares)
+        ways.drop_gradients(self.recipe.way("zero-grad"), optimizers, self.network)
+
+    def _abandoned(self) -> UpdateAfterLosses:
+        """Ends an update whose gradients were unscaled without a step: `update` readies the scaler for the next one."""
+        rate, before = float(self.shares[0].optimizer.get_lr()), self._scaler_state_dict()
+        self.scaler.update()  # type: ignore[union-attr]
+        return reported(before, self._scaler_state_dict(), rate, skipped=True)
+
+    def _scaler_state_dict(self) -> dict[str, Any]:
+        return {} if self.scaler is None else self.scaler.state_dict()
+
+    def gradients(self, window: Window) -> dict[str, Array]:
+        return self._gradients(window, sum(batch.items for batch in window))
+
+    def _gradients(self, window: Window, items: int) -> dict[str, Array]:
+        former = {name: kept_gradient(parameter) for name, parameter in self.network.named.items()}
+        self._drop_gradients()
+        with self._running():
+            scaler = None
+            if self.scaler is not None and self.recipe.scaling is not None:
+                scaler = build_scaler(self.recipe.scaling)
+                scaler.load_state_dict(self.scaler.state_dict())
+            self._passes(window, items, scaler)
+            if scaler is not None:
+                for share in self.shares:
+                    scaler.unscale_(share.optimizer)
+            found = self.accumulator()
+        for name, parameter in self.network.named.items():
+            put_gradient(parameter, former[name])
+        return found
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        state = self._scaler_state_dict()
+        with watched(self.network.layers_by_path) as watch:
+            parameters = self.gradients((batch,))
+        return watch.trace(self.model, parameters, scale=float(state["scale"][0]) if state else 1.0)
+
+    def _drop_gradients(self) -> None:
+        for share in self.shares:
+            share.optimizer.clear_grad(set_to_zero=False)
+
+    def feed(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        poison: Gradients | None = None,
+        abandon: bool = False,
+    ) -> Update:
+        if self.scaler is None and (unscale_calls or poison or abandon):
+            raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_SCALER)
+        named = self.network.named
+        with self._running():
+            try:
+                for place, gradients in enumerate(window, 1):
+                    with self._micro_batch(last=place == len(window)):
+                        self._feed_backward(gradients, len(window))
+                calls = max(unscale_calls or 0, 1 if poison or abandon else 0)
+                if calls:
+                    self._check_kernel()
+                for _ in range(calls):
+                    for share in self.shares:
+                        self.scaler.unscale_(share.optimizer)  # type: ignore[union-attr]
+                for name, value in (poison or {}).items():
+                    if value is not None:
+                        extra = to_tensor(stored(value), named[name])
+                        named[name].grad = extra if named[name].grad is None else named[name].grad + extra
+                update = self._abandoned() if abandon else self._step(unscaled=bool(calls))
+            finally:
+                self._drop_gradients()
+        return Update(math.nan, (), *update)
+
+    def _feed_backward(self, gradients: Gradients, count: int) -> None:
+        own = self.network.named
+        given = {n: to_tensor(stored(value), own[n]) for n, value in gradients.items() if value is not None}
+        if given:
+            self._back([self._scaled(self._fed(given) / count, self.scaler)])
+
+    def _fed(self, given: Mapping[str, Any]) -> Any:
+        """Σ p·g over the given gradients, whose own is g."""
+        with self._precision():
+            return add([(self.network.named[name] * gradient).sum() for name, gradient in given.items()])
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        self.network.eval()
+        try:
+            with self._running(), paddle.no_grad(), self._precision():
+                names = tuple(head.name for head in self.model.heads.heads)
+                outputs = self.network(paddle.to_tensor(inputs), names)
+                return {name: to_numpy(value) for name, value in outputs.items()}
+        finally:
+            self.network.train()
+
+    def use_scaler(self) -> None:
+        """Scales a loss that nothing is done with."""
+        if self.scaler is not None:
+            with self._running(), self._precision():
+                self.scaler.scale(paddle.ones([1]))
+
+    def save(self, path: Path) -> None:
+        checkpoint.save(self, path)
+
+    def restore(self, path: Path) -> None:
+        checkpoint.restore(self, path)
+
+    def restore_in(self, path: Path, order: LoadOrder) -> None:
+        checkpoint.restore_in(self, path, order)
+
+    def take(self, other: Trainer) -> None:
+        checkpoint.take(self, of_same_class(self, other))
+
+    def saved_bytes(self, batch: Batch) -> int:
+        state, buffers = self.stream.state, self.buffers()
+        calls = self.segment_calls()
+        try:
+            with self._running():
+                tensors = self._batch(batch)
+                return saved_bytes.bytes_held(lambda: add(self._losses(tensors)))
+        finally:
+            self.stream.state = state
+            for segment, count in zip(self.network.segments, calls, strict=True):
+                segment.calls = count
+            for name, value in buffers.items():
+                self.network.statistics[name].set_value(value)
+
+    def peak_bytes(self) -> int:
+        if (peak := saved_bytes.peak_bytes()) is None:
+            raise self.refusal(Capability.PEAK_BYTES)
+        return peak

@@ -1,0 +1,154 @@
+"""The process of a rank: `python -m frameworks.ranks.worker_main COMMANDS LIFELINE`, two inherited file descriptors.
+
+It executes commands until the parent ends it, dies, or closes the lifeline, whose other end only the parent has. It
+exits without cleanup, since destructors may wait for dead ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from multiprocessing.connection import Connection
+from threading import Thread
+from typing import Any, NoReturn
+
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks import calls
+from frameworks.base import Arguments
+from frameworks.contract import Stop
+from frameworks.ranks.messages import Answer, Command, Opening, packed
+from frameworks.ranks.protocol import Member
+
+
+class Servant:
+    """The commands of a rank: its public methods."""
+
+    def __init__(self) -> None:
+        self.opening: Opening
+        self.kind: Callable[..., Member]
+        self.member: Member
+        self.runs: dict[int, Any] = {}
+
+    def load(self, opening: Opening) -> None:
+        """Imports the member's module, which may take one rank much longer than another."""
+        self.opening = opening
+        sys.path.extend(path for path in opening.search if path not in sys.path)
+        module, _, name = opening.kind.partition(":")
+        calls.start()
+        self.kind = getattr(import_module(module), name)
+
+    def join(self) -> None:
+        """Creates the member, which connects to the others."""
+        own = self.opening
+        self.member = self.kind(own.rank, own.count, own.folder, own.device, own.mode)
+
+    def make(self, run: int, model: Model, recipe: Recipe, weights: Any) -> None:
+        """Makes the run's trainer."""
+        self.runs[run] = self.member.trainer(model, recipe, weights)
+
+    def ask(self, run: int, verb: str, given: tuple[Arguments, ...], stop: Stop | None = None) -> tuple[Any, ...]:
+        """Calls a method of the run's trainer and returns one result for each rank of this process. With `stop` this
+        process fails in that way; the results are None if it skips the call.
+        """
+        match stop:
+            case "exits":
+                os._exit(0)
+            case "raises":
+                raise RuntimeError("this rank raises on request")
+            case "one call fewer":
+                return (None,) * len(given)
+        trainer = self.runs[run]
+        several = getattr(trainer, "ask", None)
+        if several is not None:
+            return _counted(tuple(several(verb, given)), len(given), verb)
+        if len(given) != 1:
+            raise TypeError(f"{type(trainer).__name__} needs ask(verb, given): its process has {len(given)} ranks")
+        return (getattr(trainer, verb)(*given[0].arguments, **given[0].named),)
+
+    def held(self) -> tuple[Any, ...]:
+        """The numbers of the runs, for each rank of this process."""
+        return (tuple(self.runs),) * self.opening.ranks
+
+    def barrier(self) -> None:
+        """Waits for the other ranks."""
+        self.member.barrier()
+
+    def close(self) -> NoReturn:
+        """Ends the process."""
+        os._exit(0)
+
+
+def _counted(answers: tuple[Any, ...], count: int, verb: str) -> tuple[Any, ...]:
+    if len(answers) != count:
+        raise TypeError(f"{verb}: got {len(answers)} results, want one for each of {count} ranks")
+    return answers
+
+
+def answered(servant: Servant, command: Command) -> Answer:
+    """Executes a command."""
+    for run in command.dropped:
+        servant.runs.pop(run, None)
+    try:
+        method, arguments = pickle.loads(command.call)
+        returned = getattr(servant, method)(*arguments)
+        return Answer(command.number, False, _pickled(returned))
+    except Exception as error:
+        return Answer(command.number, True, packed(error, traceback.format_exc()))
+
+
+def _pickled(returned: Any) -> bytes:
+    try:
+        return pickle.dumps(returned)
+    except Exception as error:
+        raise RuntimeError(f"the result cannot be pickled: {type(error).__name__}: {error}") from None
+
+
+def serve(connection: Connection) -> NoReturn:
+    """Executes commands until the parent is gone."""
+    servant = Servant()
+    try:
+        while True:
+            command: Command = pickle.loads(connection.recv_bytes())
+            connection.send_bytes(pickle.dumps(answered(servant, command)))
+    except (EOFError, OSError):
+        vanish()
+    except SystemExit as leaving:
+        if isinstance(leaving.code, str):
+            print(leaving.code, file=sys.stderr)
+        os._exit(leaving.code & 0xFF if isinstance(leaving.code, int) else int(leaving.code is not None))
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def vanish() -> NoReturn:
+    """Ends this process and its descendants."""
+    if os.getpgrp() == os.getpid():
+        with suppress(OSError):
+            os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+def _follow(lifeline: int) -> NoReturn:
+    with suppress(OSError):
+        os.read(lifeline, 1)
+    vanish()
+
+
+def main(commands: int, lifeline: int) -> NoReturn:
+    """Serves over the inherited descriptors, which child processes do not inherit."""
+    for descriptor in (commands, lifeline):
+        os.set_inheritable(descriptor, False)
+    Thread(target=_follow, args=(lifeline,), daemon=True).start()
+    serve(Connection(commands))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

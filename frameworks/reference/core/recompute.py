@@ -1,0 +1,49 @@
+"""Recomputation of Σ tanh(x·w) by the reference's own tape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fixtures.arrays import Array
+from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
+from frameworks.contract import RecomputeCase, RecomputeResult
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.operations import tanh_of_product
+from frameworks.reference.core.tape import recomputed, taped
+
+Pair = tuple[Any, Any]
+
+
+def run(ops: Operations, case: RecomputeCase, x: Array, w: Array) -> RecomputeResult:
+    """Σ tanh(x·w) and its gradients, recomputed as `case` says; x (n, m) and w (m, k) float32.
+
+    Raises:
+        ValueError: no such case.
+        RuntimeError: "weights-changed" is detected; "raises" raises.
+    """
+    rerun = FailingRerun()
+
+    def value(x: Any, w: Any) -> Any:
+        return tanh_of_product(ops, x, w)
+
+    def failing(x: Any, w: Any) -> Any:
+        rerun.begin()
+        return value(x, w)
+
+    def call(pair: Pair) -> Any:
+        return recomputed_call(case, recomputed, value, failing, *pair)
+
+    carriers = x.astype(np.float64), w.astype(np.float64)
+    if case == NO_GRAD_INPUT:
+        (total,), (pull,) = taped(lambda weight: [call((carriers[0], weight))], carriers[1])
+        gradients = (None, pull(np.ones(())))
+    else:
+        (total,), (pull,) = taped(lambda pair: [call(pair)], carriers)
+        if case == WEIGHTS_CHANGE:
+            np.multiply(carriers[1], FACTOR, out=carriers[1])
+        gradients = pull(np.ones(()))
+    stored = ops.rounding.dtype("float32")
+    gx, gw = (None if g is None else ops.rounding.round(g, "float32").astype(stored) for g in gradients)
+    return RecomputeResult(float(total), gx, gw)

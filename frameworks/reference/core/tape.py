@@ -1,0 +1,203 @@
+"""Taping a function, and recomputed calls, which run again in the backward pass.
+
+The tape is autograd's; what is added here is that several outputs share one tape, that each array of a container is
+an input of its own, that the trace stack is restored when the function raises, and recomputation.
+"""
+
+from __future__ import annotations
+
+import types
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from autograd.core import VJPNode, add_outgrads
+from autograd.extend import defvjp_argnums, primitive
+from autograd.tracer import isbox, new_box, trace_stack
+from autograd.util import toposort
+
+from fixtures.arrays import Array
+from frameworks.reference.core.scope import current, opened
+
+Pullback = Callable[[Array], Any]
+Replay = Callable[[], AbstractContextManager[Any]]
+
+
+def depth() -> int:
+    """How many traces are open."""
+    return int(trace_stack.top)
+
+
+def close_down_to(traces: int) -> None:
+    """Closes the traces beyond so many."""
+    trace_stack.top = traces
+
+
+def taped(
+    function: Callable[[Any], Sequence[Any]], x: Any, node: type[VJPNode] = VJPNode
+) -> tuple[list[Any], list[Pullback]]:
+    """The outputs of `function(x)` and for each its pullback to the gradient of x, an array, list, tuple or dict.
+
+    Args:
+        node: the type of the tape's nodes, each of which keeps what its derivative needs.
+    """
+    before = trace_stack.top
+    leaves: list[Any] = []
+    nest = flatten(x, leaves)
+    roots = [node.new_root() for _ in leaves]
+    try:
+        with trace_stack.new_trace() as trace:
+            boxes = [new_box(leaf, trace, root) for leaf, root in zip(leaves, roots, strict=True)]
+            outputs = list(function(fill(nest, boxes)))
+    finally:
+        trace_stack.top = before
+
+    def pullback(end: Any) -> Pullback:
+        def pull(gradient: Array) -> Any:
+            found = _gradients(gradient, end)
+            inputs = zip(roots, leaves, strict=True)
+            return fill(nest, [found[root] if root in found else np.zeros_like(leaf) for root, leaf in inputs])
+
+        return pull
+
+    values, pullbacks = [], []
+    for output in outputs:
+        mine = isbox(output) and output._trace == trace
+        values.append(output._value if mine else output)
+        pullbacks.append(pullback(output._node) if mine else _nothing)
+    return values, pullbacks
+
+
+def _gradients(gradient: Array, end: Any) -> dict[Any, Any]:
+    """The gradient with respect to every input that a node depends on, by the input's node."""
+    arrived = {end: (gradient, False)}
+    inputs = {}
+    for node in toposort(end):
+        here, _ = arrived.pop(node)
+        if not node.parents:
+            inputs[node] = here
+        for parent, part in zip(node.parents, node.vjp(here), strict=True):
+            arrived[parent] = add_outgrads(arrived.get(parent), part)
+    return inputs
+
+
+def _nothing(_: Array) -> None:
+    return None
+
+
+class _Leaf:
+    """The place of a floating array in a nest of containers."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+class _Kept:
+    """A container that holds no such array."""
+
+    def __init__(self, container: Any) -> None:
+        self.container = container
+
+
+def flatten(nest: Any, leaves: list[Any]) -> Any:
+    """`nest` with every floating array or box replaced by its place; the arrays are appended to `leaves`.
+
+    A container without any is left as it is, so that what a function writes into it arrives.
+    """
+    before = len(leaves)
+    if isinstance(nest, dict):
+        filled: Any = {key: flatten(value, leaves) for key, value in nest.items()}
+        return filled if len(leaves) > before else _Kept(nest)
+    if isinstance(nest, list | tuple):
+        filled = type(nest)(flatten(value, leaves) for value in nest)
+        return filled if len(leaves) > before else _Kept(nest)
+    if isbox(nest) or (isinstance(nest, np.ndarray) and nest.dtype.kind == "f"):
+        leaves.append(nest)
+        return _Leaf(len(leaves) - 1)
+    return nest
+
+
+def fill(nest: Any, leaves: Sequence[Any]) -> Any:
+    """The nest that `flatten` was given, with these in the places of its arrays."""
+    if isinstance(nest, dict):
+        return {key: fill(value, leaves) for key, value in nest.items()}
+    if isinstance(nest, list | tuple):
+        return type(nest)(fill(value, leaves) for value in nest)
+    if isinstance(nest, _Kept):
+        return nest.container
+    return leaves[nest.index] if isinstance(nest, _Leaf) else nest
+
+
+def _rebound(function: types.FunctionType, cells: Sequence[Any]) -> types.FunctionType:
+    """`function` with other values in its closure."""
+    closure = tuple(types.CellType(value) for value in cells)
+    code, names = function.__code__, function.__globals__
+    made = types.FunctionType(code, names, function.__name__, function.__defaults__, closure)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def recomputed(function: Callable[..., Any], *args: Any, replay: Replay | None = None, **kwargs: Any) -> Any:
+    """`function(*args, **kwargs)`, an array, of which nothing is kept but its arguments; backward runs it again.
+
+    Arrays take part wherever they are: positional, by keyword, in tuples, lists and dicts, or closed over. `replay`
+    makes the context of the second run; without it the precision scope of the first run is opened again.
+
+    Raises:
+        RuntimeError: in backward, if an argument was changed in place since the forward pass; in forward, if the
+            function reaches a traced value in a way that cannot be followed.
+    """
+    scope = current()
+    context = replay or (lambda: opened(scope))
+    closure = function.__closure__ if isinstance(function, types.FunctionType) else None
+    cells = [cell.cell_contents for cell in closure or ()]
+    leaves: list[Any] = []
+    nest = flatten((args, kwargs, cells), leaves)
+
+    def run(*values: Any) -> Any:
+        given, named, closed = fill(nest, values)
+        called = _rebound(function, closed) if isinstance(function, types.FunctionType) and cells else function
+        return called(*given, **named)
+
+    return _recomputed(run, context, *leaves)
+
+
+def _fingerprint(values: Sequence[Any]) -> list[int]:
+    return [zlib.crc32(np.ascontiguousarray(v).data) for v in values if isinstance(v, np.ndarray)]
+
+
+@primitive
+def _recomputed(run: Callable[..., Any], context: Replay, *values: Any) -> Any:
+    del context
+    result = run(*values)
+    if isbox(result) and not any(isbox(v) for v in values):
+        raise RuntimeError("a recomputed function uses a traced value that is neither an argument nor in its closure")
+    return result
+
+
+def _backward(argnums: tuple[int, ...], ans: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    del ans, kwargs
+    run, context, *values = args
+    seen = _fingerprint(values)
+    wanted = [i - 2 for i in argnums]
+
+    def again(chosen: Any) -> list[Any]:
+        filled = list(values)
+        for place, index in enumerate(wanted):
+            filled[index] = chosen[place]
+        return [run(*filled)]
+
+    def pullback(gradient: Array) -> Any:
+        if _fingerprint(values) != seen:
+            raise RuntimeError("an argument of a recomputed function was changed between forward and backward")
+        with context():
+            _, (pull,) = taped(again, tuple(values[i] for i in wanted))
+        gradients = pull(gradient)
+        return gradients if gradients is not None else tuple(np.zeros_like(values[i]) for i in wanted)
+
+    return pullback
+
+
+defvjp_argnums(_recomputed, _backward)

@@ -1,0 +1,1 @@
+"""Ranks of the reference: groups of workers, sharded state and checkpoints."""

@@ -1,0 +1,350 @@
+"""Several ranks simulated in one process: one trainer each, in lockstep, with one small method for each decision.
+
+A fault is a subclass of `ReferenceCompany` that overrides one of these:
+
+    start       starting_weights, stream_seed
+    reduction   reduce (over ranks), reduced_format, mean_over_ranks, received (what a rank then has)
+    decision    decide (from each rank's own finding), norm (from shards), lost (a rank that stops)
+    sharding    shard, gather, holds
+    state       broadcast_buffers, schedule_steps, reshaped
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fixtures.arrays import Array, wider
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Ranks, Recipe
+from frameworks.base import Arguments
+from frameworks.contract import Conventions, Gradients, Update
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.distributed.lost_ranks import LosesRanks
+from frameworks.reference.distributed.rank_trainer import COUNT, Kinds, RankTrainer, rank_of, saved_count
+from frameworks.reference.quantization.eight_bit_state import bytes_of, kept
+from frameworks.reference.training.decisions import Arrays, OpenWindow
+from frameworks.reference.training.trainer import ReferenceTrainer
+
+
+class ReferenceCompany(LosesRanks):
+    """Ranks in lockstep: all ranks complete each call before the next.
+
+    Args:
+        weights: what rank 0 starts from.
+        trainer_class: additional base class of each rank's trainer.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        recipe: Recipe,
+        conventions: Conventions,
+        ops: Operations,
+        weights: Mapping[str, Array],
+        trainer_class: type[ReferenceTrainer] = ReferenceTrainer,
+    ) -> None:
+        assert recipe.ranks is not None
+        self.model = model
+        self.recipe = recipe
+        self.ranks: Ranks = recipe.ranks
+        self.count = self.ranks.count
+        self.ops = ops
+        self.conventions = conventions
+        self.counted = [0] * self.count
+        self.windows: list[Arrays] = []
+        made = RankTrainer if issubclass(RankTrainer, trainer_class) else rank_of(trainer_class)
+        self.trainers = [
+            made(self, rank, recipe.but(seed=self.stream_seed(rank)), conventions, self.starting_weights(rank, weights))
+            for rank in range(self.count)
+        ]
+        self.first = self.trainers[0]
+
+    # decisions: start
+
+    def starting_weights(self, rank: int, given: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The weights that a rank starts from: rank 0's."""
+        return given
+
+    def stream_seed(self, rank: int) -> int:
+        """Seed of a rank's dropout: the recipe's, since users seed all ranks alike."""
+        return self.recipe.seed
+
+    # decisions: reduction
+
+    def reduce(self, name: str, parts: Sequence[Array]) -> Array:
+        """A parameter's gradients of all ranks added up, in rank order, in the format of the reduction."""
+        wanted = self.reduced_format(name)
+        total = self.ops.rounding.round(parts[0], wanted)
+        for part in parts[1:]:
+            total = self.ops.rounding.round(total + self.ops.rounding.round(part, wanted), wanted)
+        return total
+
+    def reduced_format(self, name: str) -> str:
+        """The format that a parameter's gradients are added up in over the ranks."""
+        if self.ranks.reduce != "float32":
+            return self.ranks.reduce
+        return wider(self.first.accumulator_format(name), "float32")
+
+    def reduced(self, gradients: Sequence[Arrays]) -> Arrays:
+        """The window's gradients of all ranks; a parameter that only some ranks used counts as zero on the others."""
+        gradients = self.brought(gradients)
+        used = [name for name in self.first.masters if any(name in own for own in gradients)]
+        for rank in range(self.count):
+            self.counted[rank] += len(used)
+        return {
+            name: self.reduce(name, [own.get(name, np.zeros_like(self.first.masters[name])) for own in gradients])
+            for name in used
+        }
+
+    def received(self, rank: int, reduced: Arrays) -> Arrays:
+        """The reduced gradients of a rank."""
+        return dict(reduced)
+
+    # decisions: the update
+
+    def decide(self, findings: Sequence[frozenset[int]]) -> frozenset[int]:
+        """The optimizers whose update is skipped on every rank: those whose gradients any rank finds not finite."""
+        return frozenset[int]().union(*findings)
+
+    def norm(self, rank: int, names: Sequence[str]) -> float:
+        """A rank's global norm, from the shards of these parameters' gradients on all ranks."""
+        whole = {name: self.gathered(name, [held[name] for held in self.windows]) for name in names}
+        return ReferenceTrainer.gradient_norm(self.first, whole)
+
+    def schedule_steps(self) -> int:
+        """How far an applied update moves the schedule."""
+        return 1
+
+    def broadcast_buffers(self) -> None:
+        """Synchronises running statistics before a forward pass: each rank takes rank 0's."""
+        for trainer in self.trainers[1:]:
+            trainer.statistics = {name: value.copy() for name, value in self.first.statistics.items()}
+
+    # decisions: sharding
+
+    def shard(self, value: Array, rank: int) -> Array:
+        """The rows that a rank holds of an array: blocks of ceil(rows / shards), the last ones shorter or empty."""
+        shards = self.ranks.shards
+        rows = np.atleast_1d(value)
+        length = -(-len(rows) // shards)
+        place = rank % shards
+        return rows[place * length : (place + 1) * length]
+
+    def gather(self, shards: Sequence[Array], like: Array) -> Array:
+        """The whole array of the shards of one replica, in rank order."""
+        return np.concatenate([np.atleast_1d(part) for part in shards]).reshape(like.shape)
+
+    def gathered(self, name: str, copies: Sequence[Array]) -> Array:
+        """The whole array of a parameter's shape, each row from the rank of the first replica that holds it."""
+        if self.ranks.shards == 1:
+            return copies[0]
+        parts = [self.shard(copies[rank], rank) for rank in range(self.ranks.shards)]
+        return self.gather(parts, self.first.masters[name])
+
+    def sharded(self, kind: str) -> bool:
+        """Whether the level shards what is held of this kind: "parameter", "gradient" or "optimizer"."""
+        return kind in self.ranks.sharded
+
+    def holds(self, rank: int) -> Kinds:
+        """Bytes that a rank holds by kind."""
+        run = self.trainers[rank]
+
+        def size(kind: str, arrays: Mapping[str, Array], formats: Mapping[str, str]) -> int:
+            return bytes_of({n: self.shard(a, rank) if self.sharded(kind) else a for n, a in arrays.items()}, formats)
+
+        formats = {name: run.accumulator_format(name) for name in run.masters}
+        masters = {n: a for n, a in run.masters.items() if run.formats[n] != run.master_formats[n]}
+        moments = sum(size("optimizer", part, run.master_formats) for part in kept(run.slots))
+        return {
+            "parameter": size("parameter", run.values, run.formats),
+            "gradient": size("gradient", run.masters, formats),
+            "optimizer": moments + size("optimizer", masters, run.master_formats),
+            "buffer": 4 * sum(value.size for value in run.statistics.values()),
+        }
+
+    # verbs
+
+    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+        self.meet()
+        return tuple(
+            getattr(trainer, verb)(*own.arguments, **own.named)
+            for trainer, own in zip(self.trainers, given, strict=True)
+        )
+
+    def update(self, windows: Sequence[Window]) -> tuple[Update, ...]:
+        items = sum(batch.items for window in windows for batch in window)
+        for batches in zip(*windows, strict=True):
+            self._backward(batches, items)
+        return self.apply()
+
+    def accumulate(self, batches: Sequence[Batch], items: int) -> tuple[float, ...]:
+        return self._backward(batches, items)
+
+    def _backward(self, batches: Sequence[Batch], items: int) -> tuple[float, ...]:
+        """Every rank's pass over its part of a micro-batch; where micro-batches are judged alone, over all ranks."""
+        self.broadcast_buffers()
+        if not self.alone:
+            return tuple(t.accumulate(batch, items) for t, batch in zip(self.trainers, batches, strict=True))
+        passes = [t.passed(batch, items) for t, batch in zip(self.trainers, batches, strict=True)]
+        reduced = self.reduced([gradients for _, gradients in passes])
+        for trainer, batch, (total, _) in zip(self.trainers, batches, passes, strict=True):
+            trainer.window_takes(self.received(trainer.rank, reduced), items, (total, batch.items))
+        return tuple(
+            t.reported_loss(total, batch.items)
+            for t, batch, (total, _) in zip(self.trainers, batches, passes, strict=True)
+        )
+
+    @property
+    def alone(self) -> bool:
+        """Whether a micro-batch is judged alone, so that its gradients are reduced at once."""
+        drops = self.conventions.nonfinite_micro_batch == "drop-micro-batch"
+        return self.conventions.scaler.counts == "micro-batches" or drops
+
+    def gradients(self, windows: Sequence[Window]) -> tuple[Arrays, ...]:
+        items = sum(batch.items for window in windows for batch in window)
+        kept = [(trainer.window, trainer.scaler) for trainer in self.trainers]
+        counted = list(self.counted)
+        for trainer in self.trainers:
+            trainer.window = OpenWindow()
+        try:
+            for batches in zip(*windows, strict=True):
+                self._backward(batches, items)
+            self._reduce()
+            return tuple(trainer.unscaled_gradients() for trainer in self.trainers)
+        finally:
+            self.counted = counted
+            for trainer, (window, scaler) in zip(self.trainers, kept, strict=True):
+                trainer.window, trainer.scaler = window, scaler
+
+    def feed(
+        self,
+        windows: Sequence[Sequence[Gradients]],
+        *,
+        unscale_calls: int | None = None,
+        poison: Sequence[Gradients | None] | None = None,
+        abandon: bool = False,
+    ) -> tuple[Update, ...]:
+        length = len(windows[0])
+        for fed in zip(*windows, strict=True):
+            scaled = [t.fed(own, length * self.count) for t, own in zip(self.trainers, fed, strict=True)]
+            if self.alone:
+                reduced = self.reduced(scaled)
+                scaled = [self.received(rank, reduced) for rank in range(self.count)]
+            for trainer, gradients in zip(self.trainers, scaled, strict=True):
+                trainer.window_takes(gradients, length)
+        self._reduce()
+        given = list(poison or [None] * self.count)
+        for trainer in self.trainers:
+            calls = 1 if (poison is not None or abandon) and unscale_calls is None else unscale_calls or 0
+            trainer.unscale_by_hand(calls)
+            self._poison(trainer, given[trainer.rank] or {})
+        return self.abandon() if abandon else self._apply()
+
+    def _poison(self, trainer: RankTrainer, poison: Gradients) -> None:
+        """Adds to what a rank holds of the reduced gradients."""
+        for name, value in poison.items():
+            if value is None:
+                continue
+            whole = np.zeros_like(self.first.masters[name])
+            rows = np.atleast_1d(whole)
+            given = np.atleast_1d(np.asarray(value, np.float64))
+            held = self.shard(np.arange(len(rows)), trainer.rank) if self.sharded("gradient") else np.arange(len(rows))
+            rows[held] = given[held]
+            trainer.accumulate_gradient(name, rows.reshape(whole.shape))
+
+    def abandon(self) -> tuple[Update, ...]:
+        """Ends a window without a step on every rank, by one decision."""
+        self._agree()
+        try:
+            return tuple(trainer.abandon() for trainer in self.trainers)
+        finally:
+            self._part()
+
+    def apply(self) -> tuple[Update, ...]:
+        if not self.first.window.micro_batches:
+            raise RuntimeError("the window is empty: accumulate a micro-batch first")
+        if self.first.window_ended():
+            self._reduce()
+        return self._apply()
+
+    def _reduce(self) -> None:
+        """Reduces the gradients of all ranks' windows."""
+        if self.alone:
+            return
+        reduced = self.reduced([trainer.window.gradients for trainer in self.trainers])
+        for trainer in self.trainers:
+            trainer.window.gradients = self.received(trainer.rank, reduced)
+
+    def _agree(self) -> None:
+        with np.errstate(all="ignore"):
+            for trainer in self.trainers:
+                if not trainer.window.unscaled:
+                    trainer.unscale_gradients()
+            agreed = self.decide([trainer.own_finding() for trainer in self.trainers])
+        self.windows = [dict(trainer.window.gradients) for trainer in self.trainers]
+        for trainer in self.trainers:
+            trainer.agreed = agreed
+            if trainer.window.latched is not None:
+                trainer.window.latched = agreed
+
+    def _part(self) -> None:
+        for trainer in self.trainers:
+            trainer.agreed = None
+
+    def _apply(self) -> tuple[Update, ...]:
+        if not self.first.window_ended():
+            return tuple(trainer.apply() for trainer in self.trainers)
+        self._agree()
+        steps = self.first.steps
+        try:
+            updates = [trainer.apply() for trainer in self.trainers]
+        finally:
+            self._part()
+        if self.first.steps > steps:
+            self._gather_state()
+        return tuple(updates)
+
+    def _gather_state(self) -> None:
+        """Gathers the updated weights from all shards on every rank."""
+        runs = self.trainers
+        groups: list[list[MutableMapping[str, Array]]] = [[t.masters for t in runs], [t.averages for t in runs]]
+        groups += [[t.slots[slot] for t in runs] for slot in self.first.slots]
+        for copies in groups if self.ranks.level != "replicated" else []:
+            for name in copies[0]:
+                whole = self.gathered(name, [own[name] for own in copies])
+                for own in copies:
+                    own[name] = whole.copy()
+        for trainer in self.trainers:
+            trainer.sync_masters()
+
+    # save and restore
+
+    def save(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        for trainer in self.trainers:
+            trainer.save(path / f"rank-{trainer.rank}")
+        (path / COUNT).write_text(json.dumps({"ranks": self.count}), encoding="utf-8")
+
+    def restore(self, path: Path) -> None:
+        saved = saved_count(path / COUNT)
+        own = [trainer.save_state() for trainer in self.trainers]
+        try:
+            for rank in range(saved):
+                self.trainers[rank % self.count].restore(path / f"rank-{rank}")
+            for trainer in self.trainers:
+                trainer.restore(path / f"rank-{self.reshaped(trainer.rank, saved)}")
+            if saved != self.count and self.first.window.micro_batches:
+                raise ValueError(f"{path}: saved inside a window by {saved} ranks, and these are {self.count}")
+        except Exception:
+            for trainer, state in zip(self.trainers, own, strict=True):
+                trainer.load_state(state)
+            raise
+
+    def reshaped(self, rank: int, saved: int) -> int:
+        """The saved rank from which a rank continues."""
+        return rank % saved

@@ -1,0 +1,1 @@
+"""Formats, quantizers and quantized models of the reference."""

@@ -1,0 +1,137 @@
+"""Float8 training: dense layers with delayed scaling; one small method for each decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from autograd.extend import defvjp, primitive
+
+from fixtures.arrays import Array
+from fixtures.model import Model, dense_weights
+from frameworks.contract import Float8Rule, Operand, Remembered
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.tensor import Tensor, plain
+from frameworks.reference.quantization.delayed_scaling import OPERANDS, DelayedScaling, untouched
+
+RULE = Float8Rule(DelayedScaling.rule, skipped="stays")
+
+Memory = MutableMapping[str, Array]
+"""Scale and amax history of each operand, "PATH.OPERAND.scale" and "PATH.OPERAND.maxima"."""
+
+Seen = MutableMapping[str, float]
+"""The amax of each operand, "PATH.OPERAND"."""
+
+
+class Float8Layers:
+    """Dense layers whose operands are quantized and dequantized with delayed scales."""
+
+    rule = RULE
+    scaling_class: type[DelayedScaling] = DelayedScaling
+
+    def __init__(self, ops: Operations, history: int) -> None:
+        self.ops = ops
+        self.history = history
+
+    def unseen(self, model: Model) -> dict[str, Array]:
+        """The initial amax histories and scales."""
+        return {
+            f"{path}.{operand}.{part}": np.asarray(value, np.float64)
+            for path in self.paths(model)
+            for operand, remembered in untouched(self.history).items()
+            for part, value in vars(remembered).items()
+        }
+
+    def paths(self, model: Model) -> list[str]:
+        """The layers that multiply in 8 bits."""
+        weights = (n for n in dense_weights(model) if model.parameter_format(n) != "float64")
+        return [name.removesuffix(".weight") for name in weights]
+
+    def dense(
+        self, path: str, x: Tensor, weight: Tensor, bias: Tensor | None, memory: Mapping[str, Array], seen: Seen | None
+    ) -> Tensor:
+        """The output of the layer at `path` for x; records the amax if there is a place for it."""
+        if f"{path}.input.scale" not in memory:
+            return self.ops.linear(x, weight, bias)
+        scaling = self.scaling(path, memory)
+        given = self.cast(path, "input", x, scaling, seen)
+        result = self.ops.linear(given, self.cast(path, "kernel", weight, scaling, seen), None)
+        back = self.gradient_cast(path, scaling, seen)
+        result = replace(result, value=with_gradient(result.value, back))
+        return result if bias is None else self.ops.apply("linear", lambda y, b, _: y + b, result, bias)
+
+    def cast(self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, seen: Seen | None) -> Tensor:
+        """Dequantized inputs or kernel; the gradient passes straight through."""
+        scale = scaling.next_scale(operand)
+        self.note(path, operand, x.plain(), scaling, seen)
+        return replace(x, value=_cast(x.value, lambda values: scaling.cast(values, operand, scale)))
+
+    def gradient_cast(self, path: str, scaling: DelayedScaling, seen: Seen | None) -> Callable[[Array], Array]:
+        """What is done to the gradient of the product."""
+        scale = scaling.next_scale("gradient")
+
+        def back(gradient: Array) -> Array:
+            self.note(path, "gradient", gradient, scaling, seen)
+            return scaling.cast(gradient, "gradient", scale)
+
+        return back
+
+    def note(self, path: str, operand: Operand, values: Array, scaling: DelayedScaling, seen: Seen | None) -> None:
+        """Records the amax; a recomputed segment gives the same one."""
+        if seen is not None and values.size:
+            name = f"{path}.{operand}"
+            seen[name] = self.larger(seen.get(name, 0.0), scaling.largest(values))
+
+    def larger(self, known: float, newest: float) -> float:
+        """The magnitude of a window so far."""
+        return float(np.maximum(known, newest))
+
+    def scaling(self, path: str, memory: Mapping[str, Array]) -> DelayedScaling:
+        """The scales of the layer at `path`."""
+        return self.scaling_class({operand: _remembered(f"{path}.{operand}", memory) for operand in OPERANDS})
+
+    def move(self, memory: Memory, seen: Mapping[str, float]) -> None:
+        """Records the amax of a window; operands that were not used keep their state."""
+        paths = dict.fromkeys(name.rpartition(".")[0] for name in seen)
+        for path in paths:
+            scaling = self.scaling(path, memory)
+            scales = {operand: scaling.next_scale(operand) for operand in OPERANDS}
+            scaling.move(scales, {o: [seen[f"{path}.{o}"]] for o in OPERANDS if f"{path}.{o}" in seen})
+            for operand, remembered in scaling.remembered().items():
+                memory[f"{path}.{operand}.scale"] = np.asarray(np.float32(remembered.scale), np.float64)
+                memory[f"{path}.{operand}.maxima"] = remembered.maxima.astype(np.float64)
+
+    def remembered(self, memory: Mapping[str, Array]) -> dict[str, dict[Operand, Remembered]]:
+        """The delayed-scaling state, by the names of weights."""
+        paths = [name.removesuffix(".input.scale") for name in memory if name.endswith(".input.scale")]
+        return {f"{path}.weight": self.scaling(path, memory).remembered() for path in paths}
+
+
+def _remembered(name: str, memory: Mapping[str, Array]) -> Remembered:
+    return Remembered(float(memory[f"{name}.scale"]), memory[f"{name}.maxima"].astype(np.float32))
+
+
+@primitive
+def _cast(x: Array, casting: Callable[[Array], Array]) -> Array:
+    return casting(plain(x))
+
+
+@primitive
+def with_gradient(x: Array, casting: Callable[[Array], Array]) -> Array:
+    """x, whose gradient is cast."""
+    del casting
+    return x
+
+
+def _as_it_is(_ans: Any, _x: Any, _casting: Any) -> Callable[[Array], Array]:
+    return lambda gradient: gradient
+
+
+def _as_cast(_ans: Any, _x: Any, casting: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    return casting
+
+
+defvjp(_cast, _as_it_is, None)
+defvjp(with_gradient, _as_cast, None)

@@ -1,0 +1,147 @@
+"""The reference's operations with examples, and what techniques make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from fixtures.arrays import Array
+from frameworks.base.shipped import FACTOR, BaseShipped, incoming, inputs
+from frameworks.contract import Values
+from frameworks.reference.core import scope
+from frameworks.reference.core.arithmetic import UNARY, Operations
+from frameworks.reference.core.tape import recomputed, taped
+from frameworks.reference.core.tensor import Tensor
+
+Call = Callable[..., Tensor]
+_EPSILON = 1e-5
+
+
+class ReferenceShipped(BaseShipped):
+    """Products, activations, reductions, a norm layer and dropout, a method each decision."""
+
+    def __init__(self, operations: Operations) -> None:
+        super().__init__()
+        self.operations = operations
+        self.draws = 0
+        self.examples: Mapping[str, tuple[str, Call]] = {
+            "matmul": ("product", operations.matmul),
+            "linear": ("product-vector", operations.linear),
+            "multiply": ("pair", partial(operations.apply, "multiply", lambda a, b, _: a * b)),
+            "sum": ("tensor", partial(operations.apply, "sum", lambda a, _: anp.sum(a))),
+            "layer_norm": ("tensor-scaled", partial(self._norm, operations)),
+            "dropout": ("tensor", self._dropout),
+            **{kind: ("tensor", partial(operations.activation, kind)) for kind in UNARY},
+        }
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.examples)
+
+    def techniques(self) -> tuple[str, ...]:
+        return ("without-gradient", "one-input", "used-twice", "scaled", "recomputed", "scope-off")
+
+    def at(self, name: str, *points: Array) -> tuple[Array, ...]:
+        kind, call = self.examples[name]
+        if kind != {1: "tensor", 2: "pair"}[len(points)] or (len(points) == 1 and name not in UNARY):
+            raise TypeError(f"{name} is no function of {len(points)} arrays")
+        dtype = points[0].dtype
+
+        def function(values: Any) -> Any:
+            return [call(*(Tensor(value, dtype.name) for value in values)).value]
+
+        (value,), (pull,) = taped(function, tuple(each.astype(np.float64) for each in points))
+        return value.astype(dtype), *(each.astype(dtype) for each in pull(np.ones(points[0].shape)))
+
+    @staticmethod
+    def _norm(operations: Operations, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        return operations.layer_norm(x, scale, shift, _EPSILON)
+
+    def _dropout(self, x: Tensor) -> Tensor:
+        self.draws += 1
+        return self.operations.dropout(x, np.random.default_rng(self.draws).random(x.shape) >= 0.5, 0.5)
+
+    def computed(self, name: str, technique: str) -> Values:
+        kind, call = self.examples[name]
+        leaves = [each.astype(np.float64) for each in inputs(kind)]
+        self.draws = 0
+
+        def function(*values: Any) -> Any:
+            return call(*(Tensor(value, "float32") for value in values)).value
+
+        if technique == "without-gradient":
+            return {"value/0": function(*leaves)}
+        if technique == "scope-off":
+            with scope.opened(scope.Scope()):
+                return self.differentiated(function, leaves, technique)
+        if technique == "one-input":
+            return self.of_each(function, leaves)
+        if technique == "recomputed":
+            return self.differentiated(partial(recomputed, function, replay=self.replayed), leaves, technique)
+        return self.differentiated(function, leaves, technique)
+
+    def differentiated(self, function: Callable[..., Any], leaves: Sequence[Array], technique: str) -> Values:
+        """The output and the gradient of each leaf."""
+        (output,), (pull,) = taped(lambda values: [function(*values)], tuple(leaves))
+        factor = FACTOR if technique == "scaled" else 1.0
+        given = incoming(np.shape(output)).astype(np.float64) * factor
+        if technique == "used-twice":
+            pull(given)
+        return {"value/0": output} | {f"gradient/{place}": each / factor for place, each in enumerate(pull(given))}
+
+    def of_each(self, function: Callable[..., Any], leaves: Sequence[Array]) -> Values:
+        """The gradient of each leaf while the others have none."""
+        found: dict[str, Array | None] = {}
+        for place, leaf in enumerate(leaves):
+            self.draws = 0
+            alone = partial(_at, function, leaves, place)
+            found[f"gradient/{place}"] = self.differentiated(alone, [leaf], "")["gradient/0"]
+        return found
+
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        """The second run of a recomputed operation, which draws what the first one drew."""
+        later, self.draws = self.draws, 0
+        try:
+            yield
+        finally:
+            self.draws = later
+
+
+class ReferenceFunctions(ReferenceShipped):
+    """Functions with a branch, a loop and rows that are written one by one, recomputed."""
+
+    steps = 3
+    """Steps of the loop."""
+
+    def __init__(self, operations: Operations) -> None:
+        super().__init__(operations)
+        self.examples = {
+            "branch": ("tensor", self._branch),
+            "loop": ("matrix", self._loop),
+            "collected": ("tensor", partial(operations.apply, "sum", _by_rows)),
+        }
+
+    def techniques(self) -> tuple[str, ...]:
+        return ("recomputed",)
+
+    def _branch(self, x: Tensor) -> Tensor:
+        return self.operations.activation("tanh" if anp.sum(x.value) > 0.0 else "relu", x)
+
+    def _loop(self, x: Tensor) -> Tensor:
+        y = x
+        for _ in range(self.steps):
+            y = self.operations.activation("tanh", self.operations.matmul(y, x))
+        return y
+
+
+def _by_rows(x: Any, _: Any) -> Any:
+    return anp.stack([row * float(place) for place, row in enumerate(x, 1)])
+
+
+def _at(function: Callable[..., Any], leaves: Sequence[Array], place: int, value: Any) -> Any:
+    return function(*leaves[:place], value, *leaves[place + 1 :])

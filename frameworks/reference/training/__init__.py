@@ -1,0 +1,1 @@
+"""Training runs of the reference: updates, loss scaling, checkpoints and ways."""

@@ -1,0 +1,255 @@
+"""The forward half of a training run: segments, dropout's stream, batch norm's buffers and recomputation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.layers import Again, BatchNorm, Layer, LayerNorm
+from fixtures.model import Batch, Model
+from fixtures.recipe import Aware, Float8, Precision, Recipe
+from frameworks.base import inner_bounds, segment_bounds
+from frameworks.contract import Conventions
+from frameworks.reference.core import scope
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.network import Pass, loss_sums
+from frameworks.reference.core.saved_bytes import SavedForBackward
+from frameworks.reference.core.tape import recomputed
+from frameworks.reference.core.tensor import Tensor, tensor
+from frameworks.reference.core.trace import TracedTensors
+from frameworks.reference.quantization.float8_training import Float8Layers
+from frameworks.reference.quantization.qat import AwareLayers
+
+Layers = tuple[tuple[str, Layer], ...]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """State at the start of a segment: number of draws of the random stream, and the precision."""
+
+    draws: int
+    scope: scope.Scope
+
+
+class Forward:
+    """Runs the model's layers. Values are float64 carriers; `formats` names the format of every parameter."""
+
+    aware_class: type[AwareLayers] = AwareLayers
+    float8_class: type[Float8Layers] = Float8Layers
+
+    def __init__(self, model: Model, recipe: Recipe, conventions: Conventions, ops: Operations) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.conventions = conventions
+        self.ops = ops
+        self.rounding = ops.rounding
+        names = model.parameter_shapes()
+        self.formats = {name: stored_format(model, recipe.precision, name, conventions) for name in names}
+        self.scope = scope.Scope(recipe.precision)
+        self.draws = 0
+        self.statistics = {name: value.astype(np.float64) for name, value in model.buffers().items()}
+        asked = recipe.quantization
+        self.aware = self.aware_class(ops) if isinstance(asked, Aware) else None
+        self.float8 = self.float8_class(ops, asked.history) if isinstance(asked, Float8) else None
+        if self.aware is not None:
+            self.statistics |= self.aware.unseen(model)
+        if self.float8 is not None:
+            self.statistics |= self.float8.unseen(model)
+        self.seen: dict[str, float] = {}
+        self.segments = _segments(model, recipe)
+        self.calls = [0] * len(self.segments)
+        self._replaying = 0
+        self.shown: TracedTensors | None = None
+
+    def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
+        """Which values dropout keeps: the next draw of a stream that the seed and the number of draws determine."""
+        stream = np.random.Generator(np.random.Philox(key=np.array([self.recipe.seed, self.draws], np.uint64)))
+        self.draws += 1
+        return stream.random(shape, np.float32) >= rate
+
+    def running_statistics(self, path: str) -> tuple[Array, Array]:
+        """Running mean and variance of the batch norm at `path`."""
+        return self.statistics[f"{path}.mean"], self.statistics[f"{path}.variance"]
+
+    def update_running_statistics(self, path: str, mean: Array, variance: Array, count: int, momentum: float) -> None:
+        """Moves the running statistics towards a batch's, in float32; a recomputed forward leaves them alone."""
+        if self._replaying:
+            return
+        if self.conventions.running_variance == "unbiased":
+            variance = variance * (count / max(count - 1, 1))
+        for name, value in (("mean", mean), ("variance", variance)):
+            old = self.statistics[f"{path}.{name}"]
+            moved = self.rounding.round(momentum * (value - old), "float32")
+            self.statistics[f"{path}.{name}"] = self.rounding.round(old + moved, "float32")
+
+    def dense(self, path: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, training: bool) -> Tensor:
+        """The output of the dense layer at `path` for x; its ranges move in training, but not in recomputation."""
+        if self.float8 is not None:
+            return self.float8.dense(path, x, weight, bias, self.statistics, self.seen if training else None)
+        if self.aware is None:
+            return self.ops.linear(x, weight, bias)
+        return self.aware.dense(path, x, weight, bias, self.statistics, observes=training and self.observes())
+
+    def observes(self) -> bool:
+        """Whether a training pass moves QAT ranges now."""
+        return not self._replaying
+
+    def passing(self, path: str, output: Tensor) -> Tensor:
+        """The output of the layer at `path`, noted while a pass is shown."""
+        return output if self.shown is None else self.shown.passing(path, output)
+
+    def run(self, parameters: Mapping[str, Tensor], batch: Batch, inputs: Any = None) -> dict[str, Tensor]:
+        """Training forward: the sum of every head's losses over the batch's items, for heads that have targets.
+
+        Args:
+            inputs: the batch's inputs on a carrier that is traced, where their gradient is asked for too.
+        """
+        x = (
+            tensor(batch.inputs, owned=False)
+            if inputs is None
+            else Tensor(inputs, batch.inputs.dtype.name, owned=False)
+        )
+        for index, layers in enumerate(self.segments):
+            x = self._segment(index, layers, parameters, x)
+        outputs = self._pass(parameters, True).heads(*self._last, x, tuple(batch.targets))
+        return loss_sums(self.model, self.ops, outputs, batch)
+
+    def evaluate(self, parameters: Mapping[str, Tensor], inputs: Array) -> dict[str, Tensor]:
+        """Evaluation forward: every head's output."""
+        run = self._pass(parameters, False)
+        with scope.opened(self.scope), np.errstate(all="ignore"):
+            x = run.layers(tuple(part for layers in self.segments for part in layers), tensor(inputs, owned=False))
+            return run.heads(*self._last, x, tuple(head.name for head in self.model.heads.heads))
+
+    def recompute_segment(self, moment: Moment) -> AbstractContextManager[Any]:
+        """The context in which a segment is run again: everything is as the forward pass found it."""
+        stack = ExitStack()
+        stack.enter_context(self.replay_random(moment.draws))
+        stack.enter_context(self.replay_buffers())
+        stack.enter_context(self.replay_precision(moment.scope))
+        return stack
+
+    @contextmanager
+    def replay_random(self, draws: int) -> Iterator[None]:
+        """Sets the random stream back, and forward again afterwards."""
+        later, self.draws = self.draws, draws
+        try:
+            yield
+        finally:
+            self.draws = later
+
+    @contextmanager
+    def replay_buffers(self) -> Iterator[None]:
+        """Keeps running statistics from moving a second time."""
+        self._replaying += 1
+        try:
+            yield
+        finally:
+            self._replaying -= 1
+
+    def replay_precision(self, former: scope.Scope) -> AbstractContextManager[None]:
+        """Opens the precision scope of the forward pass, since backward runs outside it."""
+        return scope.opened(former)
+
+    def kept_bytes(self, parameters: Mapping[str, Tensor], batch: Batch) -> int:
+        """Bytes kept between forward and backward, without moving anything.
+
+        Every operation keeps what its derivative needs (`Operations`). A recomputed segment keeps its input alone; the
+        heads and losses, which are never recomputed, keep what they need. Parameters, inputs and their casts are left
+        out.
+        """
+        before = self.draws, dict(self.statistics), list(self.calls)
+        self.ops.tape = tape = SavedForBackward()
+        try:
+            with scope.opened(self.scope):
+                self.run(parameters, batch)
+        finally:
+            self.ops.tape = None
+            self.seen.clear()
+            self.draws, self.statistics, self.calls = before
+        return tape.bytes
+
+    @property
+    def _last(self) -> tuple[str, Any]:
+        return str(len(self.model.layers) - 1), self.model.heads
+
+    def _pass(self, parameters: Mapping[str, Tensor], training: bool) -> Pass:
+        return Pass(self.ops, parameters, self, training)
+
+    def _segment(self, index: int, layers: Layers, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        if self.recipe.recompute is None:
+            self.calls[index] += 1
+            return self._pass(parameters, True).layers(layers, x)
+
+        return self._recomputed(layers, parameters, x, self.recipe.recompute.depth, index)
+
+    def _recomputed(
+        self, layers: Layers, parameters: Mapping[str, Tensor], x: Tensor, depth: int, index: int | None = None
+    ) -> Tensor:
+        read = [str(layer.at) if isinstance(layer, Again) else path for path, layer in layers]
+        own = [name for name in parameters if any(name.startswith(f"{path}.") for path in read)]
+        moment = Moment(self.draws, scope.current())
+        yielded: list[str] = []
+
+        def run(value: Any, values: Mapping[str, Any]) -> Any:
+            if index is not None:
+                self.calls[index] += 1
+            given = {name: Tensor(values[name], parameters[name].format, owned=False) for name in own}
+            y = Tensor(value, x.format, x.owned)
+            with self._nothing_kept():
+                if depth == 1:
+                    y = self._pass(given, True).layers(layers, y)
+                else:
+                    for half in _halves(layers):
+                        y = self._recomputed(half, given, y, depth - 1)
+            yielded.append(y.format)
+            return y.value
+
+        if self.ops.tape:
+            self.ops.tape.keep(x)
+        values = {name: parameters[name].value for name in own}
+        result = recomputed(run, x.value, values, replay=lambda: self.recompute_segment(moment))
+        return Tensor(result, yielded[-1])
+
+    @contextmanager
+    def _nothing_kept(self) -> Iterator[None]:
+        former, self.ops.tape = self.ops.tape, None
+        try:
+            yield
+        finally:
+            self.ops.tape = former
+
+
+def stored_format(model: Model, precision: Precision, name: str, conventions: Conventions) -> str:
+    """Format of a parameter in the model: float64 heads stay so, and normalisation layers may stay float32 at O2."""
+    if model.parameter_format(name) == "float64":
+        return "float64"
+    path = name.rpartition(".")[0]
+    match precision.level:
+        case "O0" | "O1":
+            return "float32"
+        case "O2":
+            kinds = {"float32": (BatchNorm, LayerNorm), "batch": (BatchNorm,), "low": ()}[conventions.normalisation]
+            wide = any(at == path and isinstance(layer, kinds) for at, layer, _ in model.shapes())
+            return "float32" if wide else precision.format
+        case "O3":
+            return precision.format
+
+
+def master_format(precision: Precision, stored: str) -> str:
+    """Format of the weights that the optimizer updates, for a parameter that the model stores as `stored`."""
+    return "float32" if precision.level == "O2" and stored != "float64" else stored
+
+
+def _segments(model: Model, recipe: Recipe) -> tuple[Layers, ...]:
+    body: Layers = tuple((str(i), layer) for i, layer in enumerate(model.layers[:-1]))
+    return tuple(body[start:stop] for start, stop in segment_bounds(len(body), recipe.recompute))
+
+
+def _halves(layers: Layers) -> tuple[Layers, ...]:
+    return tuple(layers[start:stop] for start, stop in inner_bounds((0, len(layers))))

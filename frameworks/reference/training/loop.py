@@ -1,0 +1,68 @@
+"""The training loop around an update: frequency of a schedule, and the hook before an optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.data import exact_batch
+from fixtures.model import Model
+from fixtures.models import exact_linear
+from fixtures.recipe import SGD, DynamicScaling, Recipe
+from frameworks.reference.training.trainer import ReferenceTrainer
+
+
+class ReferenceLoop:
+    """One method a decision.
+
+    Args:
+        run: makes a run of a recipe.
+    """
+
+    def __init__(self, run: Callable[[Model, Recipe], ReferenceTrainer]) -> None:
+        self.run = run
+
+    def scheduled(self, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
+        """The steps of the schedule after each update."""
+        trainer = self.run(exact_linear(), Recipe(SGD(2.0**-8), accumulation=accumulation))
+        counts: list[int] = []
+        steps = updates = seen = 0
+        for length in epochs:
+            for place in range(1, length + 1):
+                seen += 1
+                trainer.accumulate(exact_batch(2), 2 * accumulation)
+                if place % accumulation and place < length:
+                    continue
+                trainer.apply()
+                updates += 1
+                steps += self.is_due(frequency, updates, seen, place)
+                counts.append(steps)
+        return tuple(counts)
+
+    def is_due(self, frequency: int, updates: int, seen: int, place: int) -> bool:
+        """Whether the schedule steps after the run's update of this number.
+
+        Args:
+            updates: of the run.
+            seen: micro-batches of the run.
+            place: micro-batches of the epoch.
+        """
+        return updates % frequency == 0
+
+    def clipped(self, gradient: Array, limit: float, scale: float) -> Array:
+        """The gradient that a step applies after clipping."""
+        name = "0.output.bias"
+        trainer = self.run(exact_linear(), Recipe(SGD(), scaling=DynamicScaling(initial=scale), clip=limit))
+        return trainer.clip({name: trainer.unscale(name, np.asarray(gradient) * scale)})[name]
+
+    def hooked(self, gradient: Array, scale: float) -> Array:
+        """The gradient that the hook finds."""
+        trainer = self.run(exact_linear(), Recipe(SGD(), scaling=DynamicScaling(initial=scale)))
+        unscaled = trainer.unscale("0.output.bias", np.asarray(gradient) * scale)
+        return self.shown(unscaled, scale)
+
+    def shown(self, unscaled: Array, scale: float) -> Array:
+        """The gradient that the hook finds, of an unscaled one."""
+        return unscaled

@@ -1,0 +1,99 @@
+"""Decisions about low-bit layers: which windows and batches they observe, and conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.recipe import Aware
+from frameworks.contract import Calibrated, Capability, Operand, Remembered, Unsupported
+from frameworks.reference.quantization.float8_training import Float8Layers
+from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
+from frameworks.reference.quantization.qat import AwareLayers
+from frameworks.reference.training.forward import Forward
+
+
+@dataclass
+class OpenWindow:
+    """Results of a window: accumulated gradients, loss sums with their items, and decisions.
+
+    Attributes:
+        maxima: in float8 training, the amax of each operand.
+    """
+
+    gradients: dict[str, Array] = field(default_factory=dict)
+    maxima: dict[str, float] = field(default_factory=dict)
+    losses: list[tuple[float, int]] = field(default_factory=list)
+    items: int = 0
+    micro_batches: int = 0
+    dropped: int = 0
+    scale: float = 1.0
+    unscaled: bool = False
+    scaled_overflow: frozenset[int] = frozenset()
+    latched: frozenset[int] | None = None
+
+
+class QuantizedForward(Forward):
+    """A forward pass with state that moves by windows: QAT ranges, amax histories.
+
+    Attributes:
+        steps: updates that were applied.
+    """
+
+    quantized_model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel
+    steps: int
+    values: MutableMapping[str, Array]
+    window: OpenWindow
+
+    def observes(self) -> bool:
+        aware = self.recipe.quantization
+        moves = not isinstance(aware, Aware) or aware.freeze is None or self.steps < aware.freeze
+        return super().observes() and moves
+
+    def observed(self) -> dict[str, Calibrated]:
+        """The ranges of the dense layers that a training pass has reached."""
+        return self.aware_layers().observed(self.statistics)
+
+    def convert(self) -> ReferenceQuantizedModel:
+        """The model in integer codes, by the ranges as they are."""
+        layers = self.aware_layers()
+        weights = {name: value.astype(np.float32) for name, value in self.values.items()}
+        return self.quantized_model_class(layers.rule.linear, self.model, weights, known=self.observed())
+
+    def aware_layers(self) -> AwareLayers:
+        """The QAT layers.
+
+        Raises:
+            Unsupported: the recipe does not ask for it.
+        """
+        if self.aware is None:
+            raise Unsupported(Capability.AWARE, "the recipe has no QAT")
+        return self.aware
+
+    def take_magnitudes(self, seen: Mapping[str, float]) -> None:
+        """Merges the observations of a counted micro-batch into those of its window."""
+        if self.float8 is not None:
+            known = self.window.maxima
+            known |= {name: self.float8.larger(known.get(name, 0.0), most) for name, most in seen.items()}
+
+    def end_of_window(self, skipped: bool) -> None:
+        """Updates the amax histories by the window, unless a skipped update leaves them unchanged."""
+        if self.float8 is not None and (not skipped or self.float8.rule.skipped == "moves"):
+            self.float8.move(self.statistics, self.window.maxima)
+
+    def remembered(self) -> dict[str, dict[Operand, Remembered]]:
+        """The delayed-scaling state of each layer's operands."""
+        return self.float8_layers().remembered(self.statistics)
+
+    def float8_layers(self) -> Float8Layers:
+        """The float8 layers.
+
+        Raises:
+            Unsupported: the recipe does not ask for it.
+        """
+        if self.float8 is None:
+            raise Unsupported(Capability.FLOAT8_TRAINING, "the recipe has no float8 training")
+        return self.float8

@@ -1,0 +1,1 @@
+"""Models, operations, devices and settings of TensorFlow."""

@@ -1,0 +1,1 @@
+"""Ranks of TensorFlow: groups of workers, sharded state and checkpoints."""

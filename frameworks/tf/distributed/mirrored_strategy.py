@@ -1,0 +1,257 @@
+"""One training run of several replicas, as TensorFlow's guide to custom training with `tf.distribute.Strategy` has it.
+
+Each replica divides its sum of losses by the items of all, and `optimizer.apply` adds the gradients up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Recipe
+from frameworks.base import LossLedger
+from frameworks.contract import Gradients, Update
+from frameworks.keras_common.losses import losses_of
+from frameworks.keras_common.micro_batches import KerasMicroBatch
+from frameworks.keras_common.network import BuiltNetwork
+from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
+from frameworks.tf.core.arrays import as_array
+from frameworks.tf.core.steps import TracedSteps, micro_batch
+from frameworks.tf.training.checkpoint import load_checkpoint, save_checkpoint
+from frameworks.tf.training.trainer import TensorFlowTrainer
+
+
+class Share(NamedTuple):
+    """Weights of a replica's losses; they replace a mask.
+
+    Attributes:
+        items: how many items all replicas have.
+        weights: (N,) or (N, length) for each head, the weight of each loss; empty if all are equal.
+    """
+
+    items: Any
+    weights: dict[str, Any]
+
+
+class MirroredSteps(TracedSteps):
+    """The functions of one run, which all replicas of a strategy run together."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, model: Model, bound: BuiltNetwork, *given: Any) -> None:
+        self._strategy = strategy
+        self._item_losses = losses_of(model, "none")
+        super().__init__(model, bound, *given)
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas."""
+        return int(self._strategy.num_replicas_in_sync)
+
+    def _compiled(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        return super()._compiled(lambda *given: self._strategy.run(step, given))
+
+    # what replicas are given and return
+
+    def train_parts(self, parts: Sequence[Batch]) -> list[KerasMicroBatch]:
+        """`train` with each replica's part of a micro-batch; returns the result by replica."""
+        items = sum(part.items for part in parts)
+        outcomes = self.told_apart(self._train(*self._dealt(arguments_of(self._model, parts))))
+        return [_shared(outcome, part.items, items) for outcome, part in zip(outcomes, parts, strict=True)]
+
+    def gradients_of_parts(self, parts: Sequence[Batch]) -> list[dict[str, tf.Tensor]]:
+        """`gradients` of a micro-batch of which each replica has a part, as each has them after the reduction."""
+        return self.told_apart(self._gradients(*self._dealt(arguments_of(self._model, parts))))
+
+    def feed_parts(self, parts: Sequence[Mapping[str, Array]]) -> list[KerasMicroBatch]:
+        """`feed` with gradients of each replica's own, whose mean is the micro-batch's."""
+        outcomes = self.told_apart(self._feed(*self._dealt([(self._given(own),) for own in parts])))
+        return [replace(micro_batch(outcome, 1), total=math.nan, mean=math.nan) for outcome in outcomes]
+
+    def outputs(self, inputs: Array) -> list[dict[str, tf.Tensor]]:
+        """`predict` by each replica."""
+        return self.told_apart(self.predict(inputs))
+
+    def _dealt(self, arguments: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+        """The arguments of a function as per-replica values."""
+        dealt: tuple[Any, ...] = self._strategy.experimental_distribute_values_from_function(
+            lambda context: arguments[context.replica_id_in_sync_group]
+        )
+        return dealt
+
+    def told_apart(self, value: Any) -> list[Any]:
+        """Splits a structure of per-replica values into one structure for each replica."""
+        flat = [self._strategy.experimental_local_results(each) for each in tf.nest.flatten(value)]
+        return [tf.nest.pack_sequence_as(value, list(own)) for own in zip(*flat, strict=True)]
+
+    # inside a replica
+
+    def _head_losses(self, inputs: Any, targets: Mapping[str, Any], mask: Share) -> dict[str, tf.Tensor]:
+        outputs = self._bound.network(inputs, training=True)
+        return {
+            name: tf.nn.compute_average_loss(
+                self._item_losses[name](targets[name], outputs[name]), mask.weights.get(name), mask.items
+            )
+            for name, _ in self._model.losses
+            if name in targets
+        }
+
+    def _surrogate(self, gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        return super()._surrogate(gradients) / self.replicas
+
+    def _divided(self, gradients: Iterable[tuple[str, Any]]) -> dict[str, tf.Tensor]:
+        own = super()._divided(gradients)
+        context = tf.distribute.get_replica_context()
+        return dict(zip(own, context.all_reduce(tf.distribute.ReduceOp.SUM, list(own.values())), strict=True))
+
+
+def _shared(outcome: tuple[Any, ...], own: int, items: int) -> KerasMicroBatch:
+    """The result of a replica with `own` of a micro-batch's items; its loss is its part of the mean."""
+    micro = micro_batch(outcome, items)
+    return replace(micro, items=own, mean=micro.total / own if own else math.nan)
+
+
+def arguments_of(model: Model, parts: Sequence[Batch]) -> list[tuple[Any, ...]]:
+    """Inputs, targets and share of each replica.
+
+    Replicas have to have the same heads: of one that a part has no targets for, its losses count nothing.
+    """
+    heads = [name for name, _ in model.losses if any(name in part.targets for part in parts)]
+    like = {name: next(part.targets[name] for part in parts if name in part.targets) for name in heads}
+    masked = next((part.mask for part in parts if part.mask is not None), None)
+    weighted = masked is not None or any(name not in part.targets for name in heads for part in parts)
+    items = tf.constant(sum(part.items for part in parts), tf.int64)
+    found = []
+    for part in parts:
+        targets, weights = {}, {}
+        for name in heads:
+            nothing = np.zeros((len(part), *like[name].shape[1:]), like[name].dtype)
+            targets[name] = tf.convert_to_tensor(part.targets.get(name, nothing))
+            if weighted:
+                every = np.ones((len(part), *(() if masked is None else masked.shape[1:])), np.float32)
+                own = every if part.mask is None else part.mask.astype(np.float32)
+                weights[name] = tf.convert_to_tensor(own if name in part.targets else np.zeros_like(own))
+        found.append((tf.convert_to_tensor(part.inputs), targets, Share(items, weights)))
+    return found
+
+
+class MirroredTrainer(TensorFlowTrainer):
+    """A run whose variables are mirrored on every replica. Its methods are those of a trainer, evaluated in a replica
+    context; those with arguments take one for each replica.
+    """
+
+    loop: MirroredSteps
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        model: Model,
+        recipe: Recipe,
+        weights: Mapping[str, Array] | None,
+        *,
+        mode: str,
+        policy: str,
+    ) -> None:
+        self.strategy = strategy
+        self.count = int(strategy.num_replicas_in_sync)
+        self._ledgers: list[LossLedger[KerasMicroBatch]] = [LossLedger() for _ in range(self.count)]
+        super().__init__(model, recipe, weights, mode=mode, policy=policy, rewrite=None, place="/CPU:0")
+
+    def _made_steps(self) -> TracedSteps:
+        return MirroredSteps(self.strategy, self.model, self.bound, self.optimizer, self.mode, self.recipe)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        with self.strategy.scope():
+            yield
+
+    # with what each replica is given
+
+    def update_parts(self, windows: Sequence[Window]) -> tuple[Update, ...]:
+        """`update` with each replica's window."""
+        self.check_length(len(windows[0]))
+        for parts in zip(*windows, strict=True):
+            self.accumulate_parts(parts)
+        return self.updates()
+
+    def accumulate_parts(self, parts: Sequence[Batch]) -> tuple[float, ...]:
+        """`accumulate` with each replica's part of a micro-batch."""
+        with self.scope():
+            return self._entered(self.loop.train_parts(parts))
+
+    def feed_parts(self, windows: Sequence[Sequence[Gradients]]) -> tuple[Update, ...]:
+        """`feed` with each replica's window."""
+        self.check_length(len(windows[0]))
+        with self.scope():
+            for parts in zip(*windows, strict=True):
+                self._entered(self.loop.feed_parts(self._with_zeros([self.given(own) for own in parts])))
+        return self.updates()
+
+    def _with_zeros(self, parts: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
+        """Gradients filled with zeros, since all replicas need the same keys."""
+        given = {name: value for own in parts for name, value in own.items()}
+        names = [name for name in self.bound.variables if name in given]
+        return [{name: own.get(name, np.zeros_like(given[name])) for name in names} for own in parts]
+
+    def _entered(self, micro_batches: Sequence[KerasMicroBatch]) -> tuple[float, ...]:
+        pairs = zip(self._ledgers, micro_batches, strict=True)
+        return tuple(ledger.add(micro, ledger.items + micro.items) for ledger, micro in pairs)
+
+    def updates(self) -> tuple[Update, ...]:
+        """`apply`, with the result by replica."""
+        return tuple(self.ended(ledger) for ledger in self._ledgers)
+
+    def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
+        """`gradients` of the replicas' windows together, as each has them."""
+        with self.scope():
+            found = [self.loop.gradients_of_parts(parts) for parts in zip(*windows, strict=True)]
+        return tuple(self.mean(own) for own in zip(*found, strict=True))
+
+    def predictions(self, inputs: Array) -> tuple[dict[str, Array], ...]:
+        """`predict` by each replica."""
+        with self.scope():
+            outputs = self.loop.outputs(inputs)
+        return tuple({name: np.array(output.numpy()) for name, output in own.items()} for own in outputs)
+
+    # what each replica has
+
+    def seen(self, verb: str) -> tuple[Any, ...]:
+        """Result of a method without arguments in each replica, which reads the replica's own copies of variables."""
+        found: dict[int, Any] = {}
+
+        def read() -> None:
+            found[int(tf.distribute.get_replica_context().replica_id_in_sync_group)] = getattr(self, verb)()
+
+        self.strategy.run(read)
+        return tuple(found[rank] for rank in range(self.count))
+
+    def bytes_held(self) -> dict[str, int]:
+        """Bytes that this replica holds; without accumulators, gradients are those that an update takes in."""
+        slots = {slot: as_array(variable).nbytes for slot, variable in self.slots.items()}
+        parameters = sum(as_array(variable).nbytes for variable in self.bound.variables.values())
+        sums = sum(size for slot, size in slots.items() if slot.startswith(ACCUMULATOR))
+        averages = sum(size for slot, size in slots.items() if slot.startswith(AVERAGE))
+        return {
+            "parameter": parameters,
+            "gradient": sums or parameters,
+            "optimizer": sum(slots.values()) - sums - averages,
+            "buffer": sum(as_array(variable).nbytes for variable in self.bound.buffers.values()),
+        }
+
+    # the whole run
+
+    def save(self, path: Path) -> None:
+        save_checkpoint(path, self.bound, self.optimizer, [ledger.micro_batches for ledger in self._ledgers])
+
+    def restore(self, path: Path) -> None:
+        with self.scope():
+            windows = load_checkpoint(path, self.bound, self.optimizer, self.count)
+        for ledger, window in zip(self._ledgers, windows, strict=True):
+            ledger.replace(window, sum(micro.items for micro in window))

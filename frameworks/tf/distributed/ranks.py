@@ -1,0 +1,121 @@
+"""The process of all ranks: replicas of one strategy on logical CPU devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks.base import Arguments
+from frameworks.contract import Capability
+from frameworks.tf.core.settings import pin_threads
+from frameworks.tf.distributed.mirrored_strategy import MirroredTrainer
+from frameworks.tf.framework import TensorFlowFramework
+from frameworks.ways import required
+
+THREADS_PER_RANK = 16
+"""Number of threads: reductions block one for each replica, and deadlock with too few."""
+
+_READ_BY_EACH = frozenset(
+    {
+        "parameters",
+        "master_parameters",
+        "optimizer_state",
+        "buffers",
+        "scaler_state",
+        "accumulator",
+        "random_state",
+        "state",
+        "segment_calls",
+        "bytes_held",
+    }
+)
+
+
+class MirroredMember:
+    """The process of all ranks, with their strategy.
+
+    Raises:
+        RuntimeError: TensorFlow runs already, with other devices.
+    """
+
+    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
+        (processor,) = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * count)
+        pin_threads(THREADS_PER_RANK * count)
+        self._devices = [f"/CPU:{index}" for index in range(count)]
+        self._usual = tf.distribute.MirroredStrategy(self._devices)
+        self.framework = TensorFlowFramework(device, mode)
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> MirroredRanks:
+        """A new run of all ranks.
+
+        Raises:
+            ValueError: the recipe is for another number of ranks.
+        """
+        count = len(self._devices)
+        if recipe.ranks is None or recipe.ranks.count != count:
+            raise ValueError(f"ranks of the recipe: got {recipe.ranks}, want {count}")
+        policy = self.framework.policy(recipe.precision)
+        way = recipe.way("data-parallel")
+        mode = "xla" if way == "compiled" else self.framework.mode
+        with required("tf", recipe, "data-parallel"):
+            run = MirroredTrainer(self._strategy(way), model, recipe, weights, mode=mode, policy=policy)
+        return MirroredRanks(self.framework.bound(run))
+
+    def _strategy(self, way: str) -> tf.distribute.Strategy:
+        options = {
+            "hierarchical-copy": tf.distribute.HierarchicalCopyAllReduce,
+            "one-device": tf.distribute.ReductionToOneDevice,
+        }
+        if way not in options:
+            return self._usual
+        return tf.distribute.MirroredStrategy(self._devices, cross_device_ops=options[way]())
+
+    def barrier(self) -> None:
+        """Returns at once: all ranks are in this process."""
+
+
+class MirroredRanks:
+    """The ranks of a run: each has its own arguments and returns its replica's result."""
+
+    def __init__(self, run: MirroredTrainer) -> None:
+        self.run = run
+
+    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+        """Calls a method with each rank's arguments; returns one result for each.
+
+        Raises:
+            Unsupported: RANKS_COLLECTIVES, or what the run itself does not do.
+        """
+        if verb in _READ_BY_EACH:
+            return self.run.seen(verb)
+        first = [each.arguments[0] for each in given if each.arguments]
+        match verb:
+            case "update_share":
+                return self.run.update_parts(first)
+            case "accumulate":
+                return self.run.accumulate_parts(first)
+            case "apply":
+                return self.run.updates()
+            case "gradients_share":
+                return self.run.gradients_of_parts(first)
+            case "feed":
+                if given[0].named["unscale_calls"] is not None or given[0].named["abandon"] or _poisoned(given):
+                    raise self.run.refusal(Capability.EXPLICIT_UNSCALE)
+                return self.run.feed_parts([own.arguments for own in given])
+            case "predict":
+                return self.run.predictions(first[0])
+            case "collectives":
+                raise self.run.refusal(Capability.RANKS_COLLECTIVES)
+            case _:
+                return (getattr(self.run, verb)(*given[0].arguments, **given[0].named),) * len(given)
+
+
+def _poisoned(given: Sequence[Arguments]) -> bool:
+    return any(own.named["poison"] is not None for own in given)

@@ -1,0 +1,46 @@
+"""Rank groups of TensorFlow: logical devices of one CPU, in a separate process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks.base import BaseCompany, ranks_of
+from frameworks.contract import Capability, Unsupported
+from frameworks.ranks import RemoteCompany, crew_of
+
+_MEMBER = "frameworks.tf.distributed.ranks:MirroredMember"
+_MERGES_IN_A_GRAPH = (
+    "Keras ends a window inside a conditional, where tf.distribute refuses the optimizer's merge_call in a tf.function"
+)
+
+
+def company(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+    """The ranks of a new run, each a replica on a logical CPU; in mode "eager" their steps are no `tf.function`.
+
+    Raises:
+        Unsupported: the replicas of a `tf.function` do not do what the recipe asks for.
+        ValueError: the recipe names no ranks.
+    """
+    if recipe.accumulation > 1 and mode != "eager":
+        raise Unsupported(Capability.ACCUMULATION, _MERGES_IN_A_GRAPH, partial(_trains, mode, model, recipe))
+    return started(mode, model, recipe, weights)
+
+
+def started(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+    """`company` without known failures."""
+    count = ranks_of(recipe).count
+    crew = crew_of(_MEMBER, count, "cpu", "eager" if mode == "eager" else "graph", {}, 1)
+    return RemoteCompany(crew, crew.make([(model, recipe, weights)]))
+
+
+def _trains(mode: str, model: Model, recipe: Recipe) -> bool:
+    """Whether a refused update succeeds if tried without the adapter's guards."""
+    run = started(mode, model, recipe)
+    gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
+    return not any(update.skipped for update in run.feed([[gradients] * recipe.accumulation] * run.count))

@@ -1,0 +1,70 @@
+"""Keras' float8 dense layer, whose gradients overwrite its scales."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from fixtures.arrays import Array
+from frameworks.contract import DelayedRule, Passed, Remembered
+from frameworks.tf.core.steps import compiled
+
+_NAMES = {"input": "inputs", "kernel": "kernel", "gradient": "outputs_grad"}
+
+
+class KerasDelayedProduct:
+    """A `Dense` layer without a bias under `QuantizedFloat8DTypePolicy`, trained at a learning rate of zero.
+
+    A step casts by the scale that is stored before it, so that its newest value is that of two steps before.
+    """
+
+    rule = DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2)
+
+    def __init__(self, kernel: Array, history: int, accumulation: int, mode: str, place: str) -> None:
+        self._given, self._place = kernel, place
+        with tf.device(place):
+            policy = keras.dtype_policies.QuantizedFloat8DTypePolicy("float8", "float32", amax_history_length=history)
+            self._layer = keras.layers.Dense(kernel.shape[1], use_bias=False, dtype=policy)
+            self._layer.build((None, len(kernel)))
+            self._layer._kernel.assign(kernel)
+            self._optimizer = keras.optimizers.SGD(
+                0.0, gradient_accumulation_steps=accumulation if accumulation > 1 else None
+            )
+            self._optimizer.build(self._layer.trainable_variables)
+        self._pass = compiled(self._passed, mode)
+        self._call = compiled(lambda inputs: self._layer(inputs, training=False), mode)
+
+    def train(self, *window: tuple[Array, Array]) -> tuple[Passed, ...]:
+        results = []
+        for inputs, gradient in window:
+            with tf.device(self._place):
+                made = self._pass(tf.constant(inputs), tf.constant(gradient))
+                self._layer._kernel.assign(self._given)
+            results.append(Passed(*(np.array(each) for each in made)))
+        return tuple(results)
+
+    def predict(self, inputs: Array) -> Array:
+        with tf.device(self._place):
+            return np.array(self._call(tf.constant(inputs)))
+
+    def remembered(self) -> dict[Any, Remembered]:
+        layer: Any = self._layer
+        return {
+            operand: Remembered(
+                float(getattr(layer, f"{name}_scale")), np.array(getattr(layer, f"{name}_amax_history"))
+            )
+            for operand, name in _NAMES.items()
+        }
+
+    def _passed(self, inputs: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        variables = self._layer.trainable_variables
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            output = self._layer(inputs, training=True)
+        of_inputs, *others = tape.gradient(output, [inputs, *(v.value for v in variables)], output_gradients=gradient)
+        self._optimizer.apply(others, variables)
+        (of_kernel,) = (g for g, v in zip(others, variables, strict=True) if v is self._layer._kernel)
+        return output, of_inputs, of_kernel

@@ -1,0 +1,200 @@
+"""TensorFlow's operations and Keras' layers with examples, and what techniques make of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from fixtures.arrays import Array
+from frameworks.base.shipped import FACTOR, ListedParts, incoming
+from frameworks.contract import Capability, Unsupported, Values
+from frameworks.keras_common.settings import dtype_policy
+
+Call = Callable[[Callable[..., Any], Sequence[Any]], Any]
+Tensors = Sequence[tf.Tensor]
+
+_TRAINED = ("Bidirectional", "TimeDistributed", "SpectralNormalization")
+"""Layers around another layer."""
+
+
+def _plain(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    return call(*arguments)
+
+
+def _recomputed(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    return keras.remat(call)(*arguments)
+
+
+def _compiled(by_xla: bool, call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    try:
+        return tf.function(call, jit_compile=by_xla)(*arguments)
+    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+        raise Unsupported(Capability.SHIPPED_OPERATIONS, str(error)) from error
+
+
+def _leaf(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_leaf(each) for each in value]
+    return tf.constant(value) if isinstance(value, np.ndarray) else value
+
+
+def _floating(nest: Any) -> list[Any]:
+    return [each for each in tf.nest.flatten(nest) if tf.is_tensor(each) and each.dtype in (tf.float32, tf.float16)]
+
+
+def _array(value: Any) -> Any:
+    return None if value is None else tf.convert_to_tensor(value).numpy()
+
+
+class _Parts(ListedParts):
+    """What operations and layers share.
+
+    Args:
+        compiled_by_xla: by which compiler "compiled" goes, XLA or tf.function alone.
+    """
+
+    file = Path(__file__).with_name("shipped.toml")
+    own: tuple[str, ...]
+
+    def __init__(self, *, compiled_by_xla: bool) -> None:
+        super().__init__()
+        self.by_xla = compiled_by_xla
+        self.calls: dict[str, Call] = {"recomputed": _recomputed}
+        if compiled_by_xla or self.part == "layers":
+            self.calls |= {"compiled": partial(_compiled, compiled_by_xla)}
+
+    def techniques(self) -> tuple[str, ...]:
+        return (*self.calls, *self.own)
+
+    def arguments(self, name: str) -> list[Any]:
+        """The inputs of a part."""
+        return [_leaf(each) for each in self.inputs(name)]
+
+    def taken(self, call: Callable[..., Any], arguments: Sequence[Any], weights: Tensors, technique: str) -> Values:
+        """Outputs and gradients of a call; `weights` are the variables that it reads."""
+        leaves = [*_floating(list(arguments)), *weights]
+        with tf.GradientTape(persistent=technique == "used-twice") as tape:
+            tape.watch(leaves)
+            outputs = _floating(self.calls.get(technique, _plain)(call, arguments))
+        given = [tf.cast(tf.constant(incoming(tuple(each.shape))), each.dtype) for each in outputs]
+        if technique == "used-twice":
+            tape.gradient(outputs, leaves, given)
+        if technique == "scaled":
+            found = tape.gradient(outputs, leaves, [each * FACTOR for each in given])
+            found = [None if each is None else tf.convert_to_tensor(each) / FACTOR for each in found]
+        else:
+            found = tape.gradient(outputs, leaves, given)
+        values = {f"value/{place}": _array(each) for place, each in enumerate(outputs)}
+        return values | {f"gradient/{place}": _array(each) for place, each in enumerate(found)}
+
+
+def _with(call: Callable[..., Any], numbers: Sequence[Any]) -> Callable[..., Any]:
+    """The call with plain numbers at its end, which recomputation would make tensors of."""
+    return lambda *arguments: call(*arguments, *numbers)
+
+
+class Operations(_Parts):
+    """Functions of tf.math, tf.nn, tf.linalg, tf.image and tf.signal."""
+
+    part = "operations"
+    module = tf
+    own = ("one-input", "used-twice", "scaled")
+
+    def at(self, name: str, *points: Array) -> tuple[Array, ...]:
+        leaves = [tf.constant(each) for each in points]
+        with tf.GradientTape() as tape:
+            tape.watch(leaves)
+            value = self.of_arrays(name, len(points))(*leaves)
+        return tuple(map(_array, (value, *tape.gradient(value, leaves, unconnected_gradients="zero"))))
+
+    def computed(self, name: str, technique: str) -> Values:
+        arguments = self.arguments(name)
+        numbers = [each for each in arguments if isinstance(each, int | tuple)]
+        arguments, call = arguments[: len(arguments) - len(numbers)], _with(self.named(name), numbers)
+        if technique != "one-input":
+            return self.taken(call, arguments, (), technique)
+        found: dict[str, Any] = {}
+        for place, leaf in enumerate(_floating(arguments)):
+            with tf.GradientTape() as tape:
+                tape.watch(leaf)
+                outputs = _floating(call(*arguments))
+            given = [tf.constant(incoming(tuple(each.shape))) for each in outputs]
+            found[f"gradient/{place}"] = _array(tape.gradient(outputs, leaf, given))
+        return found
+
+
+class Layers(_Parts):
+    """Layers of keras.layers in training."""
+
+    part = "layers"
+    module = keras.layers
+    own = ("scope-off", "loaded", "rebuilt", "saved-whole")
+
+    def computed(self, name: str, technique: str) -> Values:
+        if technique == "compiled" and self.by_xla and "seed" in inspect.signature(self.named(name)).parameters:
+            raise Unsupported(Capability.SHIPPED_LAYERS, "XLA draws other random numbers, as tf.random documents")
+        arguments = self.arguments(name)
+        if technique == "scope-off":
+            with dtype_policy("mixed_bfloat16"):
+                layer = self._built(name, 1, arguments, dtype="float32")
+        else:
+            layer = self._built(name, 1, arguments)
+        if technique in ("loaded", "rebuilt", "saved-whole"):
+            layer = self._other(name, layer, arguments, technique)
+        weights = [each.value for each in layer.trainable_variables]
+        called = self.taken(partial(_called, layer), arguments, weights, technique)
+        if technique == "recomputed":
+            return called
+        state = [each for each in layer.non_trainable_variables if each.dtype.startswith("float")]
+        return {**called, **{f"state/{place}": each.numpy() for place, each in enumerate(state)}}
+
+    def _built(self, name: str, seed: int, arguments: Sequence[Any], **more: Any) -> keras.Layer:
+        kind = self.named(name)
+        if name in _TRAINED:
+            inner = keras.layers.LSTM if name == "Bidirectional" else keras.layers.Dense
+            more["layer"] = inner(3, dtype=more.get("dtype"))
+        if "seed" in inspect.signature(kind).parameters:
+            more["seed"] = 11
+        layer = self.listed.built(kind, **more)
+        layer(*arguments)
+        stream = np.random.default_rng(seed)
+        for variable in layer.variables:
+            drawn = variable.dtype.startswith("float") and (variable.trainable or np.ptp(variable.numpy()) > 0)
+            values = stream.uniform(-0.5, 0.5, variable.shape)  # without a seed for all, which empties caches
+            variable.assign(values if drawn else variable)
+        return layer
+
+    def _other(self, name: str, layer: keras.Layer, arguments: Sequence[Any], technique: str) -> keras.Layer:
+        """The layer by its configuration, or in a model that was saved and loaded."""
+        if technique == "rebuilt":
+            other = type(layer).from_config(layer.get_config())
+            other(*arguments)
+            other.set_weights(layer.get_weights())
+            return other
+        model = _model(layer, arguments)
+        with TemporaryDirectory() as folder:
+            if technique == "saved-whole":
+                model.save(f"{folder}/model.keras")
+                return keras.models.load_model(f"{folder}/model.keras").layers[-1]
+            model.save_weights(f"{folder}/model.weights.h5")
+            other = _model(self._built(name, 5, arguments), arguments)
+            other.load_weights(f"{folder}/model.weights.h5")
+        return other.layers[-1]
+
+
+def _called(layer: keras.Layer, *arguments: Any) -> Any:
+    takes = "training" in inspect.signature(layer.call).parameters
+    return layer(*arguments, **({"training": True} if takes else {}))
+
+
+def _model(layer: keras.Layer, arguments: Sequence[Any]) -> keras.Model:
+    given = tf.nest.map_structure(lambda each: keras.Input(batch_shape=each.shape, dtype=each.dtype.name), [*arguments])
+    return keras.Model(tf.nest.flatten(given), layer(*given))

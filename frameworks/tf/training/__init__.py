@@ -1,0 +1,1 @@
+"""Training runs of TensorFlow: updates, loss scaling, checkpoints and ways."""

@@ -1,0 +1,139 @@
+"""One training run with Keras on TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model
+from fixtures.recipe import Float8, Recipe
+from frameworks.base import of_same_class
+from frameworks.contract import Capability, LayerTrace, Operand, Remembered, Trainer, Unsupported
+from frameworks.keras_common.network import NetworkBuilder
+from frameworks.keras_common.optimizers import make_optimizer
+from frameworks.keras_common.scaler import scaler_settings
+from frameworks.keras_common.settings import dtype_policy
+from frameworks.keras_common.stateful_run import StatefulRun
+from frameworks.tf.core import ways
+from frameworks.tf.core.arrays import as_array
+from frameworks.tf.core.backend import TapeBackend
+from frameworks.tf.core.network import WRAPPERS, SegmentCounts
+from frameworks.tf.core.saved_bytes import captured_bytes
+from frameworks.tf.core.settings import graph_rewrite
+from frameworks.tf.core.steps import TracedSteps
+from frameworks.tf.declarations import INSIDE_RECOMPUTED
+from frameworks.tf.probes import shows_recomputed
+from frameworks.tf.quantization import float8_training
+from frameworks.tf.training.checkpoint import load_checkpoint, save_checkpoint, take
+
+
+class TensorFlowTrainer(StatefulRun):
+    """One run.
+
+    Args:
+        policy: name of the dtype policy of the layers.
+        rewrite: grappler option that is on while this run's functions run, `NO_REWRITE` for none, None for what is set.
+        place: TensorFlow's device name, such as "/GPU:0".
+    """
+
+    loop: TracedSteps
+
+    def __init__(
+        self,
+        model: Model,
+        recipe: Recipe,
+        weights: Mapping[str, Array] | None,
+        *,
+        mode: str,
+        policy: str,
+        rewrite: str | None,
+        place: str,
+    ) -> None:
+        self.mode = mode
+        self.compiling = {"run_eagerly": mode == "eager", "jit_compile": mode == "xla"}
+        self._rewrite = rewrite
+        self._place = place
+        self._counts = SegmentCounts()
+        with self.scope():
+            with dtype_policy(ways.policy(recipe, policy)):
+                asked = recipe.quantization
+                history = asked.history if isinstance(asked, Float8) else None
+                bound = NetworkBuilder(self._counts, WRAPPERS).build(model, recipe.seed, recipe.recompute, history)
+            bound.load(model.weights(recipe.seed) if weights is None else weights)
+            bound.freeze(recipe.frozen)
+            before = recipe.but(clip=None) if recipe.way("clip") else recipe
+            optimizer = make_optimizer(before, bound.variables, TapeBackend(mode))
+            optimizer.build([*bound.trained.values(), *bound.memory.values()])
+            super().__init__(model, recipe, bound, optimizer)
+            self.loop = self._made_steps()
+        if not place.startswith("/CPU"):
+            tf.config.experimental.reset_memory_stats(place.strip("/"))
+
+    def _made_steps(self) -> TracedSteps:
+        return TracedSteps(self.model, self.bound, self.optimizer, self.mode, self.recipe)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        with tf.device(self._place), graph_rewrite(self._rewrite):
+            yield
+
+    def value(self, variable: keras.Variable) -> Array:
+        return as_array(variable)
+
+    def array(self, tensor: tf.Tensor) -> Array:
+        return np.array(tensor.numpy())
+
+    def buffers(self) -> dict[str, Array]:
+        return super().buffers() | float8_training.shown(self.bound.memory, self.gathered)
+
+    def remembered(self) -> dict[str, dict[Operand, Remembered]]:
+        if not self.bound.memory:
+            raise self.refusal(Capability.FLOAT8_TRAINING)
+        return float8_training.remembered(self.bound.memory)
+
+    def scaler_settings(self) -> dict[str, float]:
+        return scaler_settings(self.optimizer, TapeBackend("eager"))
+
+    def segment_calls(self) -> tuple[int, ...]:
+        return self._counts.read()
+
+    def save(self, path: Path) -> None:
+        save_checkpoint(path, self.bound, self.optimizer, [self.ledger.micro_batches], self.recipe.way("save"))
+
+    def restore(self, path: Path) -> None:
+        with self.scope():
+            (window,) = load_checkpoint(path, self.bound, self.optimizer, 1, self.recipe.way("save"))
+        self.ledger.replace(window, sum(micro.items for micro in window))
+
+    def freeze(self, names: Collection[str]) -> None:
+        for name, variable in self.bound.variables.items():
+            variable.trainable = name not in names and name not in self.recipe.frozen
+        self.loop = self._made_steps()  # functions are traced for what is trained
+
+    def take(self, other: Trainer) -> None:
+        given = of_same_class(self, other)
+        with self.scope():
+            take(self.bound, self.optimizer, given.bound, given.optimizer)
+        self.ledger.replace(given.ledger.micro_batches, given.ledger.items)
+
+    def saved_bytes(self, batch: Batch) -> int:
+        if self.mode != "graph":
+            raise self.refusal(Capability.SAVED_BYTES)
+        return captured_bytes(self.loop.forward_loss, batch)
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        if self.recipe.recompute is not None:
+            raise Unsupported(Capability.TRACE, INSIDE_RECOMPUTED, partial(shows_recomputed, self.mode))
+        return super().trace(batch)
+
+    def peak_bytes(self) -> int:
+        if self._place.startswith("/CPU"):
+            raise self.refusal(Capability.PEAK_BYTES)
+        return int(tf.config.experimental.get_memory_info(self._place.strip("/"))["peak"])

@@ -1,0 +1,181 @@
+"""Process-wide settings of PyTorch: what results may depend on, and settings that a run may leak."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from importlib.util import find_spec
+from operator import attrgetter
+
+import numpy as np
+import torch
+
+from frameworks.torch.core import devices
+from frameworks.torch.core.arrays import dtype_name
+
+_OTHERS = ("accelerate", "bitsandbytes", "deepspeed", "torchao", "transformers")
+"""Optional libraries of modes and recipes."""
+
+_SWITCHES = (
+    "backends.fp32_precision",
+    "backends.mkldnn.enabled",
+    "backends.mkldnn.deterministic",
+    "backends.mkldnn.allow_tf32",
+    "backends.mkldnn.fp32_precision",
+    "backends.mkldnn.matmul.fp32_precision",
+    "backends.mkldnn.conv.fp32_precision",
+    "backends.mkldnn.rnn.fp32_precision",
+    "backends.cudnn.enabled",
+    "backends.cudnn.benchmark",
+    "backends.cudnn.deterministic",
+    "backends.cudnn.fp32_precision",
+    "backends.cudnn.conv.fp32_precision",
+    "backends.cudnn.rnn.fp32_precision",
+    "backends.cuda.matmul.fp32_precision",
+    "backends.cuda.matmul.allow_fp16_accumulation",
+    "backends.cuda.flash_sdp_enabled",
+    "backends.cuda.mem_efficient_sdp_enabled",
+    "backends.cuda.math_sdp_enabled",
+    "backends.cuda.cudnn_sdp_enabled",
+    "backends.cuda.fp16_bf16_reduction_math_sdp_allowed",
+    "backends.cuda.preferred_linalg_library",
+    "backends.cuda.preferred_blas_library",
+    "backends.mha.get_fastpath_enabled",
+    "backends.opt_einsum.enabled",
+    "backends.quantized.engine",
+    "utils.deterministic.fill_uninitialized_memory",
+    "version.git_version",
+)
+"""Attributes and functions of `torch`; each version has some of them."""
+
+_LIBRARY = re.compile(
+    r"^\s*- (?:Intel\(R\) )?(oneAPI Math Kernel Library|MKL-DNN|GCC) (?:Version )?(\S+)", re.MULTILINE
+)
+
+
+def _truth(text: str) -> bool:
+    return text == "True"
+
+
+def _scopes() -> tuple[str, ...]:
+    """Devices that have a precision scope of their own; "cuda" has one without a GPU."""
+    return tuple(dict.fromkeys(("cpu", "cuda", *devices.available())))
+
+
+def read_settings() -> dict[str, str]:
+    """Every setting that `write_settings` can restore, by name."""
+    found: dict[str, object] = {
+        "default-dtype": dtype_name(torch.get_default_dtype()),
+        "grad-mode": torch.is_grad_enabled(),
+        "autocast.cache": torch.is_autocast_cache_enabled(),
+        "threads": torch.get_num_threads(),
+        "matmul-precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "deterministic.warn-only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "anomaly-mode": torch.is_anomaly_enabled(),
+        "anomaly-mode.check-nan": torch.is_anomaly_check_nan_enabled(),
+        "cudnn.enabled": torch.backends.cudnn.enabled,
+        "cudnn.benchmark": torch.backends.cudnn.benchmark,
+        "cudnn.deterministic": torch.backends.cudnn.deterministic,
+        "quantized.engine": torch.backends.quantized.engine,
+    }
+    for scope in _scopes():
+        found[f"autocast.{scope}"] = torch.is_autocast_enabled(scope)
+        found[f"autocast.{scope}.dtype"] = dtype_name(torch.get_autocast_dtype(scope))
+    return {name: str(value) for name, value in found.items()}
+
+
+def write_settings(state: Mapping[str, str]) -> None:
+    """Restores what `read_settings` returned."""
+    torch.set_default_dtype(getattr(torch, state["default-dtype"]))
+    torch.set_grad_enabled(_truth(state["grad-mode"]))
+    torch.set_autocast_cache_enabled(_truth(state["autocast.cache"]))
+    torch.set_num_threads(int(state["threads"]))
+    if torch.get_float32_matmul_precision() != state["matmul-precision"]:
+        torch.set_float32_matmul_precision(state["matmul-precision"])
+    torch.use_deterministic_algorithms(
+        _truth(state["deterministic"]), warn_only=_truth(state["deterministic.warn-only"])
+    )
+    torch.autograd.set_detect_anomaly(_truth(state["anomaly-mode"]), _truth(state["anomaly-mode.check-nan"]))
+    torch.backends.cudnn.enabled = _truth(state["cudnn.enabled"])
+    torch.backends.cudnn.benchmark = _truth(state["cudnn.benchmark"])
+    torch.backends.cudnn.deterministic = _truth(state["cudnn.deterministic"])
+    if torch.backends.quantized.engine != state["quantized.engine"]:
+        torch.backends.quantized.engine = state["quantized.engine"]
+    for scope in _scopes():
+        torch.set_autocast_enabled(scope, _truth(state[f"autocast.{scope}"]))
+        torch.set_autocast_dtype(scope, getattr(torch, state[f"autocast.{scope}.dtype"]))
+
+
+def pin_kernels() -> None:
+    """On a GPU convolutions keep float32, which they round to TensorFloat-32 by default, and add in one order."""
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic = True
+
+
+@contextmanager
+def tf32_products(allowed: bool | None) -> Iterator[None]:
+    """Allows or forbids TensorFloat-32 in products of float32 matrices; None: PyTorch's default."""
+    former = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(former)
+
+
+def multiplies_in_tf32(device: str) -> bool:
+    """Whether products of float32 matrices drop a bit that TensorFloat-32 does not have, where that is allowed."""
+    factor = torch.full((64, 64), 1.0 + 2.0**-12, device=device)
+    with tf32_products(True):
+        return bool((factor @ torch.eye(64, device=device) == 1.0).all())
+
+
+def _switches() -> dict[str, object]:
+    """Precision and determinism switches that this version has, by name; a mix of old and new ones cannot be read."""
+    values: dict[str, object] = {}
+    for name in _SWITCHES:
+        try:
+            value = attrgetter(name)(torch)
+            values[name.removeprefix("backends.")] = value() if callable(value) else value
+        except (AttributeError, RuntimeError):
+            continue
+    return values
+
+
+def _libraries() -> dict[str, str]:
+    """The compiler and the libraries of kernels that torch was built with, and their versions."""
+    return {f"built-with.{name}": version for name, version in _LIBRARY.findall(torch.__config__.show())}
+
+
+def read_environment(device: str) -> dict[str, str]:
+    """Device model, versions, precision switches and thread counts that results may depend on."""
+    found: dict[str, object] = {
+        "device": devices.model_name(device),
+        "cpu-capability": torch.backends.cpu.get_cpu_capability(),
+        "onednn": torch.backends.mkldnn.is_available(),
+        "mkl": torch.backends.mkl.is_available(),
+        "threads": torch.get_num_threads(),
+        "interop-threads": torch.get_num_interop_threads(),
+        "matmul-precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "deterministic.warn-only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "default-dtype": dtype_name(torch.get_default_dtype()),
+        "numpy": np.__version__,
+        **_switches(),
+        **_libraries(),
+    }
+    found |= {library: version(library) for library in _OTHERS if find_spec(library) is not None}
+    if device == "cuda":
+        found |= {
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "capability": ".".join(str(part) for part in torch.cuda.get_device_capability()),
+            "tf32.matmul": torch.backends.cuda.matmul.allow_tf32,
+            "tf32.cudnn": torch.backends.cudnn.allow_tf32,
+            "reduced-precision.float16": torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+            "reduced-precision.bfloat16": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        }
+    return {name: str(value) for name, value in found.items()}

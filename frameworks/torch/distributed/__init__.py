@@ -1,0 +1,1 @@
+"""Ranks of PyTorch: groups of workers, sharded state and checkpoints."""

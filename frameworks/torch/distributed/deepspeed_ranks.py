@@ -1,0 +1,191 @@
+"""DeepSpeed-specific trainer of one rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Ranks, Recipe
+from frameworks.base import NO_SCALER
+from frameworks.contract import Capability, Gradients, Unsupported, Update
+from frameworks.torch.core.arrays import DTYPES
+from frameworks.torch.distributed import deepspeed_checkpoint
+from frameworks.torch.distributed.deepspeed import Engine, deepspeed
+from frameworks.torch.distributed.ranks import RankPlace, RankTrainer, TorchMember
+from frameworks.torch.training.optimizers import Stepper, steppers
+from frameworks.torch.training.trainer import TorchTrainer
+
+
+class EngineStepper(Stepper):
+    """The optimizer that DeepSpeed's engine steps, and its schedule.
+
+    Attributes:
+        spread: the engine, once there is one; from stage 1 on the optimizer's own parameters are parts of its own.
+    """
+
+    spread: Engine
+
+    @property
+    def updates(self) -> int:
+        """How many updates the engine has applied."""
+        return int(self.spread.engine.global_steps - self.spread.engine.skipped_steps)
+
+    def names(self) -> list[str]:
+        """Optimizer state for each entry of a parameter."""
+        held = [value for values in self.optimizer.state.values() for value in values.items()]
+        return sorted({name for name, value in held if isinstance(value, torch.Tensor) and value.ndim})
+
+    def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
+        """The gathered state by the network's parameters; every rank must call this."""
+        if not self.spread.stage:
+            return self.optimizer.state | {
+                p: self.optimizer.state[master]
+                for p, master in self.spread.updated().items()
+                if master in self.optimizer.state
+            }
+        counters = [values["step"] for values in self.optimizer.state.values() if "step" in values]
+        counted = {"step": torch.as_tensor(counters[0])} if counters else {}
+        names = self.names()
+        return {p: counted | {name: self.spread.moment(p, name) for name in names} for p in self.spread.parameters}
+
+    def steps(self, state: Mapping[torch.Tensor, Mapping[str, Any]]) -> int:
+        counters = [float(held["step"]) for held in state.values() if "step" in held]
+        return int(max(counters)) if counters else self.updates
+
+
+class EngineTrainer(RankTrainer):
+    """A run's part of one rank of DeepSpeed."""
+
+    spread: Engine
+
+    def __init__(self, place: RankPlace, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> None:
+        super().__init__(place, model, recipe, weights)
+        self._outputs = self.spread.outputs
+
+    def _steppers(self) -> list[Stepper]:
+        self._take_names()
+        if self.recipe.precision.level == "O2":
+            self.low = DTYPES[self.recipe.precision.format]
+        every = steppers(self.recipe, self.slots, EngineStepper)
+        optimizers = [stepper.optimizer for stepper in every]
+        self.spread = Engine(self.network, self._eager_losses, self.recipe, self.ranks, optimizers, every[0].scheduler)
+        for stepper in every:
+            cast(EngineStepper, stepper).spread = self.spread
+        return every
+
+    @property
+    def stepper(self) -> EngineStepper:
+        """The only optimizer."""
+        return cast(EngineStepper, self.steppers[0])
+
+    def autocast(self) -> nullcontext[None]:
+        """No scope: the engine opens its own."""
+        return nullcontext()
+
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        """The average is no part of the engine, whose scope it would be evaluated in."""
+        with super().autocast():
+            return super().predict_averaged(inputs)
+
+    def _backward(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None) -> None:
+        separate = losses if self.recipe.separate_losses else [sum(losses[1:], losses[0])]
+        for index, loss in enumerate(separate, start=1):
+            self.spread.backward(loss, last=index == len(separate))
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        self.spread.begin()
+        return self._enter(batch, self._pass(batch, items, self.scaler))
+
+    # the update
+
+    def _gradients(self, window: Window, items: int) -> dict[str, Array]:
+        former = self._put_aside()
+        self._passes(window, items, None)
+        found = {name: self.spread.gradient(slot.tensor) for name, slot in self.slots.items()}
+        self.spread.discard()
+        if former is not None:
+            self.put_summed(former)
+        return {name: self.slots[name].to_canonical(value) for name, value in found.items() if value is not None}
+
+    def _put_aside(self) -> dict[str, torch.Tensor] | None:
+        """Ends an open window without its gradients, which are returned; None if none is open."""
+        if not self.spread.is_open:
+            return None
+        summed = self.summed()
+        for slot in self.slots.values():
+            slot.tensor.grad = None
+        self.spread.end()
+        self.spread.discard()
+        return summed
+
+    def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
+        if poison is not None:
+            raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_SCALER)
+        self.spread.end()
+        self._measure()
+        before, rate = self._scale(), self.stepper.learning_rate
+        engine = self.spread.engine
+        engine.step()
+        norm = engine.get_global_grad_norm() if self.recipe.clip is not None else None
+        skipped = not engine.was_step_applied()
+        if self.average is not None and not skipped:
+            with self.spread.gathered():
+                self.average.update_parameters(self.network)
+        return self._report(before, rate, None if norm is None else float(norm), skipped=skipped)
+
+    def _measure(self) -> None:
+        self._gradient_bytes = sum(self.spread.held_gradient(slot.tensor) for slot in self.slots.values())
+
+    # what can be seen
+
+    def parameters(self) -> dict[str, Array]:
+        with self.spread.gathered():
+            return TorchTrainer.parameters(self)
+
+    def master_parameters(self) -> dict[str, Array]:
+        if self.recipe.precision.level != "O2":
+            return self.parameters()
+        return {name: slot.to_canonical(self.spread.master(slot.tensor)) for name, slot in self.slots.items()}
+
+    def bytes_held(self) -> dict[str, int]:
+        tensors = [slot.tensor for slot in self.slots.values()]
+        held = super().bytes_held() | {"parameter": sum(map(self.spread.held, tensors))}
+        if self.spread.stage:
+            names = self.stepper.names()
+            held["optimizer"] = sum(self.spread.held_state(tensor, names) for tensor in tensors)
+        return held
+
+    # the whole run
+
+    def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
+        """Opens a window that has summed these gradients on this rank."""
+        self.spread.begin()
+        with self.spread.gathered():
+            super().put_summed(summed)
+
+    def save(self, path: Path) -> None:
+        deepspeed_checkpoint.save(self, path)
+
+    def restore(self, path: Path) -> None:
+        fresh = type(self)(self.place, self.model, self.recipe, None)
+        deepspeed_checkpoint.load(fresh, path)
+        vars(self).update(vars(fresh))
+
+
+class EngineMember(TorchMember):
+    """One rank's process, whose trainers are DeepSpeed's engines."""
+
+    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
+        super().__init__(rank, count, folder, device, mode)
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count))
+        deepspeed().init_distributed("gloo", auto_mpi_discovery=False, dist_init_required=False)
+
+    def kind(self, ranks: Ranks) -> type[RankTrainer]:
+        return EngineTrainer

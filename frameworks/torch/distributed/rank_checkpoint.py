@@ -1,0 +1,239 @@
+"""Checkpoints of several ranks in one folder: shared state is written once, each rank's own state by that rank.
+
+Replicas write what a single run writes. Shards go through `torch.distributed.checkpoint`, whose files any number of
+ranks can load. A rank's own are its random streams, its buffers and the losses of its part of an open window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+import torch.distributed.checkpoint as shards
+from torch import distributed, nn
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.utils._pytree import tree_map
+
+from frameworks.base import same_parts
+from frameworks.torch.training.checkpoint import FILE, LOOP, TorchRun, go_on, gradients, loop_state, parts, snapshot
+
+_SHARDS = "shards"
+_SHARDED = ("model", "optimizer", "average")
+T = TypeVar("T")
+
+
+class RankRun(TorchRun, Protocol):
+    """The parts of a run with several ranks in a checkpoint."""
+
+    @property
+    def is_sharded(self) -> bool: ...
+
+    @property
+    def root(self) -> nn.Module:
+        """Arguments of PyTorch's functions for sharded state."""
+
+    def summed(self) -> dict[str, torch.Tensor]:
+        """Accumulated gradients of an open window, as tensors whose shards can be saved."""
+
+    def nothing_summed(self, name: str) -> torch.Tensor:
+        """Zeros as `summed` gives a parameter's gradient."""
+
+    def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
+        """Restores what `summed` returned."""
+
+
+def save(trainer: RankRun, path: Path) -> None:
+    """Writes the run below the folder `path`, which all ranks share and which is made if it is not there.
+
+    Raises:
+        OSError: on every rank, if one of them cannot write.
+    """
+    agreed(lambda: _write(trainer, path), OSError, f"{path} cannot be written")
+
+
+def _write(trainer: RankRun, path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    rank, count = distributed.get_rank(), distributed.get_world_size()
+    own = {"count": count, LOOP: loop_state(trainer), "buffers": dict(trainer.network.named_buffers())}
+    if trainer.is_sharded:
+        summed = trainer.summed()
+        held = _sharded(trainer, summed)
+        whole = _replicated(trainer, list(summed))
+        shards.save(held, checkpoint_id=path / _SHARDS)
+    else:
+        whole = snapshot(trainer)
+    torch.save(own, _file_of(path, rank))
+    if rank == 0:
+        torch.save(whole, path / FILE)
+
+
+def restore(trainer: RankRun, path: Path) -> None:
+    """Restores what `save` wrote, with as many ranks or others.
+
+    A rank more than there were begins with rank 0's streams and buffers.
+
+    Raises:
+        ValueError: on every rank, if one of them cannot read a file, or PyTorch refuses a part of it on one; nothing
+            is changed unless a part is refused.
+    """
+    refused = f"{path} cannot be loaded"
+    whole, own = agreed(lambda: _read(trainer, path), ValueError, refused)
+    if trainer.is_sharded:
+        held = agreed(lambda: _read_shards(trainer, whole[LOOP], path), ValueError, refused)
+        agreed(lambda: _load_shards(trainer, whole[LOOP], held), ValueError, refused)
+        summed = held["gradients"]
+    else:
+        summed = whole[LOOP]["gradients"]
+    agreed(lambda: _load(trainer, whole, own, summed), ValueError, refused)
+
+
+def agreed(step: Callable[[], T], kind: type[Exception], what: str) -> T:
+    """The step's result after every rank has taken it; if it raises on one rank, every rank raises this type."""
+    done: list[T] = []
+    problem = ""
+    try:
+        done.append(step())
+    except (Exception, shards.CheckpointException) as error:
+        problem = _told(error)
+    problems = [problem] * distributed.get_world_size()
+    distributed.all_gather_object(problems, problem)
+    for rank, told in enumerate(problems):
+        if told:
+            raise kind(f"{what}: rank {rank}: {told}")
+    return done[0]
+
+
+def _told(error: BaseException) -> str:
+    """An error in one line; a `CheckpointException`, which is none of the `Exception`s, by what it was raised for."""
+    causes = [cause for cause, _ in error.failures.values()] if isinstance(error, shards.CheckpointException) else []
+    first: BaseException = (causes or [error])[0]
+    return " ".join(f"{type(first).__name__}: {first}".split())
+
+
+def _file_of(path: Path, rank: int) -> Path:
+    return path / f"rank-{rank}.pt"
+
+
+def _torch_load(file: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    return loaded
+
+
+def _is_sharded(part: str) -> bool:
+    return part.split(".")[0] in _SHARDED
+
+
+def _replicated(trainer: RankRun, summed: list[str]) -> dict[str, Any]:
+    """State shared by all ranks; `summed` are the parameters with gradients in an open window."""
+    held = {name: part.state_dict() for name, part in parts(trainer).items() if not _is_sharded(name)}
+    bare = [not stepper.optimizer.state for stepper in trainer.steppers]
+    every = [bare] * distributed.get_world_size()
+    distributed.all_gather_object(every, bare)
+    return held | {
+        LOOP: {**loop_state(trainer), "gradients": summed, "bare": [all(of) for of in zip(*every, strict=True)]}
+    }
+
+
+def _sharded(trainer: RankRun, summed: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Sharded state, with these gradients."""
+    optimizers = [stepper.optimizer for stepper in trainer.steppers]
+    applied = [stepper.applied for stepper in trainer.steppers]
+    held: dict[str, Any] = {
+        "model": get_model_state_dict(trainer.root),
+        "optimizer": get_optimizer_state_dict(trainer.root, optimizers),
+    }
+    for stepper, count in zip(trainer.steppers, applied, strict=True):
+        stepper.applied = count  # an optimizer without any state is made to step once to get one
+    if trainer.average is not None:
+        held["average"] = get_model_state_dict(trainer.average)
+    return held | {"gradients": dict(summed)}
+
+
+def _read(trainer: RankRun, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Shared state, and this rank's own."""
+    rank, count = distributed.get_rank(), distributed.get_world_size()
+    whole = _torch_load(path / FILE)
+    expected = [name for name in parts(trainer) if not (trainer.is_sharded and _is_sharded(name))]
+    same_parts(path / FILE, whole, [*expected, LOOP])
+    first = _torch_load(_file_of(path, 0))
+    if first["count"] == count:
+        return whole, _torch_load(_file_of(path, rank))
+    every = [first, *(_torch_load(_file_of(path, other)) for other in range(1, first["count"]))]
+    own = every[rank] if rank < len(every) else first
+    return whole, {**own, LOOP: {**own[LOOP], **_window_of([held[LOOP] for held in every], rank)}}
+
+
+def _window_of(loops: list[Mapping[str, Any]], rank: int) -> dict[str, Any]:
+    """The losses of the open window where the number of ranks has changed: rank 0 takes over those of all."""
+    window = [[sum(total for total, _ in micro), sum(items for _, items in micro)] for micro in _side_by_side(loops)]
+    if rank:
+        return {"window": [[0.0, 0] for _ in window], "items": 0}
+    return {"window": window, "items": sum(loop["items"] for loop in loops)}
+
+
+def _side_by_side(loops: list[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    return list(zip(*(loop["window"] for loop in loops), strict=True))
+
+
+def _make_bare(trainer: RankRun, loop: Mapping[str, Any]) -> None:
+    """Makes the optimizers as bare as those that were saved, so that PyTorch asks for what there is.
+
+    `get_optimizer_state_dict` and `set_optimizer_state_dict` let an optimizer without state step once, to get one,
+    unless there is a gradient.
+    """
+    for stepper, bare in zip(trainer.steppers, loop["bare"], strict=True):
+        if bare:
+            stepper.optimizer.state.clear()
+        for group in stepper.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter) if bare else None
+
+
+def _read_shards(trainer: RankRun, loop: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Content of the shards' files, in new tensors; the run is unchanged."""
+    former = gradients(trainer)
+    states = [dict(stepper.optimizer.state) for stepper in trainer.steppers]
+    try:
+        _make_bare(trainer, loop)
+        summed = {name: trainer.nothing_summed(name) for name in loop["gradients"]}
+        held = tree_map(_own, _sharded(trainer, summed))
+        shards.load(held, checkpoint_id=path / _SHARDS)
+        return held
+    finally:
+        for name, slot in trainer.slots.items():
+            slot.tensor.grad = former.get(name)
+        for stepper, state in zip(trainer.steppers, states, strict=True):
+            stepper.optimizer.state.clear()
+            stepper.optimizer.state.update(state)
+
+
+def _own(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _load_shards(trainer: RankRun, loop: Mapping[str, Any], held: Mapping[str, Any]) -> None:
+    set_model_state_dict(trainer.root, held["model"])
+    _make_bare(trainer, loop)
+    optimizers = [stepper.optimizer for stepper in trainer.steppers]
+    set_optimizer_state_dict(trainer.root, optimizers, held["optimizer"])
+    if trainer.average is not None:
+        set_model_state_dict(trainer.average, held["average"])
+
+
+def _load(
+    trainer: RankRun, whole: Mapping[str, Any], own: Mapping[str, Any], summed: Mapping[str, torch.Tensor]
+) -> None:
+    for name, part in parts(trainer).items():
+        if not (trainer.is_sharded and _is_sharded(name)):
+            part.load_state_dict(whole[name])
+    go_on(trainer, own[LOOP])
+    trainer.put_summed(summed)
+    for name, buffer in trainer.network.named_buffers():
+        buffer.copy_(own["buffers"][name])

@@ -1,0 +1,283 @@
+"""One rank of a run of several PyTorch processes: a member of their process group, and its trainers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Ranks, Recipe
+from frameworks.base import MicroBatch
+from frameworks.contract import Gradients, Update
+from frameworks.ranks import group_seconds
+from frameworks.torch.core.arrays import DTYPES, to_array, to_tensor
+from frameworks.torch.core.network import Network, parameters_by_name
+from frameworks.torch.distributed import rank_checkpoint
+from frameworks.torch.distributed.sharded_optimizer import ShardedStepper
+from frameworks.torch.distributed.sharding import (
+    Replicated,
+    Sharded,
+    Spread,
+    held_bytes,
+    is_cast,
+    local,
+    part_of,
+    shard,
+)
+from frameworks.torch.training.checkpoint import gradients, put_gradients
+from frameworks.torch.training.optimizers import Stepper, steppers
+from frameworks.torch.training.trainer import TorchTrainer
+from frameworks.ways import required
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """A rank's place among all.
+
+    Attributes:
+        mesh: of level "replicated" the line of ranks, else that of shards, or with replicas the grid of both.
+        shards: the group of ranks that share one copy of what is sharded.
+    """
+
+    rank: int
+    count: int
+    mesh: DeviceMesh
+    shards: distributed.ProcessGroup
+
+
+class RankTrainer(TorchTrainer):
+    """One rank's part of a run. All methods except `random_state` and `segment_calls` are collective."""
+
+    def __init__(self, place: RankPlace, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> None:
+        if recipe.ranks is None or recipe.ranks.count != place.count:
+            raise ValueError(f"ranks of the recipe: got {recipe.ranks}, want {place.count}")
+        self.place = place
+        self.ranks = recipe.ranks
+        self._gradient_bytes = 0
+        super().__init__(model, recipe, weights, "cpu", "eager")
+        self._losses = self.spread.losses
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether parameters are `DTensor`s, of which each rank holds a shard."""
+        return self.ranks.level in ("gradients", "full")
+
+    def _steppers(self) -> list[Stepper]:
+        """Shards or replicates the network before the optimizers are created."""
+        self._take_names()
+        self.spread: Spread
+        if self.is_sharded:
+            low, way = self._take_low_format(), self.recipe.way("sharding")
+            self.spread = Sharded(self.network, self._eager_losses, self.ranks, self.place.mesh, low, way)
+            if self.average is not None and isinstance(self.average.module, Network):
+                shard(self.average.module, self.ranks, self.place.mesh, low, way)
+            self.slots = parameters_by_name(self.model, self.network)
+        else:
+            # reentrant checkpoints hide their part of the graph, and a loss of its own leaves the others' out
+            unused = not (self.network.is_reentrant or self.recipe.separate_losses)
+            self.spread = Replicated(
+                self.network, self._eager_losses, self.ranks, unused=unused, way=self.recipe.way("data-parallel")
+            )
+        make = partial(ShardedStepper, self.place.shards) if self.ranks.level == "optimizer" else Stepper
+        return steppers(self.recipe, self.slots, make)
+
+    def _take_low_format(self) -> torch.dtype | None:
+        """The format in which a model of level O2 is gathered, which its inputs are given in too."""
+        if self.recipe.precision.level != "O2":
+            return None
+        self.low = DTYPES[self.recipe.precision.format]
+        return self.low
+
+    def _take_names(self) -> None:
+        """Stores the network's names of parameters, and which of them level O2 casts."""
+        names = {id(parameter): name for name, parameter in self.network.named_parameters()}
+        self.own_names = {name: names[id(slot.tensor)] for name, slot in self.slots.items()}
+        layers = {name: self.network.get_submodule(own.rpartition(".")[0]) for name, own in self.own_names.items()}
+        self._cast_names = {name for name, layer in layers.items() if is_cast(layer)}
+
+    # forward and backward
+
+    def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
+        return self.spread.micro_batch(last=last)
+
+    def _share(self, total: torch.Tensor, items: int) -> torch.Tensor:
+        """The reduction is a mean over ranks; what it divides by is multiplied in before."""
+        return total * self.place.count / items
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        with self._micro_batch(last=True):
+            return self._enter(batch, self._pass(batch, items, self.scaler))
+
+    def _enter(self, batch: Batch, total: float) -> float:
+        """Records a micro-batch with this rank's own items."""
+        return self.ledger.add(MicroBatch(total, batch.items), self.ledger.items + batch.items)
+
+    def update(self, window: Window) -> Update:
+        return self.update_share(window, sum(batch.items for batch in window))
+
+    def update_share(self, window: Window, items: int) -> Update:
+        """One update from this rank's window; all ranks' windows hold `items` items and are equally long."""
+        for batch, total in zip(window, self._passes(window, items, self.scaler), strict=True):
+            self._enter(batch, total)
+        return self.apply()
+
+    def gradients_share(self, window: Window, items: int) -> dict[str, Array]:
+        """`gradients` of all ranks' windows together, of which this rank has one."""
+        return self._gradients(window, items)
+
+    def _fed(self, gradients: Mapping[str, Array]) -> torch.Tensor:
+        given = {
+            self.own_names[name]: self.slots[name].tensor_of(
+                value, torch.promote_types(self.slots[name].tensor.dtype, torch.float32)
+            )
+            for name, value in gradients.items()
+        }
+        return self.spread.fed(given)
+
+    # the update
+
+    def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
+        self._measure()
+        return super()._finish(unscale_calls, poison)
+
+    def _abandoned(self) -> Update:
+        self._measure()
+        return super()._abandoned()
+
+    def _measure(self) -> None:
+        gradients = (slot.tensor.grad for slot in self.slots.values())
+        self._gradient_bytes = sum(held_bytes(gradient) for gradient in gradients if gradient is not None)
+
+    def _add_to(self, gradient: torch.Tensor, value: torch.Tensor) -> None:
+        gradient.add_(part_of(value, gradient))
+
+    # what can be seen
+
+    def parameters(self) -> dict[str, Array]:
+        """At level O2 as they are gathered; a parameter by itself is its float32 master."""
+        masters = self.master_parameters()
+        if self.recipe.precision.level != "O2":
+            return masters
+        return {
+            name: to_array(to_tensor(value, "cpu", self.low)) if name in self._cast_names else value
+            for name, value in masters.items()
+        }
+
+    def master_parameters(self) -> dict[str, Array]:
+        return super().parameters()
+
+    def _held_parameters(self) -> Iterable[torch.Tensor]:
+        return map(local, self.network.parameters())
+
+    def bytes_held(self) -> dict[str, int]:
+        """Bytes that this rank holds: "parameter", "gradient" (of the last window), "optimizer", "buffer"."""
+        states = [s.own_state if isinstance(s, ShardedStepper) else s.optimizer.state for s in self.steppers]
+        moments = [
+            value
+            for state in states
+            for held in state.values()
+            for name, value in held.items()
+            if name != "step" and isinstance(value, torch.Tensor)
+        ]
+        return {
+            "parameter": sum(held_bytes(slot.tensor) for slot in self.slots.values()),
+            "gradient": self._gradient_bytes,
+            "optimizer": sum(map(held_bytes, moments)),
+            "buffer": sum(held_bytes(slot.tensor) for slot in self.buffer_slots.values()),
+        }
+
+    def collectives(self) -> dict[str, int]:
+        """The number of gradients reduced since the last call: "gradients"."""
+        return {"gradients": self.spread.reductions()}
+
+    # the whole run
+
+    @property
+    def root(self) -> nn.Module:
+        """What PyTorch's functions for a sharded state are given."""
+        return self.network
+
+    def summed(self) -> dict[str, torch.Tensor]:
+        """The gradients of an open window."""
+        return gradients(self)
+
+    def nothing_summed(self, name: str) -> torch.Tensor:
+        """Zeros as `summed` gives a parameter's gradient."""
+        return torch.zeros_like(self.slots[name].tensor)
+
+    def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
+        """Restores the gradients of an open window."""
+        put_gradients(self, summed)
+
+    def save(self, path: Path) -> None:
+        rank_checkpoint.save(self, path)
+
+    def restore(self, path: Path) -> None:
+        rank_checkpoint.restore(self, path)
+
+
+class TorchMember:
+    """One rank's process in the process group; creates the rank's trainers.
+
+    Args:
+        folder: initially empty folder shared by all ranks, for the rendezvous file.
+        device: "cpu".
+        mode: "eager".
+    Raises:
+        RuntimeError: the rendezvous timed out.
+    """
+
+    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
+        self.rank, self.count = rank, count
+        self._places: dict[int, RankPlace] = {}
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+        torch.set_num_threads(1)
+        distributed.init_process_group(
+            "gloo",
+            store=distributed.FileStore(str(Path(folder) / "store"), count),
+            rank=rank,
+            world_size=count,
+            timeout=timedelta(seconds=group_seconds()),
+        )
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> RankTrainer:
+        """This rank's part of a new run; a collective call.
+
+        Raises:
+            ValueError: the recipe is for another number of ranks.
+        """
+        ranks = recipe.ranks or Ranks(self.count)
+        place = self._place(ranks)
+        with required("torch", recipe, "data-parallel", "sharding"):
+            return self.kind(ranks)(place, model, recipe.but(ranks=ranks), weights)
+
+    def kind(self, ranks: Ranks) -> type[RankTrainer]:
+        """The class of such ranks' trainers."""
+        return RankTrainer
+
+    def barrier(self) -> None:
+        """Waits for all ranks."""
+        distributed.barrier()
+
+    def _place(self, ranks: Ranks) -> RankPlace:
+        """Groups are made once for each number of replicas, by all ranks in the same order."""
+        replicas = ranks.replicas if ranks.level != "replicated" else 1
+        if replicas not in self._places:
+            if replicas == 1:
+                mesh = init_device_mesh("cpu", (self.count,), mesh_dim_names=("shard",))
+            else:
+                shape = (replicas, self.count // replicas)
+                mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
+            self._places[replicas] = RankPlace(self.rank, self.count, mesh, mesh.get_group("shard"))
+        return self._places[replicas]

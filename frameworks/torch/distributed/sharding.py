@@ -1,0 +1,283 @@
+"""Data parallelism of a network: replicas with reduced gradients, or shards that are gathered for use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from operator import attrgetter
+from types import MethodType
+from typing import Any, Protocol, TypeAlias, cast
+
+import torch
+from torch import distributed, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, Replicate
+from torch.nn.parallel import DistributedDataParallel
+
+from fixtures.recipe import Ranks
+from frameworks.contract import Capability, Unsupported
+from frameworks.torch.core.arrays import DTYPES
+from frameworks.torch.core.network import Network
+from frameworks.torch.distributed.rank_ways import OF_DDP, configure, placement
+
+Losses = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], list[torch.Tensor]]
+Reduced: TypeAlias = torch.futures.Future[torch.Tensor]
+
+_FED = "products"
+
+
+class Spread(Protocol):
+    """A network on several ranks, each of which holds one of these."""
+
+    def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Forward of this rank's part of a micro-batch, so that the backward pass reduces gradients."""
+
+    def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Σ p·g over the given parameters, by their names in the network, whose backward pass reduces them alike."""
+
+    def micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
+        """The context of a micro-batch's forward and backward: gradients are reduced with the last one only."""
+
+    def reductions(self) -> int:
+        """The number of gradients that this rank has reduced since the last call."""
+
+
+def reduce_format(ranks: Ranks, own: torch.dtype) -> torch.dtype:
+    """The format in which gradients of a format are added up over the ranks: the recipe's, or a wider one of theirs."""
+    asked = DTYPES[ranks.reduce]
+    return asked if asked.itemsize < torch.float32.itemsize else torch.promote_types(asked, own)
+
+
+def products(module: nn.Module, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Σ p·g over the parameters named in `gradients`, in float32 or wider as losses are."""
+    total = torch.zeros(())
+    for name, gradient in gradients.items():
+        parameter: torch.Tensor = attrgetter(name)(module)  # within a pass of FSDP1 a view, no `Parameter`
+        total = total + (parameter.to(gradient.dtype) * gradient).sum()
+    return total
+
+
+class WithLosses(nn.Module):
+    """The network and its losses as one module, since DDP reduces what its outputs depend on."""
+
+    def __init__(self, network: Network, losses: Losses) -> None:
+        super().__init__()
+        self.network = network
+        self._losses = losses
+
+    def forward(
+        self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor], fed: Mapping[str, torch.Tensor] | None = None
+    ) -> list[torch.Tensor]:
+        return self._losses(inputs, targets) if fed is None else [products(self.network, fed)]
+
+
+class Replicated:
+    """`DistributedDataParallel`: every rank holds the whole network.
+
+    Args:
+        unused: whether DDP looks for parameters that a backward pass leaves out in the graph of the losses.
+        way: a name of `OF_DDP`.
+    """
+
+    def __init__(self, network: Network, losses: Losses, ranks: Ranks, *, unused: bool, way: str = "") -> None:
+        options = {"find_unused_parameters": unused, **OF_DDP[way]}
+        self._module = DistributedDataParallel(WithLosses(network, losses), **options)
+        self._reducer: _Reducer | None = None
+        if way == "no-hook":
+            return
+        self._reducer = reducer = _Reducer(ranks)
+        # without annotations, which DDP reads and refuses as text; without this object, which the hook would keep alive
+        self._module.register_comm_hook(None, lambda _, bucket: reducer.reduced(bucket))
+
+    def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        return cast(list[torch.Tensor], self._module(inputs, targets))
+
+    def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return cast(list[torch.Tensor], self._module(torch.empty(0), {}, gradients))[0]
+
+    @contextmanager
+    def micro_batch(self, *, last: bool) -> Iterator[None]:
+        if last:
+            yield
+        else:
+            with self._module.no_sync():
+                yield
+
+    def reductions(self) -> int:
+        """Raises Unsupported (RANKS_COLLECTIVES) without a hook."""
+        if self._reducer is None:
+            raise Unsupported(Capability.RANKS_COLLECTIVES, "a communication hook alone can count DDP's reductions")
+        count, self._reducer.count = self._reducer.count, 0
+        return count
+
+
+class _Reducer:
+    """Takes the mean of a bucket over the ranks, by PyTorch's own hooks where there is one.
+
+    Attributes:
+        count: how many parameters' gradients were in the buckets.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.count = 0
+        self._ranks = ranks
+
+    def reduced(self, bucket: distributed.GradBucket) -> Reduced:
+        """The bucket's mean, which is to come."""
+        self.count += len(bucket.parameters())
+        own = bucket.buffer().dtype
+        wanted = reduce_format(self._ranks, own)
+        if wanted == own:
+            return default_hooks.allreduce_hook(None, bucket)
+        if wanted == torch.bfloat16:
+            return default_hooks.bf16_compress_hook(None, bucket)
+        return _reduced_in(wanted, bucket)
+
+
+def _reduced_in(dtype: torch.dtype, bucket: distributed.GradBucket) -> Reduced:
+    """The mean of a bucket over the ranks, added up in another format, as PyTorch's compressing hooks do it."""
+    buffer = bucket.buffer()
+    cast_buffer = buffer.to(dtype).div_(distributed.get_world_size())
+    reduced = distributed.all_reduce(cast_buffer, async_op=True).get_future()
+    return reduced.then(lambda done: buffer.copy_(done.value()[0]))
+
+
+class Sharded:
+    """`fully_shard` (FSDP2) of each top-level layer that has parameters, and of the root, which holds the heads.
+
+    Every parameter becomes a `DTensor`, whose shards are rows, ceil(rows / ranks) of them on each rank but the last.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        losses: Losses,
+        ranks: Ranks,
+        mesh: DeviceMesh,
+        low: torch.dtype | None = None,
+        way: str = "",
+    ) -> None:
+        self.losses = losses
+        self._network = network
+        self._reductions = 0
+        self._hooked: Counter[int] = Counter()
+        self._units = shard(network, ranks, mesh, low, way)
+        for place, unit in enumerate(self._units.values()):
+            setattr(unit, _FED, MethodType(self._fed_root if unit is network else products, unit))
+            register_fsdp_forward_method(unit, _FED)
+            cast(FSDPModule, unit).set_all_reduce_hook(partial(self._note, place))
+
+    def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return _fed_by(self._network, gradients)
+
+    def _fed_root(self, network: nn.Module, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Σ p·g of every unit by its own forward method; units without a given gradient are gathered all the same."""
+        left = dict(gradients)
+        total = torch.zeros(())
+        for prefix, unit in self._units.items():
+            if unit is not network:
+                own = {name: left.pop(name) for name in list(left) if name.startswith(prefix)}
+                total = total + _fed_by(unit, {name.removeprefix(prefix): value for name, value in own.items()})
+        return total + products(network, left)
+
+    @contextmanager
+    def micro_batch(self, *, last: bool) -> Iterator[None]:
+        root = cast(FSDPModule, self._network)
+        root.set_requires_gradient_sync(last)
+        try:
+            yield
+        finally:
+            root.set_requires_gradient_sync(True)
+            self._count()
+
+    def reductions(self) -> int:
+        count, self._reductions = self._reductions, 0
+        return count
+
+    def _note(self, place: int, reduced: torch.Tensor) -> None:
+        self._hooked[place] += 1
+
+    def _count(self) -> None:
+        """A unit reduces its parameters with gradients in one flat tensor, which the hook observes."""
+        counted: set[torch.Tensor] = set()
+        for place, unit in enumerate(self._units.values()):
+            own = {parameter for parameter in unit.parameters() if parameter.grad is not None} - counted
+            self._reductions += self._hooked[place] * len(own)
+            counted |= own
+        self._hooked.clear()
+
+
+def _fed_by(unit: nn.Module, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return cast(torch.Tensor, cast(Any, getattr(unit, _FED))(gradients))
+
+
+def shard(
+    network: Network, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None = None, way: str = ""
+) -> dict[str, nn.Module]:
+    """Shards the network in place; its units by the prefix of their parameters' names, the root last.
+
+    At level "gradients" parameters stay gathered between forward and backward. Tied weights need one unit for all their
+    uses: a layer whose weight a head has too belongs to the root.
+
+    Args:
+        low: the format that parameters are gathered in, None for their own; batch norm and float64 heads keep theirs.
+        way: of the technique "sharding".
+    """
+    units: dict[str, nn.Module] = {
+        f"layers.{index}.": layer
+        for index, layer in enumerate(network.layers)
+        if index not in network.tied
+        and any(True for _ in layer.parameters())
+        and (way != "whole" or not is_cast(layer))
+    }
+    if low is not None:
+        units |= {f"heads.{name}.": head for name, head in network.heads.items() if not is_cast(head)}
+    units[""] = network
+    for prefix, unit in units.items():
+        own = network.heads if prefix == "" else unit
+        dtype = next(own.parameters()).dtype
+        gathered = low if prefix == "" or is_cast(own) else None
+        reduced = reduce_format(ranks, dtype)
+        policy = MixedPrecisionPolicy(
+            param_dtype=gathered,
+            reduce_dtype=reduced if gathered is not None or reduced != dtype else None,
+            cast_forward_inputs=False,
+        )
+        fully_shard(
+            unit,
+            mesh=mesh,
+            reshard_after_forward=ranks.level == "full",
+            mp_policy=policy,
+            shard_placement_fn=placement(way, ranks.shards),
+        )
+    configure(way, [network, *units.values()][:-1])
+    return units
+
+
+def is_cast(module: nn.Module) -> bool:
+    """Whether a layer or head is gathered in a low format: batch norm takes no low weights with wide statistics."""
+    wide = any(parameter.dtype == torch.float64 for parameter in module.parameters())
+    return not wide and not any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in module.modules())
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def held_bytes(tensor: torch.Tensor) -> int:
+    """Bytes that this rank holds of a tensor."""
+    return local(tensor).numel() * tensor.element_size()
+
+
+def part_of(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The part of a whole tensor that this rank would hold if it were spread as `like` is."""
+    if not isinstance(like, DTensor):
+        return value
+    mesh = like.device_mesh
+    spread = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return spread.redistribute(placements=like.placements)

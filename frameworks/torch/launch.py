@@ -1,0 +1,162 @@
+"""Rank groups of PyTorch: worker groups, and modes with ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.data import sincos_batch
+from fixtures.model import Model
+from fixtures.models import sincos
+from fixtures.recipe import MASTERED, SGD, Adafactor, Adagrad, Muon, Precision, Ranks, Recipe
+from frameworks.base import BaseCompany, dealt_window, ranks_of
+from frameworks.contract import Attempt, Capability, Unsupported, needs
+from frameworks.ranks import RemoteCompany, crew_of
+from frameworks.torch.declarations import NO_MASTERS
+from frameworks.torch.distributed import deepspeed_probes, deepspeed_start
+from frameworks.torch.distributed.deepspeed_probes import stays_without_gradient
+from frameworks.torch.probes import attempts
+from frameworks.torch.training.scaler import wants_float32_gradients, wants_fused
+from frameworks.torch.training.trainer import TorchTrainer
+
+_MEMBER = "frameworks.torch.distributed.ranks:TorchMember"
+_FLAT_MEMBER = "frameworks.torch.distributed.fsdp1_ranks:FlatMember"
+_ENGINE_MEMBER = "frameworks.torch.distributed.deepspeed_ranks:EngineMember"
+_MEMBERS = {"fsdp1": _FLAT_MEMBER, deepspeed_start.MODE: _ENGINE_MEMBER}
+_ENVIRONMENT = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+"""DDP's reducer warns of find_unused_parameters where every parameter was used."""
+
+_MIXED = "ZeroRedundancyOptimizer only supports the same dense type for all parameters"
+_SGD = (
+    "GradScaler.unscale_ refuses a float16 model's float16 gradients, and neither DDP's buckets nor fully_shard's "
+    "shards hold float32 ones for it"
+)
+_FUSED = (
+    "GradScaler.unscale_ refuses a float16 model's float16 gradients, and ZeroRedundancyOptimizer does not say that "
+    "the optimizer inside it unscales them by itself"
+)
+
+_WHOLE = "bitsandbytes' update takes no DTensor, which fully_shard's parameters are"
+
+_STRATEGY = "fused SGD and Adagrad raise NotImplementedError for the DTensors of fully_shard"
+_FLAT = "a flat tensor of several parameters, or a part of one, has no rows and columns"
+_NORMS = "torch.optim.Adafactor squares norms of a DTensor's rows in place, which RuntimeError refuses"
+
+
+def is_flat(mode: str, recipe: Recipe) -> bool:
+    """Whether this mode shards parameters or gradients with FSDP1, whose scaler accepts float16 gradients."""
+    return mode == "fsdp1" and recipe.ranks is not None and recipe.ranks.level in ("gradients", "full")
+
+
+def company(
+    model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, *, mode: str = "eager"
+) -> BaseCompany:
+    """The ranks of a new run in a mode, each a process on the CPU.
+
+    Raises:
+        Unsupported: PyTorch's ranks do not do what the recipe asks for.
+        ValueError: the recipe names no ranks.
+    """
+    if whole := _wants_whole(recipe, mode):
+        raise Unsupported(*whole, partial(_as_without_ranks, model, recipe, mode))
+    if mode == deepspeed_start.MODE:
+        deepspeed_probes.require(model, recipe, partial(_started, mode=mode))
+        return _started(model, recipe, weights, mode=mode)
+    for capability, reason in _refused(model, recipe, mode):
+        no_masters = reason == NO_MASTERS
+        attempt = attempts("cpu", "eager")[capability] if no_masters else partial(_trains, model, recipe, mode)
+        raise Unsupported(capability, reason, attempt)
+    return _started(model, recipe, weights, mode=mode)
+
+
+def _refused(model: Model, recipe: Recipe, mode: str) -> Iterator[tuple[Capability, str]]:
+    """Capabilities that PyTorch supports only without ranks, with reasons."""
+    level = recipe.ranks.level if recipe.ranks is not None else "replicated"
+    formats = {model.parameter_format(name) for name in model.parameter_shapes()}
+    if level == "optimizer" and len(formats) > 1:
+        yield Capability.FLOAT64_HEADS, _MIXED
+    if level in ("replicated", "optimizer") and recipe.precision.level == "O2":
+        yield Capability(f"precision.{recipe.precision.label}"), NO_MASTERS
+    if wants_float32_gradients(recipe) and not is_flat(mode, recipe):
+        yield Capability.O3_FLOAT16, _SGD
+    if level in ("gradients", "full") and not is_flat(mode, recipe):
+        if Capability.ADAM_8BIT in needs(recipe):
+            yield Capability.ADAM_8BIT, _WHOLE
+        if recipe.implementation == "fused" and isinstance(recipe.optimizer, SGD | Adagrad):
+            yield Capability.FUSED, _STRATEGY
+    if level == "optimizer" and wants_fused(recipe):
+        yield Capability.O3_FLOAT16, _FUSED
+
+
+def _wants_whole(recipe: Recipe, mode: str) -> tuple[Capability, str] | None:
+    """The refusal of an optimizer of matrices, whose parts this mode's ranks hold otherwise."""
+    flat, optimizer = is_flat(mode, recipe), recipe.optimizer
+    if isinstance(optimizer, Adafactor) and ranks_of(recipe).level in ("gradients", "full"):
+        return Capability.ADAFACTOR, _FLAT if flat else _NORMS
+    return (Capability.MUON, _FLAT) if flat and isinstance(optimizer, Muon) else None
+
+
+def _as_without_ranks(model: Model, recipe: Recipe, mode: str) -> bool:
+    """Whether an update from gradients of powers of two is that of a run without ranks."""
+    shapes = model.parameter_shapes().items()
+    given = {name: np.resize([1.0, -0.5, 0.25], shape).astype(np.float32) for name, shape in shapes}
+    ranks, alone = _started(model, recipe, mode=mode), TorchTrainer(model, recipe.but(ranks=None), None, "cpu", "eager")
+    ranks.feed([[given]] * ranks.count)
+    alone.feed(given)
+    found, wanted = ranks.all("parameters")[0], alone.parameters()
+    return all(np.allclose(found[name], value, rtol=2.0**-18) for name, value in wanted.items())
+
+
+def _trains(model: Model, recipe: Recipe, mode: str) -> bool:
+    """Whether a refused update succeeds if tried without the adapter's guards."""
+    run = _started(model, recipe, mode=mode)
+    gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
+    return not any(update.skipped for update in run.feed([[gradients]] * run.count))
+
+
+def _started(
+    model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, *, mode: str = "eager"
+) -> BaseCompany:
+    count = ranks_of(recipe).count
+    member, environment = _MEMBERS.get(mode, _MEMBER), _ENVIRONMENT
+    if mode == deepspeed_start.MODE:
+        deepspeed_start.require()
+        environment = environment | deepspeed_start.environment()
+    crew = crew_of(member, count, "cpu", "eager", environment)
+    return RemoteCompany(crew, crew.make([(model, recipe, weights)] * count))
+
+
+def own_attempts(mode: str) -> dict[Capability, Attempt]:
+    """Attempts that differ with ranks in a mode."""
+    if mode == deepspeed_start.MODE:
+        return deepspeed_probes.attempts(partial(_started, mode=mode))
+    refusing = {"ddp": Ranks(2), "fsdp1": Ranks(2, "full")}
+    tries: dict[Capability, Attempt] = {}
+    if mode in ("fsdp", "fsdp1"):
+        for precision in MASTERED:
+            tries[Capability(f"precision.{precision.label}")] = partial(_keeps_masters, precision, mode)
+    if mode in refusing:
+        tries[Capability.TWO_LOSSES] = partial(_two_losses, refusing[mode], mode)
+    if mode == "fsdp1":
+        tries[Capability.MISSING_GRADIENTS] = partial(
+            stays_without_gradient, partial(_started, mode=mode), refusing[mode]
+        )
+    return tries
+
+
+def _keeps_masters(precision: Precision, mode: str) -> bool:
+    """Whether shards stay float32 where the layers are gathered in another format."""
+    run = _started(sincos(4), Recipe(SGD(2.0**-10), precision, ranks=Ranks(2, "full")), mode=mode)
+    run.update(dealt_window((sincos_batch(4),), 2))
+    models, masters = run.all("parameters")[0], run.all("master_parameters")[0]
+    return any(not np.array_equal(models[name], master) for name, master in masters.items())
+
+
+def _two_losses(ranks: Ranks, mode: str) -> bool:
+    recipe = Recipe(SGD(), separate_losses=True, ranks=ranks)
+    batch = sincos_batch(4)
+    run = _started(sincos(4), recipe, mode=mode)
+    return not any(update.skipped for update in run.update(dealt_window((batch,), 2)))

@@ -1,0 +1,1 @@
+"""A user's own training loop as a framework of the suite."""

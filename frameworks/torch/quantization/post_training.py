@@ -1,0 +1,263 @@
+"""PyTorch's post-training quantization: `quantize_dynamic`, and `prepare` and `convert` of eager mode."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+from torch.ao import quantization
+from torch.ao.nn import quantized as nnq
+
+from fixtures.arrays import Array
+from fixtures.layers import Activation, Dense, Flatten, LayerNorm
+from fixtures.model import Model
+from frameworks.contract import Calibrated, CodeRange, LinearRule, Quantized, QuantRule
+from frameworks.torch.core.arrays import to_array, to_tensor
+from frameworks.torch.core.layers import Slot, build, linear_slots, parameter_slots
+from frameworks.torch.core.network import load
+
+FILE = "quantized.pt"
+_ENGINES = ("x86", "fbgemm")
+"""Engines with the same arithmetic; others take 8-bit inputs, or integer biases."""
+
+_EPS = float(torch.finfo(torch.float32).eps)
+_RULES: Mapping[str, LinearRule] = MappingProxyType(
+    {
+        "dynamic-int8": LinearRule(
+            QuantRule(-128, 127, 127.5, smallest_scale=_EPS),
+            QuantRule(0, 127, 127.0, symmetric=False, rounds="sum", smallest_scale=6.1e-5),
+        ),
+        "static-int8": LinearRule(
+            QuantRule(-128, 127, 127.5, axis=0, smallest_scale=_EPS),
+            QuantRule(0, 255, 127.0, symmetric=False, rounds="sum", smallest_scale=_EPS),
+            QuantRule(0, 255, 127.0, symmetric=False, smallest_scale=_EPS),
+            ranges="calibration",
+        ),
+    }
+)
+"""Ranges are divided into seven bits; values beyond what calibration saw have codes of the eighth."""
+
+_OBSERVED = quantization.QConfig(
+    activation=quantization.default_observer, weight=quantization.default_per_channel_weight_observer
+)
+"""Smallest and largest value: the `HistogramObserver` that is x86's default searches its ranges."""
+
+
+class Network(nn.Module):
+    """A fixture model as a user writes it: a sequence of layers, and linear heads of its result."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        shapes = {path: shape for path, _, shape in model.shapes()}
+        *body, last = range(len(model.layers))
+        self.layers = nn.Sequential(*(build(model.layers[index], shapes[str(index)]) for index in body))
+        width = shapes[str(last)][-1]
+        self.heads = nn.ModuleDict({head.name: nn.Linear(width, head.units) for head in model.heads.heads})
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        features = self.layers(x)
+        return {name: head(features) for name, head in self.heads.items()}
+
+
+class TorchQuantized:
+    """A quantized network; its arrays are those of its `state_dict`."""
+
+    def __init__(self, model: Model, network: nn.Module, device: str = "cpu") -> None:
+        self._model = model
+        self._network = network
+        self._device = device
+        self._places = places_of(model)
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        with quiet(), torch.no_grad():
+            return {name: to_array(value) for name, value in self._network(to_tensor(inputs, self._device)).items()}
+
+    def layer(self, name: str, inputs: Array) -> Array:
+        with quiet(), torch.no_grad():
+            return to_array(self._network.get_submodule(self._places[name])(to_tensor(inputs, self._device)))
+
+    def weights(self) -> Mapping[str, Quantized | None]:
+        return {name: _codes(self._linear(name)) for name in self._places}
+
+    def kept(self) -> Mapping[str, Array]:
+        arrays = self._floats()
+        for name in self._places:
+            linear = self._linear(name)
+            if isinstance(linear, nnq.Linear) and (bias := linear.bias()) is not None:
+                arrays[name.removesuffix("weight") + "bias"] = to_array(bias)
+        return {name: arrays[name] for name in self._model.parameter_shapes() if name in arrays}
+
+    def calibrated(self) -> Mapping[str, Calibrated]:
+        found: dict[str, Calibrated] = {}
+        for name, place in self._places.items():
+            module = self._network.get_submodule(place)
+            if isinstance(module, quantization.QuantWrapper):
+                inputs, outputs = (_range(part) for part in (module.quant, module.module))
+                found[name] = Calibrated(inputs, outputs)
+        return found
+
+    def stored_bytes(self) -> int:
+        return sum(_bytes(value) for value in self._network.state_dict().values())
+
+    def save(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        with quiet():
+            torch.save(self._network.state_dict(), path / FILE)
+
+    def restore(self, path: Path) -> None:
+        with quiet():
+            resumed = copy.deepcopy(self._network)
+            resumed.load_state_dict(torch.load(path / FILE, weights_only=True))
+        self._network = resumed
+
+    def _floats(self) -> dict[str, Array]:
+        """The parameters that are ordinary tensors, by canonical name."""
+        found = _float_slots(self._model, self._network)
+        plain = {name: slot for name, slot in found.items() if type(slot.tensor.data) is torch.Tensor}
+        return {name: slot.to_canonical(slot.tensor) for name, slot in plain.items()}
+
+    def _linear(self, name: str) -> nn.Module:
+        module = self._network.get_submodule(self._places[name])
+        return cast(nn.Module, module.module) if isinstance(module, quantization.QuantWrapper) else module
+
+
+class TorchPostTraining:
+    """Eager mode's two techniques, on a CPU.
+
+    "static-int8" wraps each dense layer in stubs that quantize what enters and restore what leaves it.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def rules(self) -> Mapping[str, LinearRule]:
+        return _RULES if self._device == "cpu" and converts() else {}
+
+    def quantized(
+        self,
+        technique: str,
+        model: Model,
+        weights: Mapping[str, Array],
+        calibration: Sequence[Array] = (),
+        skip: Sequence[str] = (),
+    ) -> TorchQuantized:
+        places, network = places_of(model), trained_network(model, weights, skip)
+        with quiet(), torch.no_grad():
+            if technique == "dynamic-int8":
+                return TorchQuantized(model, _dynamic(network, [places[name] for name in skip]))
+            wanted = [place for name, place in places.items() if name not in skip]
+            return TorchQuantized(model, _static(network, wanted, calibration))
+
+
+def converts() -> bool:
+    """Whether the selected engine has the declared arithmetic."""
+    return torch.backends.quantized.engine in _ENGINES
+
+
+def trained_network(model: Model, weights: Mapping[str, Array], skip: Sequence[str]) -> nn.Module:
+    """The network with these weights, in evaluation.
+
+    Raises:
+        ValueError: it has no dense layer of a name in `skip`.
+    """
+    if strange := sorted(set(skip) - set(places_of(model))):
+        raise ValueError(f"{model.name} has no dense layer {', '.join(strange)}")
+    network = Network(model).eval()
+    load(_float_slots(model, network), weights)
+    return network
+
+
+def _dynamic(network: nn.Module, skipped: Sequence[str]) -> nn.Module:
+    which: dict[Any, Any] = {nn.Linear: quantization.default_dynamic_qconfig, **dict.fromkeys(skipped)}
+    return cast(nn.Module, quantization.quantize_dynamic(network, which, dtype=torch.qint8))
+
+
+def _static(network: nn.Module, wanted: Sequence[str], calibration: Sequence[Array]) -> nn.Module:
+    for place in wanted:
+        network.get_submodule(place).qconfig = _OBSERVED
+    observed = quantization.prepare(quantization.add_quant_dequant(network))
+    for batch in calibration:
+        observed(to_tensor(batch, "cpu"))
+    return cast(nn.Module, quantization.convert(observed))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings that these calls, and tensors of such codes, are deprecated."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"torch\.ao\.quantization is deprecated", DeprecationWarning)
+        warnings.filterwarnings("ignore", ".*quantized tensor creation functions.*deprecated", UserWarning)
+        warnings.filterwarnings("ignore", ".*reduce_range will be deprecated", UserWarning)
+        warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning)
+        yield
+
+
+def places_of(model: Model) -> dict[str, str]:
+    """The path of each dense layer in the network, by the name of its weight.
+
+    Raises:
+        ValueError: the model has an unknown kind of layer.
+    """
+    *body, _ = model.layers
+    if not all(isinstance(layer, Dense | Activation | LayerNorm | Flatten) for layer in body):
+        raise ValueError(f"{model.name} has other layers than dense ones, activations, layer norms and flattening")
+    places = {f"{i}.weight": f"layers.{i}" for i, layer in enumerate(body) if isinstance(layer, Dense)}
+    return places | {f"{len(body)}.{head.name}.weight": f"heads.{head.name}" for head in model.heads.heads}
+
+
+def _float_slots(model: Model, network: nn.Module) -> dict[str, Slot]:
+    """The parameters that are float32 tensors, by canonical name."""
+    found: dict[str, Slot] = {}
+    *body, _ = model.layers
+    for index, layer in enumerate(body):
+        module = network.get_submodule(f"layers.{index}")
+        if not isinstance(layer, Dense) or isinstance(module, nn.Linear):
+            found |= parameter_slots(layer, module, str(index))
+    for head in model.heads.heads:
+        module = network.get_submodule(f"heads.{head.name}")
+        if isinstance(module, nn.Linear):
+            found |= linear_slots(module, f"{len(body)}.{head.name}.")
+    return found
+
+
+def _codes(linear: nn.Module) -> Quantized | None:
+    """The weight (inputs, outputs) of a quantized layer, which PyTorch has as (outputs, inputs)."""
+    if not isinstance(linear, nnq.Linear):
+        return None
+    weight = linear.weight()
+    scales, zeros = _scales(weight)
+    return Quantized(
+        to_array(weight.int_repr().t()).astype(np.int32),
+        to_array(scales).astype(np.float64).reshape(1, -1),
+        to_array(zeros).astype(np.int32).reshape(1, -1),
+        to_array(weight.dequantize().t()),
+    )
+
+
+def _scales(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scales and zero points of a quantized tensor in the formats that it keeps them in."""
+    if weight.qscheme() == torch.per_channel_affine:
+        return weight.q_per_channel_scales(), weight.q_per_channel_zero_points()
+    return torch.tensor(weight.q_scale(), dtype=torch.float64), torch.tensor(weight.q_zero_point())
+
+
+def _range(module: Any) -> CodeRange:
+    return CodeRange(float(module.scale), int(module.zero_point))
+
+
+def _bytes(stored: object) -> int:
+    """Bytes of an entry of a `state_dict`: a tensor, or a layer's weight and bias."""
+    if isinstance(stored, tuple):
+        return sum(_bytes(part) for part in stored)
+    if not isinstance(stored, torch.Tensor):
+        return 0
+    parts = _scales(stored) if stored.is_quantized else ()
+    return stored.nbytes + sum(part.nbytes for part in parts)

@@ -1,0 +1,93 @@
+"""PyTorch's QAT: `prepare_qat` and `convert` of eager mode."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+from torch import nn
+from torch.ao import quantization
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Aware, Recipe
+from frameworks.contract import AwareRule, Calibrated, CodeRange, LinearRule, QuantRule, Update
+from frameworks.torch.core.arrays import to_array
+from frameworks.torch.quantization.post_training import TorchQuantized, places_of, quiet
+from frameworks.torch.training.trainer import TorchTrainer
+
+_EPS = float(torch.finfo(torch.float32).eps)
+_SEVEN_BITS = QuantRule(0, 127, 127.0, symmetric=False, smallest_scale=_EPS)
+RULE = AwareRule(
+    LinearRule(
+        QuantRule(-128, 127, 127.5, axis=0, smallest_scale=_EPS), _SEVEN_BITS, _SEVEN_BITS, ranges="calibration"
+    ),
+    average=0.01,
+)
+"""The rules of `default_fake_quant` and of a per-channel fake quantizer, which uses the weight's own range."""
+
+_QCONFIG = quantization.QConfig(
+    activation=quantization.default_fake_quant,
+    weight=quantization.default_per_channel_weight_fake_quant.with_args(averaging_constant=1.0),
+)
+
+
+class AwareTrainer(TorchTrainer):
+    """A run whose dense layers are wrapped in stubs and have fake quantizers; observers stop as the recipe says."""
+
+    def __init__(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
+    ) -> None:
+        super().__init__(model, recipe, weights, device, mode)
+        self._freeze()
+
+    def prepare(self) -> None:
+        self._places = places_of(self.model)
+        for place in self._places.values():
+            self.network.get_submodule(place).qconfig = _QCONFIG
+        with quiet():
+            quantization.add_quant_dequant(self.network)
+            quantization.prepare_qat(self.network.train(), inplace=True).to(self.device)
+        wrapped = dict(self.network.heads.items())
+        self.network.built = tuple(self.network.layers)
+        self.network.heads_built = wrapped
+        self.network.call_in_place()
+
+    def apply(self) -> Update:
+        update = super().apply()
+        self._freeze()
+        return update
+
+    def _freeze(self) -> None:
+        """Disables or enables the observers of inputs and outputs, by the number of applied updates."""
+        limit = self.recipe.quantization.freeze if isinstance(self.recipe.quantization, Aware) else None
+        stops = limit is not None and self.steppers[0].applied >= limit
+        for place in self._places.values():
+            for quantizer in self._quantizers(place):
+                quantizer.enable_observer(not stops)
+
+    def _quantizers(self, place: str) -> tuple[quantization.FakeQuantize, quantization.FakeQuantize]:
+        """Those of a dense layer's inputs and outputs."""
+        wrapper = cast(quantization.QuantWrapper, self.network.get_submodule(place))
+        inputs, outputs = wrapper.quant.activation_post_process, wrapper.module.activation_post_process
+        return cast(quantization.FakeQuantize, inputs), cast(quantization.FakeQuantize, outputs)
+
+    def buffers(self) -> dict[str, Array]:
+        return super().buffers() | {name: to_array(value) for name, value in self.network.named_buffers()}
+
+    def observed(self) -> dict[str, Calibrated]:
+        found: dict[str, Calibrated] = {}
+        for name, place in self._places.items():
+            observers = self._quantizers(place)
+            if bool(torch.isfinite(observers[0].activation_post_process.min_val).all()):
+                inputs, outputs = (CodeRange(float(each.scale), int(each.zero_point)) for each in observers)
+                found[name] = Calibrated(inputs, outputs)
+        return found
+
+    def convert(self) -> TorchQuantized:
+        """The model in integer codes, on a CPU wherever it was trained: PyTorch has no other kernels for it."""
+        with quiet():
+            network = copy.deepcopy(self.network).to("cpu").eval()
+            return TorchQuantized(self.model, cast(nn.Module, quantization.convert(network)))

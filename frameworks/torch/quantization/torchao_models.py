@@ -1,0 +1,153 @@
+"""Post-training quantization by torchao's `quantize_`, if torchao is installed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from frameworks.contract import Attempt, Calibrated, Capability, LinearRule, Quantized, QuantRule
+from frameworks.torch.core.arrays import to_array
+from frameworks.torch.quantization.post_training import TorchQuantized, places_of, quiet, trained_network
+
+MODE = "torchao"
+NOT_INSTALLED = "torchao is not installed: pip install torchao"
+
+_EPS = float(torch.finfo(torch.float32).eps)
+
+
+def _symmetric(low: int, axis: Any) -> QuantRule:
+    """The integers from `low` on over the whole range, half a code beyond the highest one."""
+    return QuantRule(low, -low - 1, -low - 0.5, axis=axis, smallest_scale=_EPS)
+
+
+_RULES: Mapping[str, LinearRule] = MappingProxyType(
+    {
+        "dynamic-int8": LinearRule(_symmetric(-128, 0), _symmetric(-128, 1)),
+        "weight-int8": LinearRule(_symmetric(-128, 0)),
+        "weight-int4": LinearRule(_symmetric(-8, 0)),
+    }
+)
+
+
+def installed() -> bool:
+    """Whether torchao is installed."""
+    return find_spec("torchao") is not None
+
+
+@cache
+def _torchao() -> Any:
+    """`torchao.quantization`, whose import warns of extensions for GPUs that it does not load."""
+    logging.getLogger("torchao").setLevel(logging.ERROR)
+    pytree = logging.getLogger("torch.utils._pytree")
+    level = pytree.level
+    pytree.setLevel(logging.ERROR)
+    try:
+        return import_module("torchao.quantization")
+    finally:
+        pytree.setLevel(level)
+
+
+def _config(technique: str) -> Any:
+    quantization = _torchao()
+    match technique:
+        case "dynamic-int8":
+            return quantization.Int8DynamicActivationInt8WeightConfig()
+        case "weight-int8":
+            return quantization.Int8WeightOnlyConfig()
+        case _:
+            rows = quantization.PerAxis(0)
+            return quantization.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=rows)
+
+
+def refused() -> dict[Capability, str]:
+    """Missing techniques, with reasons."""
+    return {} if installed() else {Capability(f"quantization.{name}"): NOT_INSTALLED for name in _RULES}
+
+
+def refused_attempts() -> dict[Capability, Attempt]:
+    """Attempts for missing techniques."""
+
+    def there(technique: str) -> bool:
+        return _config(technique) is not None
+
+    return {} if installed() else {Capability(f"quantization.{name}"): partial(there, name) for name in _RULES}
+
+
+class TorchaoQuantized(TorchQuantized):
+    """A network whose linear layers have weights that are tensors of torchao's."""
+
+    def weights(self) -> Mapping[str, Quantized | None]:
+        return {name: _codes(self._weight(name)) for name in self._places}
+
+    def kept(self) -> Mapping[str, Array]:
+        arrays = self._floats()
+        return {name: arrays[name] for name in self._model.parameter_shapes() if name in arrays}
+
+    def calibrated(self) -> Mapping[str, Calibrated]:
+        return {}
+
+    def stored_bytes(self) -> int:
+        return sum(part.nbytes for value in self._network.state_dict().values() for part in _parts(value))
+
+    def _weight(self, name: str) -> torch.Tensor:
+        weight: torch.Tensor = self._network.get_submodule(self._places[name]).weight
+        return weight
+
+
+class TorchaoPostTraining:
+    """Quantization of trained models on `device`; it has no technique where torchao is not installed."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def rules(self) -> Mapping[str, LinearRule]:
+        return _RULES if installed() else {}
+
+    def quantized(
+        self,
+        technique: str,
+        model: Model,
+        weights: Mapping[str, Array],
+        calibration: Sequence[Array] = (),
+        skip: Sequence[str] = (),
+    ) -> TorchaoQuantized:
+        places = places_of(model)
+        wanted = {place for name, place in places.items() if name not in skip}
+        network = trained_network(model, weights, skip).to(self._device)
+        with quiet():
+            _torchao().quantize_(network, _config(technique), filter_fn=lambda _, path: path in wanted)
+        return TorchaoQuantized(model, network, self._device)
+
+
+def _is_coded(weight: torch.Tensor) -> bool:
+    return hasattr(weight, "qdata")
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The plain tensors that a tensor is made of; torchao's says of itself that it has the bytes of a float32 one."""
+    if not _is_coded(tensor):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [getattr(tensor, name) for name in names]
+
+
+def _codes(weight: Any) -> Quantized | None:
+    """The weight (inputs, outputs) of a quantized layer, which PyTorch has as (outputs, inputs)."""
+    if not _is_coded(weight):
+        return None
+    return Quantized(
+        to_array(weight.qdata.t()).astype(np.int32),
+        to_array(weight.scale.t()).astype(np.float64),
+        to_array(weight.zero_point.t()).astype(np.int32),
+        to_array(weight.dequantize().t()),
+    )

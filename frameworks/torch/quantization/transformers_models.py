@@ -1,0 +1,164 @@
+"""Trained models loaded in 8 bits by transformers and bitsandbytes (LLM.int8()), if both are installed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from frameworks.contract import Attempt, Calibrated, Capability, LinearRule, Quantized, QuantRule
+from frameworks.torch.core.arrays import to_array
+from frameworks.torch.quantization.post_training import Network, TorchQuantized, places_of, trained_network
+
+MODE = "transformers"
+_NEEDED = ("transformers", "accelerate", "bitsandbytes")
+_TECHNIQUE = "load-int8"
+THRESHOLD = 6.0
+"""The default outlier threshold of `BitsAndBytesConfig`."""
+
+_RULES: Mapping[str, LinearRule] = MappingProxyType(
+    {
+        _TECHNIQUE: LinearRule(
+            QuantRule(-127, 127, 127.0, axis=0),
+            QuantRule(-127, 127, 127.0, axis=1),
+            operands="float16",
+            outliers=THRESHOLD,
+            without="values",
+        )
+    }
+)
+"""In evaluation, on a CPU; in training a layer multiplies float32 inputs by its dequantized weight."""
+
+
+def not_installed() -> str:
+    """Why the technique is not available, "" if it is."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    return f"{', '.join(missing)}: not installed: pip install {' '.join(missing)}" if missing else ""
+
+
+@cache
+def transformers() -> Any:
+    """`transformers` without progress bars, and bitsandbytes without a warning for each call."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    library = import_module("transformers")
+    library.utils.logging.disable_progress_bar()
+    library.utils.logging.set_verbosity(library.utils.logging.CRITICAL)
+    return library
+
+
+def refused() -> dict[Capability, str]:
+    """The technique if it is missing, with the reason."""
+    return {Capability.LOAD_INT8: reason} if (reason := not_installed()) else {}
+
+
+def refused_attempts() -> dict[Capability, Attempt]:
+    """An attempt for the technique if it is missing."""
+    return {Capability.LOAD_INT8: partial(_is_there, _NEEDED)} if not_installed() else {}
+
+
+def _is_there(names: Sequence[str]) -> bool:
+    return all(import_module(name) is not None for name in names)
+
+
+def _class_of(model: Model) -> Any:
+    """The fixture model as a `PreTrainedModel`; its configuration has what transformers itself writes there."""
+    config_kind, kind = transformers().PretrainedConfig, transformers().PreTrainedModel
+
+    class FixtureConfig(config_kind):  # type: ignore[misc, valid-type]
+        model_type = "fixture"
+
+    class FixtureModel(kind):  # type: ignore[misc, valid-type]
+        config_class = FixtureConfig
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            network = Network(model)
+            self.layers, self.heads = network.layers, network.heads
+            self.post_init()
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            features = self.layers(x)
+            return {name: head(features) for name, head in self.heads.items()}
+
+    return FixtureModel
+
+
+class LoadedModel(TorchQuantized):
+    """A `PreTrainedModel` whose linear layers are `Linear8bitLt`; a layer with codes has an entry `SCB` of scales."""
+
+    def weights(self) -> Mapping[str, Quantized | None]:
+        state = self._network.state_dict()
+        return {name: _codes(state, place) for name, place in self._places.items()}
+
+    def kept(self) -> Mapping[str, Array]:
+        arrays, coded = self._floats(), {name for name, weight in self.weights().items() if weight is not None}
+        return {name: arrays[name] for name in self._model.parameter_shapes() if name in arrays and name not in coded}
+
+    def calibrated(self) -> Mapping[str, Calibrated]:
+        return {}
+
+    def save(self, path: Path) -> None:
+        self._loaded().save_pretrained(path)
+
+    def restore(self, path: Path) -> None:
+        loaded = self._loaded()
+        self._network = type(loaded).from_pretrained(path, device_map=str(loaded.device))
+
+    def _loaded(self) -> Any:
+        return self._network
+
+
+class TransformersPostTraining:
+    """Quantization of trained models on a CPU; it has no technique where a library is not installed."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def rules(self) -> Mapping[str, LinearRule]:
+        return _RULES if self._device == "cpu" and not not_installed() else {}
+
+    def quantized(
+        self,
+        technique: str,
+        model: Model,
+        weights: Mapping[str, Array],
+        calibration: Sequence[Array] = (),
+        skip: Sequence[str] = (),
+    ) -> LoadedModel:
+        return LoadedModel(model, _loaded(model, trained_network(model, weights, skip), skip, self._device))
+
+
+def _loaded(model: Model, network: nn.Module, skip: Sequence[str], device: str) -> Any:
+    """The network, saved in float32 and loaded in 8 bits."""
+    kind, places = _class_of(model), places_of(model)
+    whole = kind(kind.config_class())
+    whole.load_state_dict(network.state_dict())
+    config = transformers().BitsAndBytesConfig(
+        load_in_8bit=True, llm_int8_threshold=THRESHOLD, llm_int8_skip_modules=[places[name] for name in skip]
+    )
+    with TemporaryDirectory() as folder:
+        whole.save_pretrained(folder)
+        return kind.from_pretrained(folder, quantization_config=config, device_map=device)
+
+
+def _codes(state: Mapping[str, torch.Tensor], place: str) -> Quantized | None:
+    """The weight (inputs, outputs) of a layer that has codes, which PyTorch has as (outputs, inputs)."""
+    largest = state.get(f"{place}.SCB")
+    if largest is None:
+        return None
+    codes = state[f"{place}.weight"]
+    values = import_module("bitsandbytes.functional").int8_vectorwise_dequant(codes, largest)
+    scale = to_array(largest).astype(np.float64).reshape(1, -1) / 127.0
+    return Quantized(to_array(codes.t()).astype(np.int32), scale, np.zeros((1, 1), np.int32), to_array(values.t()))

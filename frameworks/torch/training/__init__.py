@@ -1,0 +1,1 @@
+"""Training runs of PyTorch: updates, loss scaling, checkpoints and ways."""
