@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -37,38 +38,44 @@ TABLES = {
 
 
 MODULES = {
-    *("arrays", "by_hand", "checkpoint", "declarations", "framework", "layers", "losses", "network", "operations"),
-    *("optimizer_probes", "optimizers", "probes", "recompute", "saved_bytes", "scaler", "settings", "trace", "trainer"),
+    "": ("by_hand", "declarations", "framework", "launch", "probes"),
+    "core": ("arrays", "layers", "losses", "network", "operations", "saved_bytes", "settings", "ways"),
+    "training": ("checkpoint", "optimizer_probes", "optimizers", "scaler", "trainer"),
+    "distributed": ("ranks",),
+    "quantization": ("formats", "post_training"),
+    "shipped": ("control_flow", "operations_and_layers"),
 }
-"""What every adapter of a framework has; docs/adapters.md names the others, with a reason."""
+"""What every adapter of a framework has, by package."""
 
 
-def modules(adapter: str) -> set[str]:
-    """The names of an adapter's own modules."""
-    return {path.stem for path in (ROOT / "frameworks" / adapter).glob("*.py")} - {"__init__"}
+def modules(folder: str) -> list[Path]:
+    """The modules of a package, without those of packages in it."""
+    return sorted((ROOT / "frameworks" / folder).glob("*.py"))
 
 
+@pytest.mark.parametrize("package", MODULES)
 @pytest.mark.parametrize("adapter", TABLES)
-def test_every_adapter_has_the_same_modules(adapter: str) -> None:
-    shared = modules("keras_parts") if adapter == "tf" else set()
-    assert MODULES - modules(adapter) - shared == set()
+def test_every_adapter_has_the_same_modules(adapter: str, package: str) -> None:
+    shared = {path.stem for path in modules("keras_common")} if adapter == "tf" else set()
+    assert set(MODULES[package]) - {path.stem for path in modules(f"{adapter}/{package}")} - shared == set()
 
 
-@pytest.mark.parametrize("adapter", [*TABLES, "reference", "paddle/static", "jax/keras", "torch/keras"])
-def test_every_other_module_of_an_adapter_has_a_reason(adapter: str) -> None:
-    page = (ROOT / "docs" / "adapters.md").read_text(encoding="utf-8")
-    assert [name for name in sorted(modules(adapter) - MODULES) if f"`{adapter}/{name}`" not in page] == []
+def packages() -> list[str]:
+    """Folders with modules, without the programs of findings."""
+    folders = {path.parent.relative_to(ROOT / "frameworks") for path in (ROOT / "frameworks").rglob("*.py")}
+    return sorted(str(folder) for folder in folders if folder.name not in ("findings", "template"))
 
 
-@pytest.mark.parametrize("adapter", [*TABLES, "reference", "paddle/static", "jax/keras"])
-def test_no_module_of_an_adapter_is_long(adapter: str) -> None:
-    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in (ROOT / "frameworks" / adapter).glob("*.py")}
-    assert {path.name: length for path, length in lengths.items() if length > 350} == {}
+@pytest.mark.parametrize("folder", packages())
+def test_no_package_of_an_adapter_is_large(folder: str) -> None:
+    paths = [path for path in modules(folder) if path.name != "__init__.py"]
+    assert len(paths) <= 25
+    assert {path.name: length for path in paths if (length := len(path.read_text("utf-8").splitlines())) > 350} == {}
 
 
 def keys(adapter: str) -> set[str]:
     """The names in an adapter's tables of operations, read from the source, for its framework may not be installed."""
-    folder = {"tf": "keras_parts"}.get(adapter, adapter)
+    folder = {"tf": "keras_common"}.get(adapter, f"{adapter}/core")
     tree = ast.parse((ROOT / "frameworks" / folder / "operations.py").read_text(encoding="utf-8"))
     tables = TABLES[adapter]
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict)]

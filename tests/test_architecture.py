@@ -22,7 +22,7 @@ from tests.support import ROOT, environment
 ROOMS = ("fixtures", "frameworks", "conformance", "results")
 ADAPTERS = tuple(built_in())
 OWN = {name: {*adapter_file(name).imports} for name in ADAPTERS}
-SHARED = {"keras_parts": {"keras"}}
+SHARED = {"keras_common": {"keras"}}
 """Packages of what adapters share that have a library, and it."""
 FRAMEWORKS = frozenset().union(*OWN.values(), {"torchvision", "jaxlib", "mlx", "mindspore"})
 

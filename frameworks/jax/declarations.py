@@ -9,21 +9,7 @@ import numpy as np
 
 from frameworks.contract import Capability, Conventions, ScalerRule
 from frameworks.jax.training.options import REFUSED_OPTIONS
-
-INITIAL = 2.0**15
-"""JMP has no default scale; its documentation begins with this."""
-
-MINIMUM = 1.0
-"""JMP's own floor of the scale, which a recipe's other factors keep."""
-
-MOVES_ALWAYS = "flax's DynamicScale, which alone has two factors, moves with every gradient that it takes"
-UNSCALES_ITSELF = (
-    "flax's DynamicScale, which alone has two factors, unscales by itself and has no call to do so by hand"
-)
-TAKES_EACH_IN = (
-    "optax.MultiSteps takes in each micro-batch, and makes the window's update with the last, so that nothing can come "
-    "between the window's gradients and their update"
-)
+from frameworks.jax.training.scaler import INITIAL, MINIMUM
 
 _REFUSED: dict[Capability, str] = {
     **REFUSED_OPTIONS,

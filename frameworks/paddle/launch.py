@@ -13,7 +13,7 @@ from frameworks.base import BaseCompany, ranks_of
 from frameworks.ranks import Limits, RemoteCompany, crew_of
 
 _MEETS_IN = "3.3."
-"""Versions whose clients are known to understand the store where the ranks meet (`frameworks.paddle.distributed.rendezvous`)."""
+"""Versions whose clients are known to understand the ranks' store (`frameworks.paddle.distributed.rendezvous`)."""
 
 _LIMITS = Limits(group_s=30.0)
 """Timeout of gloo's operations, which Paddle does not let users change."""

@@ -32,7 +32,6 @@ _UNCOUNTED: dict[str, str] = {
     "xla": "XLA compiles forward and backward into one program; only a graph that is not yet optimized can be counted",
     "rewrite": "the rewrite happens after the graph whose tensors can be counted",
 }
-INSIDE_RECOMPUTED = "a tape does not see what is computed inside keras.remat or tf.recompute_grad"
 _MIRRORED = "tf.distribute.MirroredStrategy keeps a copy of every variable on each replica; it has no shards"
 _OF_RANKS: dict[Capability, str] = {
     Capability.RANKS_OPTIMIZER: _MIRRORED,

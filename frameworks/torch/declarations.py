@@ -12,7 +12,6 @@ from frameworks.torch.distributed import deepspeed_probes, deepspeed_start
 from frameworks.torch.quantization import torchao_models, transformers_models
 from frameworks.torch.training import eight_bit_state
 from frameworks.torch.training.implementations import NOT_CAPTURABLE, REFUSED_OPTIONS
-from frameworks.torch.training.scaler import has_gradient_formats
 
 NO_MASTERS = (
     "without torch.distributed, whose fully_shard casts float32 shards, PyTorch has no low model with float32 masters"
@@ -56,20 +55,6 @@ _REFUSED_IN_MODE: dict[str, dict[Capability, str]] = {
         " of its flat tensor has a gradient",
     },
 }
-
-
-def no_clipping() -> str:
-    """Why scaled gradients of a float16 model cannot be clipped under an optimizer that has to unscale them itself."""
-    return f"clipping wants unscaled gradients; GradScaler.unscale_ refuses a float16 model's float16 ones, {_others()}"
-
-
-def no_unscaling() -> str:
-    """Why scaled gradients of a float16 model cannot be unscaled by hand under such an optimizer."""
-    return f"GradScaler.unscale_ refuses a float16 model's float16 gradients, {_others()}"
-
-
-def _others() -> str:
-    return f"and {'Adam takes no others' if has_gradient_formats() else 'this version of PyTorch gives it no others'}"
 
 
 def no_scope(level: str) -> str:

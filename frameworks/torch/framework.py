@@ -57,7 +57,7 @@ from frameworks.torch.core.offload import parameters_leave
 from frameworks.torch.core.operations import OPERATIONS
 from frameworks.torch.core.recompute import VARIANTS, function_used, recompute
 from frameworks.torch.core.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
-from frameworks.torch.declarations import NO_MASTERS, conventions, no_clipping, no_scope, refusals
+from frameworks.torch.declarations import NO_MASTERS, conventions, no_scope, refusals
 from frameworks.torch.distributed import deepspeed_start
 from frameworks.torch.launch import company, is_flat, own_attempts
 from frameworks.torch.libraries import STACKS
@@ -74,7 +74,7 @@ from frameworks.torch.training import eight_bit_state, implementations
 from frameworks.torch.training.checkpoint import loads_in_any_order
 from frameworks.torch.training.optimizer_probes import float16_clipped
 from frameworks.torch.training.plateau import rates
-from frameworks.torch.training.scaler import wants_fused
+from frameworks.torch.training.scaler import no_clipping, wants_fused
 from frameworks.torch.training.trainer import TorchTrainer
 
 _LIBRARIES = MappingProxyType({each.MODE: each for each in (torchao_models, transformers_models)})

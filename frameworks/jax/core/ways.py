@@ -21,7 +21,7 @@ from jax.example_libraries.optimizers import clip_grads
 from fixtures.recipe import Recipe, Steps
 from fixtures.schedules import Curve
 from frameworks.contract import Capability, Unsupported
-from frameworks.jax.training.schedules import shipped
+from frameworks.jax.core.schedules import shipped
 
 Losses = Callable[[Any], tuple[list[jax.Array], Any]]
 Optimizer = Callable[..., optax.GradientTransformation]

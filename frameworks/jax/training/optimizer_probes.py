@@ -13,6 +13,11 @@ from flax.training.dynamic_scale import DynamicScale
 
 from frameworks.contract import Attempt, Capability
 
+TAKES_EACH_IN = (
+    "optax.MultiSteps takes in each micro-batch, and makes the window's update with the last, so that nothing can come "
+    "between the window's gradients and their update"
+)
+
 
 def weight_of(value: float = 1.0) -> jax.Array:
     """Two weights."""

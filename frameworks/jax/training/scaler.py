@@ -14,8 +14,18 @@ from fixtures.arrays import Array
 from fixtures.recipe import DynamicScaling, Recipe, StaticScaling
 from frameworks.contract import Capability, Unsupported
 from frameworks.jax.core.arrays import Place
-from frameworks.jax.declarations import INITIAL, MINIMUM, MOVES_ALWAYS, UNSCALES_ITSELF
 from frameworks.jax.training.optimizer_probes import flax_moves_once_in_two_gradients, flax_unscales_by_hand
+
+INITIAL = 2.0**15
+"""JMP has no default scale; its documentation begins with this."""
+
+MINIMUM = 1.0
+"""JMP's own floor of the scale, which a recipe's other factors keep."""
+
+MOVES_ALWAYS = "flax's DynamicScale, which alone has two factors, moves with every gradient that it takes"
+UNSCALES_ITSELF = (
+    "flax's DynamicScale, which alone has two factors, unscales by itself and has no call to do so by hand"
+)
 
 LossScale: TypeAlias = jmp.NoOpLossScale | jmp.StaticLossScale | jmp.DynamicLossScale | DynamicScale
 

@@ -27,12 +27,10 @@ from frameworks.jax.core.float8_training import nothing_gathered, state_tree
 from frameworks.jax.core.losses import Loaded, load_batch
 from frameworks.jax.core.network import leaves_of, segments
 from frameworks.jax.core.saved_bytes import saved_bytes
-from frameworks.jax.declarations import TAKES_EACH_IN
 from frameworks.jax.training import checkpoint, scaler
-from frameworks.jax.training.optimizer_probes import window_waits_for_the_caller
+from frameworks.jax.training.optimizer_probes import TAKES_EACH_IN, window_waits_for_the_caller
 from frameworks.jax.training.optimizers import RunState, accumulated, applied, rules_of, schedule_of, transformation
 from frameworks.jax.training.recompute import runs_in_a_pass
-from frameworks.jax.training.scaler import Judged
 from frameworks.jax.training.state_readers import Readings
 from frameworks.jax.training.steps import (
     Carried,
@@ -122,7 +120,7 @@ class JaxTrainer(Readings):
         self._seen = load_batch(self.model, batch)
         return self._seen
 
-    def _backward(self, batch: Batch, items: int) -> tuple[Flat, Judged | None, list[jax.Array]]:
+    def _backward(self, batch: Batch, items: int) -> tuple[Flat, scaler.Judged | None, list[jax.Array]]:
         gradients, judged, sums, self.moved = self.steps.backward(
             self.leaves, self.moved, self.scale, self._load(batch), np.float32(items)
         )
@@ -138,7 +136,7 @@ class JaxTrainer(Readings):
             micro = self._taken_in(gradients, judged, self._micro_batch(batch, sums, before))
         return self.ledger.add(micro, items)
 
-    def _taken_in(self, gradients: Flat, judged: Judged | None, micro: JaxMicroBatch) -> JaxMicroBatch:
+    def _taken_in(self, gradients: Flat, judged: scaler.Judged | None, micro: JaxMicroBatch) -> JaxMicroBatch:
         """Hands the gradients to `optax.MultiSteps`, or keeps them for `apply`."""
         if self.recipe.accumulation == 1:
             if self.pending is not None:
@@ -195,7 +193,7 @@ class JaxTrainer(Readings):
             with self.scope():
                 self.train_state = self.train_state.replace(tx=transformation(replace(self._rules, length=length)))
 
-    def _update(self, gradients: Flat, judged: Judged | None, *, last: bool) -> UpdateResult:
+    def _update(self, gradients: Flat, judged: scaler.Judged | None, *, last: bool) -> UpdateResult:
         """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""
         self.train_state = ways.with_rate(self._rules, self.train_state, self._rate)
         self.train_state, self.scale, self.outcome = update(
@@ -280,7 +278,7 @@ class JaxTrainer(Readings):
             self.scale = scaler.adjusted(self.scale, jmp.all_finite(gradients))
         return self._report(before, rate, None, skipped=True)
 
-    def _taken_out(self) -> tuple[Flat, Judged | None]:
+    def _taken_out(self) -> tuple[Flat, scaler.Judged | None]:
         waiting, self.pending = self.pending, None
         if waiting is None:
             raise ValueError("apply without any micro-batch before it")
@@ -304,8 +302,6 @@ class JaxTrainer(Readings):
     def _rate(self) -> float:
         return float(self._schedule(applied(self.train_state)))
 
-    # what a pass shows
-
     def segment_calls(self) -> tuple[int, ...]:
         """Counts of one forward and backward pass on the last batch, times the number of passes so far."""
         if self._seen is None:
@@ -313,8 +309,6 @@ class JaxTrainer(Readings):
         with self.scope():
             each = runs_in_a_pass(self.steps.plan, self.leaves, self.moved, self.scale, self._seen)
         return tuple(self._passes * runs for runs in each)
-
-    # the whole run
 
     def save(self, path: Path) -> None:
         checkpoint.save(self, path)

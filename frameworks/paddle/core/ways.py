@@ -15,7 +15,7 @@ from paddle.optimizer import lr
 from fixtures.recipe import Recipe, Steps
 from fixtures.schedules import Curve
 from frameworks.contract import Capability, Unsupported
-from frameworks.paddle.training.schedules import shipped
+from frameworks.paddle.core.schedules import shipped
 
 SEVERAL_ROOTS = ("function", "grad")
 """Ways of a backward pass that take several losses."""

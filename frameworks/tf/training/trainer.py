@@ -28,10 +28,11 @@ from frameworks.tf.core.network import WRAPPERS, SegmentCounts
 from frameworks.tf.core.saved_bytes import captured_bytes
 from frameworks.tf.core.settings import graph_rewrite
 from frameworks.tf.core.steps import TracedSteps
-from frameworks.tf.declarations import INSIDE_RECOMPUTED
 from frameworks.tf.probes import shows_recomputed
 from frameworks.tf.quantization import float8_training
 from frameworks.tf.training.checkpoint import load_checkpoint, save_checkpoint, take
+
+INSIDE_RECOMPUTED = "a tape does not see what is computed inside keras.remat or tf.recompute_grad"
 
 
 class TensorFlowTrainer(StatefulRun):

@@ -17,7 +17,7 @@ from torch.utils import checkpoint
 from fixtures.recipe import Recipe, Steps
 from fixtures.schedules import Curve
 from frameworks.contract import Capability, Unsupported
-from frameworks.torch.training.schedules import shipped
+from frameworks.torch.core.schedules import shipped
 
 Clip = Callable[[list[torch.Tensor], float], torch.Tensor]
 Groups = list[dict[str, Any]]

@@ -16,7 +16,7 @@ from fixtures.recipe import SGD, Adam, AdamW, Optimizer, Recipe
 from frameworks.contract import Capability, Unsupported
 from frameworks.torch.core.compiling import compiled, kept_buffers
 from frameworks.torch.core.guards import Probe
-from frameworks.torch.declarations import no_unscaling
+from frameworks.torch.training.scaler import no_unscaling
 
 GRADIENTS = (torch.float16, torch.float32)
 

@@ -126,3 +126,17 @@ def scaler_settings(scaler: torch.amp.GradScaler | None) -> dict[str, float]:
 def divided(value: Array, scale: float) -> Array:
     """A gradient as a fused optimizer unscales it, in float32 or wider."""
     return np.asarray(value.astype(np.promote_types(value.dtype, np.float32)) / scale)
+
+
+def no_clipping() -> str:
+    """Why scaled gradients of a float16 model cannot be clipped under an optimizer that has to unscale them itself."""
+    return f"clipping wants unscaled gradients; GradScaler.unscale_ refuses a float16 model's float16 ones, {_others()}"
+
+
+def no_unscaling() -> str:
+    """Why scaled gradients of a float16 model cannot be unscaled by hand under such an optimizer."""
+    return f"GradScaler.unscale_ refuses a float16 model's float16 gradients, {_others()}"
+
+
+def _others() -> str:
+    return f"and {'Adam takes no others' if has_gradient_formats() else 'this version of PyTorch gives it no others'}"
