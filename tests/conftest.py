@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, settings
 
 from frameworks.installer import install, locks
 from results.record.journal import Journal
-from tests import browser
-from tests.browser import Browser
-from tests.recorded import filled, header
-from tests.runner import Runner
+from tests.support.recorded import filled, header
+from tests.support.runner import Runner
+from tools import browser
+from tools.browser import Browser
 
 settings.register_profile("without-time", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("without-time")
@@ -48,7 +48,7 @@ def runner(tmp_path: Path) -> Runner:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The committed records' report, the same with few clauses, and one of hostile records."""
     from results import report
-    from tests.reporting import abridged, baselines, infected_page
+    from tests.support.reporting import abridged, baselines, infected_page
 
     folder = tmp_path_factory.mktemp("pages")
     report.write(baselines(), folder / "baselines.html")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.expectations.entries import load_known
-from conformance.judging import programs
-from conformance.running.machine import devices, instruction_sets
+from conformance.checks import reproducers
+from conformance.known_failures.entries import load_known
+from conformance.runner.machine import devices, instruction_sets
 from conformance.spec.findings import Finding
 from frameworks.installer.install import installed_version
-from tests.support import hang_limit
+from tests.support.suite_runs import hang_limit
 
 KNOWN = load_known()
 SHOWN = [finding for finding in KNOWN.findings if finding.program is not None]
@@ -20,12 +20,12 @@ SHOWN = [finding for finding in KNOWN.findings if finding.program is not None]
 
 @pytest.mark.parametrize("finding", SHOWN, ids=lambda each: f"{each.framework}-{each.id}")
 def test_the_program_shows_what_its_finding_says(finding: Finding, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "LIMIT_S", hang_limit())
+    monkeypatch.setattr(reproducers, "LIMIT_S", hang_limit())
     version = installed_version(finding.framework)
     assert finding.program is not None
     assert version is not None, f"{finding.framework} is not installed"
     if reason := finding.not_here(devices(), instruction_sets()):
         pytest.skip(reason)
-    shown = programs.run(finding.program)
+    shown = reproducers.run(finding.program)
     assert shown.there is KNOWN.expected(finding, version), f"expected {shown.expected}, seen {shown.seen}"
     assert shown.there is (shown.expected != shown.seen)

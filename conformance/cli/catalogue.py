@@ -24,7 +24,6 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
     "Start": (
         Entry("quickstart", "starting:quickstart", "Demonstrate the suite in half a minute, without a framework."),
         Entry("spec", "specifying:spec", "List, search and show clauses."),
-        Entry("docs", "documenting:docs", "Build the documentation as an offline site, or print one page."),
         Entry("frameworks", "adapters:frameworks", "List adapters and their capabilities."),
         Entry("surface", "surface:surface", "List a framework's public parameters, and those that the suites use."),
         Entry("ways", "ways:ways", "List the public calls of a technique that a run can choose."),
@@ -53,9 +52,6 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         Entry("expectations", "expecting:expectations", "Update the known failures of an adapter from records."),
         Entry("issue", "finding:issue", "Draft an upstream issue for a known failure."),
         Entry("comment", "commenting:comment", "Write or update a comment on a pull request."),
-    ),
-    "Develop the suite": (
-        Entry("self", "developing:development", "Test the suite itself, generate pages, update locks, run benchmarks."),
     ),
 }
 """Commands by heading of the help."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from conformance.running import baselines
+from conformance.runner import baselines
 from results.compare.pairing import Comparisons, FailOn, compare_files, compare_sets
 from results.record.files import one_line, replace
 from results.record.folders import find

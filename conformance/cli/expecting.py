@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from conformance.expectations.confirming import ConfirmError, told
-from conformance.expectations.entries import FILE, read_known
-from conformance.expectations.updating import Cause, Updated
-from conformance.expectations.updating import update as updated
+from conformance.known_failures.confirm import ConfirmError, told
+from conformance.known_failures.entries import FILE, read_known
+from conformance.known_failures.update import Cause, Updated
+from conformance.known_failures.update import update as updated
 from conformance.spec.findings import NONE_FOUND
 from frameworks.adapter_file import folder_of
 from frameworks.registry import built_in, known, path_of
@@ -168,7 +168,7 @@ def _report(outcome: Updated, name: str, *, changed: bool, written: bool) -> Non
         click.echo(one_line(f"  added: {line}"))
     _list(outcome.unnamed)
     if changed and written and _is_ours(name):
-        click.echo("run `conformance self pages` to update README's counts")
+        click.echo("run `python -m tools pages` to update README's counts")
 
 
 def _list(unnamed: Sequence[TestVerdict]) -> None:

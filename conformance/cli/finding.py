@@ -6,14 +6,14 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from conformance.checks import reproducers
+from conformance.cli import upstream_issue
 from conformance.cli.progress import watched
 from conformance.cli.running import names
 from conformance.cli.specifying import clause_ids, clause_of, newest
-from conformance.expectations.entries import Known, load_known
-from conformance.judging import programs
-from conformance.pages import upstream_issue
-from conformance.pages.upstream_issue import Evidence
-from conformance.running.machine import devices, instruction_sets
+from conformance.cli.upstream_issue import Evidence
+from conformance.known_failures.entries import Known, load_known
+from conformance.runner.machine import devices, instruction_sets
 from conformance.spec.findings import Finding
 from frameworks.installer.install import installed_version
 from frameworks.registry import built_in
@@ -66,21 +66,23 @@ def findings(framework: str, tried: bool) -> int:
         return 2
     version = installed_version(framework) or ""
     there = {each.id: known.expected(each, version) for each in due}
-    return 1 if any(isinstance(one, programs.Shown) and one.there != there[name] for name, one in shown.items()) else 0
+    return (
+        1 if any(isinstance(one, reproducers.Shown) and one.there != there[name] for name, one in shown.items()) else 0
+    )
 
 
-def _told(shown: programs.Shown | str) -> str:
+def _told(shown: reproducers.Shown | str) -> str:
     if isinstance(shown, str):
         return shown
     return f"{'present' if shown.there else 'gone'}: got {shown.seen}, want {shown.expected}"
 
 
-def _shown(finding: Finding) -> programs.Shown | str:
+def _shown(finding: Finding) -> reproducers.Shown | str:
     if finding.program is None:
         return "no reproducer"
     try:
-        return programs.run(finding.program)
-    except programs.ProgramError as error:
+        return reproducers.run(finding.program)
+    except reproducers.ProgramError as error:
         return str(error)
 
 

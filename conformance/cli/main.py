@@ -13,8 +13,8 @@ from typing import cast
 import click
 
 from conformance.cli.catalogue import SECTIONS
-from conformance.running.children import ending_signals
-from conformance.running.streams import harmless
+from conformance.runner.streams import harmless
+from conformance.runner.subprocesses import ending_signals
 from frameworks.registry import UnknownFramework
 from results.record.files import RecordError, one_line, os_problem
 
@@ -57,7 +57,7 @@ class Commands(click.Group):
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        from conformance.running.identity import suite_version
+        from conformance.runner.identity import suite_version
 
         click.echo(f"conformance, version {suite_version()}")
         context.exit()
@@ -83,19 +83,19 @@ def commands() -> None:
     """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit status."""
+def main(arguments: Sequence[str] | None = None, group: click.Command = commands, program: str = "conformance") -> int:
+    """Runs one command of a group and returns the exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     with harmless():
-        return _status(arguments)
+        return _status(arguments, group, program)
 
 
-def _status(arguments: Sequence[str] | None) -> int:
+def _status(arguments: Sequence[str] | None, group: click.Command, program: str) -> int:
     try:
         with ending_signals():
-            status = commands.main(arguments, prog_name="conformance", standalone_mode=False)
+            status = group.main(arguments, prog_name=program, standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -105,7 +105,7 @@ def _status(arguments: Sequence[str] | None) -> int:
         return _refuse("interrupted")
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        place = context.command_path if context else "conformance"
+        place = context.command_path if context else program
         return _refuse(f"{error.format_message().rstrip('.')}; `{place} --help` shows the arguments")
     except (RecordError, UnknownFramework) as error:
         return _refuse(str(error))

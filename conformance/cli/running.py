@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 from rich.console import Console
 
 from conformance.cli.progress import watched
-from conformance.running import jobs
+from conformance.runner import jobs
 from conformance.scenarios import SCENARIOS, Scenario
 from conformance.scenarios.launching import FOLDER, Ended, launch
 from conformance.scenarios.table import draw

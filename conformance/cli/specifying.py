@@ -14,14 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.cli.progress import watched
-from conformance.doubts import reviewed
-from conformance.doubts import style as wording
-from conformance.inventory.tests import inventory
-from conformance.running.baselines import BASELINES
-from conformance.running.declared import Declared, ask
+from conformance.runner.adapter_info import Declared, ask
+from conformance.runner.baselines import BASELINES
 from conformance.spec.clauses import Clause, Level, load_clauses
+from conformance.test_ids.inventory import inventory
 from frameworks.registry import DEVICE_HELP, clashes, known, path_of
-from results.record.files import RecordError, one_line, replace
+from results.record.files import RecordError, one_line
 from results.record.folders import LAST_RUNS, listed
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load
@@ -144,53 +142,6 @@ def newest() -> list[Record]:
             continue
         by_series[record.series.framework, record.series.device_kind, record.series.mode] = record
     return list(by_series.values())
-
-
-@spec.command(short_help="Review clauses whose tests changed.")
-@click.option("--refactoring", metavar="WHY", help="Confirm that no change affects a meaning, and say why.")
-@click.option("--raised", is_flag=True, help="Confirm clauses that are new or have a higher revision.")
-def review(refactoring: str | None, raised: bool) -> int:
-    """List clauses whose text or test code has changed since the last review, and store reviews.
-
-    Verdicts of two versions of the suite are compared if the clause has the same revision in both. Raise the revision,
-    in conformance/spec/FAMILY.toml, if the meaning of the clause or of its tests' results has changed.
-
-    \b
-    conformance spec review
-    conformance spec review --refactoring "the helper started has another name"
-    conformance spec review --raised
-
-    Exit status: 0, no change is left to review; 1, some clauses need a review.
-    """
-    stored, now = reviewed.reviews(), reviewed.present()
-    asked = reviewed.questions(stored, now, inventory())
-    fallen = [each for each in asked if each.former is not None and each.revision < each.former.revision]
-    reason = " ".join((refactoring or "").split())
-    wanting = fallen or [each for each in asked if not (each.answered if raised else reason)]
-    for each in wanting or asked:
-        click.echo(one_line(str(each), 1000))
-    if wanting:
-        ways = "raise the revision and use --raised, or use --refactoring WHY"
-        click.echo(
-            f"{len(wanting)} clauses need a review: {'a revision cannot decrease' if fallen else ways}", err=True
-        )
-        return 1
-    if asked or stored.keys() != now.keys():
-        replace(reviewed.FILE, reviewed.answered(stored, now, asked, reason).encode())
-    return 0
-
-
-@spec.command(short_help="Find phrases that need a second reading.")
-def style() -> int:
-    """Search messages, docstrings, documentation and TOML texts for phrases of conformance/doubts/style.toml, which
-    docs/style.md explains.
-
-    Exit status: 0, there are none; 1, each is listed with what to write instead.
-    """
-    found = list(wording.hits(wording.texts()))
-    for hit in found:
-        click.echo(one_line(str(hit)))
-    return 1 if found else 0
 
 
 @click.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from conformance.running import quickstart as quick
+from conformance.runner import quickstart as quick
 from frameworks.installer import install as installing
 
 

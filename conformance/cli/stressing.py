@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from conformance.cli.running import names
-from conformance.doubts import seeds as doubts
+from conformance.runner import seed_sweep
 from frameworks.installer import install
 from frameworks.registry import DEVICE_HELP, path_of
 
@@ -33,7 +33,7 @@ from frameworks.registry import DEVICE_HELP, path_of
 @click.option(
     "--records",
     type=click.Path(path_type=Path),
-    default=doubts.FOLDER,
+    default=seed_sweep.FOLDER,
     metavar="FOLDER",
     help="Directory for records.",
 )
@@ -65,7 +65,9 @@ def stress(
     if framework in install.DISTRIBUTIONS and install.main([framework]):
         return 2
     statuses = [
-        doubts.stress(doubts.Stress(framework, mode, device, records, pytest_arguments, resume), first, seeds, jobs)
+        seed_sweep.stress(
+            seed_sweep.Stress(framework, mode, device, records, pytest_arguments, resume), first, seeds, jobs
+        )
         for mode in modes.split(",")
     ]
     return max(statuses)

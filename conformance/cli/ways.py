@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from conformance.pages.ways import HEADER, rows
 from frameworks.registry import known
+from frameworks.ways import declared
+
+HEADER = ("way", "calls", "documented limits")
 
 
 @click.command()
@@ -33,3 +37,19 @@ def ways(frameworks: tuple[str, ...]) -> int:
         elif frameworks:
             click.echo(f"{name}: its adapter declares no ways")
     return 0
+
+
+def rows(framework: str) -> list[tuple[str, str, str]]:
+    """A row for each way of an adapter.
+
+    Raises:
+        UnknownFramework: there is no such adapter, or its file cannot be read.
+    """
+    return [
+        (str(way), "; ".join(_call(name, given) for name, given in way.calls.items()), way.limits)
+        for way in declared(framework)
+    ]
+
+
+def _call(name: str, given: Mapping[str, object]) -> str:
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})" if given else name

@@ -12,8 +12,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from conformance.oracle.derivation_hash import code_hash
 from conformance.oracle.runs import evaluated, run
-from conformance.oracle.sources import code_hash
 from conformance.oracle.stored_spreads import CODE, stored
 from fixtures.arrays import Array
 from fixtures.model import Model, Window

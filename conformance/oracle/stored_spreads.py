@@ -21,7 +21,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from conformance.oracle.sources import code_hash
+from conformance.oracle.derivation_hash import code_hash
 from fixtures.arrays import Array
 
 FILE = Path(__file__).with_name("spreads.json")

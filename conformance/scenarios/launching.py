@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.running.children import guarded
+from conformance.runner.subprocesses import guarded
 from conformance.scenarios import Scenario
 from conformance.scenarios.worker import CANNOT, NO_PART, SAYS
 from results.record.reading import Record, load

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from conformance.scenarios.held import Held, away_in_an_update, held_by_ranks, held_in_one_place
+from conformance.scenarios.resident_bytes import Held, away_in_an_update, held_by_ranks, held_in_one_place
 from conformance.scenarios.scenario import Quality, QuantizedSide, Scenario, Setting, Side
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window

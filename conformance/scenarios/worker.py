@@ -16,9 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-from conformance.running.identity import file_name, series, suite, variant
+from conformance.runner.identity import file_name, series, suite, variant
 from conformance.scenarios import SCENARIOS, Scenario
-from conformance.scenarios.judging import measurements, traces, verdicts
+from conformance.scenarios.judgement import measurements, traces, verdicts
 from conformance.scenarios.training import train
 from frameworks.contract import Framework, MissingDevice, Unsupported
 from frameworks.registry import UnknownFramework, load

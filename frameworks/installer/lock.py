@@ -1,6 +1,6 @@
 """Makes the locks again by uv: for every platform, and for every Python that the project admits.
 
-    conformance self lock [--upgrade] [NAME ...]
+    python -m tools lock [--upgrade] [NAME ...]
 
 A NAME is a framework, `frameworks` (all of them in one environment), `suite` (what every environment has) or `tools`
 (what the suite's development needs as well); without one, all are made. Versions that a lock has stay where they can;
@@ -24,13 +24,13 @@ GROUPS = {locks.TOOLS: ("run", "report", "self", "lint", "docs", "mutation")}
 def main(arguments: Sequence[str]) -> int:
     """Makes the locks; returns the exit status."""
     everything = [locks.SUITE, locks.TOOLS, *DISTRIBUTIONS, locks.ALL]
-    parser = argparse.ArgumentParser(prog="conformance self lock", description="Makes the locks again.")
+    parser = argparse.ArgumentParser(prog="python -m tools lock", description="Makes the locks again.")
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions")
     parser.add_argument("names", nargs="*", choices=[*everything, []], metavar="NAME")
     options = parser.parse_args(arguments)
     for name in options.names or everything:
         groups = [f"--group={group}" for group in GROUPS.get(name, ("run",))]
-        words = ["--universal", "--custom-compile-command=conformance self lock", *groups, "pyproject.toml"]
+        words = ["--universal", "--custom-compile-command=python -m tools lock", *groups, "pyproject.toml"]
         try:
             uv.solve(
                 requirements(name),

@@ -1,0 +1,40 @@
+"""What the suites import: the clause mark and the shared helpers."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.checks.evidence import Verdict
+from conformance.checks.failing_layer import naming_the_layer
+from conformance.checks.subject import Subject, full, need, need_device, spiked
+from conformance.oracle.automaton import Scale
+from conformance.oracle.bound import Bound
+
+__all__ = [
+    "Bound",
+    "Scale",
+    "Subject",
+    "Verdict",
+    "clause",
+    "full",
+    "naming_the_layer",
+    "need",
+    "need_device",
+    "of_one_pass",
+    "spiked",
+]
+
+
+def of_one_pass(subject: Subject, verdict: Verdict) -> None:
+    """Abstains from a test of a single backward pass where the mode trains every recipe with several ranks.
+
+    Raises:
+        Abstention: their gradients are sums of several passes.
+    """
+    if subject.framework.ranks() is not None:
+        verdict.abstain("gradients are sums over ranks here, which are wider than what one pass gives")
+
+
+def clause(identifier: str) -> pytest.MarkDecorator:
+    """Marks a test as a test of one clause of the specification."""
+    return pytest.mark.clause(identifier)

@@ -1,0 +1,228 @@
+"""Locates a failure: the first tensor of a run's first pass that rounding does not explain.
+
+The same ensemble of randomly rounded reference runs as for an envelope (`conformance.oracle.errormodel`) shows for the
+output of every layer, for the gradient with respect to it and for every parameter's gradient how far rounding brings it
+from the exact one. Tensors are checked in the order in which a pass computes them, so that the first one beyond its
+bound is where the error begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from conformance.checks.evidence import Verdict, Violation
+from conformance.checks.subject import Subject, need
+from conformance.oracle.bounds_cache import folder, loaded, origin_of, store
+from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, LEARNABLE, SAMPLES, relevant
+from fixtures.arrays import Array, format_of
+from fixtures.layers import walk
+from fixtures.model import Batch, Model
+from fixtures.recipe import Recipe
+from frameworks.contract import Capability, Conventions, LayerTrace, Unsupported
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.core.rounding import Exact, Rounding, Stochastic
+
+WITHIN = (
+    "no layer of the first batch's pass is further from the reference than its rounding explains: "
+    "look at what follows it (accumulation, scaler, optimizer, later updates)"
+)
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A tensor that is further from the exact one than rounding explains.
+
+    Attributes:
+        tensor: its name in a record, such as "output/2.body.1".
+        label: the layer with its kind, and which of its tensors it is.
+        what: the measured quantity.
+        unlike: why nothing could be measured ("missing", or a wrong shape), or "".
+    """
+
+    tensor: str
+    label: str
+    what: str
+    measured: float
+    bound: float
+    unlike: str = ""
+
+    def __str__(self) -> str:
+        if self.unlike:
+            return f"{self.label}: {self.unlike}"
+        return f"{self.label}: {self.what} got {self.measured:.3g}, want at most {self.bound:.3g}"
+
+
+@dataclass(frozen=True, eq=False)
+class LayerBounds:
+    """The exact tensors of a pass, and how far a correct implementation may be from each, by the tensor's name.
+
+    Attributes:
+        distances: bound of the relative 2-norm distance; infinite for a tensor that is not judged.
+        gains: bound of |⟨g, e⟩ / ⟨e, e⟩ − 1| of a parameter's gradient g and the exact one e; infinite likewise.
+    """
+
+    model: Model
+    exact: Mapping[str, Array]
+    distances: Mapping[str, float]
+    gains: Mapping[str, float]
+
+    def first_beyond(self, trace: LayerTrace) -> Deviation | None:
+        """The first tensor of a pass that is beyond its bound, by its distance or else by its gain; None if none is."""
+        shown = tensors(self.model, trace)
+        for what, bounds, measure in (
+            ("relative distance", self.distances, _distance),
+            ("relative length along the exact one", self.gains, _gain),
+        ):
+            for name, bound in bounds.items():
+                measured = measure(shown.get(name), self.exact[name])
+                if not measured <= bound:
+                    unlike = _unlike(shown.get(name), self.exact[name])
+                    return Deviation(name, label(self.model, name), what, measured, bound, unlike)
+        return None
+
+
+def _unlike(measured: Array | None, exact: Array) -> str:
+    if measured is None:
+        return "missing"
+    return "" if measured.shape == exact.shape else f"got shape {list(measured.shape)}, want {list(exact.shape)}"
+
+
+def tensors(model: Model, trace: LayerTrace) -> dict[str, Array]:
+    """Every tensor of a pass by its name in a record, in the order in which the pass computes them.
+
+    "output/PATH" forwards; then from the last layer back "gradient/PATH" of its output and "parameter/NAME" of its own.
+    """
+    named = {f"output/{path}": output for path, output in trace.outputs.items()}
+    for path in reversed(model.output_shapes()):
+        if path in trace.gradients:
+            named[f"gradient/{path}"] = trace.gradients[path]
+        own = [name for name in model.parameter_shapes() if _owner(model, name) == path]
+        named |= {f"parameter/{name}": trace.parameters[name] for name in own if name in trace.parameters}
+    return named
+
+
+def label(model: Model, tensor: str) -> str:
+    """The layer that computes a tensor, with its kind, and which of its tensors it is.
+
+    A gradient with respect to an output is computed by the layer that the output enters.
+    """
+    role, _, name = tensor.partition("/")
+    last = len(model.layers) - 1
+    kinds = {path: type(layer).__name__ for path, layer in walk(model.layers)}
+    kinds |= {f"{last}.{head.name}": "Heads" for head in model.heads.heads}
+    match role:
+        case "parameter":
+            owner = _owner(model, name)
+            return f"{owner} ({kinds[owner]}), gradient of {name.removeprefix(f'{owner}.')}"
+        case "gradient":
+            following = list(model.output_shapes())
+            entered = following[following.index(name) + 1 :]
+            if name.startswith(f"{last}."):
+                return f"loss, gradient of its input from {name} ({kinds[name]})"
+            path = str(last) if entered[0].startswith(f"{last}.") else entered[0]
+            return f"{path} ({kinds[path]}), gradient of its input"
+        case _:
+            return f"{name} ({kinds[name]}), output"
+
+
+def _owner(model: Model, parameter: str) -> str:
+    """Path of the layer that a parameter belongs to: the longest that its name begins with."""
+    return max((path for path in model.output_shapes() if parameter.startswith(f"{path}.")), key=len)
+
+
+def layer_bounds(conventions: Conventions, model: Model, recipe: Recipe, batch: Batch) -> LayerBounds:
+    """The bounds of a pass, their spreads from the cache if some with the same origin were derived before."""
+    plain = Recipe(precision=recipe.precision, scaling=recipe.scaling, seed=recipe.seed)
+    conventions = relevant(conventions, model, plain)
+    here = sha256(Path(__file__).read_bytes()).hexdigest()
+    path = folder() / f"{origin_of(conventions, model, plain, [(batch,)])[:32]}.{here[:8]}.layers.npz"
+
+    def pass_of(rounding: Rounding) -> dict[str, Array]:
+        reference = ReferenceFramework("cpu", conventions=conventions, rounding=rounding)
+        return tensors(model, reference.trainer(model, plain).trace(batch))
+
+    exact = pass_of(Exact())
+    spreads = loaded(path, "distances", "gains")
+    if spreads is None:
+        members = [pass_of(Stochastic(np.random.default_rng([plain.seed, 11, i]))) for i in range(SAMPLES)]
+        distances = [[_distance(member[name], exact[name]) for name in exact] for member in members]
+        gains = [[_gain(member[name], exact[name]) for name in exact] for member in members]
+        counts = np.sqrt([array.size for array in exact.values()])
+        chances = np.array(distances) / counts
+        spreads = {"distances": np.max(distances, axis=0), "gains": np.maximum(np.max(gains, axis=0), chances.max(0))}
+        store(path, spreads)
+    unit = format_of(recipe.precision.format).unit_roundoff
+    return LayerBounds(
+        model,
+        exact,
+        {name: _bound(max(s, unit), exact[name]) for name, s in zip(exact, spreads["distances"], strict=True)},
+        {
+            name: _bound(max(s, format_of("float32").unit_roundoff), exact[name])
+            for name, s in zip(exact, spreads["gains"], strict=True)
+            if name.startswith("parameter/")
+        },
+    )
+
+
+def _bound(spread: float, exact: Array) -> float:
+    """The bound for a spread; infinite where the exact tensor is zero or mostly rounding error."""
+    return float(IMPLEMENTATION_FREEDOM * spread) if spread <= LEARNABLE and exact.any() else np.inf
+
+
+def _distance(measured: Array | None, exact: Array) -> float:
+    """Relative distance in the 2-norm; infinite where a tensor is missing or of another shape, NaN where one is."""
+    if measured is None or measured.shape != exact.shape:
+        return np.inf
+    with np.errstate(all="ignore"):
+        return float(np.linalg.norm(measured.astype(np.float64) - exact) / np.linalg.norm(exact))
+
+
+def _gain(measured: Array | None, exact: Array) -> float:
+    """How much longer a tensor is along the exact one, relatively."""
+    if measured is None or measured.shape != exact.shape:
+        return np.inf
+    with np.errstate(all="ignore"):
+        return float(abs(np.sum((measured.astype(np.float64) - exact) * exact)) / np.sum(exact**2))
+
+
+def record_layers(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, batch: Batch) -> None:
+    """Records the tensors of a new run's first pass, where the framework shows them."""
+    try:
+        need(subject, Capability.TRACE)
+        verdict.tensors("layers", tensors(model, subject.trainer(model, recipe).trace(batch)))
+    except Unsupported:
+        return
+
+
+@contextmanager
+def naming_the_layer(subject: Subject, model: Model, recipe: Recipe, batch: Batch) -> Generator[None]:
+    """Adds to a violation raised inside the layer in which a new run's first pass goes wrong.
+
+    The violation stays as it is where the framework does not show its layers, or fails to.
+    """
+    try:
+        yield
+    except Violation as error:
+        if said := _located(subject, model, recipe, batch):
+            error.add_note(said)
+        raise
+
+
+def _located(subject: Subject, model: Model, recipe: Recipe, batch: Batch) -> str:
+    for asked in (recipe, recipe.but(recompute=None)):
+        try:
+            trace = subject.trainer(model, asked).trace(batch)
+            bounds = layer_bounds(subject.conventions, model, subject.seeded(asked), batch)
+            beyond = bounds.first_beyond(trace)
+        except Unsupported:
+            continue
+        except Exception:
+            return ""
+        return f"first layer further from the reference than its rounding explains: {beyond}" if beyond else WITHIN
+    return ""

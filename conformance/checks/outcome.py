@@ -1,0 +1,160 @@
+"""Classifies the end of a test as an outcome, given the expectations that apply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from conformance.checks.evidence import Abstention, Misdeclared, Violation, cleaned
+from conformance.known_failures.entries import Expectation
+from frameworks.base import observed
+from frameworks.contract import NOT_OFFERED, Framework, Unsupported
+from results.record.outcomes import Outcome
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """An outcome with what explains it; `inferred_from` is the series that an expectation was taken from, or ""."""
+
+    outcome: Outcome
+    signature: str = ""
+    message: str = ""
+    reason: str = ""
+    link: str = ""
+    finding: str = ""
+    inferred_from: str = ""
+
+    @property
+    def mark(self) -> str:
+        """The note on an expectation that nobody has confirmed in this series, or ""."""
+        return f"not confirmed here, expected as in {self.inferred_from}" if self.inferred_from else ""
+
+
+def conclude(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:
+    """The outcome of a test, given the exception that ended it and the expectations that cover it."""
+    match error:
+        case Unsupported():
+            return _refused(framework, error)
+        case Abstention():
+            return Judgement(Outcome.ABSTAIN, message=str(error), reason=str(error))
+        case None:
+            verdict, entry = judge(False, "", matching)
+            if verdict == "fixed" and entry is not None:
+                return _resting(entry, Outcome.FIXED, entry.signature, explain(verdict, "", entry))
+            return Judgement(Outcome.PASS)
+        case _:
+            return _failed(error, matching)
+
+
+def _resting(entry: Expectation, outcome: Outcome, signature: str, message: str) -> Judgement:
+    found = Judgement(outcome, signature, message, entry.reason, entry.link, entry.finding.id, entry.inferred_from)
+    return replace(found, message=f"{message} ({found.mark})") if found.mark and outcome is Outcome.KNOWN else found
+
+
+def _refused(framework: Framework, error: Unsupported) -> Judgement:
+    """A refusal is `unsupported` if a direct call had no effect, `not offered` if there was no call to try."""
+    signature = str(error.capability)
+    declared = framework.declares(error.capability)
+    if error.attempt is None and declared.supported:
+        message = f"adapter declares {error.capability} supported, but refuses it: {error.reason}"
+        return Judgement(Outcome.MISDECLARED, signature, message, error.reason)
+    acted = _acted(framework, error)
+    if acted:
+        message = f"adapter declares {error.capability} unsupported ({error.reason}), but a direct call succeeded"
+        return Judgement(Outcome.MISDECLARED, signature, message, error.reason)
+    tried = acted is False and (error.attempt is not None or declared != NOT_OFFERED)
+    outcome, asked = (Outcome.UNSUPPORTED, "tried") if tried else (Outcome.NOT_OFFERED, "nothing to try")
+    return Judgement(outcome, signature, f"{error} ({asked})", error.reason)
+
+
+def _acted(framework: Framework, error: Unsupported) -> bool | None:
+    """Whether a direct call of the refused capability works; settings that it changes are restored."""
+    settings = framework.global_state()
+    try:
+        return framework.probe(error.capability) if error.attempt is None else observed(error.attempt)
+    finally:
+        framework.restore_global_state(settings)
+
+
+def _failed(error: BaseException, matching: Sequence[Expectation]) -> Judgement:
+    said = "\n".join((str(error), *getattr(error, "__notes__", ())))[:_READ]
+    text = cleaned(said) or type(error).__name__
+    if isinstance(error, Misdeclared):
+        return Judgement(Outcome.MISDECLARED, error.signature, text)
+    if isinstance(error, Violation):
+        bad, signature = Outcome.FAIL, error.signature
+    elif text.startswith("Timeout"):
+        bad, signature = Outcome.TIMEOUT, "timeout"
+    else:
+        bad, signature = Outcome.ERROR, f"raises-{type(error).__name__}"
+        text = f"{type(error).__name__}: {text}"
+    text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    verdict, entry = judge(True, signature, matching)
+    if verdict == "known" and entry is not None:
+        return _resting(entry, Outcome.KNOWN, signature, text)
+    note = explain(verdict, signature, entry)
+    return Judgement(bad, signature, f"{text} ({note})" if note else text)
+
+
+_LONGEST, _READ = 2000, 100_000
+
+
+def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectation]) -> tuple[str, Expectation | None]:
+    """The verdict on a case that passed or failed, given the entries that apply to the run and cover the case.
+
+    Returns:
+        "known" and the entry: it failed with that entry's signature.
+        "fail" and None, or an entry with another signature: an unexpected failure. `explain` says which.
+        "fixed" and the entry: it did not fail although the entry says so.
+        "pass" and None: it did not fail, and no entry says that it must.
+
+    A test that judged nothing is neither: it confirms or refutes no entry.
+    """
+    first = matching[0] if matching else None
+    if not outcome_is_failure:
+        refuted = next((entry for entry in matching if not entry.may_pass), None)
+        return ("pass", None) if refuted is None else ("fixed", refuted)
+    same = next((entry for entry in matching if entry.signature == signature), None)
+    return ("fail", first) if same is None else ("known", same)
+
+
+def explain(verdict: str, signature: str, expectation: Expectation | None) -> str:
+    """What `judge` decided, in one sentence; empty where there is nothing to say."""
+    if expectation is None:
+        return ""
+    named = f"{expectation.clause} on {expectation.framework} {expectation.versions}"
+    match verdict:
+        case "known":
+            return f"known: {expectation.reason} ({expectation.link})"
+        case "fixed" if expectation.inferred_from:
+            update = "`conformance expectations update` narrows `versions`"
+            return f"expected failure of {named} did not occur, unlike in {expectation.inferred_from}; {update}"
+        case "fixed":
+            remedy = f"remove the entry from {expectation.file} or narrow `versions`"
+            return f"expected failure of {named} did not occur; {remedy}"
+        case "fail":
+            return f"signature differs: got {signature!r}, want {expectation.signature!r} for {named}"
+        case _:
+            return ""
+
+
+def unmatched(expectations: Iterable[Expectation], verdicts: Iterable[tuple[str, str]]) -> tuple[Expectation, ...]:
+    """Entries, or cases of entries, that matched no verdict of a complete run.
+
+    Args:
+        expectations: those that apply to the run.
+        verdicts: clause and case of every verdict.
+
+    Returns:
+        Each entry with unmatched cases, its `cases` narrowed to these.
+    """
+    seen: dict[str, set[str]] = {}
+    for clause, case in verdicts:
+        seen.setdefault(clause, set()).add(case)
+    left: list[Expectation] = []
+    for entry in expectations:
+        cases = seen.get(entry.clause, set())
+        missing = tuple(case for case in entry.cases if case not in cases)
+        if missing or not cases:
+            left.append(replace(entry, cases=missing))
+    return tuple(left)

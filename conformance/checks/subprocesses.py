@@ -1,0 +1,151 @@
+"""Runs the subject in a new process.
+
+    python -m conformance.checks.subprocesses TASK RESULT    two pickle files
+
+A run that is restored in a new process cannot use state of the old one, and some allocators report the peak of their
+process only. The new process does not import the oracle, which takes longer than the run.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fixtures.arrays import Array
+from fixtures.model import Model, Window
+from fixtures.recipe import Recipe
+from frameworks.registry import load
+
+if TYPE_CHECKING:
+    from conformance.checks.subject import Subject
+
+LIMIT_S = 240
+"""How long the new process may take, in seconds."""
+
+
+class Runnable(Protocol):
+    """A task for a new process; it and its result can be pickled."""
+
+    def run(self) -> Any:
+        """Does the work."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run to restore and the windows to train it on; `framework` is an adapter's "package.module:Class"."""
+
+    framework: str
+    device: str
+    mode: str
+    model: Model
+    recipe: Recipe
+    saved: Path
+    windows: tuple[Window, ...]
+
+    def run(self) -> list[dict[str, Array]]:
+        """The run's state right after the load, and after each window."""
+        trainer = load(self.framework, self.device, self.mode).trainer(self.model, self.recipe)
+        trainer.restore(self.saved)
+        states = [trainer.state()]
+        for window in self.windows:
+            trainer.update(window)
+            states.append(trainer.state())
+        return states
+
+
+@dataclass(frozen=True)
+class PeakTask:
+    """A run whose memory peak is measured, and the window of its updates; `framework` as above."""
+
+    framework: str
+    device: str
+    mode: str
+    model: Model
+    recipe: Recipe
+    window: Window
+
+    def run(self) -> int:
+        """The allocator's peak after two updates."""
+        trainer = load(self.framework, self.device, self.mode).trainer(self.model, self.recipe)
+        for _ in range(2):
+            trainer.update(self.window)
+        return trainer.peak_bytes()
+
+
+@dataclass(frozen=True)
+class PredictTask:
+    """A quantized model, made from other weights and then restored, and samples for it; `framework` as above."""
+
+    framework: str
+    device: str
+    mode: str
+    technique: str
+    model: Model
+    weights: dict[str, Array]
+    calibration: tuple[Array, ...]
+    saved: Path
+    samples: Array
+
+    def run(self) -> dict[str, Array]:
+        """What the model predicts."""
+        post_training = load(self.framework, self.device, self.mode).post_training()
+        quantized = post_training.quantized(self.technique, self.model, self.weights, self.calibration)
+        quantized.restore(self.saved)
+        return quantized.predict(self.samples)
+
+
+def resumed(subject: Subject, model: Model, recipe: Recipe, saved: Path, *windows: Window) -> list[dict[str, Array]]:
+    """What `Task.run` returns in a new process of the same framework, device, mode and seed.
+
+    Raises:
+        RuntimeError: the process failed; the message is the end of what it wrote.
+    """
+    states: list[dict[str, Array]] = apart(
+        Task(*same_framework(subject), model, subject.seeded(recipe), saved, windows), saved
+    )
+    return states
+
+
+def peak_bytes(subject: Subject, model: Model, recipe: Recipe, window: Window, place: Path) -> int:
+    """What `PeakTask.run` returns in a new process of the same framework, device, mode and seed.
+
+    Args:
+        place: two files are written next to it.
+    Raises:
+        RuntimeError: the process failed; the message is the end of what it wrote.
+    """
+    return int(apart(PeakTask(*same_framework(subject), model, subject.seeded(recipe), window), place))
+
+
+def same_framework(subject: Subject) -> tuple[str, str, str]:
+    """Path, device and mode by which `frameworks.registry.load` makes the subject's framework again."""
+    made = type(subject.framework)
+    return f"{made.__module__}:{made.__qualname__}", subject.framework.device, subject.framework.mode
+
+
+def apart(task: Runnable, place: Path) -> Any:
+    """What a task's `run` returns in a new process.
+
+    Args:
+        place: two files are written next to it.
+    Raises:
+        RuntimeError: the process failed; the message is the end of what it wrote.
+    """
+    given, result = place.with_name(f"{place.name}.task"), place.with_name(f"{place.name}.result")
+    given.write_bytes(pickle.dumps(task))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", "conformance.checks.subprocesses", str(given), str(result)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if ended.returncode:
+        raise RuntimeError(f"the new process ended with {ended.returncode}: {ended.stderr[-1000:]}")
+    return pickle.loads(result.read_bytes())
+
+
+if __name__ == "__main__":
+    asked: Runnable = pickle.loads(Path(sys.argv[1]).read_bytes())
+    Path(sys.argv[2]).write_bytes(pickle.dumps(asked.run()))

@@ -1,0 +1,338 @@
+"""The law of dropout masks: models whose gradients reveal each mask, and the values that follow from it.
+
+The first weight has a row for each sample or place of a sequence, and the rows of its gradient are what the backward
+pass lets through dropout. So the mask is read off, and all gradients and the loss are computed from it. No weight is
+negative and targets are beyond every output, so that nothing cancels and each value has a small relative error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from conformance.checks.evidence import same_bits
+from conformance.checks.subject import Subject
+from conformance.generative.mask_statistics import Shares, ShownMask, readable, repeated
+from conformance.generative.programs.case import DrawnCase, Gradients, StartAgain, TraceLayers, Train, Verb
+from conformance.generative.programs.data import DrawnBatch, DrawnModel
+from conformance.generative.programs.executor import PlayFailed
+from conformance.generative.programs.features import features
+from conformance.generative.programs.judge import raised
+from conformance.generative.programs.subject_executor import SubjectPlayer
+from conformance.search.adapter_settings import LawsOfAdapter
+from conformance.search.failure import Failure
+from conformance.search.observed_names import Observation
+from fixtures.arrays import Array, format_of
+from fixtures.layers import Dense, Dropout, Embedding, Heads
+from fixtures.model import Batch, Model
+from fixtures.recipe import SGD, Recipe
+from frameworks.contract import Trainer
+
+ROWS = 32
+"""Rows of the first weight, and so samples or places of all micro-batches of a window together."""
+TARGET = 64.0
+"""More than twice the largest output."""
+RATE = 2.0**-14
+"""A learning rate by which weights grow but stay small."""
+OPTIMIZER = SGD(RATE)
+"""The optimizer by which an update shows its gradient."""
+SMALLEST = 2.0**-24
+"""The smallest number of float16, by which an activation may be off that is smaller than normal ones."""
+COARSE = 0.25
+"""A larger relative error of rounding would hide a mask's."""
+
+
+@dataclass(frozen=True)
+class RevealingModel(DrawnModel):
+    """A dense layer or an embedding, dropout, perhaps another dense layer with dropout, and heads."""
+
+    @cached_property
+    def model(self) -> Model:
+        """The model with weights that are not negative, a third of the first ones zero."""
+        plain = Model("masks", self.layers, self.sample, self.losses, integer_inputs=self.integer_inputs)
+        rng = np.random.default_rng([self.seed, 31])
+        starts: list[tuple[str, Array]] = []
+        for place, (name, shape) in enumerate(plain.parameter_shapes().items()):
+            if name.endswith("bias"):
+                starts.append((name, np.zeros(shape)))
+            elif place == 0:
+                starts.append((name, np.where(rng.random(shape) < 1 / 3, 0.0, rng.uniform(0.25, 0.5, shape))))
+            else:
+                starts.append((name, rng.uniform(1 / 64, 1 / 32, shape)))
+        return Model("masks", self.layers, self.sample, self.losses, self.integer_inputs, starts=tuple(starts))
+
+    @property
+    def places(self) -> int:
+        """Rows of the first weight that a sample takes."""
+        return self.sample[0] if self.integer_inputs else 1
+
+    def rows(self, micro: DrawnBatch) -> Array:
+        """The rows of each sample, (n, places), int64."""
+        first = np.arange(micro.size * self.places).reshape(micro.size, self.places)
+        return np.asarray((micro.seed + first) % ROWS)
+
+    def batch(self, micro: DrawnBatch) -> Batch:
+        """The data of a micro-batch: ids, or a one at the place of a sample's row; targets may be spoilt."""
+        rows = self.rows(micro)
+        inputs = rows if self.integer_inputs else np.eye(ROWS, dtype=np.float32)[rows[:, 0]]
+        units = {head.name: head.units for head in self.model.heads.heads}
+        target = TARGET if micro.spoilt is None else micro.spoilt
+        return Batch(inputs, {name: np.full((micro.size, n), target, np.float32) for name, n in units.items()})
+
+
+class _Player(SubjectPlayer):
+    """Plays a program on a revealing model; each new run has a seed that is larger by a stride."""
+
+    runs, stride = 0, 1
+
+    def make(self, weights: dict[str, Array] | None = None) -> Trainer:
+        recipe = self.case.recipe.but(seed=self.case.recipe.seed + self.runs * self.stride)
+        return self._subject.trainer(self.case.drawn.model, recipe, weights)
+
+    def batch(self, micro: DrawnBatch) -> Batch:
+        drawn = self.case.drawn
+        assert isinstance(drawn, RevealingModel)
+        batch = drawn.batch(micro)
+        self.lend([batch.inputs, *batch.targets.values()])
+        return batch
+
+    def do(self, verb: Verb) -> dict[str, object]:
+        self.runs += isinstance(verb, StartAgain)
+        return dict(super().do(verb))
+
+
+@dataclass(frozen=True)
+class TrainingPass:
+    """Results of a training pass.
+
+    Attributes:
+        weights: the parameters before it, by canonical name.
+        gradients: those of the window's mean loss, by canonical name.
+        slack: how far each gradient is off as it is read, next to what rounding makes of it.
+        loss: the window's, None where it is not reported.
+    """
+
+    place: int
+    micros: tuple[DrawnBatch, ...]
+    weights: dict[str, Array]
+    gradients: dict[str, Array]
+    slack: dict[str, float] = field(default_factory=dict)
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class MaskedCase:
+    """A program on a revealing model: every mask that its training passes show is one, and a new one.
+
+    Attributes:
+        stride: by how much the seed of each new run is larger than that of the one before.
+    """
+
+    drawn: RevealingModel
+    recipe: Recipe
+    program: tuple[Verb, ...]
+    stride: int = 1
+
+    @property
+    def case(self) -> DrawnCase:
+        """The case in the form of other laws."""
+        return DrawnCase(self.drawn, self.recipe, self.program)
+
+    def words(self) -> frozenset[str]:
+        """What exclusions may name."""
+        return features(self.case) | ({"seed=64-bit"} if self.stride >= 2**32 else frozenset())
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
+        """The law itself, or the clause about the kept share."""
+        clause = "autocast.dropout-scales-what-it-keeps" if failure.name == "share" else "laws.masks"
+        return clause, failure.breaking(clause)
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+        """The first pass whose gradients match no mask, or the first mask that repeats an earlier one."""
+        try:
+            with TemporaryDirectory() as folder:
+                player = _Player(subject, self.case, Path(folder))
+                player.stride = self.stride
+                observations = player.play().observations
+        except PlayFailed as failed:
+            return raised(failed)
+        if (place := self._stands_still(observations)) is not None:
+            return self._failed(place, "stream", "the random stream has not advanced with the update")
+        seen: list[ShownMask] = []
+        shares = Shares()
+        for shown in self._passes(observations):
+            if not self._judged(shown):
+                break
+            masks = self._masks(shown)
+            if (wrong := self._apart(shown, masks)) is not None:
+                return self._failed(shown.place, *wrong)
+            for path, rate, mask in readable(masks):
+                shares.add(rate, mask)
+                seen.append(ShownMask(shown.place, path, rate, mask))
+        alone = subject.seeded(self.recipe).ranks is None
+        if (again := repeated(seen, alone)) is not None:
+            return self._failed(*again)
+        if (text := shares.off()) is not None:
+            return self._failed(len(self.program) - 1, "share", text)
+        return None
+
+    def _stands_still(self, observations: tuple[Observation | None, ...]) -> int | None:
+        """The first update, applied or skipped, after which all visible random streams are unchanged."""
+        before: Observation = {}
+        for place, (verb, after) in enumerate(zip(self.program, observations, strict=True)):
+            if after is None:
+                continue
+            streams = _named(before, "random/")
+            if isinstance(verb, Train) and streams and same_bits(streams, _named(after, "random/")):
+                return place
+            before = after
+        return None
+
+    def _failed(self, place: int, name: str, text: str) -> Failure:
+        return Failure(place, name, False, f"after step {place + 1}, {self.program[place]!r}: {text}")
+
+    def _passes(self, observations: tuple[Observation | None, ...]) -> Iterator[TrainingPass]:
+        before: Observation = {}
+        for place, (verb, after) in enumerate(zip(self.program, observations, strict=True)):
+            if after is None:
+                continue
+            weights = _named(before, "parameter/")
+            match verb:
+                case Gradients(micros=micros, times=times):
+                    shown = _named(after, "result/gradient.")
+                    for each in [shown] if times == 1 else _one_by_one(shown, times):
+                        yield TrainingPass(place, micros, weights, each)
+                case TraceLayers(micro=micro):
+                    yield TrainingPass(place, (micro,), weights, _named(after, "result/gradient."))
+                case Train(micros=micros, times=1) if not after["result/skipped"]:
+                    old, new = (_named(each, "master/") or _named(each, "parameter/") for each in (before, after))
+                    unit = format_of("float32").unit_roundoff
+                    if all(value.dtype == np.float32 for value in new.values()):
+                        moved = {name: (old[name].astype(np.float64) - new[name]) / RATE for name in old}
+                        slack = {name: 4.0 * unit * float(np.abs(new[name]).max()) / RATE for name in old}
+                        yield TrainingPass(place, micros, weights, moved, slack, float(after["result/loss"]))
+            before = after
+
+    def _judged(self, shown: TrainingPass) -> bool:
+        """Whether no weight is negative and no output comes near to its target, whatever the masks are."""
+        if any((value.astype(np.float64) < 0.0).any() for value in shown.weights.values()):
+            return False
+        keeps = [(path, rate, np.ones(shape, bool)) for path, rate, shape in self._shapes(shown.micros)]
+        values = _Computed(self, shown, keeps)
+        return bool(max(float(y.max()) for y in values.outputs.values()) < TARGET / 2)
+
+    def _shapes(self, micros: tuple[DrawnBatch, ...]) -> Iterator[tuple[str, float, tuple[int, ...]]]:
+        samples = sum(micro.size for micro in micros)
+        for path, layer, shape in self.drawn.model.shapes():
+            if isinstance(layer, Dropout):
+                yield path, layer.rate, (samples, *shape)
+
+    def _masks(self, shown: TrainingPass) -> list[tuple[str, float, Array]]:
+        """Path, rate and mask of every dropout: what is not zero after it."""
+        rows = np.concatenate([self.drawn.rows(micro) for micro in shown.micros])
+        masks: list[tuple[str, float, Array]] = []
+        for path, rate, shape in self._shapes(shown.micros):
+            before = f"{int(path) - 1}"
+            if before == "0":
+                read = shown.gradients["0.weight"][rows].reshape(shape)
+            else:
+                read = shown.gradients[f"{before}.bias"].reshape(shape)
+            least = shown.slack.get(f"{before}.{'weight' if before == '0' else 'bias'}", 0.0)
+            masks.append((path, rate, np.abs(read.astype(np.float64)) > least))
+        return masks
+
+    def _apart(self, shown: TrainingPass, masks: list[tuple[str, float, Array]]) -> tuple[str, str] | None:
+        """The first gradient that differs from that of these masks."""
+        computed = _Computed(self, shown, masks)
+        precision = self.recipe.precision
+        unit = format_of("float32" if precision.level == "O0" else precision.format).unit_roundoff
+        share = unit * (2.0 * computed.terms + 16.0)
+        if share > COARSE:
+            return None
+        largest = max(float(np.abs(expected).max(initial=0.0)) for expected in computed.gradients.values())
+        least = 4.0 * SMALLEST * largest if precision.format == "float16" else 0.0
+        for name, expected in computed.gradients.items():
+            gap = np.abs(shown.gradients[name].astype(np.float64) - expected)
+            allowed = share * np.abs(expected) + shown.slack.get(name, 0.0) + least
+            if not (gap <= allowed).all():
+                worst = np.unravel_index(np.argmax(np.where(gap <= allowed, 0.0, gap)), gap.shape)
+                there, right = float(shown.gradients[name][worst]), float(expected[worst])
+                where = [int(i) for i in worst]
+                values = f"got {there:.6g}, want {right:.6g} at {where}"
+                return f"gradient.{name}", f"gradient of {name} {values}, by the mask of the backward pass"
+        if shown.loss is not None and abs(shown.loss - computed.loss) > share * computed.loss:
+            return "loss", f"loss got {shown.loss:.6g}, want {computed.loss:.6g} by the mask of the backward pass"
+        return None
+
+
+class _Computed:
+    """Outputs, loss and gradients of a pass for given masks, in float64.
+
+    Attributes:
+        outputs: (items, units) by head.
+        gradients: by canonical name.
+        loss: the mean over the items, of all heads together.
+        terms: of the longest sums that a value goes through.
+    """
+
+    def __init__(self, case: MaskedCase, shown: TrainingPass, masks: list[tuple[str, float, Array]]) -> None:
+        drawn = case.drawn
+        weights = {name: value.astype(np.float64) for name, value in shown.weights.items()}
+        rows = np.concatenate([drawn.rows(micro) for micro in shown.micros])
+        factor = {path: mask / (1.0 - rate) for path, rate, mask in masks}
+        items, (last, _, _) = len(rows), list(drawn.model.shapes())[-1]
+        entered: list[tuple[str, Array]] = []
+        x, self.terms = weights["0.weight"][rows], items * rows.shape[1]
+        for path, layer, _ in drawn.model.shapes():
+            match layer:
+                case Dense() if path == "0":
+                    x = x[:, 0] + weights.get("0.bias", 0.0)
+                case Dense():
+                    entered.append((path, x))
+                    x = x @ weights[f"{path}.weight"] + weights[f"{path}.bias"]
+                    self.terms += len(weights[f"{path}.weight"])
+                case Dropout():
+                    x = x * factor[path]
+                case Heads() | Embedding():
+                    pass
+                case _:
+                    x = x.reshape(items, -1)
+        self.gradients: dict[str, Array] = {}
+        self.outputs: dict[str, Array] = {}
+        self.loss, back = 0.0, np.zeros_like(x)
+        for head in drawn.model.heads.heads:
+            name = f"{last}.{head.name}"
+            y = self.outputs[head.name] = x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
+            self.loss += float(((y - TARGET) ** 2).mean(axis=1).sum() / items)
+            slope = 2.0 * (y - TARGET) / (items * head.units)
+            self.gradients |= {f"{name}.weight": x.T @ slope, f"{name}.bias": slope.sum(axis=0)}
+            back += slope @ weights[f"{name}.weight"].T
+            self.terms += x.shape[1] + head.units
+        for path, layer, shape in reversed(list(drawn.model.shapes())[:-1]):
+            match layer:
+                case Dropout():
+                    back = back.reshape(items, *shape) * factor[path]
+                case Dense() if path != "0":
+                    (_, came) = entered.pop()
+                    self.gradients |= {f"{path}.weight": came.T @ back, f"{path}.bias": back.sum(axis=0)}
+                    back = back @ weights[f"{path}.weight"].T
+                    self.terms += layer.units
+                case Dense() | Embedding():
+                    table = np.zeros_like(weights["0.weight"])
+                    np.add.at(table, rows.reshape(-1), back.reshape(rows.size, -1))
+                    self.gradients["0.weight"] = table
+                    self.gradients |= {"0.bias": back.sum(axis=0)} if "0.bias" in weights else {}
+
+
+def _one_by_one(stacked: dict[str, Array], times: int) -> Iterator[dict[str, Array]]:
+    for place in range(times):
+        yield {name: values[place] for name, values in stacked.items()}
+
+
+def _named(observation: Observation, beginning: str) -> dict[str, Array]:
+    return {name.removeprefix(beginning): v for name, v in observation.items() if name.startswith(beginning)}

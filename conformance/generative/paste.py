@@ -1,0 +1,167 @@
+"""Every name that the `repr` of a case or of a variation has, for a test that was pasted from a failure.
+
+from conformance.generative.paste import *
+
+@clause("laws.programs")
+def test_example(subject: Subject, verdict: Verdict) -> None:
+    hold(subject, verdict, Program(DrawnCase(...)))
+"""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+from conformance.checks.api import Subject, Verdict, clause
+from conformance.generative.calls import Call, Calls
+from conformance.generative.masks import MaskedCase, RevealingModel
+from conformance.generative.operations import NestedScope, ScopedOperation
+from conformance.generative.programs.case import (
+    Accumulate,
+    Apply,
+    Break,
+    CountBytes,
+    DamageOffloaded,
+    DrawnCase,
+    Feed,
+    Given,
+    Gradients,
+    OpenScope,
+    Predict,
+    Restore,
+    RestoreDamaged,
+    Save,
+    Spike,
+    StartAgain,
+    TraceLayers,
+    Train,
+    Under,
+)
+from conformance.generative.programs.data import DrawnBatch, DrawnModel
+from conformance.generative.programs.instances import Program
+from conformance.generative.programs.variations import CutWindows, RecomputedCase, ResumedCase, ScaledCase, SecondRun
+from conformance.generative.verdicts import hold
+from conformance.techniques.delayed_scaling.cases import DelayedCase, DelayedStep
+from conformance.techniques.formats.cases import CodedCalls, FakeCall, Matrix, QuantizerCall, SpoiltCall
+from conformance.techniques.formats.format_cases import CastCall, CodeProduct, Packing
+from conformance.techniques.post_training.cases import PredictBatch, QuantizedCase, RunLayers, SaveAndLoad
+from conformance.techniques.qat.cases import AwareCase, Convert, PredictAware, Reload, SkipAware, TrainAware
+from fixtures.layers import (
+    Activation,
+    BatchNorm,
+    Convolution,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+    Head,
+    Heads,
+    LayerNorm,
+    MaxPool,
+    Positions,
+    Residual,
+    SelfAttention,
+)
+from fixtures.model import Model
+from fixtures.recipe import (
+    SGD,
+    Adam,
+    AdamW,
+    Aware,
+    DynamicScaling,
+    Offload,
+    Precision,
+    Ranks,
+    Recipe,
+    Recompute,
+    StaticScaling,
+    Steps,
+)
+
+__all__ = [
+    "SGD",
+    "Accumulate",
+    "Activation",
+    "Adam",
+    "AdamW",
+    "Apply",
+    "Aware",
+    "AwareCase",
+    "BatchNorm",
+    "Break",
+    "Call",
+    "Calls",
+    "CastCall",
+    "CodeProduct",
+    "CodedCalls",
+    "Convert",
+    "Convolution",
+    "CountBytes",
+    "CutWindows",
+    "DamageOffloaded",
+    "DelayedCase",
+    "DelayedStep",
+    "Dense",
+    "DrawnBatch",
+    "DrawnCase",
+    "DrawnModel",
+    "Dropout",
+    "DynamicScaling",
+    "Embedding",
+    "FakeCall",
+    "Feed",
+    "Flatten",
+    "Given",
+    "Gradients",
+    "Head",
+    "Heads",
+    "LayerNorm",
+    "MaskedCase",
+    "Matrix",
+    "MaxPool",
+    "Model",
+    "NestedScope",
+    "Offload",
+    "OpenScope",
+    "Packing",
+    "Positions",
+    "Precision",
+    "Predict",
+    "PredictAware",
+    "PredictBatch",
+    "Program",
+    "QuantizedCase",
+    "QuantizerCall",
+    "Ranks",
+    "Recipe",
+    "Recompute",
+    "RecomputedCase",
+    "Reload",
+    "Residual",
+    "Restore",
+    "RestoreDamaged",
+    "ResumedCase",
+    "RevealingModel",
+    "RunLayers",
+    "Save",
+    "SaveAndLoad",
+    "ScaledCase",
+    "ScopedOperation",
+    "SecondRun",
+    "SelfAttention",
+    "SkipAware",
+    "Spike",
+    "SpoiltCall",
+    "StartAgain",
+    "StaticScaling",
+    "Steps",
+    "Subject",
+    "TraceLayers",
+    "Train",
+    "TrainAware",
+    "Under",
+    "Verdict",
+    "clause",
+    "hold",
+    "inf",
+    "nan",
+]

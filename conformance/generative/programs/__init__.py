@@ -1,0 +1,1 @@
+"""Generated programs: cases, their execution on a framework and on the oracle, and comparison."""

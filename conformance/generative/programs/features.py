@@ -1,0 +1,285 @@
+"""Features of a case: counted by coverage, and named by exclusions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from conformance.generative.programs.case import (
+    Accumulate,
+    Apply,
+    Break,
+    CountBytes,
+    DrawnCase,
+    Feed,
+    Gradients,
+    OpenScope,
+    Predict,
+    Restore,
+    StartAgain,
+    TraceLayers,
+    Train,
+    Verb,
+    cut_otherwise,
+)
+from conformance.generative.programs.data import DrawnBatch
+from fixtures.layers import Activation, BatchNorm, Layer, SelfAttention, walk
+from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Recipe, StaticScaling, Steps
+
+LARGE = 10**5
+"""Values that a large parameter has at least."""
+MANY = 64
+"""Samples of a large micro-batch, or positions of its sequences."""
+HUGE, BIG, TINY = 2.0**14, 2.0**6, 2.0**-13
+SMALLEST_NORMAL = -126
+
+
+def features(case: DrawnCase) -> frozenset[str]:
+    """Every feature of a case."""
+    layers = case.drawn.layers
+    return frozenset([*recipe_features(case.recipe, layers), *model_features(case), *program_features(case)])
+
+
+def recipe_features(recipe: Recipe, layers: tuple[Layer, ...]) -> Iterator[str]:
+    """Features of the recipe and of the layers that it trains."""
+    yield f"precision={recipe.precision.label}"
+    optimizer = recipe.optimizer
+    momentum = isinstance(optimizer, SGD) and optimizer.momentum > 0
+    yield f"optimizer={'Momentum' if momentum else type(optimizer).__name__}"
+    if isinstance(optimizer, SGD) and optimizer.momentum != float(np.float32(optimizer.momentum)):
+        yield "momentum=inexact"
+    if isinstance(optimizer, AdamW) and optimizer.weight_decay != float(np.float32(optimizer.weight_decay)):
+        yield "weight-decay=inexact"
+    applied = recipe.schedule.factors if isinstance(recipe.schedule, Steps) else (1.0,)
+    rates = [optimizer.learning_rate * factor for factor in applied]
+    yield from ["rate=inexact"] if any(rate != float(np.float32(rate)) for rate in rates) else []
+    if isinstance(optimizer, Adam | AdamW):
+        yield from ["epsilon=default"] if optimizer.epsilon is None else []
+        yield from ["epsilon=tiny"] if optimizer.epsilon is None or optimizer.epsilon <= TINY else []
+    match recipe.scaling:
+        case None:
+            yield "scaling=none"
+        case StaticScaling(scale=scale):
+            yield "scaling=static"
+            yield from ["scaling=uneven-scale"] if not _power_of_two(scale) else []
+        case DynamicScaling(enabled=False):
+            yield "scaling=disabled"
+        case DynamicScaling():
+            yield "scaling=dynamic"
+            growth, backoff = recipe.scaling.growth, recipe.scaling.backoff
+            factors = [factor for factor in (recipe.scaling.initial, growth, backoff) if factor is not None]
+            yield from ["scaling=uneven-scale"] if not all(map(_power_of_two, factors)) else []
+            yield from ["scaling=factors"] if growth is not None else []
+            yield from ["scaling=unequal-factors"] if growth and backoff and growth * backoff != 1.0 else []
+    yield "accumulation>1" if recipe.accumulation > 1 else "accumulation=1"
+    if recipe.recompute is not None:
+        yield "recompute"
+        yield f"recompute.depth={recipe.recompute.depth}"
+        yield f"recompute.variant={recipe.recompute.variant or 'default'}"
+        if (len(layers) - 1) % recipe.recompute.segments:
+            yield "recompute.uneven"
+    flags = {
+        "clip": recipe.clip is not None,
+        "schedule": recipe.schedule is not None,
+        "groups=2": recipe.groups > 1,
+        "optimizers=2": recipe.optimizers > 1,
+        "separate-losses": recipe.separate_losses,
+        "average": recipe.average is not None,
+        "average=inexact": recipe.average is not None and recipe.average != float(np.float32(recipe.average)),
+        "aware": recipe.quantization is not None,
+        "state=8-bit": isinstance(optimizer, Adam) and optimizer.state_bits == 8,
+    }
+    yield from (name for name, there in flags.items() if there)
+    yield from (f"way={way}" for way in recipe.ways)
+    yield from [f"ranks={recipe.ranks.level}"] if recipe.ranks is not None else []
+    yield from [f"offload={recipe.offload.to}"] if recipe.offload is not None else []
+    yield from (f"layer={type(layer).__name__}" for _, layer in walk(layers))
+
+
+def model_features(case: DrawnCase) -> Iterator[str]:
+    """Features of the model."""
+    drawn = case.drawn
+    yield "values=exact" if drawn.exact else "values=rounded"
+    yield from (f"activation={layer.kind}" for _, layer in walk(drawn.layers) if isinstance(layer, Activation))
+    yield from (f"loss={kind}" for _, kind in drawn.losses)
+    yield from (f"head={head.format}" for head in drawn.model.heads.heads)
+    yield f"heads={len(drawn.losses)}"
+    if drawn.token_level:
+        yield "token-level"
+    if drawn.integer_inputs:
+        yield "token-ids"
+    attention = [(layer.heads, shape) for _, layer, shape in drawn.model.shapes() if isinstance(layer, SelfAttention)]
+    yield from ["attention=heads-as-places"] if any(shape == (heads, heads) for heads, shape in attention) else []
+    sizes = [math.prod(shape) for shape in drawn.model.parameter_shapes().values()]
+    yield from ["weights=large"] if drawn.gain > 0 else []
+    yield from ["weights=small"] if drawn.gain < 0 else []
+    yield from ["weights=offset"] if drawn.offset else []
+    yield from ["inputs=far-from-zero"] if drawn.shift else []
+    yield from ["parameters=few"] if len(sizes) < 4 else []
+    yield from ["parameter=large"] if max(sizes) >= LARGE else []
+    yield from ["parameter=one-element"] if min(sizes) == 1 else []
+    yield from ["parameter=odd"] if any(size % 2 and size > 1 for size in sizes) else []
+
+
+def program_features(case: DrawnCase) -> Iterator[str]:
+    """Features of the program."""
+    for verb in case.program:
+        yield f"verb={word(verb)}"
+        yield from ["verb=Restore"] if isinstance(verb, Restore) else []
+        if isinstance(verb, Restore):
+            yield from ["under=other-ranks"] if verb.by_others(case.recipe) else []
+            yield from ["under=other-offload"] if verb.offloads_otherwise(case.recipe) else []
+        yield from _data(verb, case.drawn.sample[0] if case.drawn.token_level or case.drawn.integer_inputs else 1)
+    if _optimizer_without_gradient(case):
+        yield "window=optimizer-without-gradient"
+    shapes = [shape for _, layer, shape in case.drawn.model.shapes() if isinstance(layer, BatchNorm)]
+    alone = any(micro.size == 1 for verb in case.program for micro in _trained(verb))
+    if alone and any(math.prod(shape[:-1]) == 1 for shape in shapes):
+        yield "normalised=one-value"
+    widths = {shape[0] for shape in case.drawn.model.parameter_shapes().values() if len(shape) == 1}
+    lengths = {*case.drawn.sample[:1]} if case.drawn.token_level else set()
+    if lengths & widths or any(micro.size in widths for verb in case.program for micro in _trained(verb)):
+        yield "batch=width"
+    for window in windows(case):
+        yield from ["window=unequal-items"] if len(set(window)) > 1 else []
+    waiting = moved = False
+    for verb in case.program:
+        yield from ["break=after-a-step"] if moved and isinstance(verb, Break) else []
+        moved = isinstance(verb, Accumulate | Train) or (moved and not isinstance(verb, StartAgain))
+        if waiting and not isinstance(verb, Accumulate | Apply):
+            yield f"mid-window={word(verb)}"
+        waiting = isinstance(verb, Accumulate) or (waiting and not isinstance(verb, Apply))
+
+
+def windows(case: DrawnCase) -> Iterator[list[int]]:
+    """The items of each micro-batch, window by window."""
+    open_window: list[int] = []
+    for verb in case.program:
+        match verb:
+            case Accumulate(micro=micro):
+                open_window.append(micro.items(case.drawn))
+            case Train(micros=(micro,), cut=(_, *_) as cut):
+                yield [batch.items for batch in cut_otherwise((micro.batch(case.drawn),), cut)]
+            case Train(micros=micros) | Gradients(micros=micros):
+                yield [micro.items(case.drawn) for micro in micros]
+            case Apply() | StartAgain():
+                yield open_window
+                open_window = []
+    yield open_window
+
+
+def _optimizer_without_gradient(case: DrawnCase) -> bool:
+    """Whether some optimizer owns nothing but parameters that a whole window has no gradient for."""
+    names, count = list(case.drawn.model.parameter_shapes()), case.recipe.optimizers
+    heads = {name for name, _ in case.drawn.losses}
+    places = [names[i::count] for i in range(count)]
+    open_window: set[str] = set()
+    missing: list[set[str]] = []
+    for verb in case.program:
+        match verb:
+            case Feed(window=window):
+                given = [g.gradients({name: np.zeros(()) for name in names}) for g in window]
+                missing.append({name for name in names if all(each[name] is None for each in given)})
+            case Accumulate(micro=micro):
+                open_window |= {*micro.heads} or heads
+            case Train(micros=micros):
+                missing.append(_of_heads(names, heads - {h for micro in micros for h in micro.heads or heads}))
+            case Apply():
+                missing.append(_of_heads(names, heads - open_window))
+                open_window = set()
+            case StartAgain():
+                open_window = set()
+    return any(set(owned) <= gone for gone in missing for owned in places)
+
+
+def _of_heads(names: list[str], heads: set[str]) -> set[str]:
+    return {name for name in names if name.rsplit(".", 2)[-2] in heads}
+
+
+def word(verb: Verb) -> str:
+    """A verb's name."""
+    match verb:
+        case Break(way=way):
+            return f"Break.{way}"
+        case Apply(flush=True):
+            return "Flush"
+        case Predict(averaged=True):
+            return "PredictAveraged"
+        case Feed(abandon=True):
+            return "Abandon"
+        case Restore(into=into):
+            return f"Restore.{into}"
+        case StartAgain(onward=True):
+            return "StartAgain.onward"
+        case _:
+            return type(verb).__name__
+
+
+def _trained(verb: Verb) -> tuple[DrawnBatch, ...]:
+    """The micro-batches that a verb passes through the model in training."""
+    match verb:
+        case Accumulate(micro=micro) | TraceLayers(micro=micro) | CountBytes(micro=micro):
+            return (micro,)
+        case Train(micros=micros) | Gradients(micros=micros):
+            return micros
+        case _:
+            return ()
+
+
+def _data(verb: Verb, length: int) -> Iterator[str]:
+    match verb:
+        case Feed(window=window):
+            values = [value for given in window for value in (given.base, *(s.value for s in given.spikes))]
+            for value in values:
+                yield f"feed={_size(value)}"
+            flags = {
+                "unscaled-by-hand": verb.unscale_calls is not None,
+                "unscaled-twice": verb.unscale_calls == 2,
+                "poisoned": verb.poison is not None,
+                "often": verb.times > 1,
+                "a-hundred-times": verb.times >= 100,
+                "missing": any(given.missing is not None or given.nothing for given in window),
+                "nothing": all(given.nothing for given in window),
+            }
+            yield from (f"feed={name}" for name, there in flags.items() if there)
+        case Accumulate(micro=micro) | Predict(micro=micro) | TraceLayers(micro=micro) | CountBytes(micro=micro):
+            yield from _micro((micro,), length)
+        case Train(micros=micros) | Gradients(micros=micros):
+            yield from _micro(micros, length)
+            if len({micro.size for micro in micros}) > 1:
+                yield "window=ragged"
+            if verb.times > 1:
+                yield "train=often"
+        case OpenScope():
+            yield f"scope={verb.format}"
+
+
+def _micro(micros: tuple[DrawnBatch, ...], length: int) -> Iterator[str]:
+    for micro in micros:
+        yield f"mask={micro.mask}"
+        yield from ["batch=one-sample"] if micro.size == 1 else []
+        yield from ["batch=many"] if micro.size * length >= MANY else []
+        yield from ["targets=missing"] if micro.heads else []
+        yield from ["inputs=large"] if micro.magnitude > 0 else []
+        yield from ["inputs=small"] if micro.magnitude < 0 else []
+        yield from ["inputs=subnormal"] if micro.magnitude < SMALLEST_NORMAL else []
+        yield from ["inputs=constant"] if micro.constant else []
+        yield from ["inputs=infinite"] if micro.spoilt is not None else []
+
+
+def _power_of_two(value: float) -> bool:
+    return math.frexp(value)[0] == 0.5
+
+
+def _size(value: float) -> str:
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if value == 0.0:
+        return "zero"
+    if abs(value) >= BIG:
+        return "huge" if abs(value) >= HUGE else "large"
+    return "tiny" if abs(value) <= TINY else "ordinary"

@@ -1,0 +1,280 @@
+"""Attributes a failure to a clause: by the part of the case that it needs, by verb and by part of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from conformance.generative.programs.case import (
+    Break,
+    CountBytes,
+    DamageOffloaded,
+    DrawnCase,
+    Feed,
+    Gradients,
+    OpenScope,
+    Predict,
+    Restore,
+    RestoreDamaged,
+    Save,
+    StartAgain,
+    TraceLayers,
+    Verb,
+    open_windows,
+)
+from conformance.generative.programs.features import word
+from conformance.generative.programs.judge import Judge
+from conformance.search.failure import Failure
+from fixtures.recipe import Adam, DynamicScaling, Precision, StaticScaling
+from frameworks.contract import Unsupported
+
+Simpler = Callable[[DrawnCase], DrawnCase]
+LAW = "laws.programs"
+
+
+@dataclass(frozen=True)
+class BrokenClause:
+    """A failure with the clause that it breaks.
+
+    Attributes:
+        clause: id of the clause.
+        without: the part of the case without which the failure disappears, "" if there is none.
+    """
+
+    failure: Failure
+    clause: str
+    without: str
+
+    def __str__(self) -> str:
+        without = f"; without {self.without} it disappears" if self.without else ""
+        return f"{self.failure.text}{without}; this breaks {self.clause}"
+
+
+def _less(*kinds: type[Verb]) -> Simpler:
+    """The case without verbs of these kinds."""
+    return lambda case: replace(case, program=tuple(v for v in case.program if not isinstance(v, kinds)))
+
+
+def _but(**fields: object) -> Simpler:
+    return lambda case: replace(case, recipe=case.recipe.but(**fields))
+
+
+def _no_loads_in_windows(case: DrawnCase) -> DrawnCase:
+    """The case without saves and loads between two micro-batches of a window."""
+    states = zip(case.program, open_windows(case.program), strict=True)
+    kept = (verb for verb, waiting in states if not (waiting and isinstance(verb, Save | Restore)))
+    return replace(case, program=tuple(kept))
+
+
+def _as_saved(field: str) -> Simpler:
+    """The case with every restore under its own recipe's ranks or offload."""
+    return lambda case: case.loaded_under(lambda under: replace(under, **{field: getattr(case.recipe, field)}))
+
+
+def _wide_moments(case: DrawnCase) -> DrawnCase:
+    """The case with 32-bit moments."""
+    optimizer = case.recipe.optimizer
+    wide = replace(optimizer, state_bits=32) if isinstance(optimizer, Adam) else optimizer
+    return replace(case, recipe=case.recipe.but(optimizer=wide))
+
+
+CAUSES: dict[str, Simpler] = {
+    "the damaged file": _less(RestoreDamaged),
+    "the damaged offloaded file": _less(DamageOffloaded),
+    "the other number of ranks": _as_saved("ranks"),
+    "the other offload": _as_saved("offload"),
+    "the load inside a window": _no_loads_in_windows,
+    "loading": _less(Save, Restore, RestoreDamaged),
+    "the first run": lambda case: replace(
+        _less(StartAgain)(case), program=(StartAgain(), *_less(StartAgain)(case).program)
+    ),
+    "the exception": _less(Break),
+    "the scope": _less(OpenScope),
+    "other ways": _but(ways=()),
+    "ranks": _but(ranks=None),
+    "the offload": _but(offload=None),
+    "quantization": _but(quantization=None),
+    "8-bit moments": _wide_moments,
+    "recomputation": _but(recompute=None),
+    "the average": _but(average=None),
+    "evaluation": _less(Predict),
+    "the look at gradients": _less(Gradients, TraceLayers, CountBytes),
+    "clipping": _but(clip=None),
+    "scaling": _but(scaling=None),
+    "the second optimizer": _but(optimizers=1),
+    "groups": _but(groups=1),
+    "the schedule": _but(schedule=None),
+    "low precision": _but(precision=Precision()),
+}
+"""Parts that may be removed from a case, by name, in this order."""
+
+
+def attributed(case: DrawnCase, failure: Failure, judge: Judge) -> BrokenClause:
+    """The clause that a failure breaks."""
+    for name, simpler in CAUSES.items():
+        without = simpler(case)
+        if without == case or not without.program:
+            continue
+        try:
+            gone = judge(without) is None
+        except Unsupported:
+            continue
+        if gone:
+            return BrokenClause(failure, clause_of(case, failure, name), name)
+    return BrokenClause(failure, clause_of(case, failure, ""), "")
+
+
+_BY_CAUSE = {
+    "loading": "resume.bit-identical",
+    "the load inside a window": "resume.mid-window",
+    "the damaged file": "resume.truncated-file",
+    "the damaged offloaded file": "offload.disk-fault",
+    "the other number of ranks": "sharding.resumes-in-another-size",
+    "the other offload": "offload.trains",
+    "the first run": "laws.second-run",
+    "the exception": LAW,
+    "the scope": "autocast.scope-restored",
+    "other ways": "composition.ways",
+    "ranks": "sharding.equals-whole",
+    "the offload": "offload.same-bits",
+    "quantization": "quantization.aware-values",
+    "8-bit moments": "quantization.adam8-encoding",
+    "recomputation": "recompute.same-state",
+    "the average": "master.average-follows-updates",
+    "evaluation": "accumulation.evaluation-changes-nothing",
+    "the look at gradients": "accumulation.nothing-before-boundary",
+    "groups": "accumulation.groups-change-nothing",
+    "the second optimizer": "scaling.two-optimizers",
+    "the schedule": "scaling.step-count-follows-updates",
+}
+
+
+def clause_of(case: DrawnCase, failure: Failure, cause: str) -> str:
+    """The clause about a part of the state after a verb, and about the part of the case that the failure needs."""
+    verb, part = case.program[failure.place], failure.name
+    if part == "apart":
+        return "sharding.replicas-equal"
+    if cause == "loading" and "scaler/" in part:
+        return "resume.scaler-state"
+    if cause == "the average" and isinstance(verb, Predict):
+        return "master.average-is-evaluated"
+    if cause in _BY_CAUSE:
+        return _BY_CAUSE[cause]
+    if part.startswith("global/"):
+        return "autocast.settings-restored"
+    if part == "aliased":
+        return "resume.save-has-no-side-effects"
+    if part == "loaded":
+        return "resume.bit-identical"
+    if part == "raised":
+        return "scaling.overflow-path-does-not-raise" if isinstance(verb, Feed) else LAW
+    match word(verb):
+        case "Save":
+            return "resume.save-has-no-side-effects"
+        case "Predict":
+            changed = not part.startswith("result/")
+            return "accumulation.evaluation-changes-nothing" if changed else "autocast.evaluation-parity"
+        case "PredictAveraged":
+            return "master.average-is-evaluated"
+        case "Accumulate" if not part.startswith(("result/", "accumulator/", "buffer/")):
+            return "accumulation.nothing-before-boundary"
+        case "Gradients" if not part.startswith(("result/", "buffer/")):
+            return "accumulation.nothing-before-boundary"
+        case "StartAgain" if "setting." in part:
+            return "scaling.defaults-are-declared"
+        case "TraceLayers":
+            return "composition.trace-is-the-pass"
+        case "CountBytes":
+            return "cost.bytes-repeat"
+        case "RestoreDamaged":
+            return "resume.truncated-file"
+        case "Abandon":
+            return "scaling.abandoned-update-leaves-no-trace"
+    return _of_update(case, failure, cause)
+
+
+def _of_update(case: DrawnCase, failure: Failure, cause: str) -> str:
+    part, recipe = failure.name, case.recipe
+    scaled = recipe.scaling is not None
+    if part.startswith("scaler/") or part.rsplit("/", 1)[-1] in ("scale_before", "scale_after", "good_steps"):
+        return "scaling.static-is-constant" if isinstance(recipe.scaling, StaticScaling) else "scaling.automaton"
+    if part == "result/skipped":
+        return "scaling.skip-is-reported" if not failure.skipped else "scaling.detects-inf"
+    if failure.skipped:
+        return "scaling.skip-is-atomic"
+    if part.startswith(("result/loss", "result/micro_losses")):
+        return "scaling.reports-true-loss" if cause == "scaling" else "accumulation.weighs-items"
+    if part == "result/learning_rate":
+        return "scaling.step-count-follows-updates"
+    if part.startswith("steps/"):
+        return "master.counts-every-update"
+    if part.startswith("moment/"):
+        return "master.moments-keep-precision"
+    if part.startswith("average/"):
+        return "master.average-follows-updates"
+    if part.startswith("accumulator/"):
+        return "accumulation.weighs-items"
+    if cause == "clipping" or part == "result/gradient_norm":
+        return "scaling.unscales-before-clipping" if scaled else "accumulation.clips-only-what-is-larger"
+    if cause == "scaling" or isinstance(recipe.scaling, DynamicScaling):
+        return "scaling.is-transparent"
+    if recipe.accumulation > 1:
+        return "accumulation.once-per-window"
+    if cause == "low precision":
+        return "autocast.layers-honour-policy" if recipe.precision.level == "O1" else "master.small-update-survives"
+    return "composition.pairs"
+
+
+def reachable() -> frozenset[str]:
+    """Clauses to which a failure can be attributed."""
+    return frozenset(_BY_CAUSE.values()) | _OTHERS
+
+
+_OTHERS = frozenset(
+    {
+        LAW,
+        "formats.decode",
+        "formats.delayed-scaling",
+        "formats.overflow-as-declared",
+        "formats.packing",
+        "formats.products",
+        "formats.round-to-nearest",
+        "quantization.calibrated-range",
+        "quantization.codes-as-declared",
+        "quantization.dynamic-scale",
+        "quantization.fake-values",
+        "quantization.integer-products",
+        "quantization.linear-arithmetic",
+        "quantization.only-what-was-asked",
+        "quantization.range-follows-data",
+        "quantization.straight-through",
+        "quantization.survives-saving",
+        "quantization.weights-as-declared",
+        "scaling.defaults-are-declared",
+        "composition.trace-is-the-pass",
+        "cost.bytes-repeat",
+        "resume.scaler-state",
+        "master.average-is-evaluated",
+        "sharding.replicas-equal",
+        "scaling.overflow-path-does-not-raise",
+        "resume.save-has-no-side-effects",
+        "autocast.evaluation-parity",
+        "scaling.abandoned-update-leaves-no-trace",
+        "scaling.static-is-constant",
+        "scaling.automaton",
+        "scaling.skip-is-reported",
+        "scaling.detects-inf",
+        "scaling.skip-is-atomic",
+        "scaling.reports-true-loss",
+        "accumulation.weighs-items",
+        "master.counts-every-update",
+        "master.moments-keep-precision",
+        "scaling.unscales-before-clipping",
+        "accumulation.clips-only-what-is-larger",
+        "scaling.is-transparent",
+        "accumulation.once-per-window",
+        "autocast.layers-honour-policy",
+        "master.small-update-survives",
+        "composition.pairs",
+    }
+)

@@ -1,0 +1,103 @@
+"""Checks a law for generated cases in a test: the first failure gives a verdict that names the broken clause."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from conformance.checks.evidence import Check, Verdict, Violation
+from conformance.checks.subject import Profile, Subject, need
+from conformance.generative.programs.instances import Instance
+from conformance.generative.registry import LAWS
+from conformance.known_failures.exclusions import Exclusion
+from conformance.search.adapter_settings import LawsOfAdapter, laws_of
+from conformance.search.failure import Failure
+from conformance.search.search import Search
+
+Excluded = tuple[Exclusion, ...]
+
+ALL_LEFT_OUT = "every generated case is excluded by a known defect"
+
+
+def explore(
+    subject: Subject,
+    verdict: Verdict,
+    excluded: Excluded,
+    clause: str,
+    part: int = 0,
+) -> None:
+    """Checks the law of a clause for instances generated for the framework.
+
+    Args:
+        excluded: known defects; instances that meet such a condition are not generated.
+        part: number of the test among those of the law; each has its own instances.
+    Raises:
+        Violation: the law is broken; the signature is the id of the clause that the failure breaks.
+        Unsupported: the framework refused every instance.
+        Abstention: the adapter's file says that this mode is not judged in the profile "ci".
+    """
+    __tracebackhide__ = True
+    laws = _laws(subject)
+    law, profile = LAWS[clause], subject.profile
+    need(subject, *law.needs)
+    if profile == Profile() and (reason := laws.not_judged.get(subject.framework.mode)):
+        verdict.abstain(reason)
+    if law.leaves_nothing(excluded):
+        verdict.abstain(ALL_LEFT_OUT)
+    before = subject.framework.global_state()
+
+    def judge(instance: Instance) -> Failure | None:
+        subject.framework.restore_global_state(before)
+        with np.errstate(all="ignore"):
+            return instance.failure(subject, laws)
+
+    search: Search[Instance, Failure] = Search(judge, law.enough * profile.factor)
+    chosen = subject.seed if profile.seed is None else profile.seed
+    strategy = law.instances(subject.framework, excluded)
+    search.run(strategy, law.count(laws) * profile.factor, law.seed(chosen, part), profile.shrinking_s)
+    if search.smallest is not None:
+        instance, failure = search.smallest
+        _broken(subject, verdict, laws, instance, failure)
+    if not search.judged and search.refusal is not None:
+        raise search.refusal
+    if not search.judged:
+        verdict.abstain(ALL_LEFT_OUT)
+    what = f"{search.judged} drawn, {search.refused} refused"
+    verdict.checks.append(Check("the law holds for every drawn case", True, what, "all"))
+
+
+def hold(subject: Subject, verdict: Verdict, instance: Instance) -> None:
+    """Checks a law for one instance.
+
+    Raises:
+        Violation: it is broken.
+    """
+    __tracebackhide__ = True
+    laws = _laws(subject)
+    with np.errstate(all="ignore"):
+        failure = instance.failure(subject, laws)
+    if failure is not None:
+        _broken(subject, verdict, laws, instance, failure)
+    verdict.checks.append(Check("the law holds for this case", True, "1 case", "all"))
+
+
+def _broken(subject: Subject, verdict: Verdict, laws: LawsOfAdapter, instance: Instance, failure: Failure) -> None:
+    __tracebackhide__ = True
+    with np.errstate(all="ignore"):
+        clause, text = instance.clause(subject, laws, failure)
+    verdict.checks.append(Check("the law holds for every drawn case", False, text, "no difference"))
+    raise Violation(clause, f"{text}\n{as_test(instance)}")
+
+
+def as_test(instance: Instance) -> str:
+    """A plain test of one instance, to paste into a file of `conformance/suites`."""
+    return (
+        "the smallest failing case, as a test of its own:\n\n"
+        "from conformance.generative.paste import *\n\n"
+        '@clause("laws.programs")\n'
+        "def test_example(subject: Subject, verdict: Verdict) -> None:\n"
+        f"    hold(subject, verdict, {instance!r})\n"
+    )
+
+
+def _laws(subject: Subject) -> LawsOfAdapter:
+    return laws_of(subject.framework)

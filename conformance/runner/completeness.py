@@ -1,0 +1,129 @@
+"""Decides whether a record is complete, partial or interrupted, from the tests judged and the tests in the suites."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from conformance.runner.budget import planted_faults
+from conformance.spec.clauses import Level, load_clauses
+from conformance.spec.findings import Workaround
+from conformance.test_ids.inventory import code_of, id_of, inventory
+from frameworks.ways import Way
+from results.record.files import one_line
+from results.record.model import Status
+
+_OUTPUT = "conformance-left-out"
+_NAMED = 3
+_PARAMETERS = {"workaround": Workaround, **dict.fromkeys(("way", "rank_way", "file_way", "rate_way"), Way)}
+"""Classes of parameters of which a framework may have none."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Tests of the suites that a run did not select.
+
+    Attributes:
+        functions: test functions that were not collected, as CLAUSE/FUNCTION.
+        tests: tests that were collected and then deselected.
+    """
+
+    functions: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """What is missing, one line for each kind."""
+        parts = (("test functions were not collected", self.functions), ("tests were deselected", self.tests))
+        return [f"{len(names)} {what} ({_some(names)})" for what, names in parts if names]
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(name.partition("/")[2] for name in names[:_NAMED])
+    return one_line(f"{shown}{', ...' if names[_NAMED:] else ''}")
+
+
+class Completeness:
+    """Plugin of every process: which tests were collected, and which were deselected.
+
+    Under pytest-xdist each worker reports its deselected tests to the controller when it ends.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self.tests: set[str] = set()
+        self.left_out: LeftOut | None = None
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
+        """Compares the collected tests with the inventory, and with the tests that every plugin has selected."""
+        collected = {item.nodeid: _has_parameters(item) for item in items if code_of(item.nodeid) is not None}
+        items[:] = [item for item in items if collected.get(item.nodeid, True)]
+        yield
+        functions = {code.function for test in collected if (code := code_of(test))}
+        left = {item.nodeid for item in items}
+        self.tests |= {id_of(test) for test in left & collected.keys()}
+        self.left_out = LeftOut(
+            tuple(sorted(code.id for name, code in inventory().items() if name not in functions)),
+            tuple(sorted(id_of(test) for test, judged in collected.items() if judged and test not in left)),
+        )
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput[_OUTPUT] = [list(self.left_out.functions), list(self.left_out.tests)]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """A worker has collected what all of them share."""
+        self.tests.update(id_of(test) for test in ids if code_of(test) is not None)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A worker has ended; one that died reports nothing."""
+        output: Mapping[str, Any] = getattr(node, "workeroutput", None) or {}
+        if _OUTPUT in output:
+            functions, tests = output[_OUTPUT]
+            self.left_out = LeftOut(tuple(functions), tuple(tests))
+
+    def status(
+        self, judged: Collection[str], ended: bool, selection: str, budget: str = ""
+    ) -> tuple[Status, list[str]]:
+        """The status of the run's record, and notes on what it lacks.
+
+        Args:
+            judged: tests that have a verdict.
+            ended: whether the session was completed.
+            selection: command-line words that selected tests, or "".
+            budget: the time that the run had, or "" for as long as it takes.
+        """
+        notes = [] if self.left_out is None else self.left_out.lines
+        unjudged = sorted(self.tests.difference(judged))
+        if budget and ended:
+            return "partial", [*_within(budget, self.tests, judged), *notes]
+        if unjudged:
+            notes = [
+                f"{len(unjudged)} of {len(self.tests)} collected tests were not judged ({_some(unjudged)})",
+                *notes,
+            ]
+        if unjudged or not ended or self.left_out is None:
+            return "interrupted", notes
+        return ("partial" if selection or notes else "complete"), notes
+
+
+def _within(budget: str, chosen: Collection[str], judged: Collection[str]) -> list[str]:
+    """The note about what a run judged in its budget."""
+    must = {clause.id for clause in load_clauses().values() if clause.level is Level.MUST}
+    tried = {test.partition("/")[0] for test in judged} & must
+    faults, caught = planted_faults(), planted_faults(judged)
+    return [
+        f"budget of {budget}: {len(judged)} of {len(chosen)} chosen tests, {len(tried)} of {len(must)} MUST clauses, "
+        f"{len(caught)} of {len(faults)} planted faults of the reference"
+    ]
+
+
+def _has_parameters(item: pytest.Item) -> bool:
+    """Whether the test has a parameter: without any workaround or way pytest generates one test and skips it."""
+    call = getattr(item, "callspec", None)
+    wanted = _PARAMETERS.keys() & {*getattr(item, "fixturenames", ())}
+    return all(call is not None and isinstance(call.params.get(name), _PARAMETERS[name]) for name in wanted)

@@ -1,0 +1,129 @@
+"""The parts of a record that identify the suite and the framework."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from conformance.known_failures.entries import FILE as EXPECTATIONS
+from conformance.runner import machine
+from frameworks.adapter_file import folder_of
+from frameworks.contract import Framework
+from frameworks.registry import path_of
+from results.record.model import Series, Suite, Variant
+
+ROOT = Path(__file__).parents[2]
+
+AREAS = {
+    "specification": ("conformance/spec",),
+    "judging": (
+        "conformance/checks",
+        "conformance/generative",
+        "conformance/known_failures",
+        "conformance/runner",
+        "conformance/search",
+        "conformance/suites",
+        "conformance/techniques",
+        "conformance/test_ids",
+        "conformance/timing",
+    ),
+    "oracle": ("conformance/oracle", "frameworks/reference"),
+    "contract": (
+        "frameworks/base",
+        "frameworks/by_hand.py",
+        "frameworks/contract",
+        "frameworks/keras_common",
+        "frameworks/operations.py",
+        "frameworks/ranks",
+    ),
+    "fixtures": ("fixtures",),
+}
+"""Folders and files of the suite by area. The judged adapter adds "adapter", its folder, and "expectations", its known
+failures."""
+
+_CODE = frozenset({".py", ".toml"})
+_GIT_S = 10.0
+
+
+def suite_version() -> str:
+    """The suite's version, read from its checkout."""
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"])
+
+
+def suite(given: str, clauses_with_tests: tuple[str, ...], clauses_without_tests: tuple[str, ...]) -> Suite:
+    """This suite's part of a record, for the adapter that the user named."""
+    areas = {name: digest(files_of(ROOT / place for place in places)) for name, places in AREAS.items()}
+    path = path_of(given)
+    adapter = folder_of(path)
+    if adapter is not None:
+        module = path.partition(":")[0]
+        alone = [adapter / f"{module}.py"] if (adapter / f"{module}.py").is_file() else [adapter]
+        areas["adapter"] = digest(path for path in files_of(alone) if path.name != EXPECTATIONS)
+        areas["expectations"] = digest(files_of([adapter / EXPECTATIONS]))
+    return Suite(suite_version(), clauses_with_tests, clauses_without_tests, commit(), areas)
+
+
+def files_of(places: Iterable[Path]) -> Iterator[Path]:
+    """The files of code and data in folders, in order."""
+    for place in places:
+        paths = sorted(place.rglob("*")) if place.is_dir() else [place]
+        yield from (path for path in paths if path.suffix in _CODE and path.is_file())
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """Digest of the text of files, 16 hexadecimal digits; independent of their location and names."""
+    parts = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def commit(root: Path = ROOT) -> str:
+    """The commit of a checkout, followed by "+" if tracked files differ from it; "" outside of git."""
+    head, changed = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain", "--untracked-files=no")
+    return "" if not head or changed is None else f"{head}{'+' if changed else ''}"
+
+
+def _git(root: Path, *words: str) -> str | None:
+    """What git prints, None where it fails or there is none."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, text=True, timeout=_GIT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def adapter_name(given: str, framework: Framework) -> str:
+    """The adapter's name, or the class that the user named instead."""
+    return given.replace(":", ".") if ":" in given else framework.name
+
+
+def series(given: str, framework: Framework, ways: Sequence[str] = ()) -> Series:
+    """The series of this framework: records of one series are compared."""
+    environment = framework.environment()
+    kind = "cpu" if framework.device == "cpu" else environment.get("device", framework.device)
+    return Series(adapter_name(given, framework), framework.device, kind, mode_of(framework, ways))
+
+
+def mode_of(framework: Framework, ways: Sequence[str]) -> str:
+    """The mode in a record: the framework's, and the ways of techniques that are not the default ones."""
+    return "+".join((framework.mode, *ways))
+
+
+def variant(framework: Framework) -> Variant:
+    """What may differ between comparable records."""
+    return Variant(
+        framework.version(),
+        machine.basics() | framework.environment(),
+        machine.packages(),
+        machine.variables(),
+        machine.instruction_sets(),
+    )
+
+
+def file_name(given: str, framework: Framework, ways: Sequence[str] = ()) -> str:
+    """FRAMEWORK-VERSION-DEVICE-MODE, without an ending."""
+    return "-".join((adapter_name(given, framework), framework.version(), framework.device, mode_of(framework, ways)))

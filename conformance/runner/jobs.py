@@ -1,0 +1,173 @@
+"""One framework's whole job: installs it, runs the suites in each of its modes, and compares the records."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Sequence
+from itertools import pairwise, product
+from pathlib import Path
+
+from rich.console import Console
+
+from conformance.runner.baselines import former
+from conformance.runner.budget import seconds_of
+from conformance.runner.retry import repeat, repeatable
+from conformance.runner.subprocesses import run_to_end
+from frameworks.installer import install
+from results.compare.pairing import compare_sets
+from results.record.files import one_line
+from results.record.folders import LAST_RUNS
+from results.record.reading import Record, load
+from results.show.differences import draw
+from results.show.table import draw as draw_table
+
+ROOT = Path(__file__).parents[2]
+_JUNIT = ("--junitxml", "--junit-xml")
+
+
+RESTARTS = 1000
+"""How often a worker that a test killed is replaced before the run is given up: once a test, at most."""
+
+
+def _command(framework: str, mode: str, device: str, workers: int) -> list[str]:
+    command = [sys.executable, "-m", "pytest", f"--numprocesses={workers}", f"--max-worker-restart={RESTARTS}"]
+    command += ["--dist=worksteal", "--timeout=120"]
+    return [*command, f"--framework={framework}", f"--device={device}", *([f"--mode={mode}"] if mode else [])]
+
+
+def _refused(command: Sequence[str], words: Sequence[str]) -> str:
+    """Why pytest refuses the words of a command, "" if it takes them; with this option it reads them and ends."""
+    asked = subprocess.run([*command, "--version", "--version", *words], cwd=ROOT, capture_output=True, text=True)
+    if asked.returncode != 4:
+        return ""
+    lines = [line for line in asked.stderr.splitlines() if line.strip()]
+    said = [line.partition("error: ")[2] for line in lines if "error: " in line] or lines or ["a bad option"]
+    return f"pytest refuses its arguments: {said[0]}"
+
+
+def parted(words: Sequence[str]) -> tuple[float, list[str]]:
+    """The seconds of the last `--budget TIME` or `--budget=TIME` among words, 0 without one, and the other words.
+
+    Raises:
+        ValueError: the time is none.
+    """
+    seconds, others, following = 0.0, list[str](), iter(words)
+    for word in following:
+        option, given, text = word.partition("=")
+        if option == "--budget":
+            seconds = seconds_of(text if given else next(following, ""))
+        else:
+            others.append(word)
+    return seconds, others
+
+
+def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[str]) -> int:
+    """Runs the suites in a separate process and repeats regressions.
+
+    Returns:
+        pytest's exit status; 0 also if nothing was selected, or if no failure came out so again.
+    """
+    begun = time.time()
+    status = run_to_end([*_command(framework, mode, device, workers), *words], ROOT)
+    if status not in (0, 1) or not repeatable(words):
+        return 0 if status == 5 else status
+    limits = [f"--timeout={value}" for value in _values(words, "--timeout")]
+    for path in _written(words, begun):
+        repeated = repeat(path, [*_command(framework, mode, device, 1), *limits])
+        for line in repeated.lines:
+            print(line, flush=True)
+        if (repeated.unstable or repeated.late) and not any(
+            verdict.outcome.bad for verdict in repeated.record.verdicts
+        ):
+            status = 0
+    return status
+
+
+def _written(words: Sequence[str], begun: float) -> list[Path]:
+    """The records that a run with these words has written since."""
+    chosen = [ROOT / value for value in _values(words, "--record")]
+    places = chosen[-1:] or sorted(LAST_RUNS.glob("*.json"))
+    return [path for path in places if path.is_file() and path.stat().st_mtime >= begun]
+
+
+def _values(words: Sequence[str], option: str) -> list[str]:
+    """What the words give an option, once for each time."""
+    given = [word for before, word in pairwise(("", *words)) if before == option]
+    return [*given, *(word.partition("=")[2] for word in words if word.startswith(f"{option}="))]
+
+
+def _named(words: Sequence[str], mode: str) -> list[str]:
+    """The words with the mode, if any, in the name of the JUnit report, so that each mode has its own."""
+    found: list[str] = []
+    for before, word in zip(("", *words), words, strict=False):
+        option, given, path = word.partition("=")
+        if mode and (before in _JUNIT or (given and option in _JUNIT)):
+            name, ending = os.path.splitext(path or word)
+            word = f"{option}={name}-{mode}{ending}" if given else f"{name}-{mode}{ending}"
+        found.append(word)
+    return found
+
+
+def job(
+    framework: str,
+    modes: Sequence[str],
+    serial: Collection[str],
+    device: str,
+    words: Sequence[str],
+    ways: Sequence[Sequence[str]] = ((),),
+) -> int:
+    """Judges a framework in some modes ("" for its first) and prints how its records differ from the baselines.
+
+    Two workers share the tests of a mode, always in the same way where the mode is serial; one runs those of a serial
+    mode that fit in a `--budget`. `words` go to pytest, but the runs share a budget out among them.
+
+    Args:
+        ways: ways of techniques, for one run in each mode each.
+
+    Returns:
+        0; 1 if a test failed that no expectation names, or one was fixed; 2 if a run could not be made.
+    """
+    try:
+        budget, words = parted(words)
+    except ValueError as error:
+        print(one_line(f"conformance: {error}"), file=sys.stderr)
+        return 2
+    if problem := _refused(_command(framework, modes[0], device, 1), words):
+        print(one_line(f"conformance: {problem}; `python -m pytest --help` has the options"), file=sys.stderr)
+        return 2
+    if framework in install.DISTRIBUTIONS and install.main([framework], [mode for mode in modes if mode]):
+        return 2
+    begun = time.time()
+    statuses = []
+    runs = [*product(modes, ways)]
+    for place, (mode, chosen) in enumerate(runs):
+        own = _named(words, "+".join((mode, *chosen)) if runs[1:] else "")
+        own += [f"--way={way}" for way in chosen]
+        if budget:
+            share = max(0.0, begun + budget - time.time()) / (len(runs) - place)
+            own.append(f"--budget={max(share, 1.0):.0f}s")
+        statuses.append(judge(framework, mode, device, 1 if budget and mode in serial else 2, own))
+    if any(status not in (0, 1) for status in statuses):
+        return 2
+    paths = sorted(LAST_RUNS.glob("*.json"))
+    new = {path: load(path) for path in paths if path.stat().st_mtime >= begun}
+    if new:
+        draw_table([*new.values()], Console())
+    if new and len(new) < len(paths):
+        print(f"`conformance table` shows them next to {len(paths) - len(new)} of earlier runs", flush=True)
+    for path, record in new.items():
+        _beside_baseline(path, record)
+    return 1 if any(statuses) else 0
+
+
+def _beside_baseline(path: Path, record: Record) -> None:
+    found = former(record)
+    if found is None:
+        print(f"{one_line(path.name)}: no baseline of its series; `conformance baseline accept` makes it one")
+        return
+    place, baseline = found
+    print(one_line(f"against results/baselines/{place.name}:"))
+    draw(compare_sets([baseline], [record]), Console(), brief=True)

@@ -1,0 +1,382 @@
+"""The pytest plugin: options, the fixtures `subject`, `verdict` and `variant`, and the outcome of every test.
+
+It does nothing unless pytest runs the suites, so that the suite's own tests need no framework.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.checks.covering_array import rows
+from conformance.checks.evidence import Verdict
+from conformance.checks.outcome import Judgement
+from conformance.checks.subject import Profile, Subject
+from conformance.known_failures.entries import Expectation, Known, known_of
+from conformance.known_failures.exclusions import Exclusion
+from conformance.runner import machine
+from conformance.runner.budget import Budget, durations, seconds_of
+from conformance.runner.cached_programs import CachedPrograms
+from conformance.runner.completeness import Completeness
+from conformance.runner.isolation import (
+    LONGEST,
+    Interrupts,
+    clipped,
+    contained,
+    end_despite_threads,
+    end_with_parent,
+    judged,
+    own_temporary_directory,
+    traceback_of,
+)
+from conformance.runner.pytest_reports import described, junit_properties, show
+from conformance.runner.recorder import PROPERTY, Recorder, repro, to_property
+from conformance.runner.streams import no_commands
+from conformance.runner.surface import Surface, Unrecorded
+from conformance.runner.trained_runs import TrainedRun, recorded_runs
+from conformance.runner.ways import PARAMETERS, Ways, WayTests, chosen_ways
+from conformance.runner.workers import LostWorkers
+from conformance.test_ids.inventory import SUITES, code_of, id_of
+from conformance.timing import exclusive
+from frameworks.adapter_file import adapter_file
+from frameworks.contract import SHIPPED, Framework, MissingDevice
+from frameworks.registry import DEVICE_HELP, UnknownFramework, clashes, load
+from results.record.files import RecordError, one_line
+from results.record.outcomes import Outcome
+
+_FRAMEWORK = pytest.StashKey[Framework]()
+_KNOWN = pytest.StashKey[Known]()
+_VERDICT = pytest.StashKey[Verdict]()
+_LEAKS = pytest.StashKey[tuple[str, ...]]()
+_JUDGEMENT = pytest.StashKey[Judgement]()
+_TRACEBACK = pytest.StashKey[str]()
+_INTERRUPTS = pytest.StashKey[Interrupts]()
+_STATUS = pytest.StashKey[int]()
+_WAYS = pytest.StashKey[Ways]()
+_RUNS = pytest.StashKey[list[TrainedRun]]()
+TIMED = frozenset({"cost.adapter-overhead", "cost.mixed-speed", "cost.recompute-time"})
+"""Clauses whose tests measure time, while no other worker runs (`conformance.timing.exclusive`)."""
+KEPT = 100_000
+"""Objects of the oldest generation from which on they are frozen."""
+PROFILES = {
+    "ci": Profile(),
+    "quick": Profile(shrinking_s=0.0),
+    "nightly": Profile(20, time.time_ns() % 2**32, shrinking_s=60.0),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the suites."""
+    group = parser.getgroup("conformance", "training conformance")
+    group.addoption("--framework", default="reference", metavar="NAME", help="adapter name, or package.module:Class")
+    group.addoption("--device", default="auto", metavar="NAME", help=DEVICE_HELP)
+    group.addoption("--mode", default=None, metavar="NAME", help="mode of the adapter (default: its first)")
+    group.addoption(
+        "--way",
+        action="append",
+        default=[],
+        metavar="TECHNIQUE.NAME",
+        help="public call by which techniques are run, where it is not the adapter's default (`conformance ways`); "
+        "only tests that may use the technique run",
+    )
+    group.addoption("--seed", default=0, type=int, metavar="N", help="seed of weights, data and schedules")
+    group.addoption(
+        "--profile",
+        default="ci",
+        choices=tuple(PROFILES),
+        help="cases of property tests: ci repeats the same ones, quick does not shrink failures, "
+        "nightly generates 20 times as many new ones",
+    )
+    group.addoption(
+        "--budget",
+        metavar="TIME",
+        help="run the tests that catch most in this time, such as 60s or 5m; the record is partial",
+    )
+    group.addoption(
+        "--record",
+        default=None,
+        type=Path,
+        metavar="FILE",
+        help="file for the record; by default a run of all tests writes "
+        "results/records/FRAMEWORK-VERSION-DEVICE-MODE.json, a run of selected tests writes none",
+    )
+    group.addoption(
+        "--surface",
+        default=None,
+        type=Path,
+        metavar="FILE",
+        help="file for the parameters of the framework that the run sets, for `conformance surface`",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Loads the framework under test and opens the record."""
+    config.addinivalue_line("markers", "clause(id): the clause of the specification that a test judges")
+    config.addinivalue_line("markers", "gpu: the test needs a GPU")
+    config.addinivalue_line("markers", "timeout(seconds): longest time of the test, where pytest-timeout is installed")
+    if not _runs_suites(config):
+        return
+    option = config.option
+    if worker := hasattr(config, "workerinput"):
+        end_with_parent()
+    else:
+        around = ExitStack()
+        around.enter_context(no_commands())
+        around.enter_context(own_temporary_directory())
+        config.add_cleanup(around.close)
+    try:
+        if option.seed < 0:
+            raise ValueError(f"--seed: got {option.seed}, want 0 or more")
+        if option.surface:
+            config.pluginmanager.register(Unrecorded(TIMED), "conformance-unrecorded")
+            if not worker:
+                recording = Surface(config, option.framework, option.surface.absolute())
+                config.pluginmanager.register(recording, "conformance-surface")
+        framework = load(option.framework, option.device, option.mode)
+        config.stash[_WAYS] = chosen_ways(option.framework, framework, option.way)
+        known = known_of(
+            framework, option.seed, machine.instruction_sets(), [str(way) for way in config.stash[_WAYS].chosen]
+        )
+        config.stash[_FRAMEWORK], config.stash[_KNOWN] = framework, known
+        config.stash[_INTERRUPTS] = Interrupts(signal.SIGINT, *(() if worker else (signal.SIGTERM, signal.SIGHUP)))
+        if option.budget:
+            plugin = Budget(config, framework, seconds_of(option.budget), TIMED)
+            config.pluginmanager.register(plugin, "conformance-budget")
+        if config.stash[_WAYS].chosen:
+            config.pluginmanager.register(WayTests(framework, config.stash[_WAYS]), "conformance-ways")
+        completeness = Completeness(config)
+        config.pluginmanager.register(completeness, "conformance-completeness")
+        config.pluginmanager.register(CachedPrograms(), "conformance-programs")
+        if not worker and not config.option.collectonly:
+            config.pluginmanager.register(LostWorkers(), "conformance-workers")
+            config.pluginmanager.register(Recorder(config, framework, known, completeness), "conformance-recorder")
+    except (UnknownFramework, MissingDevice, RecordError, ValueError) as error:
+        pytest.exit(" ".join(str(error).split()), returncode=2)
+    except Exception as error:
+        problem = f"cannot initialise adapter {option.framework!r}: {type(error).__name__}: {error}"
+        pytest.exit(one_line(problem), returncode=2)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """A warning if another adapter has the same name."""
+    return [line for line in clashes(config.option.framework) if _FRAMEWORK in config.stash]
+
+
+def _runs_suites(config: pytest.Config) -> bool:
+    for argument in config.args:
+        path = Path(os.path.abspath(config.invocation_params.dir / str(argument).split("::", 1)[0]))
+        if path == SUITES or SUITES in path.parents or path in SUITES.parents:
+            return True
+    return False
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`variant`: every recomputation variant that the framework offers; `row`: every row of its covering array;
+    `workaround`: every workaround that its adapter declares; `way`: every way that it declares here;
+    `operation_technique` and others of `SHIPPED`: every technique that such parts are judged with."""
+    if _FRAMEWORK not in metafunc.config.stash:
+        return
+    framework = metafunc.config.stash[_FRAMEWORK]
+    if "variant" in metafunc.fixturenames:
+        variants = framework.recompute_variants() or (None,)
+        metafunc.parametrize("variant", variants, ids=[variant or "default" for variant in variants])
+    if "function_way" in metafunc.fixturenames:
+        ways = tuple(framework.function_ways()) or (None,)
+        metafunc.parametrize("function_way", ways, ids=[way or "default" for way in ways])
+    for part in SHIPPED:
+        if (name := f"{part[:-1]}_technique") in metafunc.fixturenames:
+            supported = framework.declares(SHIPPED[part]).supported
+            techniques = framework.shipped(part).techniques() if supported else (None,)
+            metafunc.parametrize(name, techniques, ids=[each or "default" for each in techniques])
+    if "workaround" in metafunc.fixturenames:
+        declared = metafunc.config.stash[_KNOWN].workarounds
+        metafunc.parametrize("workaround", declared, ids=[each.finding.id for each in declared])
+    for name in PARAMETERS.keys() & {*metafunc.fixturenames}:
+        chosen_ways = [way for way in metafunc.config.stash[_WAYS].offered if PARAMETERS[name](way)]
+        metafunc.parametrize(name, chosen_ways, ids=map(str, chosen_ways))
+    for name in {"row", "dropping_row"} & {*metafunc.fixturenames}:
+        chosen = [row for row in rows(framework) if name == "row" or row.dropout]
+        metafunc.parametrize(name, chosen, ids=[row.label for row in chosen])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Orders cases whose failure affects later tests last, and deals the others out to the workers.
+
+    Without workers, timed cases come right before the former.
+    """
+    if _FRAMEWORK not in config.stash:
+        return
+    framework = config.stash[_FRAMEWORK]
+    spoiling = [entry for entry in config.stash[_KNOWN].expectations if entry.spoils_process]
+    last = [item for item in items if any(entry.covers(*_named(item)) for entry in spoiling)]
+    alone = [item for item in items if _named(item)[0] in TIMED]
+    workers = int(getattr(config, "workerinput", {}).get("workercount", 1))
+    if workers == 1 or config.option.budget or _serial(config):
+        items.sort(key=lambda item: (item in last, item in alone))
+        return
+    from conformance.runner.ordering import dealt  # pytest-xdist need not be installed
+
+    took = durations(framework.name, framework.mode, framework.device)
+    names = {item: id_of(item.nodeid) for item in items if code_of(item.nodeid)}
+    seconds = {item: took.get(name, took.get(name.partition("[")[0], 0.0)) for item, name in names.items()}
+    items[:] = dealt(items, workers, frozenset(alone), frozenset(last), seconds)
+
+
+def _serial(config: pytest.Config) -> bool:
+    """Whether the adapter says that the mode keeps state between tests."""
+    return config.stash[_FRAMEWORK].mode in adapter_file(config.option.framework).serial
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Fixed shares of the tests where the adapter calls the mode serial; else as the command line says."""
+    if _FRAMEWORK not in config.stash or config.option.budget or not _serial(config):
+        return None
+    from conformance.runner.ordering import FixedShares  # pytest-xdist need not be installed
+
+    return FixedShares(config, log)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Freezes the imported objects, which would otherwise take most of the garbage collector's time."""
+    if _FRAMEWORK in session.config.stash:
+        gc.collect()
+        gc.freeze()
+
+
+def pytest_runtest_logfinish() -> None:
+    """Freezes what frameworks keep for good, such as graphs, which slow down those that collect garbage themselves."""
+    if len(gc.get_objects(generation=2)) > KEPT:
+        gc.collect()
+        gc.freeze()
+
+
+def _named(item: pytest.Item) -> tuple[str, str]:
+    clause, _, case = id_of(item.nodeid).partition("/") if code_of(item.nodeid) else ("", "", "")
+    return clause, case
+
+
+@pytest.fixture(scope="session")
+def subject(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    """The framework under test."""
+    if hasattr(pytestconfig, "workerinput"):
+        exclusive.join(tmp_path_factory.getbasetemp().parent)
+    option = pytestconfig.option
+    ways = pytestconfig.stash[_WAYS].chosen
+    return Subject(pytestconfig.stash[_FRAMEWORK], option.seed, PROFILES[option.profile], ways)
+
+
+@pytest.fixture(scope="session")
+def excluded(pytestconfig: pytest.Config) -> tuple[Exclusion, ...]:
+    """Conditions that generated programs avoid."""
+    return pytestconfig.stash[_KNOWN].exclusions
+
+
+@pytest.fixture
+def verdict(request: pytest.FixtureRequest) -> Verdict:
+    """Collects the test's results."""
+    made = Verdict()
+    request.node.stash[_VERDICT] = made
+    return made
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Runs the test, classifies its end, and restores the process' state."""
+    if code_of(item.nodeid) is None or _FRAMEWORK not in item.config.stash:
+        return (yield)
+    framework, interrupts = item.config.stash[_FRAMEWORK], item.config.stash[_INTERRUPTS]
+    timeout = float(item.config.getoption("timeout", None) or 0.0)
+    errors: list[BaseException] = []
+    try:
+        before = framework.global_state()
+        try:
+            with (
+                exclusive.entered(),
+                recorded_runs(framework) as item.stash[_RUNS],
+                contained(interrupts, timeout) as errors,
+            ):
+                yield
+        finally:
+            item.stash[_LEAKS] = _put_back(framework, before)
+    except BaseException as error:
+        errors.append(error)
+    with contained(interrupts, timeout):
+        ended = errors[0] if errors else None
+        item.stash[_JUDGEMENT] = judged(framework, ended, _matching(item))
+        if ended is not None and item.stash[_JUDGEMENT].outcome is Outcome.ERROR:
+            item.stash[_TRACEBACK] = traceback_of(item, ended)
+    if errors and item.config.getoption("usepdb"):
+        raise errors[0]
+    if errors:
+        pytest.fail("the test did not pass", pytrace=False)
+
+
+def _put_back(framework: Framework, before: Mapping[str, str]) -> tuple[str, ...]:
+    """Restores the framework's process-wide settings; names those that had changed."""
+    after = framework.global_state()
+    if after == before:
+        return ()
+    framework.restore_global_state(before)
+    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    return tuple(f"{key}: {before.get(key)} → {after.get(key)}"[:LONGEST] for key in changed)
+
+
+def _matching(item: pytest.Item) -> list[Expectation]:
+    return [entry for entry in item.config.stash[_KNOWN].expectations if entry.covers(*_named(item))]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Gives the test its outcome and hands it to the recorder."""
+    report = yield
+    code = code_of(item.nodeid)
+    if code is None or _FRAMEWORK not in item.config.stash:
+        return report
+    report.sections = [(name, clipped(text)) for name, text in report.sections]
+    if call.when == "teardown" or (call.when == "setup" and call.excinfo is None):
+        return report
+    framework = item.config.stash[_FRAMEWORK]
+    command = repro(item.config, framework, item.nodeid)
+    judgement = item.stash.get(_JUDGEMENT, None) if call.when == "call" else None
+    if judgement is None:
+        judgement = judged(framework, call.excinfo.value if call.excinfo else None, _matching(item))
+
+    runs: list[TrainedRun] = item.stash.get(_RUNS, [])
+
+    def content(judgement: Judgement, collected: Verdict) -> str:
+        leaks, seed = item.stash.get(_LEAKS, ()), item.config.option.seed
+        return to_property(item.nodeid, judgement, collected, call.duration, leaks, seed, command, runs)
+
+    try:
+        text = content(judgement, item.stash.get(_VERDICT, Verdict()))
+    except Exception as problem:
+        message = f"the test's record cannot be stored ({clipped(str(problem))})"
+        judgement = Judgement(Outcome.ERROR, "cannot-be-stored", message)
+        text = content(judgement, Verdict())
+    trace = item.stash.get(_TRACEBACK, "") if call.when == "call" else str(report.longrepr or "")
+    show(report, item, judgement, described(judgement, code.clause, command, runs), trace)
+    item.user_properties += junit_properties(judgement, code.clause, command)
+    report.user_properties.append((PROPERTY, text))
+    return report
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Ends the process even if a framework's threads are still running."""
+    if _STATUS in config.stash:
+        end_despite_threads(config.stash[_STATUS])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Stores the exit status as every plugin has left it."""
+    if _FRAMEWORK in session.config.stash:
+        session.config.stash[_STATUS] = int(session.exitstatus)

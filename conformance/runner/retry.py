@@ -1,0 +1,196 @@
+"""Repeats regressions of a run twice, each time in a new process: those that do not repeat are unstable.
+
+That is every verdict that needs action, and every one that is worse than in the baseline of its series: newly failing,
+failing otherwise, newly not judged. A test that timed out is repeated alone, and is a timeout only if it times out
+again. The record is rewritten before anything is reported.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from conformance.runner.baselines import former
+from conformance.runner.subprocesses import run_to_end
+from conformance.test_ids.inventory import ROOT, node_of
+from results.compare.comparison import ChangeKind, compare
+from results.compare.verdicts import came_to
+from results.record.files import RecordError, one_line
+from results.record.journal import journal_of
+from results.record.outcomes import REFUSED, Outcome
+from results.record.reading import Record, TestVerdict, load, write
+from results.show.clauses import number
+
+TIMES = 2
+"""Number of repetitions of a verdict."""
+
+MOST = 200
+"""Largest number of verdicts of a run to repeat, those that need action first."""
+
+_WORSE = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE, ChangeKind.NEWLY_UNJUDGED})
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """The results of the repetitions.
+
+    Attributes:
+        record: the run's record, with the repeats.
+        asked: tests to repeat.
+        unstable: tests whose regression did not repeat.
+        late: tests that timed out in the run, and have the verdict of their repetitions.
+        left: number of regressions beyond `MOST`, which were not repeated.
+    """
+
+    record: Record
+    asked: tuple[str, ...] = ()
+    unstable: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+    left: int = 0
+
+    @property
+    def lines(self) -> list[str]:
+        """The report: one line for stable tests, one for unstable ones."""
+        stable = [test for test in self.asked if test not in self.unstable + self.late and self._repeats(test)]
+        told = []
+        if stable:
+            told.append(f"regressions that repeated in {TIMES} new processes: {_some(stable)}")
+        if self.unstable:
+            told.append(f"unstable, regressions that did not repeat in {TIMES} new processes: {_some(self.unstable)}")
+        if self.late:
+            told.append(f"timed out while other tests ran, and not when repeated alone: {_some(self.late)}")
+        if lost := [test for test in self.asked if not self._repeats(test)]:
+            told.append(f"could not be repeated: {_some(lost)}")
+        if self.left:
+            told.append(f"not repeated, beyond the limit of {MOST}: {self.left} more")
+        return [one_line(line) for line in told]
+
+    def _repeats(self, test: str) -> tuple[str, ...]:
+        return next(verdict.repeats for verdict in self.record.verdicts if verdict.test == test)
+
+
+def _some(tests: Sequence[str]) -> str:
+    names = ", ".join(test.partition("/")[2] for test in tests[:_NAMED])
+    return f"{len(tests)} ({names}{', ...' if tests[_NAMED:] else ''})"
+
+
+def due(record: Record) -> list[str]:
+    """Tests of a record to repeat, those that need action first; not timeouts that the baseline has too.
+
+    Raises:
+        RecordError: a baseline cannot be read.
+    """
+    if record.status == "interrupted":
+        return []
+    baseline = former(record)
+    hanging = _timeouts(baseline[1]) if baseline is not None else frozenset()
+    bad = [verdict.test for verdict in record.verdicts if verdict.outcome.bad]
+    bad = [test for test in bad if test not in hanging & _timeouts(record)]
+    changes = compare(baseline[1], record).changes if baseline is not None else ()
+    worse = {change.subject: None for change in changes if change.kind in _WORSE}
+    return [test for test in dict.fromkeys((*bad, *worse)) if node_of(test) is not None]
+
+
+def _timeouts(record: Record) -> frozenset[str]:
+    return frozenset(verdict.test for verdict in record.verdicts if verdict.outcome is Outcome.TIMEOUT)
+
+
+def repeat(path: Path, command: Sequence[str], tell: Callable[[str], object] = print) -> Repeated:
+    """Repeats the regressions of a record, and rewrites its file with the results.
+
+    Args:
+        command: runs pytest on the same framework, device and mode, in one worker; the tests are added to it.
+        tell: called with one line before the repetitions begin.
+
+    Raises:
+        RecordError: the record or a baseline cannot be read, or the record cannot be written; it stays as it was.
+    """
+    record = load(path)
+    tests = due(record)
+    asked = tuple(tests[:MOST])
+    if not asked:
+        return Repeated(record)
+    tell(f"repeating {number(len(asked), 'verdict')} that got worse, {TIMES} times, in new processes")
+    rounds = [_round([*command, f"--seed={record.seed}"], asked) for _ in range(TIMES)]
+    again = [{verdict.test: verdict for verdict in each.verdicts} if each else {} for each in rounds]
+    settled = tuple(
+        settle(verdict, [each.get(verdict.test) for each in again]) if verdict.test in asked else verdict
+        for verdict in record.verdicts
+    )
+    unstable = tuple(verdict.test for verdict in settled if verdict.outcome is Outcome.UNSTABLE)
+    timed_out = _timeouts(record)
+    record = replace(record, verdicts=settled)
+    late = tuple(sorted(timed_out.intersection(asked) - _timeouts(record) - {*unstable}))
+    if late:
+        record = _with_parts(record, next(each for each in reversed(rounds) if each), late)
+    write(path, record)
+    return Repeated(record, asked, unstable, late, len(tests) - len(asked))
+
+
+def _with_parts(record: Record, other: Record, tests: Sequence[str]) -> Record:
+    """The record with the observations, measurements, traces and tensors that another one has of these tests."""
+    cases = {test.partition("/")[2] for test in tests}
+    parts: dict[str, Any] = {
+        name: (
+            *(part for part in getattr(record, name) if part.case not in cases),
+            *(part for part in getattr(other, name) if part.case in cases),
+        )
+        for name in ("observations", "measurements", "traces", "tensors")
+    }
+    return replace(record, findings={**other.findings, **record.findings}, **parts).sorted()
+
+
+def _round(command: Sequence[str], tests: Sequence[str]) -> Record | None:
+    """The record of the tests in a new process, as far as it got; None without one."""
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        path = Path(folder) / "repeat.json"
+        nodes = filter(None, map(node_of, tests))
+        run_to_end([*command, "-q", f"--record={path}", *nodes], ROOT, silent=True)
+        for written in (path, journal_of(path)):
+            if written.exists():
+                try:
+                    return load(written)
+                except RecordError:
+                    return None
+    return None
+
+
+def settle(verdict: TestVerdict, repeats: Sequence[TestVerdict | None]) -> TestVerdict:
+    """A verdict after its repetitions, each None if it gave no verdict: as it was, or unstable.
+
+    A timeout stays if each repetition times out; if none does and they agree, it becomes the last of them. Another
+    verdict that needs action stays if each repetition needs action too, in whatever way; a refusal if each is a
+    refusal; any other if each has the same outcome.
+    """
+
+    def as_before(again: TestVerdict) -> bool:
+        if verdict.outcome is Outcome.TIMEOUT:
+            return again.outcome is Outcome.TIMEOUT
+        if verdict.outcome.bad:
+            return again.outcome.bad
+        return {verdict.outcome, again.outcome} <= REFUSED or came_to(again) == came_to(verdict)
+
+    come = [each for each in repeats if each is not None]
+    told = tuple(came_to(each) for each in come)
+    if all(map(as_before, come)):
+        return replace(verdict, repeats=told)
+    if verdict.outcome is Outcome.TIMEOUT and _agree(come):
+        return replace(come[-1], repeats=told)
+    begun = f"{came_to(verdict)} in the run, {' and '.join(told)} when repeated in a new process"
+    message = f"{begun}: {verdict.message}" if verdict.message else begun
+    return replace(verdict, outcome=Outcome.UNSTABLE, message=message, repeats=told)
+
+
+def _agree(repeats: Sequence[TestVerdict]) -> bool:
+    if any(each.outcome is Outcome.TIMEOUT for each in repeats):
+        return False
+    return len({came_to(each) for each in repeats}) == 1 or all(each.outcome.bad for each in repeats)
+
+
+def repeatable(words: Sequence[str]) -> bool:
+    """Whether a run with these pytest arguments can be repeated: not with new generated cases, nor with --vacuity."""
+    return "--vacuity" not in words and not any("nightly" in word for word in words)

@@ -1,0 +1,98 @@
+"""`--way TECHNIQUE.NAME`: the suites with a technique's other public call, on the tests that may use the technique."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from conformance.runner.baselines import nearest
+from conformance.test_ids.inventory import code_of, id_of
+from fixtures.recipe import LEVELS_OF
+from frameworks.contract import Framework
+from frameworks.registry import built_in
+from frameworks.ways import Way, offered, sets
+from results.record.model import TestVerdict
+from results.record.reading import load
+
+PARAMETERS: Mapping[str, Callable[[Way], bool]] = {
+    "way": lambda way: way.technique not in LEVELS_OF,
+    "rank_way": lambda way: way.technique in LEVELS_OF,
+    "file_way": lambda way: way.technique in ("load", "save"),
+    "rate_way": lambda way: way.technique in ("optimizer", "schedule"),
+}
+"""Parameters of tests that are ways of the framework's mode, and which ways each takes."""
+
+_CLAUSE = "composition.ways"
+_FIELDS = {"average", "clip", "recompute", "scaling", "schedule"}
+"""Techniques that a recipe names by a field."""
+_SAVED = ("save", "sav", "resum", "restor", "checkpoint", "load")
+"""Parts of the names of tests that write and read a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Ways:
+    """The ways of the framework's mode, and those that the run has chosen."""
+
+    offered: tuple[Way, ...] = ()
+    chosen: tuple[Way, ...] = ()
+
+
+def chosen_ways(given: str, framework: Framework, names: Sequence[str]) -> Ways:
+    """The ways of a run; "set-N" is the N-th of each technique.
+
+    Raises:
+        ValueError: the framework has no such way here, or two are of one technique.
+    """
+    ways = offered(framework.name if framework.name in built_in() else given, framework.mode)
+    named = {str(way): (way,) for way in ways} | {f"set-{n}": each for n, each in enumerate(sets(ways), start=1)}
+    for name in names:
+        if name not in named:
+            raise ValueError(
+                f"{framework.name} has no way {name!r} in mode {framework.mode}: one of {', '.join(named) or 'none'}"
+            )
+    chosen = tuple(way for name in names for way in named[name])
+    if len({way.technique for way in chosen}) < len(chosen):
+        raise ValueError(f"--way got {', '.join(names)}, want at most one of each technique")
+    return Ways(ways, chosen)
+
+
+def may_use(verdict: TestVerdict, technique: str) -> bool:
+    """Whether a test may use a technique, by the runs of an earlier verdict."""
+    if technique in ("save", "load"):
+        return any(part in verdict.test for part in _SAVED)
+    if technique in LEVELS_OF and verdict.test.startswith("sharding."):
+        return True
+    return any(_uses(run.recipe, technique) for run in verdict.runs)
+
+
+def _uses(recipe: Mapping[str, Any], technique: str) -> bool:
+    if technique == "autocast":
+        return bool(recipe.get("precision", {}).get("level") == "O1")
+    if technique in LEVELS_OF:
+        return (recipe.get("ranks") or {}).get("level") in LEVELS_OF[technique]
+    return technique not in _FIELDS or recipe.get(technique) is not None
+
+
+class WayTests:
+    """Plugin of every process: deselects tests that did not use the chosen techniques in the nearest baseline."""
+
+    def __init__(self, framework: Framework, ways: Ways) -> None:
+        found = nearest(framework.name, framework.mode, framework.device)
+        verdicts = () if found is None else load(found).verdicts
+        techniques = [way.technique for way in ways.chosen]
+        self._known: Collection[str] = {verdict.test for verdict in verdicts}
+        self.due = {v.test for v in verdicts if any(may_use(v, technique) for technique in techniques)}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Keeps the tests that may use a chosen technique, and those that the baseline does not have."""
+        kept = [item for item in items if self._is_due(id_of(item.nodeid)) and code_of(item.nodeid) is not None]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+    def _is_due(self, test: str) -> bool:
+        clause = test.partition("/")[0]
+        return clause != _CLAUSE and (test in self.due or test not in self._known)

@@ -1,0 +1,136 @@
+"""Results of a scenario's sides for a record: verdicts, measurements and traces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from conformance.checks.evidence import Abstention, Violation
+from conformance.checks.outcome import conclude
+from conformance.scenarios.scenario import MODEL, REDUCED, SAVED, Scenario, Setting, Side, away_bytes, rank_bytes
+from conformance.scenarios.training import Seen
+from frameworks.contract import Framework
+from results.record.model import CheckResult, Curves, Measurement, TestVerdict, Trace
+
+SHARE = 10
+"""The initial and final loss are taken over one in so many updates, at the beginning and at the end."""
+
+_SIGNATURES = {"loss": "loss-did-not-fall", "accuracy": "learned-nothing", "squared error": "learned-nothing"}
+
+RECORDED = {"method": "recorded, not judged"}
+CUT = {"method": "recorded, not judged: the run was too short to learn"}
+
+
+def verdicts(
+    framework: Framework, scenario: Scenario, setting: Setting, seen: Sequence[Seen], rounds: int, repro: str
+) -> tuple[TestVerdict, ...]:
+    """One verdict for each side: a refusal with its reason, or whether it learned and met its promises."""
+    return tuple(_verdict(framework, scenario, setting, one, rounds, repro) for one in seen)
+
+
+def _verdict(
+    framework: Framework, scenario: Scenario, setting: Setting, seen: Seen, rounds: int, repro: str
+) -> TestVerdict:
+    cut = rounds < scenario.learns_in
+    same_bits = _promises_bits(framework, seen.side)
+    checks = tuple(_checks(scenario, setting, seen, cut, same_bits))
+    failed = [check for check in checks if not check.passed]
+    error: Exception | None = seen.error
+    if error is None and failed:
+        said = "; ".join(f"{check.what}: {check.measured} where {check.expected} was expected" for check in failed)
+        error = Violation(_SIGNATURES.get(failed[0].what, "parameters-differ"), said)
+    elif error is None and cut and not same_bits:
+        error = Abstention(f"{rounds} rounds are too few to learn in; {scenario.learns_in} are judged")
+    found = conclude(framework, error, ())
+    return TestVerdict(
+        test=f"{scenario.clause}/{seen.side.label}",
+        clause=scenario.clause,
+        outcome=found.outcome,
+        signature=found.signature,
+        message=found.message,
+        checks=checks,
+        reason=found.reason,
+        link=found.link,
+        setup_hash=scenario.fingerprint(seen.side, setting, rounds),
+        seed=seen.side.recipe.seed,
+        repro=repro,
+        duration_s=seen.lasted,
+    )
+
+
+def _promises_bits(framework: Framework, side: Side) -> bool:
+    """A compiler may round another program differently, but offload does not change the program."""
+    return side.equal and (side.recipe.offload is not None or not framework.conventions().compiled)
+
+
+def _checks(scenario: Scenario, setting: Setting, seen: Seen, cut: bool, same_bits: bool) -> Iterator[CheckResult]:
+    if seen.losses:
+        part = max(1, len(seen.losses) // SHARE)
+        first, last = median(seen.losses[:part]), median(seen.losses[-part:])
+        derivation = CUT if cut else {"method": f"median of the first and of the last {part} updates"}
+        yield CheckResult("loss", last, first, f"below {first:.4g}", cut or last < first, derivation)
+    if seen.losses and seen.side.recipe.scaling is not None:
+        skipped = sum(seen.skipped)
+        yield CheckResult("skipped updates", skipped, None, f"of {len(seen.skipped)}", True, RECORDED)
+    if seen.quality is not None:
+        quality = scenario.quality
+        constant = quality.constant(setting.test)
+        better = seen.quality > constant if quality.rising else seen.quality < constant
+        expected = f"{'above' if quality.rising else 'below'} {constant:.4g}"
+        derivation = CUT if cut else {"method": "the best answer that ignores the inputs"}
+        yield CheckResult(quality.label, seen.quality, constant, expected, cut or better, derivation)
+    if seen.apart is not None:
+        beside = seen.side.beside or scenario.sides[0].label
+        share = {**RECORDED, "unit": f"the 2-norm of {beside}'s outputs"}
+        yield CheckResult(f"distance from {beside}'s outputs", seen.apart, None, None, True, share)
+    if seen.distance is not None:
+        beside = seen.side.beside or scenario.sides[0].label
+        what = f"distance from {beside}'s parameters"
+        if same_bits:
+            yield CheckResult(
+                what, seen.distance, 0.0, "0", seen.distance == 0.0, {"method": "the same bits are promised"}
+            )
+        else:
+            share = {**RECORDED, "unit": f"the way that {beside}'s went"}
+            yield CheckResult(what, seen.distance, None, None, True, share)
+
+
+def measurements(scenario: Scenario, seen: Sequence[Seen]) -> tuple[Measurement, ...]:
+    """Seconds of each round next to the first side's of the same round, and counted quantities, with one case for each
+    side."""
+    costs: list[Measurement] = []
+    for one in seen:
+        costs += _counted(scenario.clause, one)
+        if one.error is None and one.control:
+            pairs = [
+                (a, b) for a, b in zip(one.seconds, one.control, strict=True) if math.isfinite(a) and math.isfinite(b)
+            ]
+            if pairs:
+                times, control = zip(*pairs, strict=True)
+                costs.append(Measurement(scenario.clause, "seconds a round", one.side.label, "s", times, control))
+    return tuple(costs)
+
+
+def _counted(clause: str, seen: Seen) -> Iterator[Measurement]:
+    if seen.saved_bytes is not None:
+        yield Measurement(clause, SAVED, seen.side.label, "B", (float(seen.saved_bytes),))
+    if seen.model_bytes is not None:
+        yield Measurement(clause, MODEL, seen.side.label, "B", (float(seen.model_bytes),))
+    for kind, size in seen.away.items():
+        yield Measurement(clause, away_bytes(kind), seen.side.label, "B", (float(size),))
+    if seen.held is not None:
+        for kind, size in seen.held.bytes.items():
+            yield Measurement(clause, rank_bytes(kind), seen.side.label, "B", (float(size),))
+        if seen.held.reduced is not None:
+            yield Measurement(clause, REDUCED, seen.side.label, "1", (float(seen.held.reduced),))
+
+
+def traces(scenario: Scenario, seen: Sequence[Seen]) -> tuple[Trace, ...]:
+    """Loss and, if any, loss scale of every update, with one case for each side."""
+    return tuple(Trace(scenario.name, one.side.label, _curves(one)) for one in seen if one.losses)
+
+
+def _curves(seen: Seen) -> Curves:
+    losses = {"loss": tuple(seen.losses)}
+    return losses if seen.side.recipe.scaling is None else {**losses, "scale": tuple(seen.scales)}

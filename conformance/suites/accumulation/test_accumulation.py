@@ -1,0 +1,442 @@
+"""Gradient accumulation: k micro-batches make one update."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause, full, naming_the_layer, spiked
+from conformance.oracle import errormodel
+from fixtures.arrays import Array
+from fixtures.data import digits_batch, exact_batch, one_hot_batch, token_batch
+from fixtures.model import Batch
+from fixtures.models import (
+    digits_convolution,
+    digits_mlp,
+    dropout_probe,
+    embedded,
+    encoder,
+    exact_linear,
+    scalar,
+    sincos,
+)
+from fixtures.recipe import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    MASTERED,
+    PURE_LOW,
+    SGD,
+    Adam,
+    AdamW,
+    DynamicScaling,
+    Optimizer,
+    Precision,
+    Recipe,
+    Steps,
+)
+from frameworks.contract import Capability, Trainer
+
+RECIPE = Recipe(SGD(2.0**-4))
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": SGD(2.0**-4),
+    "momentum": SGD(2.0**-4, momentum=0.5),
+    "adam": Adam(2.0**-6),
+    "adamw": AdamW(2.0**-6, weight_decay=2.0**-3),
+}
+
+
+@clause("accumulation.equals-full-batch")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_equal_micro_batches_give_the_bits_of_the_full_batch(
+    subject: Subject, verdict: Verdict, optimizer: str
+) -> None:
+    k = 4
+    recipe = Recipe(OPTIMIZERS[optimizer])
+    whole, parts = (subject.trainer(exact_linear(), recipe.but(accumulation=n)) for n in (1, k))
+    batch = exact_batch(8)
+    losses = [whole.update((batch,)).loss, parts.update(batch.into(k)).loss]
+    verdict.equal(losses[1], losses[0], "loss of the window")
+    verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after {k} micro-batches", "not-full-batch")
+
+
+@clause("accumulation.equals-full-batch")
+@pytest.mark.parametrize("k", [2, 3, 4])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_accumulated_training_lies_inside_the_envelope_of_the_full_batch(
+    subject: Subject, verdict: Verdict, optimizer: str, k: int
+) -> None:
+    model, recipe = digits_mlp((32,)), Recipe(SGD(0.1) if optimizer == "sgd" else Adam())
+    whole = [digits_batch(24, 24 * i) for i in range(3)]
+    expected = subject.envelope(model, recipe, [(batch,) for batch in whole])
+    measured = errormodel.run(subject.trainer(model, recipe.but(accumulation=k)), [batch.into(k) for batch in whole])
+    with naming_the_layer(subject, model, recipe, whole[0]):
+        verdict.within(*expected.gradient(measured.gradient), "relative distance of the gradient from the full batch's")
+        verdict.within(
+            *expected.parameters(measured.parameters), "relative distance of the parameters from the full batch's"
+        )
+
+
+@clause("accumulation.weighs-items")
+@pytest.mark.parametrize("sizes", [(3, 1), (1, 2, 1)], ids=lambda s: "+".join(map(str, s)))
+def test_unequal_micro_batches_weigh_by_their_samples(
+    subject: Subject, verdict: Verdict, sizes: tuple[int, ...]
+) -> None:
+    batch = exact_batch(sum(sizes))
+    whole, parts = (subject.trainer(exact_linear(), RECIPE.but(accumulation=n)) for n in (1, len(sizes)))
+    whole.update((batch,))
+    parts.update(batch.split(*sizes))
+    verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after {sizes} samples", "mean-of-means")
+
+
+@clause("accumulation.weighs-items")
+def test_ragged_sequences_weigh_by_their_tokens(subject: Subject, verdict: Verdict) -> None:
+    model, drawn = encoder(width=16, heads=2, blocks=1), token_batch(4, seed=subject.seed)
+    assert drawn.mask is not None
+    order = np.argsort(drawn.mask.sum(axis=1), kind="stable")
+    batch = Batch(drawn.inputs[order], {k: v[order] for k, v in drawn.targets.items()}, drawn.mask[order])
+    expected = subject.envelope(model, RECIPE, [(batch,)])
+    measured = errormodel.run(subject.trainer(model, RECIPE.but(accumulation=2)), [batch.into(2)])
+    verdict.within(
+        *expected.gradient(measured.gradient),
+        "relative distance of the gradient from the full batch's",
+        "mean-of-means",
+    )
+    loss, bound, _ = expected.worst_loss(measured.losses)
+    verdict.within(loss, bound, "distance of the loss from the full batch's", "mean-of-means")
+
+
+@clause("accumulation.weighs-items")
+@pytest.mark.parametrize("place", [0, 1], ids=["first", "last"])
+def test_a_micro_batch_without_a_token_that_counts_weighs_nothing(
+    subject: Subject, verdict: Verdict, place: int
+) -> None:
+    model, batch = encoder(width=16, heads=2, blocks=1), token_batch(4, seed=subject.seed)
+    assert batch.mask is not None
+    parts = [batch, replace(batch, mask=np.zeros_like(batch.mask))]
+    expected = subject.envelope(model, RECIPE, [(batch,)])
+    trainer = subject.trainer(model, RECIPE.but(accumulation=2))
+    measured = errormodel.run(trainer, [tuple(parts if place else reversed(parts))])
+    verdict.finite(trainer.parameters(), "parameters after a window with an empty micro-batch", "empty-counts")
+    verdict.within(
+        *expected.gradient(measured.gradient),
+        "relative distance of the gradient from that of the other micro-batch",
+        "mean-of-means",
+    )
+    loss, bound, _ = expected.worst_loss(measured.losses)
+    verdict.within(loss, bound, "distance of the loss from that of the other micro-batch", "mean-of-means")
+
+
+@clause("accumulation.nothing-before-boundary")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_nothing_but_the_accumulator_changes_inside_a_window(
+    subject: Subject, verdict: Verdict, optimizer: str
+) -> None:
+    recipe = Recipe(
+        OPTIMIZERS[optimizer], accumulation=4, schedule=Steps((1,), (1.0, 0.5)), scaling=scaling_if(subject)
+    )
+    trainer = subject.trainer(exact_linear(), recipe)
+    trainer.update(exact_batch(8).into(4))
+    before = subject.state(trainer)
+    for batch in exact_batch(8, seed=1).into(4)[:3]:
+        trainer.accumulate(batch, 8)
+        now = subject.state(trainer)
+        verdict.same_state(now, before, "training state (excluding accumulator)", but=("accumulator/", "random/"))
+    trainer.accumulate(exact_batch(8, seed=1).into(4)[3], 8)
+    trainer.apply()
+    moved = {k: v for k, v in trainer.state().items() if k.startswith("parameter/")}
+    verdict.changed({k: before[k] for k in moved}, moved, "the fourth micro-batch ends the window")
+
+
+def scaling_if(subject: Subject) -> DynamicScaling | None:
+    """Dynamic scaling at 2^10 if growth counts updates; none if it counts micro-batches."""
+    declared = subject.framework.declares(Capability.DYNAMIC_SCALING).supported
+    counted = subject.conventions.scaler.counts == "updates"
+    return DynamicScaling(initial=2.0**10) if declared and counted else None
+
+
+@clause("accumulation.evaluation-changes-nothing")
+@pytest.mark.parametrize("inside", [False, True], ids=["between-windows", "inside-a-window"])
+def test_a_prediction_changes_nothing(subject: Subject, verdict: Verdict, inside: bool) -> None:
+    trainer = subject.trainer(digits_convolution(0.25, 2), RECIPE.but(accumulation=2))
+    parts = digits_batch(8, image=True).into(2)
+    trainer.update(parts)
+    if inside:
+        trainer.accumulate(parts[0], 8)
+    before = subject.state(trainer)
+    first, second = (trainer.predict(100.0 * parts[1].inputs) for _ in range(2))
+    verdict.equal(second, first, "two predictions of the same inputs")
+    verdict.same_state(subject.state(trainer), before, "training state after two predictions")
+
+
+@clause("accumulation.evaluation-changes-nothing")
+@pytest.mark.parametrize("inside", [False, True], ids=["between-windows", "inside-a-window"])
+def test_training_after_a_prediction_is_training(subject: Subject, verdict: Verdict, inside: bool) -> None:
+    evaluated, plain = (subject.trainer(digits_convolution(0.25, 2), RECIPE.but(accumulation=2)) for _ in range(2))
+    parts = digits_batch(8, image=True).into(2)
+    for run in (evaluated, plain):
+        run.update(parts)
+        if inside:
+            run.accumulate(parts[0], 8)
+        if run is evaluated:
+            run.predict(parts[1].inputs)
+        if inside:
+            run.accumulate(parts[1], 8)
+            run.apply()
+        run.update(parts)
+    after, expected = subject.state(evaluated), subject.state(plain)
+    verdict.same_state(after, expected, "training state after a prediction and more training", "not-training")
+
+
+@clause("accumulation.evaluation-changes-nothing")
+def test_a_prediction_before_the_update_leaves_the_update(subject: Subject, verdict: Verdict) -> None:
+    evaluated, plain = (subject.trainer(exact_linear(), RECIPE) for _ in range(2))
+    batch = exact_batch(8)
+    for run in (evaluated, plain):
+        run.accumulate(batch, 8)
+        if run is evaluated:
+            run.predict(batch.inputs)
+        run.apply()
+    outputs = [run.predict(batch.inputs) for run in (evaluated, plain)]
+    verdict.equal(outputs[0], outputs[1], "prediction after a prediction and an update", "not-training")
+    after, expected = subject.state(evaluated), subject.state(plain)
+    verdict.same_state(after, expected, "training state after a prediction and the update", "not-training")
+
+
+@clause("accumulation.each-counts-once")
+def test_each_micro_batch_reaches_the_update_once(subject: Subject, verdict: Verdict) -> None:
+    batch = one_hot_batch(8)
+    whole, parts = (subject.trainer(exact_linear(), RECIPE.but(accumulation=n)) for n in (1, 8))
+    for window in (1, 2):
+        whole.update((batch,))
+        parts.update(batch.into(8))
+        verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after window {window}")
+    left = {name: value for name, value in parts.accumulator().items() if np.any(value)}
+    verdict.equal(sorted(left), [], "accumulator after the boundary")
+
+
+@clause("accumulation.each-counts-once")
+@pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16, *MASTERED, *PURE_LOW], ids=lambda p: p.label)
+def test_each_micro_batch_counts_once_in_every_format(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    trainer = subject.trainer(exact_linear(4, 1), Recipe(SGD(1.0), precision, accumulation=4))
+    before, feeds = trainer.master_parameters(), [full(trainer, 0.0) for _ in range(4)]
+    for row, gradients in enumerate(feeds):
+        gradients["0.output.weight"][row] = 0.5
+    trainer.feed(*feeds)
+    moved = {"0.output.weight": 0.125, "0.output.bias": 0.0}
+    expected = {name: (value.astype(np.float64) - moved[name]).astype(value.dtype) for name, value in before.items()}
+    verdict.same_state(trainer.master_parameters(), expected, "weights, each row moved by one micro-batch")
+
+
+@clause("accumulation.repeated-rows")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_row_that_is_used_twice_gets_one_summed_gradient(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+    ids = np.array([[3, 3, 3, 5, 5, 1], [3, 1, 1, 2, 7, 7]], np.int64)
+    batch, model, recipe = Batch(ids, {"output": np.array([0, 2])}), embedded(), Recipe(OPTIMIZERS[optimizer])
+    expected = subject.envelope(model, recipe, [(batch,)] * 2)
+    measured = errormodel.run(subject.trainer(model, recipe), [(batch,)] * 2)
+    verdict.within(*expected.gradient(measured.gradient), "relative distance of the gradient", "rows-not-summed")
+    verdict.within(*expected.parameters(measured.parameters), "relative distance of the parameters", "rows-not-summed")
+
+
+@clause("accumulation.once-per-window")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("clip", [None, 0.25], ids=["unclipped", "clipped"])
+def test_optimizer_clip_and_schedule_act_once_a_window(
+    subject: Subject, verdict: Verdict, optimizer: str, clip: float | None
+) -> None:
+    recipe = Recipe(OPTIMIZERS[optimizer], clip=clip, schedule=Steps((1, 2), (1.0, 0.5, 0.25)))
+    whole, parts = (subject.trainer(exact_linear(), recipe.but(accumulation=n)) for n in (1, 4))
+    for step in range(3):
+        micro = [full(whole, (2.0**-step) * f) for f in (1.0, -0.5, 2.0, 1.5)]
+        for gradients, turn in zip(micro, (1.0, -2.0, -0.5, 4.0), strict=True):
+            gradients["0.output.bias"] *= np.float32(turn)
+        mean = {name: np.asarray(np.mean([m[name] for m in micro], 0, np.float32)) for name in micro[0]}
+        rates = whole.feed(mean).learning_rate, parts.feed(*micro).learning_rate
+        verdict.equal(rates[1], rates[0], f"learning rate of window {step}")
+        verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after window {step}")
+    left, right = (run.optimizer_state() for run in (parts, whole))
+    verdict.same_state(left, right, "optimizer state after three windows")
+
+
+@clause("accumulation.keeps-precision")
+@pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16, *MASTERED, *PURE_LOW], ids=lambda p: p.label)
+def test_small_contributions_are_not_lost(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    k = 64
+    trainer = subject.trainer(scalar(0.0), Recipe(SGD(1.0), precision, accumulation=k))
+    before = trainer.master_parameters()
+    trainer.feed(full(trainer, 1.0), *[full(trainer, 2.0**-12)] * (k - 1))
+    mean = (1.0 + (k - 1) * 2.0**-12) / k
+    expected = {name: np.full_like(value, -mean) for name, value in before.items()}
+    verdict.equal(
+        trainer.master_parameters(), expected, "parameters after 1 + 63 × 2^-12, a mean of 64", "contributions-lost"
+    )
+
+
+@clause("accumulation.keeps-precision")
+@pytest.mark.parametrize("precision", PURE_LOW, ids=lambda p: p.format)
+def test_unscaled_gradients_are_taken_in(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    recipe = Recipe(SGD(1.0), precision, DynamicScaling(initial=2.0**10), accumulation=2)
+    trainer = subject.trainer(scalar(0.0), recipe)
+    trainer.feed(full(trainer, 0.5), full(trainer, 0.25))
+    expected = {name: np.full_like(value, -0.375) for name, value in trainer.parameters().items()}
+    verdict.same_state(trainer.parameters(), expected, "parameters after the mean of two scaled gradients")
+
+
+@clause("accumulation.keeps-precision")
+def test_gradients_of_two_formats_accumulate_in_their_own(subject: Subject, verdict: Verdict) -> None:
+    trainer = subject.trainer(sincos(2), Recipe(SGD(1.0), accumulation=4))
+    before = trainer.parameters()
+    fine = {name: 2.0 ** (-40 if value.dtype == np.float64 else -12) for name, value in before.items()}
+    small = {name: np.full_like(value, fine[name]) for name, value in before.items()}
+    trainer.feed(full(trainer, 1.0), small, small, small)
+    expected = {name: value - value.dtype.type((1.0 + 3 * fine[name]) / 4) for name, value in before.items()}
+    verdict.same_state(trainer.parameters(), expected, "parameters in float32 and float64", "contributions-lost")
+
+
+@clause("accumulation.once-per-window")
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_clip_acts_on_the_mean_of_a_window(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+    recipe, batch = Recipe(OPTIMIZERS[optimizer], clip=2.0**-2), exact_batch(8)
+    whole, parts = (subject.trainer(exact_linear(), recipe.but(accumulation=k)) for k in (1, 4))
+    whole.update((batch,))
+    parts.update(batch.into(4))
+    verdict.same_state(parts.parameters(), whole.parameters(), "parameters after a clipped window", "differs")
+
+
+@clause("accumulation.scale-is-constant-in-window")
+def test_the_scale_moves_only_between_windows(subject: Subject, verdict: Verdict) -> None:
+    recipe = RECIPE.but(accumulation=4, scaling=DynamicScaling(initial=2.0**10, interval=1))
+    trainer, plain = subject.trainer(exact_linear(), recipe), subject.trainer(exact_linear(), RECIPE)
+    batch, scales = exact_batch(8), []
+    for part in batch.into(4)[:3]:
+        trainer.accumulate(part, 8)
+        scales.append(float(trainer.scaler_state()["scale"]))
+    trainer.accumulate(batch.into(4)[3], 8)
+    update = trainer.apply()
+    plain.update((batch,))
+    verdict.same_state(trainer.parameters(), plain.parameters(), "parameters after a window in which growth was due")
+    if subject.conventions.accumulates == "scaled":
+        verdict.equal(scales, [2.0**10] * 3, "scale after each micro-batch but the last", "scale-moved-in-window")
+        verdict.equal(update.scale_after, 2.0**11, "scale after the window", "scale-moved-in-window")
+    else:
+        verdict.observe("scale after each micro-batch", [*scales, update.scale_after])
+
+
+def spoilt_window(trainer: Trainer) -> list[dict[str, Array]]:
+    """Four micro-batch gradients, the second of them infinite in one element."""
+    calm = full(trainer, 2.0**-3)
+    return [calm, spiked(trainer, math.inf, base=2.0**-3), calm, calm]
+
+
+@clause("accumulation.nonfinite-micro-batch")
+def test_a_non_finite_micro_batch_is_never_applied(subject: Subject, verdict: Verdict) -> None:
+    recipe = Recipe(SGD(0.5), accumulation=4, scaling=DynamicScaling(initial=2.0**10))
+    trainer = subject.trainer(scalar(), recipe)
+    before, state = trainer.parameters(), subject.state(trainer)
+    update = trainer.feed(*spoilt_window(trainer))
+    verdict.finite(trainer.parameters(), "parameters after inf in the second of four", "applied-non-finite")
+    left = ("scaler/", "accumulator/")
+    verdict.same_state(subject.state(trainer), state, "training state while the window cannot be applied", but=left)
+    verdict.holds(update.skipped, "the window is reported as not applied", update.skipped, True)
+    rule = subject.conventions.nonfinite_micro_batch
+    following = [full(trainer, 2.0**-3)] * (4 if rule == "drop-window" else 1)
+    step = np.float32(0.5 * 2.0**-3)
+    expected = {name: (value - step).astype(value.dtype) for name, value in before.items()}
+    trainer.feed(*following)
+    verdict.equal(trainer.parameters(), expected, f"parameters after the other micro-batches, by the rule {rule!r}")
+
+
+@clause("accumulation.bad-window-is-forgotten")
+@pytest.mark.parametrize(
+    ("bad", "scaling"),
+    [(math.inf, None), (math.inf, DynamicScaling(initial=2.0**10)), (math.nan, DynamicScaling(initial=2.0**10))],
+    ids=["inf-unscaled", "inf-scaled", "nan-scaled"],
+)
+def test_windows_after_a_bad_one_are_those_of_a_new_run(
+    subject: Subject, verdict: Verdict, bad: float, scaling: DynamicScaling | None
+) -> None:
+    recipe = RECIPE.but(accumulation=2, scaling=scaling)
+    trainer = subject.trainer(exact_linear(), recipe)
+    calm = full(trainer, 2.0**-3)
+    trainer.feed(spiked(trainer, bad, base=2.0**-3), calm)
+    if scaling is not None and subject.conventions.nonfinite_micro_batch == "drop-micro-batch":
+        trainer.feed(calm)  # the second of the window
+    new = subject.trainer(exact_linear(), recipe, trainer.parameters())
+    for number in (1, 2):
+        for run in (trainer, new):
+            run.feed(calm, full(run, 2.0**-4))
+        what = f"parameters after {number} of two windows behind the bad one"
+        verdict.same_state(trainer.parameters(), new.parameters(), what, "bad-window-stays")
+
+
+@clause("accumulation.nonfinite-micro-batch-rule")
+def test_what_a_non_finite_micro_batch_costs_is_observed(subject: Subject, verdict: Verdict) -> None:
+    recipe = Recipe(SGD(1.0), accumulation=2, scaling=DynamicScaling(initial=2.0**10))
+    trainer = subject.trainer(scalar(), recipe)
+    before = trainer.parameters()["0.output.bias"].item()
+    trainer.feed(spiked(trainer, math.inf), full(trainer, 2.0**-3))
+    trainer.feed(full(trainer, 2.0**-5), full(trainer, 2.0**-5))
+    moved = before - trainer.parameters()["0.output.bias"].item()
+    rules = {2.0**-5: "drop-window", (2.0**-3 + 2.0**-5) / 2: "drop-micro-batch"}
+    verdict.holds(moved in rules, "distance moved by the next window", moved, list(rules), "neither-rule")
+    verdict.observe("rule", rules[moved])
+    verdict.equal(rules[moved], subject.conventions.nonfinite_micro_batch, "rule, compared with the declared one")
+
+
+@clause("accumulation.one-is-identity")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_window_of_one_is_no_accumulation(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+    recipe = Recipe(OPTIMIZERS[optimizer], accumulation=1)
+    at_once, by_hand = subject.trainer(exact_linear(), recipe), subject.trainer(exact_linear(), recipe)
+    for seed in range(2):
+        batch = exact_batch(8, seed=seed)
+        at_once.update((batch,))
+        by_hand.accumulate(batch, batch.items)
+        by_hand.apply()
+    left, right = subject.state(by_hand), subject.state(at_once)
+    verdict.same_state(left, right, "training state after two windows of one micro-batch")
+
+
+@clause("accumulation.fresh-dropout")
+def test_each_micro_batch_draws_its_own_mask(subject: Subject, verdict: Verdict) -> None:
+    trainer = subject.trainer(dropout_probe(), Recipe(SGD(0.0), accumulation=2))
+    batch = exact_batch(1, 64, 1)
+    batch = type(batch)(np.ones((1, 64), np.float32), {"output": np.full((1, 1), 1000.0, np.float32)})
+    first, second = (trainer.gradients((part,))["1.output.weight"] != 0 for part in (batch, batch))
+    verdict.holds(0 < first.sum() < 64, "a mask keeps some and drops some", int(first.sum()), "1 to 63")
+    verdict.holds(
+        bool((first != second).any()), "two micro-batches draw different masks", int((first != second).sum()), "> 0"
+    )
+
+
+@clause("accumulation.batch-statistics")
+def test_how_often_running_statistics_move_is_observed(subject: Subject, verdict: Verdict) -> None:
+    trainer = subject.trainer(digits_convolution(0.0, 2), RECIPE.but(accumulation=4))
+    moves, before = 0, trainer.buffers()
+    for part in digits_batch(16, image=True).into(4):
+        trainer.accumulate(part, 16)
+        after = trainer.buffers()
+        moves += not all(np.array_equal(before[n], after[n]) for n in after)
+        before = after
+    trainer.apply()
+    verdict.observe("moves-in-a-window-of-4", moves)
+    verdict.holds(moves >= 1, "running statistics move in training", moves, ">= 1")
+
+
+@clause("accumulation.bytes-flat-in-k")
+def test_saved_bytes_do_not_grow_with_the_window(subject: Subject, verdict: Verdict) -> None:
+    measured: dict[str, float] = {}
+    for k in (1, 2, 4, 8):
+        trainer = subject.trainer(digits_mlp((256, 128)), RECIPE.but(accumulation=k))
+        parts = digits_batch(32 * k).into(k)
+        for part in parts[:-1]:
+            trainer.accumulate(part, 32 * k)
+        measured[str(k)] = float(trainer.saved_bytes(parts[-1]))
+        verdict.measure(f"saved bytes of a micro-batch of 32, k = {k}", "B", [measured[str(k)]])
+    verdict.equal(
+        list(measured.values()), [measured["1"]] * 4, "bytes between forward and backward of the last micro-batch"
+    )

@@ -1,0 +1,1 @@
+"""Tests of mixed precision and of master weights."""

@@ -1,0 +1,1 @@
+"""Tests of techniques in combination, of ways, of shipped parts, and of generated programs."""

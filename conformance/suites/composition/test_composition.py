@@ -1,0 +1,47 @@
+"""Techniques in combination: pairs of techniques match the oracle, and adapters' declarations are true."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from conformance.checks import combinations, declarations, reproducers
+from conformance.checks.api import Subject, Verdict, clause
+from conformance.checks.covering_array import Row, covered, rows, wanted
+from conformance.spec.findings import Workaround
+from frameworks.contract import Capability
+
+
+@clause("composition.pairs")
+def test_a_combination_trains_as_the_oracle_does(subject: Subject, verdict: Verdict, row: Row) -> None:
+    combinations.compare(subject, verdict, row)
+
+
+@clause("composition.pairs")
+def test_masks_act_in_a_combination(subject: Subject, verdict: Verdict, dropping_row: Row) -> None:
+    row = dropping_row
+    still = row.recipe.but(optimizer=replace(row.recipe.optimizer, learning_rate=0.0))
+    trainer, window = subject.trainer(row.masked, still), row.windows[0]
+    first, second = (trainer.update(window).loss for _ in range(2))
+    verdict.holds(first != second, "two masks give two losses of one window", second, f"not {first}", "mask-inert")
+
+
+@clause("composition.coverage")
+def test_the_pairs_that_the_rows_hold(subject: Subject, verdict: Verdict) -> None:
+    due, found = wanted(subject.framework), covered(rows(subject.framework))
+    verdict.observe("pairs", f"{len(due & found)} of {len(due)}")
+
+
+@clause("composition.declarations-hold")
+@pytest.mark.parametrize("capability", declarations.OTHERS, ids=str)
+def test_every_declaration_holds(subject: Subject, verdict: Verdict, capability: Capability) -> None:
+    declarations.compare(subject, verdict, capability)
+
+
+@clause("composition.plain-way")
+def test_the_plain_way_works(verdict: Verdict, workaround: Workaround) -> None:
+    assert workaround.finding.program is not None
+    shown = reproducers.run(workaround.finding.program)
+    verdict.observe(workaround.finding.id, {"instead": workaround.does, "kind": workaround.kind, "seen": shown.seen})
+    verdict.holds(not shown.there, workaround.finding.id, shown.seen, shown.expected, "plain-way-fails")

@@ -1,0 +1,99 @@
+"""Libraries on top of a framework: what their training loop adds to the framework's own calls."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause, need
+from fixtures.arrays import Array
+from fixtures.data import digits_batch, exact_batch
+from fixtures.model import Batch, Model
+from fixtures.models import digits_convolution, digits_mlp, exact_linear
+from fixtures.recipe import BFLOAT16, SGD, Adam, AdamW, DynamicScaling, Optimizer, Recipe
+from frameworks.contract import Capability, Trainer
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": SGD(0.1),
+    "momentum": SGD(0.1, momentum=0.9),
+    "adam": Adam(1e-2),
+    "adamw": AdamW(1e-2, weight_decay=0.1),
+}
+MODELS: dict[str, Model] = {"perceptron": digits_mlp((16,)), "convolutions": digits_convolution(0.25, 2)}
+
+
+@clause("composition.library-adds-nothing")
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_library_makes_the_updates_of_the_framework_alone(
+    subject: Subject, verdict: Verdict, optimizer: str, model: str
+) -> None:
+    need(subject, Capability.PLAIN_LOOP)
+    fixture, recipe = MODELS[model], subject.seeded(Recipe(OPTIMIZERS[optimizer]))
+    library, plain = subject.framework.trainer(fixture, recipe), subject.framework.plain_trainer(fixture, recipe)
+    for place in range(3):
+        window = (digits_batch(8, 8 * place, image=model == "convolutions"),)
+        seen, expected = library.update(window), plain.update(window)
+        verdict.equal(
+            (seen.loss, seen.learning_rate), (expected.loss, expected.learning_rate), f"loss and rate of update {place}"
+        )
+        but = ("accumulator/",)
+        verdict.same_state(
+            library.state(), plain.state(), f"training state after update {place}", "library-adds", but=but
+        )
+
+
+WINDOWS = 3
+
+
+class Stepwise:
+    """A run whose windows are trained in two halves, so that another run can work in between."""
+
+    def __init__(self, subject: Subject, recipe: Recipe) -> None:
+        self.trainer: Trainer = subject.trainer(exact_linear(), recipe)
+        self._k = recipe.accumulation
+        self.losses: list[float] = []
+
+    def first(self, place: int) -> None:
+        """All but the last micro-batch of a window."""
+        for part in self._parts(place)[:-1]:
+            self.losses.append(self.trainer.accumulate(part, 8))
+
+    def second(self, place: int) -> None:
+        """The last one, and the update."""
+        self.losses.append(self.trainer.accumulate(self._parts(place)[-1], 8))
+        self.trainer.apply()
+
+    def _parts(self, place: int) -> tuple[Batch, ...]:
+        return exact_batch(8, seed=place).into(self._k)
+
+    def outcome(self) -> dict[str, Array]:
+        """Losses and training state."""
+        return self.trainer.state() | {"losses": np.array(self.losses)}
+
+
+@clause("composition.two-runs-in-a-process")
+@pytest.mark.parametrize("other", ["accumulation", "precision", "scaling"])
+def test_runs_that_alternate_are_the_runs_alone(subject: Subject, verdict: Verdict, other: str) -> None:
+    recipe = Recipe(SGD(2.0**-6, momentum=0.5), accumulation=4)
+    others = {
+        "accumulation": recipe.but(accumulation=1),
+        "precision": recipe.but(precision=BFLOAT16, accumulation=2),
+        "scaling": recipe.but(scaling=DynamicScaling(initial=2.0**4, interval=2), accumulation=2),
+    }
+    recipes = (recipe, others[other])
+    alone: list[dict[str, Array]] = []
+    for each in recipes:
+        run = Stepwise(subject, each)
+        for place in range(WINDOWS):
+            run.first(place)
+            run.second(place)
+        alone.append(run.outcome())
+    together = [Stepwise(subject, each) for each in recipes]
+    for place in range(WINDOWS):
+        for half in (Stepwise.first, Stepwise.second):
+            for run in together:
+                half(run, place)
+    for run, expected, name in zip(together, alone, ("first", "second"), strict=True):
+        verdict.finite(run.trainer.parameters(), f"parameters of the {name} run", "runs-interfere")
+        verdict.same_state(run.outcome(), expected, f"the {name} run next to another", "runs-interfere")

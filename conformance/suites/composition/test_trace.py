@@ -1,0 +1,55 @@
+"""An adapter's layer traces, which locate failures: a trace must be a real training pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause, need
+from conformance.checks.failing_layer import layer_bounds
+from conformance.techniques.recompute import checks
+from fixtures.data import digits_batch, sincos_batch, token_batch
+from fixtures.model import Batch, Model
+from fixtures.models import digits_convolution, digits_mlp, encoder, sincos
+from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, MASTERED, PURE_LOW, SGD, DynamicScaling, Precision, Recipe
+from frameworks.contract import Capability
+
+FIXTURES: dict[str, tuple[Callable[[], Model], Callable[[], Batch]]] = {
+    "mlp": (lambda: digits_mlp((32,), "tanh"), lambda: digits_batch(16)),
+    "square": (lambda: digits_mlp((32,), "tanh"), lambda: digits_batch(32)),
+    "convolution": (lambda: digits_convolution(0.0, 4), lambda: digits_batch(8, image=True)),
+    "encoder": (lambda: encoder(blocks=1), lambda: token_batch(8)),
+    "sincos": (sincos, lambda: sincos_batch(64)),
+}
+"""In "square" there are as many samples as units: a sum over the wrong axis has the right shape."""
+CASES = [(fixture, precision) for fixture in FIXTURES for precision in (FLOAT32, FLOAT16, BFLOAT16)]
+CASES += [(fixture, precision) for fixture in ("square", "encoder") for precision in (*MASTERED, *PURE_LOW)]
+
+
+@clause("composition.trace-is-the-pass")
+@pytest.mark.parametrize(("fixture", "precision"), CASES, ids=lambda value: getattr(value, "label", value))
+def test_what_is_shown_is_the_pass_that_trains(
+    subject: Subject, verdict: Verdict, fixture: str, precision: Precision
+) -> None:
+    need(subject, Capability.TRACE, Capability.of(precision))
+    make, given = FIXTURES[fixture]
+    model, batch = make(), given()
+    scaling = DynamicScaling(initial=2.0**8) if precision.format == "float16" else None
+    recipe = Recipe(SGD(2.0**-6), precision, scaling)
+    trained, shown = subject.trainer(model, recipe), subject.trainer(model, recipe)
+    gradients, trace = trained.gradients((batch,)), shown.trace(batch)
+    shapes = {path: [len(batch), *shape] for path, shape in model.output_shapes().items()}
+    for what, arrays in (("outputs", trace.outputs), ("gradients", trace.gradients)):
+        verdict.equal(list(arrays), list(shapes), f"layers whose {what} are shown, in order", "layers-differ")
+        verdict.equal({p: [*a.shape] for p, a in arrays.items()}, shapes, f"shapes of the {what}", "shapes-differ")
+    checks.same_gradients(
+        subject, verdict, trace.parameters, gradients, model, recipe, batch, "gradients, shown or not"
+    )
+    moved = ("buffer/",) if subject.conventions.compiled else ()
+    verdict.same_state(
+        subject.state(shown), subject.state(trained), "state after a pass that is shown", "looking-disturbs", but=moved
+    )
+    bounds = layer_bounds(subject.conventions, model, subject.seeded(recipe), batch)
+    beyond = bounds.first_beyond(trace)
+    verdict.holds(beyond is None, "first tensor that rounding does not explain", beyond, "none", "beyond-rounding")

@@ -1,0 +1,339 @@
+"""Other public calls and options of a technique train as its default ones do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conformance.checks import combinations
+from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
+from conformance.checks.covering_array import Row, rows
+from conformance.generative.programs.features import recipe_features
+from conformance.generative.verdicts import Excluded
+from conformance.oracle.bound import Bound
+from conformance.techniques.sharding.meshes import PAIRS, one_place, shared, windows_of
+from fixtures.arrays import Array
+from fixtures.data import exact_batch
+from fixtures.layers import BatchNorm, Dense
+from fixtures.model import Batch, Model
+from fixtures.models import exact_linear, exact_stack, reused, two_heads
+from fixtures.recipe import (
+    BFLOAT16,
+    FLOAT16,
+    SGD,
+    AdamW,
+    DynamicScaling,
+    Optimizer,
+    Ranks,
+    Recipe,
+    Recompute,
+    Steps,
+)
+from frameworks.contract import Capability, Company, Framework, Trainer, Unsupported, model_needs, needs
+from frameworks.ways import Way, watched
+
+States = Sequence[Mapping[str, Array]]
+
+WANTED: dict[str, tuple[str, Any]] = {
+    "autocast": ("precision", BFLOAT16),
+    "average": ("average", 0.5),
+    "clip": ("clip", 0.25),
+    "recompute": ("recompute", Recompute(2)),
+    "scaling": ("scaling", DynamicScaling(initial=16.0, interval=2)),
+    "schedule": ("schedule", Steps((1, 3), (1.0, 0.5, 0.25))),
+}
+"""The field of a recipe, and a value, by the technique that they use."""
+
+ROWS = 3
+"""Rows that a way may train until each of its calls was made: an optimizer may have a constructor of its own."""
+
+SINGLE = ("clip", "scaling", "schedule")
+"""Techniques that some frameworks offer for windows of one micro-batch alone, or count by micro-batches."""
+
+STATELESS = ("autocast", "backward", "clip", "recompute", "zero-grad")
+"""Techniques that leave nothing to save."""
+
+FILES = ("load", "save")
+"""Techniques that read and write files."""
+
+AFTER_GRADIENTS = ("average", "load", "optimizer", "save", "schedule")
+"""Techniques that begin where a window's gradients are there, whatever they come from."""
+
+ROUNDING = ("average", "clip")
+"""Techniques whose ways may round differently where values have more than a few bits."""
+
+
+def _using(recipe: Recipe, technique: str) -> Recipe:
+    """The recipe, changed if it does not use the technique, or scales losses by a constant."""
+    constant = technique == "scaling" and not isinstance(recipe.scaling, DynamicScaling)
+    if recipe.uses(technique) and not constant:
+        return recipe
+    name, value = WANTED[technique]
+    return recipe.but(**{name: value})
+
+
+@clause("composition.ways")
+def test_a_way_trains_as_the_oracle_does(
+    subject: Subject, verdict: Verdict, excluded: Excluded, way: Way, tmp_path: Path
+) -> None:
+    with watched(way) as calls:
+        trained = 0
+        for row in _rows(subject, way, excluded):
+            try:
+                made = len(verdict.checks)
+                combinations.compare(subject, verdict, row, tmp_path / row.label)
+            except Unsupported:
+                continue
+            except Exception:
+                if not _fails_by_default(subject, row, tmp_path / "default"):
+                    raise
+                del verdict.checks[made:]
+                continue
+            trained += 1
+            if not calls.missing or trained == ROWS:
+                break
+        verdict.holds(trained > 0, f"rows that {way} can train", trained, "one or more", "no-row")
+    verdict.equal(calls.missing, (), "calls of the way that were not made", "way-not-used")
+
+
+_failing: set[Row] = set()
+"""Rows that fail by the default ways, as far as this process has met them."""
+
+
+def _fails_by_default(subject: Subject, row: Row, folder: Path) -> bool:
+    """Whether the row fails by the default ways too, which is the matter of `composition.pairs`."""
+    usual = row.but(ways=())
+    try:
+        combinations.compare(subject, Verdict(), usual, folder / row.label)
+    except Exception:
+        _failing.add(usual)
+    return usual in _failing
+
+
+def _rows(subject: Subject, way: Way, excluded: Excluded) -> Iterator[Row]:
+    """Rows that use the technique, then the others, from another place of the array for each way.
+
+    Rows that meet a known defect come last.
+    """
+    array = [row for row in rows(subject.framework) if row.recipe.ranks is None]
+    start = sum(map(ord, str(way))) % len(array)
+    turned = [*array[start:], *array[:start]]
+    changed: list[Row] = []
+    for row in sorted(turned, key=lambda row: not row.recipe.uses(way.technique)):
+        recipe = _using(row.recipe, way.technique)
+        changed.append(row.but(**{name: getattr(recipe, name) for name, _ in WANTED.values()}, ways=()))
+    for row in sorted(changed, key=lambda row: _is_excluded(row, excluded)):
+        if row not in _failing:
+            yield row.but(ways=(str(way),))
+
+
+def _is_excluded(row: Row, excluded: Excluded) -> bool:
+    features = {*recipe_features(row.recipe, row.model.layers)}
+    return any(each.leaves_out(features) for each in excluded)
+
+
+@clause("composition.ways")
+def test_a_way_keeps_the_state_of_the_default_way(subject: Subject, verdict: Verdict, way: Way, tmp_path: Path) -> None:
+    before = subject.framework.global_state()
+    errors: list[Exception] = []
+    for label, model, recipe in _cases(subject, way):
+        try:
+            _same_states(subject, verdict, way, model, recipe, tmp_path / label)
+        except Exception as error:
+            errors.append(error)
+    if errors:  # what was measured comes before what the framework raised
+        raise min(errors, key=lambda error: not isinstance(error, AssertionError))
+    verdict.equal(subject.framework.global_state(), before, "process-wide settings", "settings-left-behind")
+
+
+def _cases(subject: Subject, way: Way) -> Iterator[tuple[str, Model, Recipe]]:
+    """Runs in which mistakes of the technique show: label, model and recipe."""
+    recipe, model = _recipe(subject, way, SGD(2.0**-4, momentum=0.5)), exact_stack()
+    match way.technique:
+        case "recompute":
+            yield "dropout", exact_stack(dropout=0.5), recipe
+        case "average":
+            yield "one-layer", exact_linear(), recipe.but(average=0.75)
+        case "clip":
+            yield "one-layer", exact_linear(), recipe
+        case "autocast":
+            for precision in (BFLOAT16, FLOAT16):
+                if _declares(subject, recipe.but(precision=precision)):
+                    yield precision.format, model, recipe.but(precision=precision)
+        case "backward":
+            yield "one-head", model, recipe
+            yield "two-heads", two_heads(), recipe
+        case "load" | "optimizer" | "save" | "zero-grad":
+            model = normed() if way.technique in FILES else model
+            adam = _recipe(subject, way, AdamW(2.0**-4, epsilon=1.0, weight_decay=0.5))
+            apart = adam.but(undecayed=tuple(model.parameter_shapes())[:1])
+            several = next((each for each in (apart.but(groups=2), apart) if _declares(subject, each)), None)
+            yield ("adam", model, adam) if several is None else ("groups", model, several)
+            if way.technique == "optimizer" and _declares(subject, clipped := Recipe(SGD(2.0**-4), clip=0.25)):
+                yield "clipped", exact_linear(), clipped
+            two = Recipe(SGD(2.0**-4), optimizers=2, accumulation=2)  # without a state, in any framework
+            if _declares(subject, two):
+                yield "two-optimizers", exact_stack(), _using(two, way.technique)
+        case _:
+            yield "one", model, recipe
+
+
+def normed() -> Model:
+    """A linear layer and batch norm, whose statistics move in training."""
+    model = exact_stack()
+    return replace(model, name="normed", layers=(Dense(8), BatchNorm(), model.layers[-1]), starts=())
+
+
+def _declares(subject: Subject, recipe: Recipe) -> bool:
+    return all(subject.framework.declares(capability).supported for capability in needs(recipe))
+
+
+_VALUES = (0.5, math.inf, 0.5, 0.25, 0.75)
+"""Gradients of one element, the last one without an update before it, so that counters end at odd numbers."""
+
+
+def _trains(way: Way) -> bool:
+    """Whether runs of the way train on data, in addition to given gradients."""
+    return way.technique not in (*ROUNDING, *AFTER_GRADIENTS)
+
+
+def _updated(subject: Subject, trainer: Trainer, way: Way, model: Model, recipe: Recipe) -> Iterator[dict[str, Array]]:
+    """The states after updates of a run, which trains on data too if the technique acts there and may round alike."""
+    names = list(trainer.parameters())
+    batch = exact_batch(16, *_sizes(model), seed=1)
+    targets = {head.name: batch.targets["output"] for head in model.heads.heads}
+    window = Batch(batch.inputs, targets).into(recipe.accumulation)
+    for value, name in zip(_VALUES, (None, None, names[0], names[1], None), strict=True):
+        if _trains(way) and recipe.clip is None and value not in (math.inf, _VALUES[-1]):
+            trainer.update(window)
+        if value != math.inf or recipe.scaling is not None:
+            trainer.feed(*[spiked(trainer, value, name)] * recipe.accumulation)
+        yield subject.state(trainer)
+
+
+def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, recipe: Recipe, folder: Path) -> None:
+    """Compares the states of runs by the way and by the default way."""
+    usual = _usual.get(key := (subject.framework, subject.seed, _trains(way), repr((model, recipe))))
+    if usual is None:
+        usual = _usual[key] = [*_updated(subject, subject.trainer(model, recipe.but(ways=())), way, model, recipe)]
+    trainer = subject.trainer(model, recipe.but(ways=(str(way),)))
+    zeroed = ("accumulator/",) if way.technique == "zero-grad" else ()
+    saved: dict[str, Array] = {}
+    for place, (saved, expected) in enumerate(
+        zip(_updated(subject, trainer, way, model, recipe), usual, strict=True), start=1
+    ):
+        if place == 1 and way.technique in FILES and recipe.optimizers == 1:
+            trainer.save(folder)  # which a later save replaces
+        what = f"state after update {place}, by {way} and by the default way"
+        if subject.conventions.compiled and isinstance(recipe.optimizer, AdamW):
+            _nearly_same(verdict, saved, expected, what)
+        else:
+            verdict.same_state(saved, expected, what, but=zeroed)
+    if way.technique in STATELESS:
+        return
+    trainer.save(folder)
+    runs = [subject.trainer(model, recipe.but(ways=(str(way),))) for _ in range(1 + (way.technique in FILES))]
+    for place, again in enumerate(runs, start=1):
+        again.restore(folder)
+        verdict.same_state(subject.state(again), saved, f"state after load {place} by {way}")
+        again.feed(*[spiked(again, 0.5)] * recipe.accumulation)
+    trainer.feed(*[spiked(trainer, 0.5)] * recipe.accumulation)
+    verdict.same_state(subject.state(runs[0]), subject.state(trainer), f"state of an update after a load by {way}")
+
+
+_usual: dict[tuple[Framework, int, bool, str], list[dict[str, Array]]] = {}
+"""States of runs by the default way that this process has made."""
+
+
+def _nearly_same(verdict: Verdict, measured: Mapping[str, Array], expected: Mapping[str, Array], what: str) -> None:
+    """Compares states of two compiled programs, which may divide and take roots in another order."""
+    verdict.equal(sorted(measured), sorted(expected), f"entries of the {what}", "entries-differ")
+    numbers = {name for name, value in expected.items() if np.issubdtype(value.dtype, np.floating)}
+    measured_rest, rest = ({n: v for n, v in state.items() if n not in numbers} for state in (measured, expected))
+    verdict.same_state(measured_rest, rest, what)
+    for name in sorted(numbers):
+        value = expected[name]
+        far = np.max(np.abs(measured[name].astype(np.float64) - value.astype(np.float64)), initial=0.0)
+        largest = float(np.max(np.abs(value.astype(np.float64)), initial=0.0))
+        bound = Bound(2.0**-16 * largest, {"method": "256 unit roundoffs of float32, of the largest value"})
+        verdict.within(float(far), bound, f"distance of {name}: {what}", "state-differs")
+
+
+def _recipe(subject: Subject, way: Way, optimizer: Optimizer) -> Recipe:
+    """A recipe that uses as much as the framework declares, and the way's technique in any case."""
+    chosen = Recipe(optimizer, accumulation=1 if way.technique in SINGLE else 2)
+    for technique in ("scaling", "schedule", "average"):
+        larger = _using(chosen, technique)
+        chosen = larger if _declares(subject, larger) else chosen
+    return _using(chosen, way.technique)
+
+
+@clause("composition.ways")
+def test_ranks_of_a_way_keep_the_state_of_the_default_way(
+    subject: Subject, verdict: Verdict, rank_way: Way, tmp_path: Path
+) -> None:
+    ranks = PAIRS["replicated" if rank_way.technique == "data-parallel" else "full"]
+    need(subject, *Capability.of_ranks(ranks))
+    twice = all(subject.framework.declares(capability).supported for capability in model_needs(reused()))
+    _same_ranks(subject, verdict, rank_way, reused() if twice else exact_stack(), ranks, tmp_path)
+
+
+def _same_ranks(subject: Subject, verdict: Verdict, way: Way, model: Model, ranks: Ranks, folder: Path) -> None:
+    """Compares the states of ranks by the way and by the default way.
+
+    At rate 0 the weights keep their few bits while momentum adds up the gradients, so that these are exact.
+    """
+    recipe = Recipe(SGD(2.0**-4, momentum=0.5), ranks=ranks, schedule=Steps((2,), (0.0, 1.0)))
+    scaled = recipe.but(scaling=DynamicScaling(initial=16.0, interval=2))
+    recipe = _accumulating(subject, model, scaled if _declares(subject, scaled) else recipe)
+    usual = _usual_ranks.get(key := (subject.framework, subject.seed, repr((model, recipe))))
+    if usual is None:
+        usual = _usual_ranks[key] = [*_updated_ranks(subject, subject.company(model, recipe), model, recipe)]
+    company = subject.company(model, recipe.but(ways=(str(way),)))
+    for (what, states), (_, expected) in zip(_updated_ranks(subject, company, model, recipe), usual, strict=True):
+        _each_state(verdict, states, expected, f"{what}, by {way} and by the default way, {ranks.label}")
+    company.save(folder)
+    again = subject.company(model, recipe.but(ways=(str(way),)))
+    again.restore(folder)
+    _each_state(verdict, again.states(), company.states(), f"after a save and a load by {way}, {ranks.label}")
+
+
+_usual_ranks: dict[tuple[Framework, int, str], list[tuple[str, States]]] = {}
+"""States of ranks by the default way that this process has made, as `_updated_ranks` gives them."""
+
+
+def _updated_ranks(subject: Subject, company: Company, model: Model, recipe: Recipe) -> Iterator[tuple[str, States]]:
+    """The states of every rank after updates by uneven micro-batches, and after skipped ones; when, and the states."""
+    for place, sizes in enumerate(((3, 1), (2, 2), (1, 3)), start=1):
+        parts = (exact_batch(4, *_sizes(model), seed=place + 10 * n) for n in range(recipe.accumulation))
+        company.update(windows_of(*[shared(part, *sizes) for part in parts]))
+        yield f"after update {place}", company.states()
+    one = one_place(subject, model, recipe.but(scaling=None))
+    for value in (math.inf, 0.5) if recipe.scaling is not None else (0.5,):
+        company.feed([[gradient] * recipe.accumulation for gradient in (full(one, value), full(one, 1.0))])
+        yield f"after gradients of {value} on one rank", company.states()
+
+
+def _accumulating(subject: Subject, model: Model, recipe: Recipe) -> Recipe:
+    """The recipe with windows of two micro-batches, where the framework's ranks have them."""
+    two = recipe.but(accumulation=2)
+    try:
+        subject.company(model, two)
+    except Unsupported:
+        return recipe
+    return two
+
+
+def _sizes(model: Model) -> tuple[int, int]:
+    """Widths of the model's inputs and targets."""
+    return model.sample[-1], model.heads.heads[0].units
+
+
+def _each_state(verdict: Verdict, measured: States, expected: States, what: str) -> None:
+    for rank, (own, wanted) in enumerate(zip(measured, expected, strict=True)):
+        verdict.same_state(own, wanted, f"state of rank {rank} {what}")

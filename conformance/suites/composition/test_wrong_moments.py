@@ -1,0 +1,122 @@
+"""Calls at unusual moments: they raise, or the updates after them are those of a run that did not make them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause
+from fixtures.data import exact_batch
+from fixtures.models import exact_linear, exact_stack
+from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
+from frameworks.contract import Trainer, Unsupported
+
+SCALING = DynamicScaling(initial=2.0**10, interval=3)
+RECIPES: dict[str, Recipe] = {
+    "momentum": Recipe(SGD(2.0**-6, momentum=0.5)),
+    "adam": Recipe(Adam(1e-3)),
+    "adamw-scaled": Recipe(AdamW(1e-3, weight_decay=0.1), scaling=SCALING),
+}
+MIXED: dict[str, Recipe] = {
+    "adamw-scaled": RECIPES["adamw-scaled"],
+    "adam-bfloat16-recomputed": RECIPES["adam"].but(precision=BFLOAT16, recompute=Recompute(2)),
+    "momentum-float16-scaled-clipped": RECIPES["momentum"].but(precision=FLOAT16, scaling=SCALING, clip=0.25),
+}
+
+
+@clause("accumulation.empty-window")
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("updates", [0, 2], ids=["at-once", "after-updates"])
+def test_an_empty_window_is_refused_or_makes_no_update(
+    subject: Subject, verdict: Verdict, recipe: Recipe, updates: int
+) -> None:
+    asked, plain = (subject.trainer(exact_linear(), recipe) for _ in range(2))
+    for run in (asked, plain):
+        train(run, 0, updates)
+    verdict.observe("empty window", answer(asked))
+    for number in range(3):
+        what = f"{number} updates after the empty window"
+        verdict.same_state(asked.parameters(), plain.parameters(), f"parameters {what}", "empty-window-counts")
+        for run in (asked, plain):
+            train(run, updates + number, updates + number + 1)
+
+
+def train(trainer: Trainer, start: int, stop: int) -> None:
+    """Updates `start` to `stop`, each on a batch of its own."""
+    for seed in range(start, stop):
+        trainer.update((exact_batch(8, seed=seed),))
+
+
+def answer(trainer: Trainer) -> str:
+    """Ends a window without a micro-batch: the type of the exception, or "done"."""
+    try:
+        trainer.apply()
+    except (RuntimeError, ValueError, TypeError, AssertionError, Unsupported) as error:
+        return type(error).__name__
+    return "done"
+
+
+@clause("accumulation.evaluation-changes-nothing")
+@pytest.mark.parametrize("recipe", MIXED.values(), ids=MIXED)
+def test_predictions_between_backward_passes_and_the_update_leave_it(
+    subject: Subject, verdict: Verdict, recipe: Recipe
+) -> None:
+    evaluated, plain = (subject.trainer(exact_stack(8, 2), recipe.but(accumulation=2)) for _ in range(2))
+    for update in range(2):
+        batch = exact_batch(8, seed=update)
+        for run in (evaluated, plain):
+            for part in batch.into(2):
+                run.accumulate(part, 8)
+                if run is evaluated:
+                    run.predict(100.0 * batch.inputs)
+            run.apply()
+        what = f"training state after update {update + 1}, with predictions in its window"
+        verdict.same_state(subject.state(evaluated), subject.state(plain), what, "not-training")
+
+
+@clause("resume.bit-identical")
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_a_load_inside_a_window_takes_the_place_of_the_window(
+    subject: Subject, verdict: Verdict, tmp_path: Path, recipe: Recipe
+) -> None:
+    through, resumed = (subject.trainer(exact_linear(), recipe.but(accumulation=2)) for _ in range(2))
+    through.update(exact_batch(8).into(2))
+    through.save(tmp_path)
+    resumed.accumulate(exact_batch(4, seed=9), 8)
+    resumed.restore(tmp_path)
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state right after the load")
+    for seed in (1, 2):
+        for run in (through, resumed):
+            run.update(exact_batch(8, seed=seed).into(2))
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state two updates after the load")
+
+
+OLDER: dict[str, tuple[Recipe, int]] = {
+    "of-fewer-updates": (RECIPES["adam"], 1),
+    "of-more-updates": (RECIPES["adam"], 3),
+    "with-more-parts": (RECIPES["adam"].but(scaling=SCALING, schedule=Steps((1,), (1.0, 0.5))), 1),
+    "with-fewer-parts": (Recipe(SGD(2.0**-6)), 1),
+}
+"""Recipe and updates of the run of an older save."""
+
+
+@clause("resume.bit-identical")
+@pytest.mark.parametrize("older", OLDER)
+def test_a_save_takes_the_place_of_an_older_one(subject: Subject, verdict: Verdict, tmp_path: Path, older: str) -> None:
+    (other, updates), recipe = OLDER[older], RECIPES["adam"]
+    former, through, resumed = (subject.trainer(exact_linear(), each) for each in (other, recipe, recipe))
+    train(former, 0, updates)
+    former.save(tmp_path)
+    train(through, 3, 5)
+    try:
+        through.save(tmp_path)
+    except (OSError, RuntimeError, ValueError) as error:
+        verdict.observe("second save", type(error).__name__)
+        return
+    resumed.restore(tmp_path)
+    for what in ("right after the load", "an update later"):
+        left, right = subject.state(resumed), subject.state(through)
+        verdict.same_state(left, right, f"training state {what}", "older-save")
+        for run in (through, resumed):
+            train(run, 5, 6)

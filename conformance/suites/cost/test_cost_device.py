@@ -1,0 +1,174 @@
+"""Cost of the techniques on a GPU: times of steps that fill it, and its allocator's peak.
+
+Everything here is marked `gpu` and unsupported on a CPU. The adapter measures times, by the device's events if the
+framework has them (`Framework.timed`). A bound fails only if the whole interval of a ratio lies beyond it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import pytest
+
+from conformance.checks import subprocesses
+from conformance.checks.api import Bound, Subject, Verdict, clause, need, need_device
+from conformance.timing.costs import (
+    RECIPE,
+    Fixture,
+    compared,
+    equal_blocks,
+    example,
+    held,
+    products,
+    transformer_block,
+)
+from fixtures.recipe import BFLOAT16, FLOAT16, Adam, DynamicScaling, Precision, Recipe, Recompute
+from frameworks.contract import Capability
+from results.compare.ratio import FEWEST
+
+pytestmark = pytest.mark.gpu
+
+LOW = pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.label)
+TF32 = pytest.mark.parametrize("tf32", ["default", "off", "on"])
+"""What products in float32 may do: what the framework lets them by default, keep every bit, round to TensorFloat-32."""
+
+EPOCHS = 1_000
+"""Of the sine and cosine example, whose epoch is one update on all of its points."""
+
+BLOCKS, WIDTH, ROWS = 16, 1024, 16384
+"""Whose activations take many times the bytes that their weights do."""
+
+SEGMENTS, MICRO_BATCHES = 4, 8
+WORKSPACE = 64 * 2**20
+"""Bytes that libraries of products may work in; cuBLAS asks for 32 MiB on the largest GPUs."""
+
+TENSORS = 4
+"""Additional activations of one block during its backward pass: gradients and their inputs."""
+
+
+def tall_blocks(count: int = BLOCKS) -> Fixture:
+    """Workloads for the allocator's peak."""
+    return equal_blocks(count, WIDTH, ROWS, inputs=16)
+
+
+def float32_products(subject: Subject, tf32: str) -> AbstractContextManager[None]:
+    """The scope of a case of `TF32`; ends the test if there is no such switch, except for the default."""
+    if tf32 == "default" and not subject.framework.declares(Capability.TF32).supported:
+        return nullcontext()
+    need(subject, Capability.TF32)
+    return subject.framework.tf32({"default": None, "off": False, "on": True}[tf32])
+
+
+@clause("cost.recompute-time")
+def test_recomputation_costs_one_forward_pass(subject: Subject, verdict: Verdict, variant: str | None) -> None:
+    need_device(subject)
+    technique = RECIPE.but(recompute=Recompute(SEGMENTS, variant=variant))
+    found = compared(subject, verdict, products(), technique, f"{SEGMENTS} segments, products")
+    verdict.holds(
+        found.high >= 1.0, "time of a step over the plain one's", found.told, "at least 1", "faster-than-plain"
+    )
+    method = "a forward pass is at most half of a step, for backward has at least as many products"
+    bound = Bound(1.5, {"method": method, "source": "arXiv:1604.06174"})
+    verdict.within(found.low, bound, "lower end of a step's time over the plain one's", "slower-than-one-forward")
+
+
+@clause("cost.mixed-speed")
+@LOW
+@TF32
+def test_mixed_precision_is_no_slower(subject: Subject, verdict: Verdict, tf32: str, precision: Precision) -> None:
+    """Where products decide; TensorFloat-32 does not excuse it, for it multiplies at half the rate of 16 bits."""
+    need_device(subject)
+    with float32_products(subject, tf32):
+        what = f"{precision.label}, products, TF32 {tf32}"
+        found = compared(subject, verdict, products(), RECIPE.but(precision=precision), what)
+    method = "products in 16 bits run at twice the rate of TensorFloat-32, and that at several times float32's"
+    source = "arXiv:1710.03740; NVIDIA A100 Tensor Core GPU Architecture, 2020, table of peak rates"
+    bound = Bound(1.0, {"method": method, "source": source})
+    verdict.within(found.low, bound, "lower end of a step's time over the one's in float32", "slower-than-float32")
+
+
+@clause("cost.mixed-speed")
+@LOW
+@TF32
+def test_mixed_precision_speeds_a_transformer_block(
+    subject: Subject, verdict: Verdict, tf32: str, precision: Precision
+) -> None:
+    """Bounded where float32 keeps every bit. Norms, softmax and casts leave less to gain than TensorFloat-32 takes."""
+    need_device(subject)
+    with float32_products(subject, tf32):
+        what = f"{precision.label}, transformer block, TF32 {tf32}"
+        found = compared(subject, verdict, transformer_block(), RECIPE.but(precision=precision), what)
+    if tf32 == "off":
+        bound = Bound(1.0, {"method": "its products in 16 bits are no slower", "source": "arXiv:1710.03740"})
+        verdict.within(found.low, bound, "lower end of a step's time over the one's in float32", "slower-than-float32")
+
+
+@clause("cost.mixed-speed")
+@LOW
+def test_the_sine_and_cosine_example_is_timed(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    """Its 1,000 epochs, cut into as many stretches as there are pairs; published is 0.68 of the plain time.
+
+    It has no bound: its products are so small that what starts a step's operations takes longer than they do, and
+    mixed precision has more of them to start.
+    """
+    need_device(subject)
+    plain = Recipe(Adam(1e-2))
+    scaling = DynamicScaling() if precision == FLOAT16 else None
+    technique = plain.but(precision=precision, scaling=scaling)
+    compared(subject, verdict, example(), technique, f"{precision.label}, sine and cosine", plain, -(-EPOCHS // FEWEST))
+
+
+TECHNIQUES = {
+    "O1-float16": RECIPE.but(precision=FLOAT16),
+    "O1-bfloat16": RECIPE.but(precision=BFLOAT16),
+    "recomputed": RECIPE.but(recompute=Recompute(SEGMENTS)),
+    "accumulated": RECIPE.but(accumulation=MICRO_BATCHES),
+}
+
+
+def counted(subject: Subject, technique: str) -> int:
+    """Peak of the bytes saved for the backward pass of `tall_blocks`, by the exact count."""
+    model, batch = tall_blocks()
+    part = batch.into(TECHNIQUES[technique].accumulation)[-1]
+    count = subject.trainer(model, TECHNIQUES[technique]).saved_bytes(part)
+    if technique != "recomputed":
+        return count
+    segment = tall_blocks(BLOCKS // SEGMENTS)
+    return count + held(subject, segment, 0) - held(subject, segment, 1)
+
+
+@clause("cost.peak-follows-count")
+@pytest.mark.parametrize("technique", TECHNIQUES)
+def test_the_peak_follows_the_count(subject: Subject, verdict: Verdict, tmp_path: Path, technique: str) -> None:
+    """Shares of the plain step's bytes: of the peak, without the weights, and of the count.
+
+    A peak is the weights, what is held, and what one block works in, w: with c for the counts and ' for the technique
+    (c' + w') / (c + w) - c' / c lies within w / (c + w).
+    """
+    need_device(subject)
+    need(subject, Capability.SAVED_BYTES)
+    model, batch = tall_blocks()
+    recipes = {"plain": RECIPE, "technique": TECHNIQUES[technique]}
+    peaks = {
+        side: subprocesses.peak_bytes(subject, model, recipe, batch.into(recipe.accumulation), tmp_path / side)
+        for side, recipe in recipes.items()
+    }
+    counts = {"plain": held(subject, (model, batch), 0), "technique": counted(subject, technique)}
+    for side, name in (("plain", "plain"), ("technique", technique)):
+        verdict.measure(f"bytes at most by the allocator, {name}", "B", [peaks[side]])
+        verdict.measure(f"bytes at most by the count, {name}", "B", [counts[side]])
+    weights = sum(value.nbytes for value in model.weights(0).values())
+    above = {side: peak - weights for side, peak in peaks.items()}
+    verdict.holds(above["plain"] > 0, "the plain step's peak above its weights", above["plain"], "above 0", "no-peak")
+    work = TENSORS * ROWS * WIDTH * 4 + weights + WORKSPACE
+    derivation = {
+        "method": "four activations of a block in float32, every gradient, and the libraries' workspace",
+        "bytes": work,
+        "peaks": peaks,
+        "counts": counts,
+        "source": "arXiv:1604.06174, section 4.1",
+    }
+    shares = above["technique"] / above["plain"], counts["technique"] / counts["plain"]
+    bound = Bound(work / above["plain"], derivation)
+    verdict.within(abs(shares[0] - shares[1]), bound, "the peak's share of the plain one's, from the count's", "apart")

@@ -1,0 +1,1 @@
+"""Tests of number formats, quantizers and quantized models."""

@@ -1,0 +1,152 @@
+"""Delayed scaling: 8-bit products whose scales follow the previous steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause, need
+from conformance.techniques.delayed_scaling.cases import OPERANDS, memory
+from conformance.techniques.formats.expected_products import (
+    SCALE,
+    WITHIN,
+    as_codes_have_it,
+    furthest,
+    product_and_bound,
+    stored_scales,
+    values_up_to,
+)
+from fixtures.arrays import Array
+from fixtures.narrow import NARROW
+from frameworks.contract import Capability, DelayedProduct
+
+K, M, N = 24, 16, 5
+HISTORY = 3
+EXACT = (2.0, 1.0, 8.0, 0.5, 0.25, 0.25, 4.0)
+"""Largest values of steps, in units of the format's largest number, so that every scale is a power of two."""
+UNEVEN = (3.7, 0.91, 11.3, 0.2, 5e-3, 0.7, 0.04, 2.1)
+
+
+def offered(subject: Subject, kernel: Array, accumulation: int = 1) -> DelayedProduct:
+    """A product with this kernel; ends the test if the framework has none."""
+    need(subject, Capability.DELAYED_SCALING)
+    return subject.framework.delayed_product(kernel, history=HISTORY, accumulation=accumulation)
+
+
+def largest_number(product: DelayedProduct, operand: str) -> float:
+    """The largest number of the format that an operand is cast to."""
+    return NARROW[product.rule.gradients if operand == "gradient" else product.rule.operands].largest
+
+
+@clause("formats.delayed-scaling")
+@pytest.mark.parametrize("bad", [None, 0.0, np.inf, np.nan], ids=["usual", "zeros", "infinite", "nan"])
+def test_scales_follow_the_steps_before(subject: Subject, verdict: Verdict, bad: float | None) -> None:
+    product = offered(subject, values_up_to((K, M), 0.37, 0))
+    steps = [values_up_to((N, K), each, 1 + i) for i, each in enumerate(UNEVEN)]
+    gradients = [values_up_to((N, M), each / 7, 50 + i) for i, each in enumerate(reversed(UNEVEN))]
+    if bad is not None:
+        for given in (steps, gradients):
+            given[2] = np.zeros_like(given[2]) if bad == 0 else given[2].copy()
+            given[2][1, 3] = bad
+    seen: dict[str, list[float]] = {
+        "input": [float(np.max(np.abs(each))) for each in steps],
+        "kernel": [float(np.float32(0.37))] * len(steps),
+        "gradient": [float(np.max(np.abs(each))) for each in gradients],
+    }
+    for step, pair in enumerate(zip(steps, gradients, strict=True)):
+        product.train(pair)
+        remembered = product.remembered()
+        for operand in OPERANDS:
+            narrow = NARROW[product.rule.gradients if operand == "gradient" else product.rule.operands]
+            expected = stored_scales(seen[operand], narrow, HISTORY)[step]
+            kept = np.zeros(HISTORY, np.float32)
+            last = seen[operand][: step + 1][-HISTORY:]
+            kept[: len(last)] = last
+            verdict.equal(
+                np.sort(remembered[operand].maxima),
+                np.sort(kept),
+                f"amax history of the {operand} after step {step}",
+                "history",
+            )
+            apart = abs(remembered[operand].scale / expected - 1.0)
+            verdict.within(apart, SCALE, f"scale of the {operand} after step {step}, relative", "scale")
+
+
+@clause("formats.delayed-scaling")
+def test_a_step_casts_by_the_scale_of_steps_before(subject: Subject, verdict: Verdict) -> None:
+    narrow_in, narrow_out = (NARROW[name] for name in ("float8_e4m3fn", "float8_e5m2"))
+    kernel = values_up_to((K, M), 2.0 * narrow_in.largest, 0)
+    product = offered(subject, kernel)
+    narrow_in, narrow_out = NARROW[product.rule.operands], NARROW[product.rule.gradients]
+    steps = [values_up_to((N, K), each * narrow_in.largest, 1 + i) for i, each in enumerate(EXACT)]
+    gradients = [values_up_to((N, M), each * narrow_out.largest / 2, 50 + i) for i, each in enumerate(reversed(EXACT))]
+    delay = product.rule.lag - 1
+    seen = {"input": (steps, narrow_in), "kernel": ([kernel] * len(steps), narrow_in)}
+    seen["gradient"] = (gradients, narrow_out)
+    used = {
+        operand: [1.0] * delay + stored_scales([float(np.max(np.abs(each))) for each in values], narrow, HISTORY)
+        for operand, (values, narrow) in seen.items()
+    }
+    for step, pair in enumerate(zip(steps, gradients, strict=True)):
+        (passed,) = product.train(pair)
+        given, weights, back = (
+            as_codes_have_it(seen[operand][0][step], used[operand][step], seen[operand][1]) for operand in OPERANDS
+        )
+        for name, measured, left, right in (
+            ("output", passed.output, given, weights),
+            ("gradient of the input", passed.input_gradient, back, weights.T),
+            ("gradient of the kernel", passed.kernel_gradient, given.T, back),
+        ):
+            expected, bound = product_and_bound(left, right)
+            verdict.within(furthest(measured, expected, bound), WITHIN, f"{name} of step {step}", "value")
+
+
+@clause("formats.delayed-scaling")
+def test_prediction_moves_nothing(subject: Subject, verdict: Verdict) -> None:
+    product = offered(subject, values_up_to((K, M), 0.37, 0))
+    for step in range(2):
+        product.train((values_up_to((N, K), 3.0, step), values_up_to((N, M), 1.0, 9 + step)))
+    before = memory(product)
+    first = product.predict(values_up_to((N, K), 300.0, 5))
+    product.predict(np.full((N, K), np.inf, np.float32))
+    verdict.same_state(memory(product), before, "amax history after predictions", "moved")
+    again = product.predict(values_up_to((N, K), 300.0, 5))
+    verdict.holds(np.array_equal(first, again), "a repeated prediction", "differs", "the same", "prediction")
+
+
+@clause("formats.delayed-scaling")
+@pytest.mark.parametrize("places", [(0, 1), (1, 0)], ids=["largest-first", "largest-last"])
+def test_a_window_is_one_step_of_its_largest_value(subject: Subject, verdict: Verdict, places: tuple[int, int]) -> None:
+    kernel = values_up_to((K, M), 0.37, 0)
+    both, alone = offered(subject, kernel, accumulation=2), offered(subject, kernel)
+    large, small = (
+        (values_up_to((N, K), 10.0, 1), values_up_to((N, M), 4.0, 2)),
+        (values_up_to((N, K), 1.0, 3), values_up_to((N, M), 0.5, 4)),
+    )
+    for _ in range(2):
+        both.train(*((large, small)[place] for place in places))
+        alone.train(large)
+    verdict.same_state(memory(both), memory(alone), "amax history after windows of two", "window")
+
+
+@clause("formats.delayed-scaling")
+@pytest.mark.parametrize("largest", [1e-30, 1e-37, 1e-41])
+def test_tiny_values_stay_numbers(subject: Subject, verdict: Verdict, largest: float) -> None:
+    product = offered(subject, values_up_to((K, M), 0.37, 0))
+    for step in range(4):
+        (passed,) = product.train((values_up_to((N, K), largest, step), values_up_to((N, M), 1.0, 9)))
+        predicted = product.predict(values_up_to((N, K), largest, step))
+        verdict.finite({"output": passed.output, "prediction": predicted}, f"values of step {step}", "not-finite")
+    scales = np.array([each.scale for each in product.remembered().values()])
+    verdict.finite({"scale": 1.0 / scales}, "codes for a value at the scales", "not-finite")
+
+
+@clause("formats.first-step-clips")
+def test_what_is_predicted_before_any_step(subject: Subject, verdict: Verdict) -> None:
+    product = offered(subject, np.full((K, M), 1000.0, np.float32))
+    inputs = np.ones((1, K), np.float32)
+    before = float(product.predict(inputs)[0, 0])
+    for _ in range(3):
+        product.train((inputs, np.ones((1, M), np.float32)))
+    after = float(product.predict(inputs)[0, 0])
+    verdict.observe("clipped", {"exact": 1000.0 * K, "before any step": before, "after three": after})

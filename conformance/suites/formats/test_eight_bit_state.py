@@ -1,0 +1,303 @@
+"""8-bit Adam: moments as 8-bit codes, by blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
+from conformance.oracle.runs import flat
+from conformance.techniques.eight_bit_state.expected_moments import (
+    OF_ITS_WAY,
+    PRODUCT,
+    WITHIN,
+    Unencoded,
+    first_update,
+    paper_values,
+    shared,
+    state_bytes,
+)
+from fixtures.arrays import Array
+from fixtures.data import digits_batch
+from fixtures.model import Batch
+from fixtures.models import digits_mlp, exact_linear
+from fixtures.recipe import Adam, DynamicScaling, Recipe
+from frameworks.contract import Capability, EightBitRule, Trainer
+
+BLOCK = 256
+ENTRIES = 40 * BLOCK + 77
+"""Of each of the two parameters: the last block is not full."""
+PARAMETERS = ("0.output.weight", "0.output.bias")
+"""One row and a vector, whose entries have the same order in every layout."""
+EXACT = Adam(beta1=0.875, beta2=0.9375, state_bits=8)
+"""Both shares, and what is left of 1, are float32 numbers."""
+PERCEPTRON = digits_mlp((64,), "tanh")
+GREY = 0.5
+"""A background by which no pixel is zero, so that the gradients of a block are within a few decades of each other.
+
+A moment of the first kind that is kept while its second one is too small for a code is divided by epsilon alone.
+"""
+DRAWS = 4
+"""Of weights, for with some of them even so second moments of a block vanish."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """A moment of a parameter, flat: its decoded values, its codes and each block's absmax."""
+
+    decoded: Array
+    codes: Array
+    largest: Array
+
+    @classmethod
+    def of(cls, verdict: Verdict, trainer: Trainer, slot: str, name: str) -> Kept:
+        """Reads the moment from a run, which must show all three."""
+        state, names = trainer.optimizer_state(), [f"{kind}{slot}/{name}" for kind in ("", "codes/", "absmax/")]
+        verdict.equal(
+            [each for each in names if each not in state], [], f"missing parts of {slot} of {name}", "lacking"
+        )
+        return cls(*(state[each].ravel() for each in names))
+
+
+def rule_of(subject: Subject) -> EightBitRule:
+    """The values of the framework's codes; ends the test if it has none."""
+    need(subject, Capability.ADAM_8BIT)
+    return subject.framework.eight_bit_rule()
+
+
+def moments_of(rule: EightBitRule) -> tuple[tuple[str, Array, float, bool], ...]:
+    """Slot, values of codes, share and whether gradients are squared, for each moment under `EXACT`."""
+    return (
+        (rule.first, rule.first_codes, EXACT.beta1, False),
+        (rule.second, rule.second_codes, EXACT.beta2, True),
+    )
+
+
+def drawn(seed: int, *, decades: float = 9.0, zeros: bool = False) -> dict[str, Array]:
+    """Gradients of both signs whose blocks have unlike magnitudes, and whose entries are spread over decades.
+
+    Args:
+        zeros: every third one is zero, and all of the second block.
+    """
+    rng = np.random.default_rng([8, seed])
+    gradients = {}
+    for name, shape in zip(PARAMETERS, ((1, ENTRIES), (ENTRIES,)), strict=True):
+        values = 10.0 ** rng.uniform(-decades, 0.0, ENTRIES) * rng.choice([-1.0, 1.0], ENTRIES)
+        values *= np.repeat(2.0 ** rng.integers(-12, 5, ENTRIES // BLOCK + 1), BLOCK)[:ENTRIES]
+        if zeros:
+            values[::3] = values[BLOCK : 2 * BLOCK] = 0.0
+        gradients[name] = values.astype(np.float32).reshape(shape)
+    return gradients
+
+
+def wide_run(subject: Subject, recipe: Recipe = Recipe(EXACT)) -> Trainer:
+    """A run of one row and one vector of `ENTRIES`."""
+    return subject.trainer(exact_linear(1, ENTRIES), recipe)
+
+
+@clause("quantization.adam8-map")
+def test_what_codes_stand_for(subject: Subject, verdict: Verdict) -> None:
+    rule = rule_of(subject)
+    for moment, values, signed in (("first", rule.first_codes, True), ("second", rule.second_codes, False)):
+        apart = np.sort(values.astype(np.float64)) - paper_values(signed)
+        verdict.observe(f"{moment} moment", {"smallest": _smallest(values), "furthest": float(np.max(np.abs(apart)))})
+
+
+def _smallest(values: Array) -> float:
+    return float(values[values > 0].min())
+
+
+@clause("quantization.adam8-encoding")
+def test_codes_hold_zero_and_the_largest_value(subject: Subject, verdict: Verdict) -> None:
+    rule = rule_of(subject)
+    for moment, values in (("first", rule.first_codes), ("second", rule.second_codes)):
+        verdict.equal(len(np.unique(values)), 256, f"values of the {moment} moment", "map")
+        verdict.holds(0.0 in values and values.max() == 1.0, f"0 and 1 of the {moment} moment", values, "both", "map")
+    verdict.holds(bool((rule.second_codes >= 0).all()), "signs of the second moment", rule.second_codes, "none", "map")
+
+
+@clause("quantization.adam8-encoding")
+@pytest.mark.parametrize("zeros", [False, True], ids=["all", "zeros-between"])
+def test_each_entry_has_the_nearest_code_of_its_block(subject: Subject, verdict: Verdict, zeros: bool) -> None:
+    rule = rule_of(subject)
+    trainer = wide_run(subject)
+    for update in range(3):
+        gradients = drawn(update, zeros=zeros)
+        former = {} if not update else trainer.optimizer_state()
+        trainer.feed(gradients)
+        for name in PARAMETERS:
+            for slot, values, beta, squared in moments_of(rule):
+                kept, what = Kept.of(verdict, trainer, slot, name), f"{slot} of {name} after update {update}"
+                verdict.equal(kept.largest.shape, (ENTRIES // BLOCK + 1,), f"blocks of {what}", "blocks")
+                verdict.equal(kept.codes.shape, (ENTRIES,), f"codes of {what}", "blocks")
+                stands_for = values[kept.codes] * shared(kept.largest, ENTRIES, BLOCK)
+                _same(verdict, kept.decoded, stands_for, f"decoded {what}")
+                old = former[f"{slot}/{name}"].ravel() if former else np.zeros(ENTRIES)
+                moment = Unencoded.after(old, gradients[name].ravel(), beta, squared=squared)
+                largest_off = moment.largest_off(kept.largest, BLOCK)
+                verdict.within(largest_off, WITHIN, f"largest magnitudes of {what}, of the bound", "largest")
+                off = moment.off(kept.codes, kept.largest, values, BLOCK)
+                verdict.within(off, WITHIN, f"codes of {what} beyond the nearest, of the bound", "not-nearest")
+                zero = moment.value == 0
+                verdict.holds(bool((kept.decoded[zero] == 0).all()), f"zeros of {what}", kept.decoded[zero], 0, "zero")
+
+
+def _same(verdict: Verdict, measured: Array, expected: Array, what: str) -> None:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        apart = np.where(measured == expected, 0.0, np.abs(measured - expected) / np.abs(expected))
+    verdict.within(float(apart.max()), PRODUCT, f"{what}, relative", "decoded")
+
+
+@clause("quantization.adam8-encoding")
+def test_one_entry_of_a_block_leaves_the_others_at_zero(subject: Subject, verdict: Verdict) -> None:
+    rule = rule_of(subject)
+    trainer = wide_run(subject)
+    gradients = full(trainer, 0.0)
+    for gradient in gradients.values():
+        gradient.reshape(-1)[BLOCK - 1 :: 2 * BLOCK] = 1.0
+    trainer.feed(gradients)
+    for name in PARAMETERS:
+        for slot in (rule.first, rule.second):
+            kept = Kept.of(verdict, trainer, slot, name)
+            zero = gradients[name].ravel() == 0
+            verdict.holds(not kept.decoded[zero].any(), f"zeros in {slot} of {name}", kept.decoded[zero], 0, "zero")
+            verdict.holds(bool((kept.decoded[~zero] > 0).all()), f"ones in {slot} of {name}", kept.decoded[~zero])
+
+
+@clause("quantization.adam8-encoding")
+def test_what_never_had_a_gradient_never_moves(subject: Subject, verdict: Verdict) -> None:
+    trainer = wide_run(subject, Recipe(Adam(learning_rate=0.01, state_bits=8)))
+    before = trainer.parameters()
+    for update in range(30):
+        trainer.feed(drawn(update, zeros=True))
+    after = trainer.parameters()
+    for name, gradient in drawn(0, zeros=True).items():
+        still = gradient == 0
+        verdict.equal(after[name][still], before[name][still], f"entries of {name} without a gradient", "drift")
+        moved = after[name][~still] != before[name][~still]
+        verdict.holds(bool(moved.all()), f"the others of {name}", int(moved.sum()), int(moved.size), "unmoved")
+
+
+@clause("quantization.adam8-trajectory")
+def test_the_first_update_is_that_of_float_adam(subject: Subject, verdict: Verdict) -> None:
+    need(subject, Capability.ADAM_8BIT)
+    recipe, gradients = Recipe(EXACT), drawn(0, decades=2.0)
+    short, wide = wide_run(subject, recipe), wide_run(subject, Recipe(Adam(beta1=EXACT.beta1, beta2=EXACT.beta2)))
+    before = wide.parameters()
+    short.feed(gradients)
+    wide.feed(gradients)
+    measured, expected = short.parameters(), wide.parameters()
+    smallest = min(float(np.abs(value).min()) for value in gradients.values())
+    largest = max(float(np.abs(value).max()) for value in before.values())
+    bound = first_update(EXACT.learning_rate, EXACT.epsilon or 0.0, smallest, largest)
+    verdict.changed(before, expected, "weights by float Adam's update")
+    apart = float(np.max(np.abs(flat(measured) - flat(expected))))
+    verdict.within(apart, bound, "weights after the first update", "first-update")
+
+
+def distance(short: Trainer, wide: Trainer, background: float) -> float:
+    """How far 100 updates on digits lead one run from the other, in units of what the latter has moved.
+
+    Args:
+        background: what every pixel is lighter by.
+    """
+    digits = [digits_batch(32, 32 * place) for place in range(20)]
+    batches = [Batch(batch.inputs + np.float32(background), batch.targets) for batch in digits]
+    start = flat(wide.parameters())
+    for update in range(100):
+        for run in (short, wide):
+            run.update((batches[update % len(batches)],))
+    end = flat(wide.parameters())
+    return float(np.linalg.norm(flat(short.parameters()) - end) / np.linalg.norm(end - start))
+
+
+@clause("quantization.adam8-trajectory")
+def test_a_hundred_updates_stay_near_float_adam(subject: Subject, verdict: Verdict) -> None:
+    need(subject, Capability.ADAM_8BIT)
+    for draw in range(DRAWS):
+        short, wide = (Recipe(adam, seed=1000 * draw) for adam in (Adam(state_bits=8), Adam()))
+        control = distance(subject.oracle(PERCEPTRON, short), subject.oracle(PERCEPTRON, wide), GREY)
+        if control <= OF_ITS_WAY.value / 2:
+            break
+    else:
+        verdict.abstain(f"second moments vanish with these weights: the oracle itself is {control:.3g} of its way off")
+    apart = distance(subject.trainer(PERCEPTRON, short), subject.trainer(PERCEPTRON, wide), GREY)
+    verdict.within(apart, OF_ITS_WAY, "distance from float Adam's weights, in units of its way", "distance")
+    verdict.observe("distance", {"measured": apart, "oracle": control})
+
+
+@clause("quantization.adam8-rare-inputs")
+def test_a_hundred_updates_where_most_inputs_are_zero(subject: Subject, verdict: Verdict) -> None:
+    need(subject, Capability.ADAM_8BIT)
+    short, wide = (subject.trainer(PERCEPTRON, Recipe(adam)) for adam in (Adam(state_bits=8), Adam()))
+    verdict.observe("distance", float(f"{distance(short, wide, 0.0):.1g}"))
+
+
+@clause("quantization.adam8-bytes")
+@pytest.mark.parametrize("smallest", [4096, 2048])
+@pytest.mark.parametrize("shape", [(63, 65), (64, 64), (65, 65)], ids=["4095", "4096", "4225"])
+def test_moments_take_the_declared_bytes(
+    subject: Subject, verdict: Verdict, shape: tuple[int, int], smallest: int
+) -> None:
+    rule, name = rule_of(subject), PARAMETERS[0]
+    trainer = subject.trainer(exact_linear(*shape), Recipe(Adam(state_bits=8, smallest=smallest)))
+    trainer.feed(full(trainer, 1.0))
+    state, entries = trainer.optimizer_state(), shape[0] * shape[1]
+    encoded = any(f"codes/{slot}/{name}" in state for slot in (rule.first, rule.second))
+    kinds = ("codes/", "absmax/") if encoded else ("",)
+    held = {f"{kind}{slot}": state.get(f"{kind}{slot}/{name}") for kind in kinds for slot in (rule.first, rule.second)}
+    lacking = sorted(kind for kind, array in held.items() if array is None)
+    verdict.equal(lacking, [], "missing parts of the moments", "lacking")
+    measured = sum(array.nbytes for array in held.values() if array is not None)
+    verdict.equal(measured, state_bytes(entries, BLOCK, smallest), f"bytes of {entries} entries", "bytes")
+    verdict.observe("bytes a parameter", measured / entries)
+
+
+@clause("quantization.adam8-survives-saving")
+def test_a_saved_run_goes_on_with_the_same_bits(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+    need(subject, Capability.ADAM_8BIT, Capability.CHECKPOINT)
+    saved, other = wide_run(subject), wide_run(subject)
+    for update in range(3):
+        saved.feed(drawn(update))
+    saved.save(tmp_path)
+    other.feed(drawn(9))
+    other.restore(tmp_path)
+    verdict.same_state(other.state(), saved.state(), "state as restored", "restored")
+    for update in range(3, 6):
+        for run in (saved, other):
+            run.feed(drawn(update))
+    verdict.same_state(other.state(), saved.state(), "state three updates later", "continued")
+
+
+@clause("quantization.adam8-survives-saving")
+def test_codes_are_not_read_by_other_blocks(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+    need(subject, Capability.ADAM_8BIT, Capability.CHECKPOINT)
+    saved = wide_run(subject, Recipe(Adam(state_bits=8, block=64)))
+    other = wide_run(subject)
+    saved.feed(drawn(0))
+    saved.save(tmp_path)
+    try:
+        other.restore(tmp_path)
+    except ValueError:
+        return
+    measured, expected = ({n: a for n, a in run.optimizer_state().items() if "/" in n} for run in (other, saved))
+    verdict.same_state(measured, expected, "moments as restored", "blocks", but=("codes/", "absmax/"))
+
+
+@clause("quantization.adam8-skips")
+def test_an_overflow_moves_no_code(subject: Subject, verdict: Verdict) -> None:
+    need(subject, Capability.ADAM_8BIT, Capability.DYNAMIC_SCALING)
+    trainer = wide_run(subject, Recipe(EXACT, scaling=DynamicScaling(2.0**4, interval=100)))
+    for update in range(2):
+        trainer.feed(drawn(update))
+    before = {**trainer.parameters(), **trainer.optimizer_state()}
+    skipped = trainer.feed(spiked(trainer, np.inf, base=1.0))
+    verdict.equal(skipped.skipped, True, "an update whose gradients overflow is skipped", "applied")
+    verdict.same_state(
+        {**trainer.parameters(), **trainer.optimizer_state()}, before, "the run after the skipped update", "moved"
+    )
+    trainer.feed(drawn(2))
+    verdict.changed(before, {**trainer.parameters(), **trainer.optimizer_state()}, "the run after the next update")

@@ -1,0 +1,129 @@
+"""8-bit formats: values of codes, and results of casts."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause, need
+from conformance.techniques.formats.checks import example
+from conformance.techniques.formats.expected_casts import (
+    SOURCES,
+    as_declared,
+    beyond_values,
+    hard_values,
+    nearest,
+    unlike,
+)
+from conformance.techniques.formats.expected_products import WITHIN, furthest, product_and_bound
+from fixtures.arrays import Array
+from fixtures.narrow import CODES, NARROW, NarrowFormat
+from frameworks.contract import Capability
+
+each_format = pytest.mark.parametrize("name", sorted(NARROW))
+each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, each in NARROW.items() if each.signed))
+each_source = pytest.mark.parametrize("source", sorted(SOURCES))
+PRODUCTS = [("float8_e4m3fn", "float8_e4m3fn"), ("float8_e4m3fn", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn")]
+"""Formats of the forward pass, and of gradients, which need a wider range."""
+INTEGERS = {"1.5": 1.5, "-1.5": -1.5, "2.5": 2.5, "300": 300.0, "-300": -300.0, "inf": np.inf, "-inf": -np.inf}
+INTEGERS |= {"nan": np.nan, "127.9": 127.9, "-128.9": -128.9}
+
+
+def offered(subject: Subject, name: str) -> NarrowFormat:
+    """The format; ends the test unless the framework declares it."""
+    need(subject, Capability(f"formats.{name}"))
+    return NARROW[name]
+
+
+def cast(subject: Subject, values: Array, name: str) -> Array:
+    """The values of the framework's codes, float64, decoded by the specification."""
+    codes = subject.framework.formats().encode(values, name)
+    return NARROW[name].values()[codes]
+
+
+def _finite_codes(narrow: NarrowFormat, shape: tuple[int, int], rng: np.random.Generator) -> Array:
+    """Codes of finite values, uniformly distributed."""
+    return rng.choice(CODES[np.isfinite(narrow.values())], shape)
+
+
+@clause("formats.decode")
+@each_format
+def test_every_code_stands_for_its_value(subject: Subject, verdict: Verdict, name: str) -> None:
+    narrow = offered(subject, name)
+    with np.errstate(invalid="ignore"):
+        decoded = subject.framework.formats().decode(CODES, name).astype(np.float64)
+    expected = narrow.values()
+    other = unlike(decoded, expected)
+    verdict.holds(not other.any(), f"codes of {name}", example(other, CODES, decoded, expected), "all", "decoded")
+
+
+@clause("formats.round-to-nearest")
+@each_rounding_format
+@each_source
+def test_casts_take_the_nearest_value(subject: Subject, verdict: Verdict, name: str, source: str) -> None:
+    values = hard_values(offered(subject, name), source)
+    measured, expected = cast(subject, values, name), nearest(values, NARROW[name])
+    other = unlike(measured, expected)
+    verdict.holds(
+        not other.any(), f"casts from {source} to {name}", example(other, values, measured, expected), "all", "rounding"
+    )
+
+
+@clause("formats.overflow-as-declared")
+@each_rounding_format
+def test_what_the_format_cannot_hold_is_cast_as_declared(subject: Subject, verdict: Verdict, name: str) -> None:
+    narrow = offered(subject, name)
+    rule = subject.framework.formats().casts()[name]
+    values = np.concatenate([beyond_values(narrow), np.array([np.inf, -np.inf, np.nan], np.float32)])
+    expected = as_declared(values, narrow, rule)
+    for length in (len(values), 33, 15, 1):
+        parts = np.array_split(values, range(length, len(values), length))
+        measured = np.concatenate([cast(subject, part, name) for part in parts])
+        other = unlike(measured, expected)
+        shown = example(other, values, measured, expected)
+        verdict.holds(not other.any(), f"casts to {name}, {length} at a time", shown, "all", "overflow")
+
+
+@clause("formats.products")
+@pytest.mark.parametrize("terms", [1, 33, 4096])
+@pytest.mark.parametrize("names", PRODUCTS, ids=["-by-".join(names) for names in PRODUCTS])
+def test_products_are_those_of_what_the_codes_stand_for(
+    subject: Subject, verdict: Verdict, names: tuple[str, str], terms: int
+) -> None:
+    need(subject, Capability.FLOAT8_PRODUCTS)
+    rng = np.random.default_rng(terms)
+    codes = [
+        _finite_codes(NARROW[name], shape, rng) for name, shape in zip(names, ((5, terms), (terms, 7)), strict=True)
+    ]
+    decoded = [NARROW[name].values()[own] for name, own in zip(names, codes, strict=True)]
+    measured = subject.framework.formats().float8_product(codes[0], codes[1], names)
+    verdict.equal(str(measured.dtype), "float32", "the product's format", "format")
+    expected, bound = product_and_bound(*decoded)
+    verdict.within(furthest(measured, expected, bound), WITHIN, f"products of {' and '.join(names)}", "value")
+
+
+@clause("formats.packing")
+@pytest.mark.parametrize("axis", [0, 1])
+def test_what_is_packed_comes_back(subject: Subject, verdict: Verdict, axis: Literal[0, 1]) -> None:
+    need(subject, Capability.INT4_PACKING)
+    formats = subject.framework.formats()
+    every = np.arange(-8, 8, dtype=np.int8)
+    pairs = np.stack(np.meshgrid(every, every), -1).reshape(-1, 2)
+    matrices = [pairs, *(np.resize(np.roll(every, 3 * n), (n, 3)) for n in range(1, 10))]
+    for codes in [each if axis == 0 else each.T for each in (*matrices, pairs.T)]:
+        stored = formats.packed(np.ascontiguousarray(codes), axis)
+        length = codes.shape[axis]
+        halved = codes.size // length * ((length + 1) // 2)
+        verdict.equal(stored.nbytes, halved, f"bytes of {codes.shape} along axis {axis}", "bytes")
+        restored = formats.unpacked(stored, length, axis)
+        same = restored.shape == codes.shape and np.array_equal(restored, codes)
+        verdict.holds(same, f"{codes.shape} along axis {axis}", restored, codes, "other-codes")
+
+
+@clause("formats.integer-casts")
+def test_casts_to_integers(subject: Subject, verdict: Verdict) -> None:
+    need(subject, Capability.INTEGER_CASTS)
+    codes = subject.framework.formats().encode(np.array(list(INTEGERS.values()), np.float32), "int8").view(np.int8)
+    verdict.observe("int8", dict(zip(INTEGERS, codes.tolist(), strict=True)))

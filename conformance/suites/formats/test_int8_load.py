@@ -1,0 +1,91 @@
+"""Models loaded in 8 bits: outlier columns, casts of weights, distance from float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from conformance.checks.api import Bound, Subject, Verdict, clause, need
+from conformance.techniques.post_training import int8_load
+from conformance.techniques.post_training.checks import check_layer, check_near, check_weights, unlike_weights
+from fixtures.arrays import Array
+from fixtures.layers import Activation, Dense, Head, Heads
+from fixtures.model import Model
+from frameworks.contract import Capability, LinearRule, QuantizedModel
+
+TECHNIQUE = "load-int8"
+WIDTH, ROWS = 96, 8
+LAYERS = (Dense(64), Activation("relu"), Heads((Head("output", 5),)))
+MODEL = Model("loaded", LAYERS, (WIDTH,), (("output", "squared_error"),))
+FIRST = "0.weight"
+each_case = pytest.mark.parametrize("case", int8_load.CASES)
+
+
+def rule_of(subject: Subject) -> LinearRule:
+    """The declared rule; ends the test if there is none."""
+    need(subject, Capability.LOAD_INT8)
+    return subject.framework.post_training().rules()[TECHNIQUE]
+
+
+def loaded(subject: Subject, weights: dict[str, Array]) -> QuantizedModel:
+    """The model with these weights in 8 bits."""
+    return subject.framework.post_training().quantized(TECHNIQUE, MODEL, weights)
+
+
+def inputs_of(rule: LinearRule, verdict: Verdict, case: str) -> Array:
+    """A matrix with outliers for the first layer; abstains if they would make ranges uncertain."""
+    if rule.inputs is not None and not np.isfinite(rule.outliers):
+        verdict.abstain("inputs have codes and no column is declared to be left out")
+    return int8_load.CASES[case](ROWS, WIDTH, rule, 1)
+
+
+@clause("quantization.int8-load")
+@each_case
+def test_columns_of_outliers_have_no_codes(subject: Subject, verdict: Verdict, case: str) -> None:
+    rule = rule_of(subject)
+    inputs, weights = inputs_of(rule, verdict, case), unlike_weights(MODEL)
+    check_layer(verdict, rule, loaded(subject, weights), FIRST, inputs, weights["0.bias"])
+
+
+@clause("quantization.int8-load")
+@each_case
+def test_a_layer_is_near_the_one_in_float32(subject: Subject, verdict: Verdict, case: str) -> None:
+    rule = rule_of(subject)
+    inputs, weights = inputs_of(rule, verdict, case), unlike_weights(MODEL)
+    exact, bound = int8_load.from_float(inputs, weights[FIRST], weights["0.bias"], rule)
+    measured = loaded(subject, weights).layer(FIRST, inputs)
+    check_near(verdict, measured, exact, bound, "the layer, against float32", "far-from-float")
+
+
+@clause("quantization.int8-load")
+def test_outliers_of_an_earlier_call_are_forgotten(subject: Subject, verdict: Verdict) -> None:
+    rule = rule_of(subject)
+    weights = unlike_weights(MODEL)
+    used = loaded(subject, weights)
+    for case in ("one", "all"):
+        used.layer(FIRST, inputs_of(rule, verdict, case))
+    check_layer(verdict, rule, used, FIRST, inputs_of(rule, verdict, "none"), weights["0.bias"])
+
+
+@clause("quantization.int8-load")
+def test_weights_have_the_codes_of_what_they_are_cast_to(subject: Subject, verdict: Verdict) -> None:
+    """Columns down to the smallest subnormal numbers of float16, and largest values between two numbers of it."""
+    rule = rule_of(subject)
+    weights = unlike_weights(MODEL)
+    weights[FIRST] *= np.float32(2.0) ** -(np.arange(64, dtype=np.float32) % 24)
+    weights[FIRST][7] = np.abs(weights[FIRST]).max(axis=0) * np.float32(1.0 + 2.0**-7 + 2.0**-11)
+    check_weights(verdict, loaded(subject, weights), rule, weights)
+
+
+@clause("quantization.int8-load")
+def test_a_quarter_of_the_bytes_is_left(subject: Subject, verdict: Verdict) -> None:
+    rule_of(subject)
+    weights = unlike_weights(MODEL)
+    quantized = loaded(subject, weights)
+    rest = sum(value.nbytes for value in quantized.kept().values())
+    shapes = [weights[name].shape for name, stored in quantized.weights().items() if stored is not None]
+    quarter, outputs = sum(rows * columns for rows, columns in shapes), sum(columns for _, columns in shapes)
+    derivation = {"method": "a quarter of float32, 16 bytes an output, 64 a layer", "quarter": quarter, "rest": rest}
+    most = Bound(quarter + 16 * outputs + 64 * len(shapes) + rest, derivation)
+    verdict.within(quantized.stored_bytes(), most, "bytes of the model", "too-many-bytes")
+    verdict.holds(bool(shapes), "some layer has codes", len(shapes), "> 0", "no-codes")

@@ -1,0 +1,411 @@
+"""Post-training quantization: quantized layers, their results, saved models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from conformance.checks import subprocesses
+from conformance.checks.api import Bound, Subject, Verdict, clause, need
+from conformance.search.properties import explore
+from conformance.techniques.formats import expected_codes
+from conformance.techniques.post_training import expected_models as expected
+from conformance.techniques.post_training.checks import (
+    OF_ITS_BOUND,
+    check_chosen,
+    check_dense,
+    check_float_layer,
+    check_ranges,
+    check_weights,
+    float_result,
+    input_values,
+    quantized_layers,
+    small_layers,
+    stored,
+    unlike_weights,
+)
+from fixtures.arrays import Array
+from fixtures.data import digits_batch
+from fixtures.layers import Activation, Dense, Head, Heads, LayerNorm
+from fixtures.model import Model, dense_weights
+from fixtures.models import digits_mlp
+from fixtures.recipe import Adam, Recipe
+from frameworks.contract import Capability, LinearRule, QuantizedModel, QuantRule
+
+TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")
+DYNAMIC, STATIC = TECHNIQUES[:2]
+each_technique = pytest.mark.parametrize("technique", TECHNIQUES)
+LAYERS = (Dense(33), Activation("relu"), LayerNorm(), Dense(17), Activation("tanh"), Heads((Head("output", 5),)))
+MIXED = Model("mixed", LAYERS, (160,), (("output", "squared_error"),))
+"""Sizes that no group divides, and a norm between layers."""
+ROWS = 9
+
+
+def mixed(rule: LinearRule) -> Model:
+    """`MIXED`, or where small weights stay as they are, a model of such sizes that every layer but one head has codes.
+
+    The weight of its other head has as many entries as it needs for codes, and no more, where 32 divides that.
+    """
+    if not rule.smallest:
+        return MIXED
+    fewest = -(-rule.smallest // 32)
+    heads = Heads((Head("output", max(5, fewest)), Head("small", min(5, max(1, fewest - 1)))))
+    layers = (Dense(max(33, fewest + 1)), *LAYERS[1:3], Dense(32), LAYERS[4], heads)
+    return Model("large", layers, MIXED.sample, tuple((head.name, "squared_error") for head in heads.heads))
+
+
+def foreign(model: Model, how: str) -> Model:
+    """A model unlike the given one: its first layers, or its only dense layer, have another output width."""
+    first, *between, heads = model.layers
+    assert isinstance(first, Dense)
+    assert isinstance(heads, Heads)
+    if how == "other-shape":
+        return replace(model, name="wider", layers=(replace(first, units=first.units + 1), *between, heads))
+    head, *others = heads.heads
+    wider = replace(heads, heads=(replace(head, units=head.units + 1), *others))
+    return replace(model, name="wider", layers=(first, *between, wider))
+
+
+def rule_of(subject: Subject, technique: str) -> LinearRule:
+    """The declared rule of a technique; ends the test if there is none."""
+    need(subject, Capability(f"quantization.{technique}"))
+    return subject.framework.post_training().rules()[technique]
+
+
+def batches(model: Model, seed: int = 0) -> tuple[Array, ...]:
+    """Three batches of samples, the largest values in the second."""
+    rng = np.random.default_rng([seed, 4])
+    drawn = (rng.standard_normal((size, *model.sample)) for size in (7, 5, 8))
+    return tuple((values * factor).astype(np.float32) for values, factor in zip(drawn, (1.0, 3.0, 0.5), strict=True))
+
+
+def made(
+    subject: Subject, technique: str, model: Model | None = None, seed: int = 0, **more: Sequence[str]
+) -> QuantizedModel:
+    """The quantized and calibrated model, by default the one for the technique, with its own weights."""
+    given = subject.framework.post_training()
+    model = model or mixed(given.rules()[technique])
+    return given.quantized(technique, model, unlike_weights(model, seed), batches(model, seed), **more)
+
+
+@clause("quantization.weights-as-declared")
+@each_technique
+def test_weights_have_the_codes_of_the_rule(subject: Subject, verdict: Verdict, technique: str) -> None:
+    rule = rule_of(subject, technique)
+    check_weights(verdict, made(subject, technique), rule, unlike_weights(mixed(rule)))
+
+
+@clause("quantization.linear-arithmetic")
+@each_technique
+def test_layers_compute_what_their_codes_say(subject: Subject, verdict: Verdict, technique: str) -> None:
+    rule = rule_of(subject, technique)
+    model, quantized = mixed(rule), made(subject, technique)
+    weights = unlike_weights(model)
+    for name in [*quantized_layers(model, rule), *small_layers(model, rule)]:
+        for rows in (1, ROWS):
+            check_dense(verdict, rule, quantized, name, rows, rows, weights)
+
+
+SIZES = st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(1, 6), st.integers(-12, 12), st.integers(0, 99))
+"""Inputs, outputs and rows of a layer, the power of two of its weights, and a seed."""
+
+
+@clause("quantization.linear-arithmetic")
+@each_technique
+@explore(SIZES, examples=12)
+def test_a_drawn_layer_computes_what_its_codes_say(
+    subject: Subject, verdict: Verdict, case: tuple[int, int, int, int, int], technique: str
+) -> None:
+    """If small weights are not quantized, the layer is just large enough for codes."""
+    rule = rule_of(subject, technique)
+    width, outputs, rows, power, seed = case
+    layers = (Dense(outputs), Activation("relu"), Heads((Head("output", 2),)))
+    for inputs in sorted({width + 1, max(width + 1, -(-rule.smallest // outputs))}):
+        model = Model("drawn", layers, (inputs,), (("output", "squared_error"),))
+        weights = {name: value * np.float32(2.0**power) for name, value in unlike_weights(model, seed).items()}
+        quantized = subject.framework.post_training().quantized(technique, model, weights, batches(model, seed))
+        check_dense(verdict, rule, quantized, "0.weight", rows, seed, weights)
+
+
+@clause("quantization.linear-arithmetic")
+@each_technique
+def test_a_model_predicts_by_its_layers(subject: Subject, verdict: Verdict, technique: str) -> None:
+    """A model of heads alone gives what they give; the first has as many inputs as it needs for codes."""
+    rule = rule_of(subject, technique)
+    if not rule.heads:
+        verdict.abstain("this technique leaves heads as they are")
+    width = max(40, -(-rule.smallest // 5))
+    model = Model(
+        "heads", (Heads((Head("a", 5), Head("b", 3))),), (width,), (("a", "squared_error"), ("b", "squared_error"))
+    )
+    weights, quantized = unlike_weights(model), made(subject, technique, model)
+    samples = batches(model)[0]
+    predicted = quantized.predict(samples)
+    for head in ("a", "b"):
+        name = f"0.{head}.weight"
+        alone = quantized.layer(name, samples)
+        weight, bias = quantized.weights()[name], weights[f"0.{head}.bias"]
+        if name in small_layers(model, rule):
+            verdict.equal(weight, None, f"codes of {name}", "other-layers")
+            _, bound = float_result(samples, weights[name], bias)
+        else:
+            assert weight is not None
+            _, bound = expected.linear(samples, weight, bias, rule, quantized.calibrated().get(name))
+        verdict.within(float((np.abs(predicted[head] - alone) / (2 * bound)).max()), Bound(1.0, OF_ITS_BOUND), head)
+
+
+@clause("quantization.dynamic-scale")
+def test_a_row_does_not_depend_on_other_rows(subject: Subject, verdict: Verdict) -> None:
+    rule = rule_of(subject, DYNAMIC)
+    if rule.inputs is None or rule.inputs.axis != 1:
+        verdict.abstain("no range of a row of its own is declared")
+    weights, quantized = unlike_weights(mixed(rule)), made(subject, DYNAMIC)
+    inputs = input_values(rule, quantized, "0.weight", ROWS, 160, 5)
+    inputs[1] *= 10.0
+    together = quantized.layer("0.weight", inputs)
+    weight = quantized.weights()["0.weight"]
+    assert weight is not None
+    _, bound = expected.linear(inputs, weight, weights["0.bias"], rule, None)
+    for row in range(ROWS):
+        alone = quantized.layer("0.weight", inputs[row : row + 1])
+        worst = float((np.abs(alone[0] - together[row]) / (2 * bound[row])).max())
+        verdict.within(worst, Bound(1.0, OF_ITS_BOUND), f"row {row} alone and among others", "rows-depend")
+
+
+@clause("quantization.dynamic-scale")
+@each_technique
+def test_a_call_does_not_depend_on_earlier_calls(subject: Subject, verdict: Verdict, technique: str) -> None:
+    rule_of(subject, technique)
+    quantized, fresh = made(subject, technique), made(subject, technique)
+    small, before = batches(MIXED)[2], stored(quantized)
+    quantized.predict(small * np.float32(100.0))
+    verdict.same_state(
+        quantized.predict(small), fresh.predict(small), "predictions after larger samples", "calls-depend"
+    )
+    verdict.same_state(stored(quantized), before, "the model after predictions", "prediction-changes-model")
+
+
+@clause("quantization.calibrated-range")
+@pytest.mark.parametrize("signs", ["both", "positive"])
+def test_ranges_are_those_of_calibration(subject: Subject, verdict: Verdict, signs: str) -> None:
+    rule = rule_of(subject, STATIC)
+    weights, samples = unlike_weights(MIXED), batches(MIXED)
+    if signs == "positive":
+        samples = tuple(np.abs(each) + np.float32(0.5) for each in samples)
+    quantized = subject.framework.post_training().quantized(STATIC, MIXED, weights, samples)
+    seen = expected.seen_by_layers(MIXED, weights, samples)
+    for name, ranges in quantized.calibrated().items():
+        check_ranges(verdict, rule, name, ranges, seen[name], 160)
+
+
+@clause("quantization.calibration-order")
+@pytest.mark.parametrize("how", ["reversed", "twice"])
+def test_the_order_of_calibration_does_not_matter(subject: Subject, verdict: Verdict, how: str) -> None:
+    rule_of(subject, STATIC)
+    samples = batches(MIXED)
+    others = samples[::-1] if how == "reversed" else (*samples, *samples)
+    given = subject.framework.post_training()
+    other, usual = (stored(given.quantized(STATIC, MIXED, unlike_weights(MIXED), each)) for each in (others, samples))
+    verdict.same_state(other, usual, f"the model calibrated with batches {how}", "order-matters")
+
+
+@clause("quantization.calibration-needed")
+def test_ranges_that_nothing_was_seen_for_are_refused(subject: Subject, verdict: Verdict) -> None:
+    rule_of(subject, STATIC)
+    weights, samples = unlike_weights(MIXED), batches(MIXED)[0]
+    text, predicted = refused(lambda: subject.framework.post_training().quantized(STATIC, MIXED, weights), samples)
+    if not text:
+        ((_, outputs),) = [expected.seen_by_layers(MIXED, weights, (samples,))["5.output.weight"]]
+        near = np.abs(predicted["output"] - outputs) <= 1e-4 * np.abs(outputs).max()
+        verdict.holds(bool(near.all()), "without calibration the float model stays", signature="uncalibrated")
+
+
+def refused(make: Callable[[], QuantizedModel], samples: Array) -> tuple[str, dict[str, Array]]:
+    """The message that refuses a model, or "" and its predictions."""
+    try:
+        return "", make().predict(samples)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", {}
+
+
+@clause("quantization.only-what-was-asked")
+@each_technique
+@pytest.mark.parametrize("skipped", [(), ("3.weight",), ("0.weight", "5.output.weight")], ids=["none", "one", "two"])
+def test_the_layers_that_were_asked_for_are_quantized(
+    subject: Subject, verdict: Verdict, technique: str, skipped: tuple[str, ...]
+) -> None:
+    rule = rule_of(subject, technique)
+    model, quantized = mixed(rule), made(subject, technique, skip=skipped)
+    weights, wanted = unlike_weights(model), sorted(set(quantized_layers(model, rule)) - set(skipped))
+    check_chosen(verdict, quantized, weights, wanted)
+    for name in set(dense_weights(model)) - set(wanted):
+        inputs = np.random.default_rng(1).standard_normal((ROWS, len(weights[name]))).astype(np.float32)
+        bias = weights[name.replace(".weight", ".bias")]
+        check_float_layer(verdict, quantized, name, inputs, weights[name], bias)
+
+
+@clause("quantization.only-what-was-asked")
+@each_technique
+def test_a_name_that_no_layer_has_is_refused(subject: Subject, verdict: Verdict, technique: str) -> None:
+    rule_of(subject, technique)
+    text, _ = refused(lambda: made(subject, technique, skip=("7.weight",)), batches(MIXED)[0])
+    verdict.holds(bool(text), "a layer to leave out that is not there is refused", text, "an error", "not-refused")
+
+
+@clause("quantization.bytes")
+@each_technique
+def test_storage_is_as_small_as_declared(subject: Subject, verdict: Verdict, technique: str) -> None:
+    rule = rule_of(subject, technique)
+    model, quantized = mixed(rule), made(subject, technique)
+    four_bits = rule.weight.high - rule.weight.low < 16
+    codes = ranges = 0
+    for width, outputs in quantized_layers(model, rule).values():
+        codes += outputs * ((width + 1) // 2) if four_bits else outputs * width
+        ranges += range_count(rule.weight, width, outputs)
+    kept = sum(value.nbytes for value in quantized.kept().values())
+    verdict.observe("bytes", quantized.stored_bytes())
+    derivation = {"codes": codes, "ranges": ranges, "kept": kept, "method": "16 bytes a range, 64 a layer"}
+    most = codes + kept + 16 * ranges + 64 * len(quantized_layers(model, rule))
+    verdict.within(quantized.stored_bytes(), Bound(most, derivation), "bytes of the model", "too-many-bytes")
+    verdict.holds(quantized.stored_bytes() >= codes + kept, "all is counted", quantized.stored_bytes(), codes + kept)
+
+
+def range_count(rule: QuantRule, width: int, outputs: int) -> int:
+    """How many ranges a weight has."""
+    if rule.axis is None:
+        return 1
+    along, across = (width, outputs) if rule.axis == 0 else (outputs, width)
+    return across * -(-along // (rule.group or along))
+
+
+@clause("quantization.survives-saving")
+@each_technique
+def test_a_saved_model_comes_back(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
+    rule_of(subject, technique)
+    first, other = made(subject, technique), made(subject, technique, seed=1)
+    samples = batches(MIXED)[0]
+    first.predict(samples)
+    first.save(tmp_path / "model")
+    other.restore(tmp_path / "model")
+    verdict.same_state(stored(other), stored(first), "the restored model", "load-differs")
+    verdict.same_state(other.predict(samples), first.predict(samples), "its predictions", "load-differs")
+    used = made(subject, technique, seed=2)
+    used.predict(samples)
+    used.restore(tmp_path / "model")
+    verdict.same_state(used.predict(samples), first.predict(samples), "predictions of a used model", "load-differs")
+
+
+@clause("quantization.survives-saving")
+@each_technique
+def test_what_was_loaded_is_saved_again(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
+    rule_of(subject, technique)
+    first, second, third = (made(subject, technique, seed=seed) for seed in range(3))
+    first.save(tmp_path / "model")
+    second.restore(tmp_path / "model")
+    second.save(tmp_path / "again")
+    third.restore(tmp_path / "again")
+    verdict.same_state(stored(third), stored(first), "the model restored twice", "load-differs")
+
+
+@clause("quantization.survives-saving")
+@each_technique
+def test_a_new_process_predicts_the_same(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
+    model, quantized = mixed(rule_of(subject, technique)), made(subject, technique)
+    samples = batches(model)[0]
+    quantized.save(tmp_path / "model")
+    task = subprocesses.PredictTask(
+        *subprocesses.same_framework(subject),
+        technique,
+        model,
+        unlike_weights(model, 1),
+        batches(model, 1),
+        tmp_path / "model",
+        samples,
+    )
+    found: dict[str, Array] = subprocesses.apart(task, tmp_path / "model")
+    verdict.same_state(found, quantized.predict(samples), "predictions of a new process", "new-process-differs")
+
+
+@clause("quantization.survives-saving")
+@each_technique
+@pytest.mark.parametrize("how", ["empty", "cut", "other-shape", "other-head"])
+def test_a_damaged_or_foreign_model_is_refused(
+    subject: Subject, verdict: Verdict, technique: str, tmp_path: Path, how: str
+) -> None:
+    model, quantized = mixed(rule_of(subject, technique)), made(subject, technique)
+    samples, place = batches(model)[0], tmp_path / "model"
+    if how.startswith("other"):
+        made(subject, technique, foreign(model, how)).save(place)
+    else:
+        made(subject, technique, seed=1).save(place)
+        for path in [p for p in sorted(place.rglob("*")) if p.is_file()]:
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if how == "cut" else b"")
+    state, predicted = stored(quantized), quantized.predict(samples)
+    text, _ = refused(lambda: restored(quantized, place), samples)
+    verdict.holds(bool(text), "an invalid model is refused", text, "an error", "not-refused")
+    verdict.same_state(stored(quantized), state, "the model after the refusal", "changed-by-refusal")
+    verdict.same_state(quantized.predict(samples), predicted, "its predictions", "changed-by-refusal")
+
+
+def restored(quantized: QuantizedModel, place: Path) -> QuantizedModel:
+    """The model after a restore from the folder."""
+    quantized.restore(place)
+    return quantized
+
+
+@clause("quantization.zeros")
+@each_technique
+def test_zeros_give_the_bias(subject: Subject, verdict: Verdict, technique: str) -> None:
+    """A row of zeros, alone and among others, and a column of zeros in the weight."""
+    rule = rule_of(subject, technique)
+    model = mixed(rule)
+    weights = unlike_weights(model)
+    weights["0.weight"][:, 4] = 0.0
+    quantized = subject.framework.post_training().quantized(technique, model, weights, batches(model))
+    inputs = input_values(rule, quantized, "0.weight", ROWS, 160, 2)
+    inputs[3] = 0.0
+    calibrated = quantized.calibrated().get("0.weight")
+    for rows in (inputs, np.zeros((2, 160), np.float32)):
+        results = quantized.layer("0.weight", rows)
+        wanted = np.broadcast_to(weights["0.bias"], results.shape).astype(np.float64)
+        step = 0.0
+        if rule.outputs is not None and calibrated is not None and calibrated.outputs is not None:
+            given = calibrated.outputs
+            codes = expected_codes.codes(wanted / given.scale, np.array(float(given.zero_point)), rule.outputs)
+            wanted, step = (codes - given.zero_point) * given.scale, given.scale
+        zero = ~rows.any(axis=1)
+        apart = np.concatenate([np.abs(results - wanted)[zero].ravel(), np.abs(results - wanted)[:, 4]])
+        allowed = Bound(
+            4 * expected_codes.U * float(np.abs(wanted).max()) + 1e-3 * step, {"method": "roundings of the bias"}
+        )
+        verdict.within(float(apart.max()), allowed, "distance from the bias", "zeros-differ")
+
+
+@clause("quantization.accuracy")
+@each_technique
+def test_a_trained_model_keeps_its_accuracy(subject: Subject, verdict: Verdict, technique: str) -> None:
+    rule = rule_of(subject, technique)
+    model = digits_mlp((max(64, -(-rule.smallest // 64)), 64))
+    trainer = subject.trainer(model, Recipe(Adam(1e-3)))
+    for start in range(0, 60 * 64, 64):
+        trainer.update((digits_batch(64, start % 1344),))
+    test, weights = digits_batch(397, 1400), trainer.parameters()
+    labels = test.targets["output"]
+    calibration = tuple(digits_batch(64, start).inputs for start in range(0, 256, 64))
+    quantized = subject.framework.post_training().quantized(technique, model, weights, calibration)
+    outputs = expected.seen_by_layers(model, weights, (test.inputs,))[f"{len(model.layers) - 1}.output.weight"][1]
+    predicted = quantized.predict(test.inputs)["output"]
+    float_share, share = (float(np.mean(o.argmax(-1) == labels)) for o in (outputs, predicted))
+    chance = 3.0 * float(np.sqrt(np.count_nonzero(outputs.argmax(-1) != predicted.argmax(-1)))) / len(labels)
+    verdict.observe("accuracy", {"float32": float_share, technique: share})
+    verdict.holds(float_share > 0.85, "the float model learns", float_share, "> 0.85", "did-not-learn")
+    most = 0.03 if rule.weight.high - rule.weight.low < 16 else 0.01
+    method = "1 point for eight bits, 3 for four, and three standard deviations of the sum of the answers that changed"
+    derivation = {"method": method, "chance": chance, "source": "arXiv:1806.08342, section 4"}
+    verdict.within(float_share - share, Bound(most + chance, derivation), "accuracy that is lost", "accuracy-lost")
+    verdict.changed({"output": predicted}, {"output": outputs.astype(np.float32)}, "outputs")

@@ -1,0 +1,294 @@
+"""Quantization-aware training (QAT): results and gradients of layers, ranges, and conversion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conformance.checks.api import Bound, Subject, Verdict, clause, need
+from conformance.techniques.formats import expected_codes
+from conformance.techniques.post_training.checks import check_same_ranges
+from conformance.techniques.post_training.expected_models import drawn_inputs
+from conformance.techniques.qat import expected_layers as expected
+from conformance.techniques.qat.checks import check_following, ranges_of
+from fixtures.arrays import Array
+from fixtures.data import digits_batch
+from fixtures.layers import Activation, Dense, Head, Heads
+from fixtures.model import Batch, Model
+from fixtures.models import digits_mlp
+from fixtures.recipe import SGD, Adam, Aware, Recipe, Recompute
+from frameworks.contract import AwareRule, Calibrated, Capability, Trainer
+
+AWARE = Recipe(SGD(2.0**-6), quantization=Aware())
+STILL = Recipe(SGD(0.0), quantization=Aware())
+"""A recipe under which weights stay and ranges move."""
+LAYERS = (Dense(24), Activation("relu"), Heads((Head("output", 6),)))
+TWO = Model("two-layers", LAYERS, (40,), (("output", "squared_error"),))
+NAMES = ("0.weight", "2.output.weight")
+OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"}
+ROWS = 12
+
+
+def rule_of(subject: Subject) -> AwareRule:
+    """The declared rule; ends the test if there is none."""
+    need(subject, Capability.AWARE)
+    return subject.framework.aware_rule()
+
+
+def weights() -> dict[str, Array]:
+    """Weights whose columns differ in magnitude and whose largest values are positive, and biases."""
+    rng = np.random.default_rng([0, 9])
+    made = TWO.weights(0)
+    for name, value in made.items():
+        if name.endswith("weight"):
+            value *= 2.0 ** -(np.arange(value.shape[1], dtype=np.float32) % 4)
+            columns = np.arange(value.shape[1])
+            largest = np.abs(value).argmax(0)
+            value[largest, columns] = np.abs(value[largest, columns])
+        else:
+            made[name] = (0.3 * rng.standard_normal(value.shape)).astype(np.float32)
+    return made
+
+
+def batch(seed: int, factor: float = 1.0, rule: AwareRule | None = None) -> Batch:
+    """Samples whose codes no rounding can change, and targets."""
+    rng = np.random.default_rng([seed, 11])
+    inputs = drawn_inputs(ROWS, 40, rule.linear.inputs if rule else None, None, seed) * np.float32(factor)
+    return Batch(inputs, {"output": rng.standard_normal((ROWS, 6)).astype(np.float32)})
+
+
+def ranges_of_run(run: Trainer) -> dict[str, Array]:
+    """A run's reported ranges, bit for bit."""
+    return ranges_of(run.observed())
+
+
+def worst(measured: Array, exact: Array, bound: Array) -> float:
+    """The largest deviation in units of its bound."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound)))
+
+
+def passed(
+    subject: Subject, verdict: Verdict
+) -> tuple[Batch, dict[str, expected.Layer], dict[str, Array], dict[str, Array]]:
+    """One pass through two layers: expected output of each for its inputs, its actual output, and gradients."""
+    rule = rule_of(subject)
+    given, start = batch(1, rule=rule), weights()
+    run = subject.trainer(TWO, STILL, start)
+    shown = run.trace(given)
+    observed: dict[str, Calibrated] = dict(run.observed())
+    output = shown.outputs["2.output"].astype(np.float64)
+    back = 2.0 * (output - given.targets["output"]) / output.shape[1] / ROWS
+    inputs = {"0.weight": given.inputs, "2.output.weight": shown.outputs["1"]}
+    layers: dict[str, expected.Layer] = {}
+    for name, gradient in zip(NAMES[::-1], (back, None), strict=True):
+        if gradient is None:
+            relu = shown.outputs["1"] > 0
+            gradient = shown.gradients["1"].astype(np.float64) * relu
+        ranges = observed[name].inputs, observed[name].outputs
+        bias = start[name.replace("weight", "bias")].astype(np.float64)
+        layers[name] = expected.layer(inputs[name], start[name], bias, rule, ranges, gradient)
+    verdict.equal(sorted(observed), sorted(NAMES), "layers with ranges", "other-layers")
+    return given, layers, dict(shown.outputs), {**shown.gradients, **shown.parameters}
+
+
+@clause("quantization.aware-values")
+def test_layers_compute_with_what_codes_stand_for(subject: Subject, verdict: Verdict) -> None:
+    _, layers, outputs, _ = passed(subject, verdict)
+    for name, layer in layers.items():
+        path = name.removesuffix(".weight")
+        far = worst(outputs[path], layer.outputs, layer.outputs_bound)
+        verdict.within(far, Bound(1.0, OF_ITS_BOUND), f"what layer {path} gives", "values-differ")
+
+
+@clause("quantization.aware-gradients")
+def test_qat_gradients_pass_as_declared(subject: Subject, verdict: Verdict) -> None:
+    _, layers, _, gradients = passed(subject, verdict)
+    for name, layer in layers.items():
+        far = worst(gradients[name], layer.weight_gradient, layer.weight_bound)
+        verdict.within(far, Bound(1.0, OF_ITS_BOUND), f"gradient of {name}", "gradient-differs")
+    head = layers["2.output.weight"]
+    far = worst(gradients["1"], head.input_gradient, head.input_bound)
+    verdict.within(far, Bound(1.0, OF_ITS_BOUND), "gradient that the head passes back", "gradient-differs")
+
+
+@clause("quantization.aware-gradients")
+def test_what_is_clipped_passes_nothing_back(subject: Subject, verdict: Verdict) -> None:
+    """Ranges are frozen, and then the head's inputs are far beyond them."""
+    rule = rule_of(subject)
+    start = weights()
+    run = subject.trainer(TWO, STILL.but(quantization=Aware(freeze=1)), start)
+    run.update((batch(1, rule=rule),))
+    known = run.observed()["2.output.weight"]
+    large = batch(2, factor=8.0, rule=rule)
+    shown = run.trace(large)
+    back = 2.0 * (shown.outputs["2.output"].astype(np.float64) - large.targets["output"]) / 6 / ROWS
+    bias = start["2.output.bias"].astype(np.float64)
+    ranges = known.inputs, known.outputs
+    layer = expected.layer(shown.outputs["1"], start["2.output.weight"], bias, rule, ranges, back)
+    far = worst(shown.gradients["1"], layer.input_gradient, layer.input_bound)
+    verdict.within(far, Bound(1.0, OF_ITS_BOUND), "gradient that the head passes back", "gradient-differs")
+    far = worst(shown.parameters["2.output.weight"], layer.weight_gradient, layer.weight_bound)
+    verdict.within(far, Bound(1.0, OF_ITS_BOUND), "gradient of the head's weight", "gradient-differs")
+    far = worst(shown.outputs["2.output"], layer.outputs, layer.outputs_bound)
+    verdict.within(far, Bound(1.0, OF_ITS_BOUND), "what the head gives", "values-differ")
+
+
+FACTORS = (1.0, 3.0, 0.25, 7.0)
+
+
+@clause("quantization.ranges-follow")
+@pytest.mark.parametrize("freeze", [None, 2], ids=["moving", "frozen"])
+@pytest.mark.parametrize("halves", [1, 2], ids=["whole", "halves"])
+def test_ranges_follow_the_batches(subject: Subject, verdict: Verdict, freeze: int | None, halves: int) -> None:
+    rule = rule_of(subject)
+    if rule.linear.inputs is None:
+        verdict.abstain("inputs have no codes")
+        return
+    run = subject.trainer(TWO, STILL.but(quantization=Aware(freeze), accumulation=halves), weights())
+    seen: list[tuple[float, float]] = []
+    for update, factor in enumerate(FACTORS):
+        given = batch(update, factor, rule)
+        size = ROWS // halves
+        window = tuple(given.part(start, start + size) for start in range(0, ROWS, size))
+        run.update(window)
+        if freeze is None or update < freeze:
+            seen += [(float(part.inputs.min()), float(part.inputs.max())) for part in window]
+        check_following(verdict, rule, run.observed()["0.weight"].inputs, seen, f"after update {update}")
+
+
+@clause("quantization.observers-hold-still")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_predictions_move_no_range(subject: Subject, verdict: Verdict, when: str) -> None:
+    rule = rule_of(subject)
+    run, twin = (subject.trainer(TWO, STILL, weights()) for _ in range(2))
+    if when == "after":
+        for each in (run, twin):
+            each.update((batch(0, rule=rule),))
+    before, buffers = ranges_of_run(run), run.buffers()
+    run.predict(batch(1, factor=100.0).inputs)
+    verdict.same_state(ranges_of_run(run), before, "ranges after a prediction", "prediction-moves-ranges")
+    verdict.same_state(run.buffers(), buffers, "buffers after a prediction", "prediction-moves-ranges")
+    for each in (run, twin):
+        each.update((batch(2, rule=rule),))
+    verdict.same_state(ranges_of_run(run), ranges_of_run(twin), "ranges an update later", "prediction-moves-ranges")
+
+
+@clause("quantization.observers-hold-still")
+def test_a_segment_that_is_run_again_moves_no_range(subject: Subject, verdict: Verdict) -> None:
+    rule = rule_of(subject)
+    need(subject, Capability.RECOMPUTE)
+    plain, again = (subject.trainer(TWO, AWARE.but(recompute=each), weights()) for each in (None, Recompute(2)))
+    for run in (plain, again):
+        for seed, factor in enumerate(FACTORS):
+            run.update((batch(seed, factor, rule),))
+    for name, value in ranges_of_run(plain).items():
+        found = ranges_of_run(again)[name]
+        near = abs(found[0] - value[0]) <= 1e-3 * value[0]
+        verdict.holds(bool(near), f"{name} with recomputation", found, value, "recomputation-moves-ranges")
+    if not subject.conventions.compiled:
+        verdict.same_state(
+            subject.state(again), subject.state(plain), "the run with recomputation", "recompute-differs"
+        )
+
+
+@clause("quantization.convert-is-faithful")
+def test_a_converted_model_is_the_one_that_was_trained(subject: Subject, verdict: Verdict) -> None:
+    rule = rule_of(subject)
+    need(subject, Capability.CONVERT)
+    start = weights()
+    run = subject.trainer(TWO, STILL, start)
+    for seed in range(2):
+        run.update((batch(seed, rule=rule),))
+    before, known = subject.state(run), run.observed()
+    converted = run.convert()
+    verdict.same_state(subject.state(run), before, "the run after the conversion", "run-changed")
+    verdict.equal(sorted(converted.calibrated()), sorted(known), "layers with ranges", "other-layers")
+    for name, weight in converted.weights().items():
+        if weight is None:
+            verdict.holds(False, f"{name} is quantized", signature="other-layers")
+            continue
+        fake = expected.faked(start[name], rule.linear.weight, rule.gradient)
+        allowed = fake.uncertain * fake.step + 4 * expected_codes.U * (np.abs(fake.values) + fake.step)
+        far = worst(weight.values, fake.values, allowed)
+        verdict.within(far, Bound(1.0, OF_ITS_BOUND), f"values of {name}", "other-weights")
+        check_same_ranges(verdict, name, converted.calibrated()[name], known[name])
+
+
+@clause("quantization.convert-is-faithful")
+@pytest.mark.parametrize("factor", [1.0, 3.0], ids=["inside", "beyond"])
+def test_a_converted_layer_gives_the_same_codes(subject: Subject, verdict: Verdict, factor: float) -> None:
+    """At most one result in a hundred of a layer has another code, which is an adjacent one."""
+    rule = rule_of(subject)
+    need(subject, Capability.CONVERT)
+    model = Model("head", (Heads((Head("output", 24),)),), (40,), (("output", "squared_error"),))
+    start = {name.replace("0.", "0.output.", 1): value for name, value in weights().items() if name.startswith("0.")}
+    run = subject.trainer(model, STILL, start)
+    rng = np.random.default_rng(3)
+    targets = {"output": rng.standard_normal((ROWS, 24)).astype(np.float32)}
+    for seed in range(2):
+        run.update((Batch(batch(seed, rule=rule).inputs, targets),))
+    inputs = np.concatenate([batch(seed, factor, rule).inputs for seed in range(5, 25)])
+    trained, converted = run.predict(inputs)["output"], run.convert().predict(inputs)["output"]
+    ranges = run.observed()["0.output.weight"].outputs
+    if ranges is None:
+        bound = 64 * expected_codes.U * np.abs(trained).max()
+        far = float(np.abs(converted - trained).max() / bound)
+        verdict.within(far, Bound(1.0, OF_ITS_BOUND), "results after the conversion", "conversion-differs")
+        return
+    apart = np.abs(converted.astype(np.float64) - trained) / ranges.scale
+    one = Bound(1.001, {"method": "one code"})
+    verdict.within(float(apart.max()), one, "codes between the results", "conversion-differs")
+    share = Bound(0.01, {"method": "float32 and integer sums differ near half-way alone"})
+    verdict.within(float(np.mean(apart > 0.5)), share, "share of results with another code", "conversion-differs")
+
+
+@clause("quantization.aware-survives-saving")
+@pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
+def test_a_saved_run_goes_on_with_its_ranges(subject: Subject, verdict: Verdict, tmp_path: Path, used: bool) -> None:
+    rule = rule_of(subject)
+    need(subject, Capability.CHECKPOINT)
+    recipe = AWARE.but(quantization=Aware(freeze=3))
+    run, other = (subject.trainer(TWO, recipe, weights()) for _ in range(2))
+    for seed, factor in enumerate(FACTORS[:2]):
+        run.update((batch(seed, factor, rule),))
+    run.save(tmp_path)
+    if used:
+        for seed in range(5):
+            other.update((batch(seed, 5.0, rule),))
+        other.predict(batch(1, 9.0).inputs)
+    other.restore(tmp_path)
+    verdict.same_state(subject.state(other), subject.state(run), "the restored run", "load-differs")
+    verdict.same_state(ranges_of_run(other), ranges_of_run(run), "its ranges", "load-differs")
+    for each in (run, other):
+        for seed, factor in enumerate(FACTORS):
+            each.update((batch(seed, factor, rule),))
+    verdict.same_state(subject.state(other), subject.state(run), "the run some updates later", "goes-on-otherwise")
+    verdict.same_state(ranges_of_run(other), ranges_of_run(run), "its ranges some updates later", "goes-on-otherwise")
+
+
+@clause("quantization.aware-accuracy")
+def test_a_model_that_was_trained_so_keeps_its_accuracy(subject: Subject, verdict: Verdict) -> None:
+    rule_of(subject)
+    model = digits_mlp((64, 64))
+    run = subject.trainer(model, Recipe(Adam(1e-3), quantization=Aware()))
+    for start in range(0, 80 * 64, 64):
+        run.update((digits_batch(64, start % 1344),))
+    test = digits_batch(397, 1400)
+    trained = run.predict(test.inputs)["output"]
+    share = float(np.mean(trained.argmax(-1) == test.targets["output"]))
+    verdict.observe("accuracy", {"trained": share})
+    verdict.holds(share > 0.85, "what is trained so learns", share, "> 0.85", "did-not-learn")
+    if subject.framework.declares(Capability.CONVERT).supported:
+        converted = run.convert().predict(test.inputs)["output"].argmax(-1)
+        changed = np.count_nonzero(converted != trained.argmax(-1))
+        after, chance = (
+            float(np.mean(converted == test.targets["output"])),
+            3.0 * float(np.sqrt(changed)) / len(converted),
+        )
+        verdict.observe("accuracy", {"trained": share, "converted": after})
+        method = "1 point, and three standard deviations of the sum of the answers that changed"
+        allowed = Bound(0.01 + chance, {"method": method, "chance": chance})
+        verdict.within(share - after, allowed, "accuracy that the conversion loses", "accuracy-lost")

@@ -1,0 +1,168 @@
+"""Quantizers: scales, codes and dequantized values, by the declared rules."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from conformance.checks.api import Subject, Verdict, clause, need
+from conformance.search.properties import explore
+from conformance.techniques.formats import expected_codes as expected
+from conformance.techniques.formats.cases import Matrix
+from conformance.techniques.formats.checks import broadcast, check_codes, check_scale, check_zero_point, comes_back
+from conformance.techniques.formats.code_strategies import QUANTIZERS, matrices
+from fixtures.arrays import Array
+from frameworks.contract import Capability, QuantRule
+
+each_quantizer = pytest.mark.parametrize("name", QUANTIZERS)
+SIDE = 48
+"""Rows and columns of a square matrix; groups of 32 do not divide it."""
+
+
+def rule_of(subject: Subject, name: str) -> QuantRule:
+    """The declared rule of a quantizer; ends the test if there is none."""
+    need(subject, Capability(f"quantization.{name}"))
+    return subject.framework.quantizers().rules()[name]
+
+
+def unlike(seed: int = 0) -> Array:
+    """A square matrix of normal values whose rows and columns differ in magnitude."""
+    normal = np.random.default_rng(seed).standard_normal((SIDE, SIDE))
+    rows, columns = 2.0 ** -(np.arange(SIDE) % 7), 2.0 ** -(np.arange(SIDE) % 5)
+    return np.asarray(normal * rows[:, None] * columns, np.float32)
+
+
+@clause("quantization.rules")
+def test_the_rules_of_quantizers(subject: Subject, verdict: Verdict) -> None:
+    quantizers = subject.framework.quantizers()
+    verdict.observe("rules", {name: asdict(rule) for name, rule in quantizers.rules().items()})
+    verdict.observe("fake rules", {name: asdict(rule) for name, rule in quantizers.fake_rules().items()})
+
+
+@clause("quantization.range-follows-data")
+@each_quantizer
+@pytest.mark.parametrize("signs", ["both", "positive", "negative"])
+def test_scale_and_zero_point_follow_the_range(subject: Subject, verdict: Verdict, name: str, signs: str) -> None:
+    rule = rule_of(subject, name)
+    values = unlike()
+    if signs != "both":
+        values = (np.abs(values) + 0.25) * np.float32(1 if signs == "positive" else -1)
+    quantized = subject.framework.quantizers().quantize(name, values)
+    check_scale(verdict, values, quantized, rule, "")
+    check_zero_point(verdict, values, quantized, rule)
+
+
+@clause("quantization.codes-as-declared")
+@each_quantizer
+def test_codes_are_those_of_the_rule(subject: Subject, verdict: Verdict, name: str) -> None:
+    rule = rule_of(subject, name)
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal((500, 500)).astype(np.float32) * np.float32(0.37)
+    values[0] += 0.11
+    quantized = subject.framework.quantizers().quantize(name, values)
+    check_codes(verdict, values, quantized, rule)
+    reached = (int(quantized.codes.min()), int(quantized.codes.max()))
+    verdict.holds(
+        rule.low <= reached[0] and reached[1] <= rule.high, "codes are within the declared range", reached, rule
+    )
+
+
+@clause("quantization.ties")
+@each_quantizer
+def test_half_way_goes_where_the_rule_says(subject: Subject, verdict: Verdict, name: str) -> None:
+    rule = rule_of(subject, name)
+    step = 2.0**10
+    if rule.symmetric:
+        halves = np.arange(-int(rule.divisor), int(rule.divisor) + 1) + 0.5
+        halves = halves[np.abs(halves) < int(rule.divisor)]
+        ends = [rule.divisor, -rule.divisor]
+    else:
+        lowest = -(101 * int(rule.divisor) // 255)
+        ends = [float(lowest), lowest + rule.divisor]
+        halves = np.arange(lowest + 1, lowest + int(rule.divisor) - 1) + 0.5
+    row = np.concatenate([ends, halves])
+    width = rule.group or len(row)
+    rows = [np.concatenate([ends, part]) for part in np.array_split(halves, range(width - 2, len(halves), width - 2))]
+    filled = np.concatenate([np.pad(part, (0, width - len(part))) for part in rows])
+    values = np.stack([filled, filled]).astype(np.float32) * np.float32(step)
+    if rule.axis == 0:
+        values = np.ascontiguousarray(values.T)
+    quantized = subject.framework.quantizers().quantize(name, values)
+    scale, zero = broadcast(quantized)
+    verdict.equal(sorted(set(scale.ravel().tolist())), [step], "scale of ranges that are powers of two", "scale")
+    wanted = expected.codes(values / step, zero, rule)
+    verdict.equal(quantized.codes.astype(np.int64), wanted.astype(np.int64), "codes of half-way values", "ties")
+
+
+MATRICES = matrices(st.integers(1, 9), st.integers(1, 67), ("normal", "one", "zeros"))
+
+
+@clause("quantization.round-trip")
+@each_quantizer
+@explore(MATRICES, examples=60)
+def test_values_come_back_within_half_a_scale(subject: Subject, verdict: Verdict, case: Matrix, name: str) -> None:
+    rule_of(subject, name)
+    values = case.values()
+    comes_back(verdict, values, subject.framework.quantizers().quantize(name, values), "a drawn matrix")
+
+
+DEGENERATE = {
+    "zeros": (0.0, 0.0, 0.0),
+    "negative-zeros": (-0.0, 0.0, -0.0),
+    "one-value": (0.7, 0.7, 0.7),
+    "one-negative-value": (-0.7, -0.7, -0.7),
+    "subnormal": (1e-40, -2e-40, 0.0),
+    "tiny": (1e-30, -2e-30, 0.0),
+    "outlier": (1e4, 1e-3, -1e-3),
+    "far-from-zero": (1000.0, 1000.5, 1001.0),
+    "wide": (3e38, -3e38, 1.0),
+}
+
+
+@clause("quantization.degenerate")
+@each_quantizer
+@pytest.mark.parametrize("kind", DEGENERATE)
+def test_degenerate_ranges_come_back(subject: Subject, verdict: Verdict, name: str, kind: str) -> None:
+    rule = rule_of(subject, name)
+    degenerate = np.resize(np.array(DEGENERATE[kind], np.float32), 64)
+    ordinary = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)
+    if rule.axis is None:
+        values = degenerate.reshape(8, 8)
+    else:
+        values = ordinary.copy()
+        values[1] = degenerate
+        values, ordinary = (each if rule.axis == 1 else np.ascontiguousarray(each.T) for each in (values, ordinary))
+    quantized = subject.framework.quantizers().quantize(name, values)
+    comes_back(verdict, values, quantized, f"a range of {kind}")
+    if rule.axis is not None:
+        alone = subject.framework.quantizers().quantize(name, ordinary).values
+        same = (quantized.values == alone).all(axis=rule.axis)
+        verdict.equal(same.tolist(), [place != 1 for place in range(64)], "ranges that kept their bits", "disturbed")
+
+
+@clause("quantization.non-finite")
+@each_quantizer
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
+def test_what_is_not_finite_does_not_become_a_number(
+    subject: Subject, verdict: Verdict, name: str, value: float
+) -> None:
+    rule = rule_of(subject, name)
+    values = unlike()
+    place = (1, 3) if rule.axis == 1 else (3, 1)
+    before = subject.framework.quantizers().quantize(name, values).values
+    values[place] = value
+    try:
+        after = subject.framework.quantizers().quantize(name, values).values
+    except (ValueError, RuntimeError, ArithmeticError) as error:
+        verdict.observe("raises", type(error).__name__)
+        return
+    finite = bool(np.isfinite(after[place]))
+    swallowed = finite and (np.isnan(value) or np.sign(after[place]) != np.sign(value))
+    verdict.holds(not swallowed, f"{value} is not swallowed", float(after[place]), value, "swallowed")
+    if rule.axis is not None:
+        others = np.delete(np.arange(SIDE), 1)
+        kept = after.take(others, 1 - rule.axis), before.take(others, 1 - rule.axis)
+        verdict.equal(kept[0], kept[1], "the other ranges", "disturbed")

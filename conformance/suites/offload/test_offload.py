@@ -1,0 +1,325 @@
+"""Offload: changes no bit, and does move data off the device."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conformance.checks import subprocesses
+from conformance.checks.api import Subject, Verdict, clause, full, need, need_device, spiked
+from fixtures.arrays import Array
+from fixtures.data import digits_batch, exact_batch, vector_batch, wide_batch
+from fixtures.model import Batch, Model
+from fixtures.models import blocks, digits_convolution, embedded, encoder, exact_linear, exact_stack, two_heads
+from fixtures.recipe import (
+    BFLOAT16,
+    FLOAT16,
+    MASTERED,
+    SGD,
+    Adam,
+    AdamW,
+    DynamicScaling,
+    Offload,
+    OffloadedKind,
+    Ranks,
+    Recipe,
+    Recompute,
+)
+from frameworks.contract import Capability, Trainer
+
+KINDS: tuple[OffloadedKind, ...] = ("activations", "parameters", "optimizer")
+OFFLOADS = tuple(Offload(kinds, to) for to in ("host", "disk") for kinds in (*((kind,) for kind in KINDS), KINDS))
+each_offload = pytest.mark.parametrize("offload", OFFLOADS, ids=lambda offload: offload.label)
+
+ADAM = Recipe(Adam(2.0**-8))
+STACK = exact_stack()
+
+
+def vectors(seed: int) -> Batch:
+    return vector_batch(4, 8, 16, seed)
+
+
+def images(seed: int) -> Batch:
+    return digits_batch(6, 6 * seed, image=True)
+
+
+def samples(seed: int) -> Batch:
+    return exact_batch(8, seed=seed)
+
+
+def rows(seed: int) -> Batch:
+    ids = np.random.default_rng(seed).integers(0, 16, (5, 6))
+    return Batch(ids, {"output": np.arange(5) % 3})
+
+
+def of_two(seed: int) -> Batch:
+    batch = exact_batch(8, 8, 2, seed)
+    return Batch(batch.inputs, {"a": batch.targets["output"], "b": batch.targets["output"][::-1].copy()})
+
+
+CASES = {
+    "adam": (STACK, ADAM, samples),
+    "clipped-windows": (STACK, ADAM.but(accumulation=2, clip=0.5), samples),
+    "scaled-float16": (STACK, ADAM.but(precision=FLOAT16, scaling=DynamicScaling(initial=16.0, interval=2)), samples),
+    "masters-bfloat16": (STACK, ADAM.but(precision=MASTERED[1]), samples),
+    "recomputed": (STACK, ADAM.but(precision=BFLOAT16, recompute=Recompute(2)), samples),
+    "averaged": (STACK, ADAM.but(average=0.75), samples),
+    "attention": (encoder(16, 4, 1, 8, 0.25, embedded=False), Recipe(AdamW(2.0**-8)), vectors),
+    "convolution": (digits_convolution(), Recipe(SGD(2.0**-6, 0.5)), images),
+    "embedding": (embedded(), ADAM, rows),
+    "separate-losses": (two_heads(), ADAM.but(separate_losses=True), of_two),
+}
+"""A workload: a model, a recipe, and data by seed."""
+
+
+def kept(subject: Subject, model: Model, recipe: Recipe) -> Trainer:
+    """The same run without offload, whatever the mode."""
+    return subject.framework.trainer(model, subject.in_place(recipe))
+
+
+def widest(subject: Subject) -> list[Offload]:
+    """The declared offloads that are not part of another one; ends the test if there are none.
+
+    Raises:
+        Unsupported: with the reason of the first.
+    """
+    there = subject.framework.declares
+    found = [offload for offload in OFFLOADS if all(there(c).supported for c in Capability.of_offload(offload))]
+    if not found:
+        need(subject, *Capability.of_offload(OFFLOADS[0]))
+    return [a for a in found if not any(a.to == b.to and set(a.what) < set(b.what) for b in found)]
+
+
+@clause("offload.same-bits")
+@pytest.mark.parametrize("name", CASES)
+def test_an_offloaded_run_has_the_bits_of_one_that_keeps_all(subject: Subject, verdict: Verdict, name: str) -> None:
+    model, recipe, data = CASES[name]
+    away = {offload.label: subject.trainer(model, recipe.but(offload=offload)) for offload in widest(subject)}
+    here = kept(subject, model, recipe)
+    for seed in range(3):
+        window = data(seed).into(recipe.accumulation)
+        gradients, report, state = here.gradients(window), here.update(window), here.state()
+        for label, run in away.items():
+            verdict.same_state(run.gradients(window), gradients, f"gradients before update {seed + 1}, {label}")
+            verdict.equal(run.update(window), report, f"report of update {seed + 1}, {label}", "update-differs")
+            verdict.same_state(run.state(), state, f"training state after update {seed + 1}, {label}")
+    inputs = data(9).inputs
+    for label, run in away.items():
+        verdict.same_state(run.predict(inputs), here.predict(inputs), f"outputs after the last update, {label}")
+
+
+@clause("offload.same-bits")
+def test_an_empty_micro_batch_changes_no_bit(subject: Subject, verdict: Verdict) -> None:
+    recipe = ADAM.but(accumulation=2)
+    batch = samples(0)
+    window = (batch.part(0, 0), batch)
+    offloads = widest(subject)
+    here = kept(subject, STACK, recipe)
+    here.update(window)
+    for offload in offloads:
+        away = subject.trainer(STACK, recipe.but(offload=offload))
+        away.update(window)
+        what = f"training state after a window with an empty micro-batch, {offload.label}"
+        verdict.same_state(away.state(), here.state(), what)
+
+
+@clause("offload.same-bits")
+@each_offload
+def test_a_skipped_update_changes_no_bit(subject: Subject, verdict: Verdict, offload: Offload) -> None:
+    recipe = ADAM.but(scaling=DynamicScaling(initial=16.0, interval=3))
+    away, here = subject.trainer(STACK, recipe.but(offload=offload)), kept(subject, STACK, recipe)
+    for value in (1.0, np.inf, 0.5):
+        reports = [run.feed(spiked(run, value, base=1.0)) for run in (away, here)]
+        verdict.equal(
+            reports[0].skipped, reports[1].skipped, f"whether an update of {value} is skipped", "skip-differs"
+        )
+        verdict.same_state(away.state(), here.state(), f"training state after an update of {value}")
+
+
+def copies(subject: Subject, kind: str) -> int:
+    """Number of copies of the parameters, or of the optimizer's state, on all ranks of this mode."""
+    ranks = subject.framework.ranks() or Ranks(1)
+    return ranks.replicas if kind.removesuffix("s") in ranks.sharded else ranks.count
+
+
+@clause("offload.acts")
+@each_offload
+def test_what_is_asked_for_leaves_and_nothing_else(
+    subject: Subject, verdict: Verdict, offload: Offload, tmp_path: Path
+) -> None:
+    run = subject.trainer(STACK, ADAM.but(offload=offload))
+    batch = samples(0)
+    run.update((batch,))
+    away = run.offloaded()
+    verdict.equal(sorted(away), sorted(offload.what), "kinds that are offloaded", "other-kinds")
+    weights = sum(value.nbytes for value in run.parameters().values())
+    sizes = {"parameters": weights, "optimizer": 2 * weights}
+    state = {kind: size * copies(subject, kind) for kind, size in sizes.items() if kind in away}
+    run.save(tmp_path)
+    run.restore(tmp_path)
+    for when, found in (("", away), (" after a load", run.offloaded())):
+        verdict.equal({kind: found[kind] for kind in state}, state, f"offloaded bytes{when}", "other-bytes")
+    if "activations" in away:
+        taken_in = 2 * batch.inputs.nbytes  # each layer past the first, and the head, take in a batch of this width
+        verdict.holds(away["activations"] >= taken_in, "activations leave", away, f">= {taken_in} bytes", "stays")
+
+
+@clause("offload.acts")
+@pytest.mark.parametrize("to", ["host", "disk"])
+def test_activations_leave_in_every_update_alike(subject: Subject, verdict: Verdict, to: str) -> None:
+    offload = Offload(("activations",), to)  # type: ignore[arg-type]
+    run = subject.trainer(STACK, ADAM.but(offload=offload))
+    left = []
+    for seed in range(3):
+        run.update((samples(seed),))
+        left.append(run.offloaded()["activations"])
+    verdict.equal(left, [left[0]] * 3, "bytes offloaded in each of three equal updates", "other-bytes")
+    run.update(samples(4).into(2))
+    halves = run.offloaded()["activations"]
+    verdict.holds(halves >= left[0], "bytes offloaded in two halves", halves, f">= {left[0]}", "stays")
+    run.predict(samples(5).inputs)
+    verdict.equal(run.offloaded()["activations"], 0, "bytes offloaded in an evaluation", "other-bytes")
+
+
+@clause("offload.trains")
+@each_offload
+def test_every_update_moves_the_weights(subject: Subject, verdict: Verdict, offload: Offload) -> None:
+    run = subject.trainer(exact_linear(), Recipe(SGD(2.0**-2), offload=offload))
+    start = run.parameters()
+    for number in range(1, 4):
+        run.feed(full(run, 1.0))
+        moved = {name: (value - np.float32(number * 2.0**-2)).astype(value.dtype) for name, value in start.items()}
+        verdict.same_state(run.parameters(), moved, f"weights after update {number} by 2^-2", "not-trained")
+    verdict.same_state(outputs(run), outputs_of(subject, run), "outputs of the trained weights", "not-used")
+
+
+def outputs(run: Trainer) -> dict[str, Array]:
+    """The exact linear model's outputs for a batch."""
+    return run.predict(exact_batch(4).inputs)
+
+
+def outputs_of(subject: Subject, run: Trainer) -> dict[str, Array]:
+    """The same by a new run without offload, from this run's weights."""
+    return outputs(subject.framework.trainer(exact_linear(), subject.in_place(Recipe()), run.parameters()))
+
+
+@clause("offload.trains")
+@each_offload
+def test_a_save_goes_on_with_and_without_offload(
+    subject: Subject, verdict: Verdict, offload: Offload, tmp_path: Path
+) -> None:
+    away, here = subject.trainer(STACK, ADAM.but(offload=offload)), kept(subject, STACK, ADAM)
+    for seed in range(2):
+        away.update((samples(seed),))
+        here.update((samples(7 + seed),))
+    away.save(tmp_path / "away")
+    here.save(tmp_path / "here")
+    for name, run in (
+        ("away", kept(subject, STACK, ADAM)),
+        ("here", subject.trainer(STACK, ADAM.but(offload=offload))),
+    ):
+        run.restore(tmp_path / name)
+        saved = {"away": away, "here": here}[name]
+        verdict.same_state(run.state(), saved.state(), f"saved training state of the run {name}", "load-differs")
+        for each in (run, saved):
+            each.update((samples(3),))
+        verdict.same_state(run.state(), saved.state(), f"training state one update later ({name})", "load-differs")
+
+
+def files(folder: Path) -> list[Path]:
+    """Every file below a folder."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+@clause("offload.gives-back")
+def test_no_activation_is_left_after_an_update(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+    offload = Offload(("activations",), "disk", str(tmp_path))
+    run = subject.trainer(STACK, ADAM.but(offload=offload, accumulation=2))
+    for seed in range(2):
+        run.update(samples(seed).into(2))
+        run.gradients(samples(seed).into(2))
+        left = [path.name for path in files(tmp_path)]
+        verdict.equal(left, [], f"files after update {seed + 1}", "files-left")
+    if subject.framework.ranks() is not None:
+        return  # a rank lets go of a run when it is asked for something else
+    del run
+    gc.collect()
+    left = [path.name for path in tmp_path.iterdir()]
+    verdict.equal(left, [], "files in the folder after the run has been deleted", "folder-left")
+
+
+@clause("offload.gives-back")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pass_that_raises_leaves_no_activation(
+    subject: Subject, verdict: Verdict, kind: OffloadedKind, tmp_path: Path
+) -> None:
+    run = subject.trainer(STACK, ADAM.but(offload=Offload((kind,), "disk", str(tmp_path))))
+    run.update((samples(0),))
+    before, usual = run.state(), [path.name for path in files(tmp_path)]
+    wrong = Batch(np.zeros((4, 5), np.float32), samples(0).targets)
+    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the framework says of a wrong shape
+        run.accumulate(wrong, 4)
+    verdict.equal([path.name for path in files(tmp_path)], usual, "files after a pass that raised", "files-left")
+    verdict.same_state(run.state(), before, "training state after a pass that raised")
+
+
+@clause("offload.disk-fault")
+def test_a_folder_that_is_gone_is_told_or_made_anew(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+    recipe = ADAM.but(offload=Offload(("activations",), "disk", str(tmp_path / "away")))
+    (tmp_path / "away").mkdir()
+    run, here = subject.trainer(STACK, recipe), kept(subject, STACK, ADAM)
+    for each in (run, here):
+        each.update((samples(0),))
+    (tmp_path / "away").rename(tmp_path / "elsewhere")
+    before = run.state()
+    try:
+        run.update((samples(1),))
+    except (OSError, ValueError, RuntimeError) as error:
+        named = str(tmp_path / "away") in str(error)
+        verdict.holds(named, "the error names the folder", str(error), "its path", "unnamed")
+        verdict.same_state(run.state(), before, "training state after the refused pass", "fault-moved")
+        (tmp_path / "elsewhere").rename(tmp_path / "away")
+        run.update((samples(1),))
+    here.update((samples(1),))
+    verdict.same_state(run.state(), here.state(), "training state after the update, repeated if refused", "fault-moved")
+
+
+@clause("offload.disk-fault")
+@pytest.mark.parametrize("kind", ["parameters", "optimizer"])
+@pytest.mark.parametrize("damage", ["missing", "short", "changed"])
+def test_a_damaged_file_is_refused(
+    subject: Subject, verdict: Verdict, kind: OffloadedKind, damage: str, tmp_path: Path
+) -> None:
+    run = subject.trainer(STACK, ADAM.but(offload=Offload((kind,), "disk", str(tmp_path))))
+    run.update((samples(0),))
+    before = run.state()
+    verdict.holds(len(files(tmp_path)) > 0, "there are files", len(files(tmp_path)), "some", "stays")
+    for file in files(tmp_path):
+        content = file.read_bytes()
+        if damage == "missing":
+            file.unlink()
+        else:
+            flipped = content[:-1] + bytes([content[-1] ^ 1])
+            file.write_bytes(content[: len(content) // 2] if damage == "short" else flipped)
+        try:
+            run.state()
+        except (OSError, ValueError, RuntimeError) as error:
+            verdict.holds(file.name in str(error), f"the error names {file.name}", str(error), "its name", "unnamed")
+        else:
+            verdict.holds(False, f"{file.name} {damage}", "no error", "an error", "fault-unseen")
+        file.write_bytes(content)
+    verdict.same_state(run.state(), before, "training state after the files are restored", "fault-moved")
+
+
+@clause("offload.device-bytes")
+@pytest.mark.parametrize("away", [False, True], ids=["kept", "offloaded"])
+def test_peak_with_activations_here_and_away(subject: Subject, verdict: Verdict, away: bool, tmp_path: Path) -> None:
+    """In a new process, so that memory kept by libraries for other tests does not count."""
+    need_device(subject)
+    recipe = Recipe(SGD(0.0), offload=Offload(("activations",)) if away else None)
+    need(subject, *Capability.of_offload(recipe.offload) if recipe.offload else ())
+    peak = subprocesses.peak_bytes(subject, blocks(), recipe, (wide_batch(4096),), tmp_path / "peak")
+    verdict.measure("peak", "bytes", [peak])

@@ -1,0 +1,1 @@
+"""Tests of optimizers, schedules and averages of weights."""

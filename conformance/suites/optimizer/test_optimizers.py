@@ -1,0 +1,120 @@
+"""Optimizers: implementations of one rule, and options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause
+from conformance.techniques.optimizers.documented_updates import judge_updates
+from fixtures.models import two_heads, vectors
+from fixtures.recipe import (
+    FLOAT32,
+    PURE_LOW,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Implementation,
+    Optimizer,
+    Precision,
+    Recipe,
+    RMSprop,
+    Steps,
+)
+
+SIZES = (1, 15, 16, 17, 31, 32, 33, 64, 1000)
+"""Below, at and above the widths of vectors."""
+RATE = 2.0**-5
+ADAM = Adam(RATE, beta1=0.5, beta2=0.75, epsilon=2.0**-10)
+ADAMW = AdamW(RATE, beta1=0.5, beta2=0.75, epsilon=2.0**-10, weight_decay=2.0**-2)
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": SGD(RATE),
+    "momentum": SGD(RATE, momentum=0.5),
+    "adam": ADAM,
+    "adamw": ADAMW,
+    "adagrad": Adagrad(RATE, epsilon=2.0**-10, initial=0.25),
+    "rmsprop": RMSprop(RATE, decay=0.75, epsilon=2.0**-10),
+}
+DECAY = 2.0**-2
+OPTIONS: dict[str, Optimizer] = {
+    "nesterov": SGD(RATE, 0.5, nesterov=True),
+    "nesterov-decay": SGD(RATE, 0.5, nesterov=True, weight_decay=DECAY),
+    "dampening": SGD(RATE, 0.5, dampening=0.25),
+    "sgd-decay": SGD(RATE, weight_decay=DECAY),
+    "momentum-decay": SGD(RATE, 0.5, weight_decay=DECAY),
+    "sgd-maximize": SGD(RATE, weight_decay=DECAY, maximize=True),
+    "adam-decay": replace(ADAM, weight_decay=DECAY),
+    "adam-amsgrad": replace(ADAM, amsgrad=True),
+    "adam-amsgrad-decay": replace(ADAM, amsgrad=True, weight_decay=DECAY),
+    "adam-maximize": replace(ADAM, maximize=True),
+    "adamw-amsgrad": replace(ADAMW, amsgrad=True),
+    "adamw-maximize": replace(ADAMW, maximize=True),
+    "adagrad-epsilon": Adagrad(RATE, epsilon=0.25),
+    "adagrad-rate-decay": Adagrad(RATE, epsilon=2.0**-10, initial=0.25, rate_decay=0.5),
+    "adagrad-decay": Adagrad(RATE, epsilon=2.0**-10, initial=0.25, weight_decay=DECAY),
+    "rmsprop-epsilon": RMSprop(RATE, decay=0.75, epsilon=0.25),
+    "rmsprop-momentum": RMSprop(RATE, decay=0.75, epsilon=2.0**-10, momentum=0.5),
+    "rmsprop-centred": RMSprop(RATE, decay=0.75, epsilon=2.0**-4, centred=True),
+    "rmsprop-centred-momentum": RMSprop(RATE, decay=0.75, epsilon=2.0**-4, momentum=0.5, centred=True),
+    "rmsprop-decay": RMSprop(RATE, decay=0.75, epsilon=2.0**-10, momentum=0.5, weight_decay=DECAY),
+    "rmsprop-maximize": RMSprop(RATE, decay=0.75, epsilon=2.0**-10, maximize=True),
+}
+IMPLEMENTATIONS: tuple[Implementation, ...] = ("default", "single", "foreach", "fused", "capturable")
+each_implementation = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+HALVED = Steps((2,), (1.0, 0.5))
+
+
+CASES = [
+    (implementation, optimizer, precision)
+    for implementation in IMPLEMENTATIONS
+    for optimizer in OPTIMIZERS
+    for precision in (FLOAT32, *PURE_LOW)
+    if implementation != "default" or precision == FLOAT32 or optimizer in ("momentum", "adamw")
+]
+
+
+@clause("optimizer.implementations-agree")
+@pytest.mark.parametrize(
+    ("implementation", "optimizer", "precision"), CASES, ids=[f"{i}-{o}-{p.format}" for i, o, p in CASES]
+)
+def test_every_element_gets_the_update(
+    subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str, precision: Precision
+) -> None:
+    recipe = Recipe(OPTIMIZERS[optimizer], precision, implementation=implementation)
+    judge_updates(subject, verdict, vectors(*SIZES), recipe, (0, -1, 0))
+
+
+@clause("optimizer.options")
+@pytest.mark.parametrize("option", OPTIONS)
+@each_implementation
+def test_an_option_makes_its_update(
+    subject: Subject, verdict: Verdict, implementation: Implementation, option: str
+) -> None:
+    judge_updates(
+        subject, verdict, vectors(1, 33), Recipe(OPTIONS[option], implementation=implementation), (0, -2, -3, 0)
+    )
+
+
+@clause("optimizer.options")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@each_implementation
+def test_a_tensor_as_rate_makes_the_same_updates(
+    subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
+) -> None:
+    recipe = Recipe(OPTIMIZERS[optimizer], schedule=HALVED, implementation=implementation, tensor_rate=True)
+    judge_updates(subject, verdict, vectors(1, 33), recipe, (0, -2, -3, 0))
+
+
+@clause("master.decay-of-nobody")
+@pytest.mark.parametrize("left_out", ["all", "none", "one"])
+@each_implementation
+def test_decay_leaves_parameters_out(
+    subject: Subject, verdict: Verdict, implementation: Implementation, left_out: str
+) -> None:
+    names = tuple(two_heads().parameter_shapes())
+    undecayed = {"all": names, "none": (), "one": names[:1]}[left_out]
+    judge_updates(
+        subject, verdict, two_heads(), Recipe(ADAMW, implementation=implementation, undecayed=undecayed), (0, -2, 0)
+    )

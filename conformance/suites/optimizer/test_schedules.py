@@ -1,0 +1,153 @@
+"""Learning-rate schedules that frameworks ship."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause, full, need
+from conformance.oracle.bound import Bound
+from fixtures.arrays import Array
+from fixtures.models import exact_linear
+from fixtures.recipe import SGD, Adam, Optimizer, Recipe, Steps
+from fixtures.schedules import (
+    Chained,
+    Cosine,
+    CosineRestarts,
+    Curve,
+    Exponential,
+    InverseTime,
+    Joined,
+    Linear,
+    OneCycle,
+    Polynomial,
+    Triangular,
+)
+from frameworks.contract import Capability, Trainer
+
+UPDATES = 10
+RATE = 0.5
+UNIT = 2.0**-24
+"""float32's unit roundoff; a power or a cosine takes a few of them, and the weight that shows the rate one."""
+_HALF = Steps((), (0.5,))
+CURVES: dict[str, Curve] = {
+    "exponential": Exponential(0.5),
+    "exponential-every-3": Exponential(0.5, every=3),
+    "staircase": Exponential(0.5, every=3, staircase=True),
+    "inverse-time": InverseTime(0.5),
+    "linear": Linear(0.25, 1.0, 4),
+    "polynomial": Polynomial(6, 2.0),
+    "polynomial-to-a-quarter": Polynomial(6, 1.0, 0.25),
+    "cosine": Cosine(10),
+    "cosine-to-a-quarter": Cosine(10, 0.25),
+    "cosine-restarts": CosineRestarts(3),
+    "longer-cosine-restarts": CosineRestarts(2, 2, 0.25),
+    "triangular": Triangular(4.0, 2),
+    "shrinking-triangular": Triangular(4.0, 2, shrink=True),
+    "warmup-then-cosine": Joined((Linear(0.25, 1.0, 3), Cosine(8)), (3,)),
+    "warmup-then-staircase": Joined((Linear(0.25, 1.0, 3), Exponential(0.5, 2, staircase=True)), (3,)),
+    "joined-at-the-start": Joined((_HALF, Exponential(0.5)), (0,)),
+    "three-parts": Joined((_HALF, Linear(0.25, 1.0, 3), Exponential(0.5)), (2, 5)),
+    "one-cycle": OneCycle(4.0, 3, 10, 0.25),
+    "chained": Chained((Linear(0.25, 1.0, 4), Exponential(0.5))),
+    "chained-cosine": Chained((Cosine(12), Exponential(0.5, 3, staircase=True))),
+    "chained-restarts": Chained((CosineRestarts(3), Exponential(0.5, 2, staircase=True))),
+    "joined-inside": Joined((Joined((_HALF, Linear(0.5, 1.0, 2)), (2,)), Exponential(0.5)), (6,)),
+}
+each_curve = pytest.mark.parametrize("curve", CURVES)
+
+
+def zeros() -> dict[str, Array]:
+    """Weights to begin with."""
+    return {name: np.zeros(shape, np.float32) for name, shape in exact_linear().parameter_shapes().items()}
+
+
+def started(subject: Subject, recipe: Recipe) -> Trainer:
+    """A run whose weights are zeros."""
+    return subject.trainer(exact_linear(), recipe, zeros())
+
+
+def followed(trainer: Trainer, first: int, last: int, parameter: int = 0) -> list[float]:
+    """By how much updates `first` to `last` - 1 move a weight of a parameter, whose gradient is 1 and -1 in turn."""
+    name = list(trainer.parameters())[parameter]
+    places = [float(trainer.parameters()[name].flat[0])]
+    signs = [(-1.0) ** place for place in range(first, last)]
+    for sign in signs:
+        trainer.feed(full(trainer, sign))
+        places.append(float(trainer.parameters()[name].flat[0]))
+    return [sign * (before - after) for sign, (before, after) in zip(signs, pairwise(places), strict=True)]
+
+
+def judge(verdict: Verdict, curve: Curve, seen: list[float], start: int, rate: float = RATE) -> None:
+    """Compares rates from update `start` on with the formula."""
+    expected = [rate * curve.factor(start + place) for place in range(len(seen))]
+    worst = max(range(len(seen)), key=lambda place: abs(seen[place] - expected[place]))
+    largest = max(rate * curve.factor(applied) for applied in range(UPDATES))
+    bound = Bound(16 * UNIT * largest, {"method": "16 unit roundoffs of float32, of the largest rate"})
+    what = f"distance of the rate from the formula's {expected[worst]:.6g} at update {start + worst}"
+    verdict.within(abs(seen[worst] - expected[worst]), bound, what, "rate-differs")
+
+
+@clause("optimizer.schedules")
+@each_curve
+def test_rates_follow_the_documented_formula(subject: Subject, verdict: Verdict, curve: str) -> None:
+    trainer = started(subject, Recipe(SGD(RATE), schedule=CURVES[curve]))
+    judge(verdict, CURVES[curve], followed(trainer, 0, UPDATES), 0)
+
+
+@clause("optimizer.schedules")
+@each_curve
+def test_rates_go_on_after_a_load(subject: Subject, verdict: Verdict, curve: str, tmp_path: Path) -> None:
+    need(subject, Capability.CHECKPOINT)
+    recipe = Recipe(SGD(RATE), schedule=CURVES[curve])
+    trainer = started(subject, recipe)
+    for former, saved in pairwise((0, 0, 4)):
+        followed(trainer, former, saved)
+        trainer.save(tmp_path / str(saved))
+        again = started(subject, recipe)
+        again.restore(tmp_path / str(saved))
+        judge(verdict, CURVES[curve], followed(again, saved, UPDATES), saved)
+
+
+@clause("optimizer.schedules")
+@each_curve
+def test_rates_go_on_where_a_schedule_is_made(subject: Subject, verdict: Verdict, curve: str, tmp_path: Path) -> None:
+    need(subject, Capability.LOAD_ORDER)
+    recipe = Recipe(SGD(RATE), schedule=CURVES[curve])
+    trainer, again = (started(subject, recipe) for _ in range(2))
+    followed(trainer, 0, 4)
+    trainer.save(tmp_path)
+    again.restore_in(tmp_path, "schedule-made-there")
+    judge(verdict, CURVES[curve], followed(again, 4, UPDATES), 4)
+
+
+@clause("optimizer.schedules")
+@each_curve
+def test_a_tensor_as_rate_follows_the_same_formula(subject: Subject, verdict: Verdict, curve: str) -> None:
+    trainer = started(subject, Recipe(SGD(RATE), schedule=CURVES[curve], tensor_rate=True))
+    judge(verdict, CURVES[curve], followed(trainer, 0, UPDATES), 0)
+
+
+@clause("optimizer.schedules")
+@each_curve
+def test_each_group_follows_the_curve_from_its_own_rate(subject: Subject, verdict: Verdict, curve: str) -> None:
+    recipe = Recipe(SGD(RATE), groups=2, second_rate=2.0 * RATE, schedule=CURVES[curve])
+    trainer = started(subject, recipe)
+    judge(verdict, CURVES[curve], followed(trainer, 0, 5, parameter=1), 0, 2.0 * RATE)
+    judge(verdict, CURVES[curve], followed(trainer, 5, UPDATES), 5)
+
+
+@clause("optimizer.schedules")
+@pytest.mark.parametrize("optimizer", [SGD(RATE, momentum=0.5), Adam(RATE, beta2=0.75)], ids=["momentum", "adam"])
+def test_a_cycle_moves_the_momentum(subject: Subject, verdict: Verdict, optimizer: Optimizer) -> None:
+    recipe = Recipe(optimizer, schedule=OneCycle(4.0, 3, 10, 0.25, momenta=(0.75, 0.25)))
+    need(subject, Capability.SCHEDULE)
+    trainer, oracle = started(subject, recipe), subject.oracle(exact_linear(), recipe, zeros())
+    measured, expected = followed(trainer, 0, UPDATES), followed(oracle, 0, UPDATES)
+    largest = max(map(abs, expected))
+    for applied, (left, right) in enumerate(zip(measured, expected, strict=True)):
+        bound = Bound(64 * UNIT * largest, {"method": "64 unit roundoffs of float32, of the largest movement"})
+        verdict.within(abs(left - right), bound, f"distance of movement {applied} from {right:.6g}", "momentum-differs")

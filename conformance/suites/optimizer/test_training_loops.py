@@ -1,0 +1,52 @@
+"""Training loops of libraries: the frequency of a schedule, and the hook before an optimizer step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause, need
+from frameworks.contract import Capability
+
+_EPOCHS = 3
+
+
+@clause("accumulation.schedule-frequency")
+@pytest.mark.parametrize("epoch", [5, 12])
+@pytest.mark.parametrize("frequency", [1, 2, 3, 4])
+@pytest.mark.parametrize("k", [1, 3, 4])
+def test_a_schedule_steps_after_every_nth_update(
+    subject: Subject, verdict: Verdict, k: int, frequency: int, epoch: int
+) -> None:
+    need(subject, Capability.SCHEDULE_FREQUENCY)
+    seen = subject.framework.scheduled(frequency=frequency, accumulation=k, epochs=(epoch,) * _EPOCHS)
+    verdict.holds(len(seen) >= _EPOCHS * (epoch // k), "updates of all full windows", len(seen), "one a window")
+    expected = tuple(update // frequency for update in range(1, len(seen) + 1))
+    verdict.equal(seen, expected, "steps of the schedule after each update", "frequency-miscounted")
+
+
+@clause("scaling.hooks-see-unscaled")
+@pytest.mark.parametrize("fused", [False, True], ids=["unfused", "fused"])
+@pytest.mark.parametrize("scale", [1.0, 2.0**10])
+def test_a_hook_before_the_step_finds_unscaled_gradients(
+    subject: Subject, verdict: Verdict, scale: float, fused: bool
+) -> None:
+    need(subject, Capability.STEP_HOOK)
+    gradient = np.array([2.0**-12, -1.0, 0.0, 3.0], np.float32)
+    seen = subject.framework.shown_to_hook(gradient, scale=scale, fused=fused)
+    verdict.equal(
+        seen.tolist(), gradient.tolist(), f"gradient in the hook at a loss scale of {scale}", "hook-sees-scaled"
+    )
+
+
+@clause("scaling.unscales-before-clipping")
+@pytest.mark.parametrize("scale", [1.0, 2.0**10])
+def test_clipping_in_a_step_by_hand_receives_unscaled_gradients(
+    subject: Subject, verdict: Verdict, scale: float
+) -> None:
+    need(subject, Capability.MANUAL_STEP)
+    gradient = np.array([0.5, 0.0, -0.25], np.float32)
+    seen = subject.framework.clipped_by_hand(gradient, limit=1.0, scale=scale)
+    verdict.equal(
+        seen.tolist(), gradient.tolist(), f"gradient below the limit at a loss scale of {scale}", "clips-scaled"
+    )

@@ -1,0 +1,275 @@
+"""Recomputation, also called gradient checkpointing: the same training for fewer stored activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause
+from conformance.techniques.recompute import checks
+from fixtures.arrays import Array
+from fixtures.data import digits_batch, token_batch, vector_batch, wide_batch
+from fixtures.layers import Activation, Dense, Dropout, Head, Heads, Layer, Residual
+from fixtures.model import Batch, Model
+from fixtures.models import blocks, digits_convolution, digits_mlp, encoder
+from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Precision, Recipe, Recompute
+from frameworks.contract import RecomputeCase, Trainer
+
+RECIPE = Recipe(SGD(2.0**-4, momentum=0.5))
+PLAIN: dict[str, Callable[[], tuple[Model, Batch]]] = {
+    "mlp": lambda: (digits_mlp((64, 32)), digits_batch(8)),
+    "convolution": lambda: (digits_convolution(0.0, 4), digits_batch(4, image=True)),
+    "encoder": lambda: (encoder(width=16, heads=2, blocks=1), token_batch(2)),
+}
+
+
+def dropped(rate: float = 0.5) -> Model:
+    """Two dense layers with dropout behind each."""
+    layers: tuple[Layer, ...] = (Dense(32), Activation("tanh"), Dropout(rate), Dense(32), Dropout(rate))
+    return Model("dropped", (*layers, Heads((Head("output", 10),))), (784,), (("output", "cross_entropy"),))
+
+
+RANDOM: dict[str, Callable[[], tuple[Model, Batch]]] = {
+    "mlp": lambda: (dropped(), digits_batch(8)),
+    "encoder": lambda: (encoder(width=16, heads=2, blocks=1, dropout=0.25), token_batch(2)),
+}
+
+
+def arranged(
+    subject: Subject, fixtures: dict[str, Callable[[], tuple[Model, Batch]]], name: str, variant: str
+) -> tuple[Model, Batch]:
+    """A fixture; vectors instead of ids for a variant that is documented to need an input with a gradient."""
+    model, batch = fixtures[name]()
+    if model.integer_inputs and variant in subject.conventions.gradient_input:
+        dropout = 0.25 if fixtures is RANDOM else 0.0
+        return encoder(width=16, heads=2, blocks=1, dropout=dropout, embedded=False), vector_batch(2, width=16)
+    return model, batch
+
+
+def twins(subject: Subject, model: Model, recipe: Recipe, recompute: Recompute) -> tuple[Trainer, Trainer]:
+    """The same run without and with recomputation."""
+    return subject.trainer(model, recipe), subject.trainer(model, recipe.but(recompute=recompute))
+
+
+UPDATES = 12
+"""Enough updates for a gradient's last bits to affect a loss at any seed."""
+
+
+@clause("recompute.same-loss")
+@pytest.mark.parametrize("segments", [3])
+@pytest.mark.parametrize("fixture", PLAIN)
+def test_losses_are_the_same_bits(
+    subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str
+) -> None:
+    model, batch = arranged(subject, PLAIN, fixture, variant)
+    plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
+    expected = [plain.update((batch,)).loss for _ in range(UPDATES)]
+    measured = [recomputed.update((batch,)).loss for _ in range(UPDATES)]
+    checks.same_losses(subject, verdict, measured, expected, model, RECIPE, batch)
+
+
+@clause("recompute.same-gradients")
+@pytest.mark.parametrize("segments", [1, 4])
+@pytest.mark.parametrize("fixture", ["convolution", "encoder"])
+def test_gradients_are_the_same_bits(
+    subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str
+) -> None:
+    model, batch = arranged(subject, PLAIN, fixture, variant)
+    plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
+    expected, measured = plain.gradients((batch,)), recomputed.gradients((batch,))
+    checks.same_gradients(subject, verdict, measured, expected, model, RECIPE, batch)
+
+
+@clause("recompute.replays-dropout")
+@pytest.mark.parametrize("segments", [2])
+@pytest.mark.parametrize("fixture", RANDOM)
+def test_the_same_masks_are_drawn_again(
+    subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str
+) -> None:
+    model, batch = arranged(subject, RANDOM, fixture, variant)
+    control = [subject.trainer(model, RECIPE).gradients((batch,)) for _ in range(2)]
+    if any(not np.array_equal(control[0][name], control[1][name]) for name in control[0]):
+        verdict.abstain("two plain runs of one seed draw different masks")
+    recomputed = subject.trainer(model, RECIPE.but(recompute=Recompute(segments, variant=variant)))
+    measured, what = recomputed.gradients((batch,)), "every gradient under dropout"
+    checks.same_gradients(subject, verdict, measured, control[0], model, RECIPE, batch, what, signature="mask-redrawn")
+
+
+@clause("recompute.random-stream-unmoved")
+def test_later_draws_are_the_same(subject: Subject, verdict: Verdict, variant: str) -> None:
+    model, batch = RANDOM["mlp"]()
+    plain, recomputed = twins(subject, model, RECIPE, Recompute(2, variant=variant))
+    for run in (plain, recomputed):
+        run.gradients((batch,))
+    verdict.same_state(recomputed.random_state(), plain.random_state(), "random state after one step", "stream-moved")
+    losses = [run.update((batch,)).loss for run in (plain, recomputed)]
+    verdict.equal(losses[1], losses[0], "loss of the next step, which draws new masks", "stream-moved")
+
+
+@clause("recompute.statistics-once")
+@pytest.mark.parametrize("segments", [1, 3])
+def test_running_statistics_move_once_a_step(subject: Subject, verdict: Verdict, segments: int, variant: str) -> None:
+    model, batch = PLAIN["convolution"]()
+    plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
+    for run in (plain, recomputed):
+        run.update((batch,))
+    verdict.changed(model.buffers(), plain.buffers(), "running statistics move at all")
+    verdict.same_state(recomputed.buffers(), plain.buffers(), "running statistics after one step", "statistics-twice")
+
+
+@clause("recompute.replays-autocast")
+@pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.label)
+@pytest.mark.parametrize("fixture", ["encoder"])
+def test_the_recomputed_forward_has_the_forwards_precision(
+    subject: Subject, verdict: Verdict, fixture: str, precision: Precision, variant: str
+) -> None:
+    model, _ = arranged(subject, PLAIN, fixture, variant)
+    of_ids = model.integer_inputs
+    batches = [token_batch(2, seed=i) if of_ids else vector_batch(2, width=16, seed=i) for i in range(6)]
+    recipe = RECIPE.but(precision=precision)
+    plain, recomputed = twins(subject, model, recipe, Recompute(2, variant=variant))
+    wide = subject.trainer(model, RECIPE).gradients((batches[0],))
+    expected, measured = ([run.gradients((batch,)) for batch in batches] for run in (plain, recomputed))
+    verdict.changed(wide, expected[0], f"{precision.label} differs from float32, so that a wrong replay would show")
+    for place, (batch, one, other) in enumerate(zip(batches, measured, expected, strict=True)):
+        what = f"every gradient of batch {place}"
+        checks.same_gradients(
+            subject, verdict, one, other, model, recipe, batch, what, signature="precision-not-replayed"
+        )
+
+
+@clause("recompute.replays-autocast")
+@pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.label)
+def test_a_cut_between_a_product_and_its_function(
+    subject: Subject, verdict: Verdict, precision: Precision, variant: str
+) -> None:
+    residual = Residual((Dense(12, bias=False),))
+    layers: tuple[Layer, ...] = (Dense(12), Activation("tanh"), residual, Activation("gelu"))
+    model = Model("cut", (*layers, Heads((Head("output", 10),))), (784,), (("output", "cross_entropy"),))
+    recipe, batch = RECIPE.but(precision=precision), digits_batch(8)
+    expected, measured = (
+        run.gradients((batch,)) for run in twins(subject, model, recipe, Recompute(4, variant=variant))
+    )
+    checks.same_gradients(
+        subject, verdict, measured, expected, model, recipe, batch, signature="precision-not-replayed"
+    )
+
+
+@clause("recompute.no-grad-input")
+def test_parameters_train_when_no_input_needs_a_gradient(subject: Subject, verdict: Verdict, variant: str) -> None:
+    x, w = probe_arrays()
+    plain = subject.framework.recompute("plain", x, w)
+    measured = subject.framework.recompute("no-grad-input", x, w, variant)
+    checks.same_values(subject, verdict, {"value": measured.value}, {"value": plain.value}, (x, w))
+    verdict.holds(measured.w is not None, "the weight has a gradient", measured.w, plain.w, "gradient-missing")
+    checks.same_values(subject, verdict, {"w": measured.w}, {"w": plain.w}, (x, w))
+
+
+@clause("recompute.no-grad-input")
+def test_the_first_segment_trains(subject: Subject, verdict: Verdict, variant: str) -> None:
+    model, batch = PLAIN["mlp"]()
+    trainer = subject.trainer(model, RECIPE.but(recompute=Recompute(2, variant=variant)))
+    before = {name: value for name, value in trainer.parameters().items() if name.startswith("0.")}
+    trainer.update((batch,))
+    after = {name: value for name, value in trainer.parameters().items() if name.startswith("0.")}
+    verdict.changed(before, after, "parameters of the first layer after one update", "gradient-missing")
+
+
+def probe_arrays() -> tuple[Array, Array]:
+    """x (4, 8) and w (8, 3), float32."""
+    rng = np.random.default_rng(9)
+    return rng.standard_normal((4, 8)).astype(np.float32), rng.standard_normal((8, 3)).astype(np.float32)
+
+
+CONTAINERS = [case for case in get_args(RecomputeCase) if case in ("positional", "tuple", "list", "dict", "keyword")]
+
+
+@clause("recompute.containers")
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_tensors_in_containers_take_part_or_are_refused(
+    subject: Subject, verdict: Verdict, container: RecomputeCase, variant: str
+) -> None:
+    x, w = probe_arrays()
+    plain = subject.framework.recompute("plain", x, w)
+    try:
+        measured = subject.framework.recompute(container, x, w, variant)
+    except (TypeError, ValueError, RuntimeError) as refusal:
+        verdict.observe(container, "refused")
+        verdict.holds(bool(str(refusal)), "the refusal says why", str(refusal), "a message")
+        return
+    verdict.observe(container, "taken")
+    checks.same_values(subject, verdict, {"value": measured.value}, {"value": plain.value}, (x, w))
+    for name, got, wanted in (("x", measured.x, plain.x), ("w", measured.w, plain.w)):
+        verdict.holds(got is not None, f"{name} has a gradient", got, wanted, "gradient-missing")
+        checks.same_values(subject, verdict, {name: got}, {name: wanted}, (x, w), "gradient-differs")
+
+
+@clause("recompute.nested")
+@pytest.mark.parametrize("fixture", PLAIN)
+def test_recomputation_inside_recomputation(subject: Subject, verdict: Verdict, fixture: str, variant: str) -> None:
+    model, batch = arranged(subject, PLAIN, fixture, variant)
+    plain, single = twins(subject, model, RECIPE, Recompute(2, variant=variant))
+    single.gradients((batch,))
+    try:
+        nested = subject.trainer(model, RECIPE.but(recompute=Recompute(2, depth=2, variant=variant)))
+        measured = nested.gradients((batch,))
+    except (TypeError, ValueError, RuntimeError) as refusal:
+        verdict.observe(fixture, "refused")
+        verdict.holds(bool(str(refusal)), "the refusal says why", str(refusal), "a message")
+        return
+    verdict.observe(fixture, "taken")
+    checks.same_gradients(subject, verdict, measured, plain.gradients((batch,)), model, RECIPE, batch)
+
+
+@clause("recompute.runs-forward-once-more")
+@pytest.mark.parametrize("segments", [1, 2, 3])
+def test_each_segment_runs_exactly_twice(subject: Subject, verdict: Verdict, segments: int, variant: str) -> None:
+    model, batch = PLAIN["mlp"]()
+    plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
+    for run in (plain, recomputed):
+        for _ in range(2):
+            run.update((batch,))
+    verdict.equal(list(plain.segment_calls()), [2], "forward runs of two updates without recomputation")
+    verdict.equal(
+        list(recomputed.segment_calls()), [4] * segments, "forward runs of each segment in two updates", "not-once-more"
+    )
+
+
+@clause("recompute.detects-changed-weights")
+def test_weights_that_change_before_the_backward(subject: Subject, verdict: Verdict, variant: str) -> None:
+    x, w = probe_arrays()
+    plain = subject.framework.recompute("plain", x, w)
+    try:
+        measured = subject.framework.recompute("weights-changed", x, w, variant)
+    except RuntimeError as refusal:
+        verdict.observe("answer", "refused")
+        verdict.holds(bool(str(refusal)), "the refusal says why", str(refusal), "a message")
+        return
+    verdict.observe("answer", "silent")
+    checks.same_values(subject, verdict, {"w": measured.w}, {"w": plain.w}, (x, w), "stale-weights-unnoticed")
+
+
+@clause("recompute.frees-activations")
+def test_activations_are_freed(subject: Subject, verdict: Verdict, variant: str) -> None:
+    plain, recomputed = twins(subject, blocks(), RECIPE, Recompute(4, variant=variant))
+    held, less = plain.saved_bytes(wide_batch()), recomputed.saved_bytes(wide_batch())
+    verdict.holds(less < held, "bytes held with four segments", less, f"below {held}", "nothing-saved")
+
+
+@clause("recompute.saves-bytes")
+def test_saved_bytes_by_segments(subject: Subject, verdict: Verdict, variant: str) -> None:
+    for segments in (0, 2, 4, 8):
+        recompute = Recompute(segments, variant=variant) if segments else None
+        saved = subject.trainer(blocks(), RECIPE.but(recompute=recompute)).saved_bytes(wide_batch())
+        verdict.measure(f"saved bytes, {segments or 'no'} segments", "B", [float(saved)])
+
+
+@clause("recompute.replays-dropout")
+def test_dropout_drops_at_all(subject: Subject, verdict: Verdict) -> None:
+    model, batch = RANDOM["mlp"]()
+    trainer = subject.trainer(model, RECIPE)
+    first, second = trainer.gradients((batch,)), trainer.gradients((batch,))
+    verdict.changed(first, second, "two steps draw different masks, so that a redrawn mask would show")

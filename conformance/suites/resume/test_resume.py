@@ -1,0 +1,320 @@
+"""Resume: a restored run continues like one that was never interrupted."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from conformance.checks import subprocesses
+from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
+from fixtures.data import digits_batch, exact_batch
+from fixtures.models import digits_convolution, dropout_probe, exact_linear, exact_stack, scalar, two_heads
+from fixtures.recipe import MASTERED, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
+from frameworks.contract import Capability, LoadOrder, RowOrder, Trainer
+
+ADAM = Recipe(Adam(1e-3))
+SCALING = DynamicScaling(initial=2.0**10, interval=3)
+TECHNIQUES: dict[str, Recipe] = {
+    "momentum": Recipe(SGD(2.0**-6, momentum=0.5)),
+    "adam": ADAM,
+    "adamw": Recipe(AdamW(1e-3, weight_decay=0.01)),
+    "scaling": ADAM.but(scaling=SCALING),
+    "accumulation": ADAM.but(accumulation=2),
+    "recomputation": ADAM.but(recompute=Recompute(2)),
+    "schedule": ADAM.but(schedule=Steps((2, 6), (1.0, 0.5, 0.25))),
+    **{f"masters-{p.format}": ADAM.but(precision=p) for p in MASTERED},
+}
+
+
+FRESH: dict[str, Recipe] = {
+    f"{optimizer}-{scaled}-{rate}": TECHNIQUES[optimizer].but(scaling=scaling, schedule=schedule)
+    for optimizer in ("momentum", "adam")
+    for scaled, scaling in (("unscaled", None), ("scaled", SCALING))
+    for rate, schedule in (("constant", None), ("scheduled", Steps((1, 2), (1.0, 0.5, 0.25))))
+}
+"""Recipes of runs that are saved before their first update."""
+
+
+def train(trainer: Trainer, start: int, stop: int, k: int = 1) -> None:
+    """Updates `start` to `stop`, each on a batch of its own."""
+    for i in range(start, stop):
+        trainer.update(exact_batch(8, seed=i).into(k))
+
+
+@clause("resume.bit-identical")
+@pytest.mark.parametrize("technique", TECHNIQUES)
+def test_a_resumed_run_is_the_run_that_never_stopped(
+    subject: Subject, verdict: Verdict, tmp_path: Path, technique: str
+) -> None:
+    recipe = TECHNIQUES[technique]
+    through, resumed = (subject.trainer(exact_stack(), recipe) for _ in range(2))
+    train(through, 0, 4, recipe.accumulation)
+    through.save(tmp_path)
+    resumed.restore(tmp_path)
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state right after the load")
+    for run in (through, resumed):
+        train(run, 4, 14, recipe.accumulation)
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state after ten more updates")
+
+
+@clause("resume.save-has-no-side-effects")
+@pytest.mark.parametrize("recipe", FRESH.values(), ids=FRESH)
+def test_a_save_before_the_first_update_changes_nothing(
+    subject: Subject, verdict: Verdict, tmp_path: Path, recipe: Recipe
+) -> None:
+    saved, plain = (subject.trainer(exact_linear(), recipe) for _ in range(2))
+    before = subject.state(saved)
+    saved.save(tmp_path)
+    verdict.same_state(subject.state(saved), before, "training state after a save before the first update")
+    for number in range(1, 4):
+        for run in (saved, plain):
+            run.update((exact_batch(8, seed=number),))
+        what = f"training state {number} updates after a save before the first one"
+        verdict.same_state(subject.state(saved), subject.state(plain), what, "run-differs")
+
+
+@clause("resume.bit-identical")
+@pytest.mark.parametrize("recipe", FRESH.values(), ids=FRESH)
+def test_a_run_saved_before_its_first_update_begins_after_the_load(
+    subject: Subject, verdict: Verdict, tmp_path: Path, recipe: Recipe
+) -> None:
+    plain, resumed = (subject.trainer(exact_linear(), recipe) for _ in range(2))
+    subject.trainer(exact_linear(), recipe).save(tmp_path)
+    resumed.restore(tmp_path)
+    verdict.same_state(subject.state(resumed), subject.state(plain), "training state right after the load")
+    for number in range(1, 4):
+        for run in (resumed, plain):
+            run.update((exact_batch(8, seed=number),))
+        verdict.same_state(
+            subject.state(resumed), subject.state(plain), f"training state {number} updates after the load"
+        )
+
+
+@clause("resume.bit-identical")
+def test_two_optimizers_go_on_where_they_were(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+    recipe = ADAM.but(optimizers=2, scaling=SCALING)
+    through, resumed = (subject.trainer(two_heads(), recipe) for _ in range(2))
+    for value in (1.0, 0.5, 0.25):
+        through.feed(full(through, value))
+    through.save(tmp_path)
+    resumed.restore(tmp_path)
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state right after the load")
+    for run in (through, resumed):
+        for value in (0.5, math.inf, 1.0):
+            run.feed(full(run, value))
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state after three more updates")
+
+
+@clause("resume.save-has-no-side-effects")
+def test_what_is_given_and_read_belongs_to_the_caller(subject: Subject, verdict: Verdict) -> None:
+    given = subject.trainer(exact_linear(), ADAM).parameters()
+    kept = {name: value.copy() for name, value in given.items()}
+    trainer = subject.trainer(exact_linear(), ADAM, given)
+    read = subject.state(trainer)
+    before = {name: value.copy() for name, value in read.items()}
+    trainer.feed(full(trainer, 1.0))
+    verdict.changed(kept, trainer.parameters(), "parameters over an update")
+    verdict.same_state(given, kept, "the arrays that the run was given, after an update", "shared-memory")
+    verdict.same_state(read, before, "the arrays that were read, after an update", "shared-memory")
+
+
+@clause("resume.bit-identical")
+def test_a_new_process_goes_on_with_the_run(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+    def there(capability: Capability) -> bool:
+        return subject.framework.declares(capability).supported
+
+    scaling = SCALING if there(Capability.DYNAMIC_SCALING) else None
+    k = 2 if there(Capability.ACCUMULATION) else 1
+    recipe = ADAM.but(scaling=scaling, accumulation=k, schedule=Steps((1, 4), (1.0, 0.5, 0.25)))
+    windows = [exact_batch(8, 16, 1, seed=i).into(k) for i in range(5)]
+    through = subject.trainer(dropout_probe(16), recipe)
+    for window in windows[:2]:
+        through.update(window)
+    through.save(tmp_path / "run")
+    states = [through.state()]
+    for window in windows[2:]:
+        through.update(window)
+        states.append(through.state())
+    found = subprocesses.resumed(subject, dropout_probe(16), recipe, tmp_path / "run", *windows[2:])
+    for place, (measured, expected) in enumerate(zip(found, states, strict=True)):
+        verdict.same_state(measured, expected, f"training state {place} updates after the load", "new-process-differs")
+
+
+@clause("resume.scaler-state")
+def test_the_scaler_goes_on_where_it_was(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+    recipe = Recipe(SGD(2.0**-6), scaling=SCALING)
+    through, saved, resumed = (subject.trainer(scalar(), recipe) for _ in range(3))
+    script = [0.0, 0.0, math.inf, 0.0, 0.0, 0.0, math.nan, 0.0]
+    expected = [step(through, value) for value in script]
+    for value in script[:5]:
+        step(saved, value)
+    saved.save(tmp_path)
+    resumed.restore(tmp_path)
+    verdict.same_state(resumed.scaler_state(), saved.scaler_state(), "scaler right after the load")
+    verdict.equal([step(resumed, value) for value in script[5:]], expected[5:], "scale and skips after the load")
+
+
+def step(trainer: Trainer, value: float) -> tuple[float, bool]:
+    """One feed; the scale after it and whether it was skipped."""
+    update = trainer.feed(spiked(trainer, value) if value else full(trainer, 2.0**-6))
+    return update.scale_after, update.skipped
+
+
+@clause("resume.load-has-no-side-effects")
+def test_loading_puts_back_what_was_saved_and_nothing_else(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+    trainer = subject.trainer(digits_convolution(0.25, 2), Recipe(Adam(), scaling=scaling_if(subject)))
+    batch = digits_batch(8, image=True)
+    trainer.update((batch,))
+    trainer.save(tmp_path)
+    before = subject.state(trainer)
+    for _ in range(2):
+        trainer.restore(tmp_path)
+        verdict.same_state(subject.state(trainer), before, "training state after loading")
+        trainer.update((batch,))
+
+
+def scaling_if(subject: Subject) -> DynamicScaling | None:
+    """Dynamic scaling if the framework has it."""
+    return SCALING if subject.framework.declares(Capability.DYNAMIC_SCALING).supported else None
+
+
+@clause("resume.save-has-no-side-effects")
+@pytest.mark.parametrize("k", [1, 2], ids=["between-windows", "inside-a-window"])
+def test_saving_changes_nothing(subject: Subject, verdict: Verdict, tmp_path: Path, k: int) -> None:
+    recipe = Recipe(Adam(), scaling=scaling_if(subject), accumulation=k)
+    saved, plain = (subject.trainer(digits_convolution(0.25, 2), recipe) for _ in range(2))
+    parts = digits_batch(16, image=True).into(k)
+    for run in (saved, plain):
+        run.update(parts)
+        for part in parts[1:]:
+            run.accumulate(part, 16)
+    before = subject.state(saved)
+    saved.save(tmp_path)
+    verdict.same_state(subject.state(saved), before, "training state after saving")
+    for run in (saved, plain):
+        run.accumulate(parts[0], 16)
+        run.apply()
+    verdict.same_state(subject.state(saved), subject.state(plain), "training state an update later", "run-differs")
+
+
+def mid_window(subject: Subject, tmp_path: Path) -> tuple[Trainer, Trainer | None]:
+    """A run through a window of four, and one saved in its middle; None if saving there is refused."""
+    recipe = Recipe(SGD(2.0**-4), accumulation=4, scaling=scaling_if(subject))
+    through, saved, resumed = (subject.trainer(exact_linear(), recipe) for _ in range(3))
+    parts = exact_batch(8).into(4)
+    for run in (through, saved):
+        for part in parts[:2]:
+            run.accumulate(part, 8)
+    try:
+        saved.save(tmp_path)
+        resumed.restore(tmp_path)
+    except (RuntimeError, ValueError):
+        return through, None
+    for run in (through, resumed):
+        for part in parts[2:]:
+            run.accumulate(part, 8)
+        run.apply()
+    return through, resumed
+
+
+@clause("resume.mid-window")
+def test_a_save_inside_a_window_is_whole_or_refused(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+    through, resumed = mid_window(subject, tmp_path)
+    if resumed is None:
+        verdict.holds(True, "the save was refused")
+    else:
+        left, right = subject.state(resumed), subject.state(through)
+        verdict.same_state(left, right, "training state at the window's end", "partial-window-lost")
+
+
+@clause("resume.mid-window-rule")
+def test_what_a_save_inside_a_window_does_is_observed(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+    _, resumed = mid_window(subject, tmp_path)
+    verdict.observe("rule", "refused" if resumed is None else "restored")
+
+
+@clause("resume.random-state")
+def test_dropout_continues_its_stream(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+    model, recipe = digits_convolution(0.25, 2), Recipe(SGD(2.0**-6))
+    through, resumed = (subject.trainer(model, recipe) for _ in range(2))
+    batches = [digits_batch(8, 8 * i, image=True) for i in range(6)]
+    for batch in batches[:3]:
+        through.update((batch,))
+    through.gradients((batches[0],))
+    through.save(tmp_path)
+    resumed.restore(tmp_path)
+    for batch in batches[3:]:
+        masks = [run.update((batch,)).loss for run in (resumed, through)]
+        verdict.equal(masks[0], masks[1], "loss under dropout after the load", "stream-restarted")
+    left, right = subject.state(resumed), subject.state(through)
+    verdict.same_state(left, right, "training state after three more updates under dropout", "stream-restarted")
+
+
+@clause("resume.load-order")
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize("order", get_args(LoadOrder))
+def test_a_run_goes_on_in_whatever_order_it_was_loaded(
+    subject: Subject, verdict: Verdict, tmp_path: Path, order: LoadOrder, optimizer: str
+) -> None:
+    need(subject, Capability.LOAD_ORDER)
+    schedule = Steps((1, 5), (1.0, 0.5, 0.25))
+    recipe = TECHNIQUES[optimizer].but(scaling=scaling_if(subject), schedule=schedule)
+    through, resumed = (subject.trainer(exact_linear(), recipe) for _ in range(2))
+    train(through, 0, 4)
+    through.save(tmp_path)
+    try:
+        resumed.restore_in(tmp_path, order)
+    except ValueError as error:
+        verdict.observe("refusal", str(error))
+        return
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state right after the load")
+    for number in range(4, 7):
+        updates = [run.update((exact_batch(8, seed=number),)) for run in (resumed, through)]
+        rates = [update.learning_rate for update in updates]
+        verdict.equal(rates[0], rates[1], f"learning rate of update {number}, four before the load", "rate-differs")
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state three updates after the load")
+
+
+@clause("resume.live-state")
+@pytest.mark.parametrize("technique", ["momentum", "adam", "all"])
+def test_runs_that_had_one_state_train_apart(subject: Subject, verdict: Verdict, technique: str) -> None:
+    need(subject, Capability.LIVE_STATE)
+    recipe = arranged(subject) if technique == "all" else TECHNIQUES[technique]
+    given, taker, *alone = (subject.trainer(exact_linear(), recipe) for _ in range(4))
+    for run in (given, *alone):
+        train(run, 0, 4, recipe.accumulation)
+    taker.take(given)
+    taken = subject.state(given)
+    verdict.same_state(subject.state(taker), taken, "training state right after it was taken")
+    train(given, 4, 7, recipe.accumulation)
+    verdict.same_state(subject.state(taker), taken, "training state while the run trained that gave it", "shared-state")
+    left = subject.state(given)
+    train(taker, 10, 13, recipe.accumulation)
+    verdict.same_state(subject.state(given), left, "training state while the run trained that took it", "shared-state")
+    for run, own, start, what in ((given, alone[0], 4, "gave"), (taker, alone[1], 10, "took")):
+        train(own, start, start + 3, recipe.accumulation)
+        verdict.same_state(subject.state(run), subject.state(own), f"training state of the run that {what} its state")
+
+
+def arranged(subject: Subject) -> Recipe:
+    """Adam with as much else that has a state as the framework declares."""
+    recipe = TECHNIQUES["adam"].but(scaling=scaling_if(subject), schedule=TECHNIQUES["schedule"].schedule)
+    for capability, change in ((Capability.AVERAGE, {"average": 0.5}), (Capability.ACCUMULATION, {"accumulation": 2})):
+        larger = recipe.but(**change)
+        recipe = larger if subject.framework.declares(capability).supported else recipe
+    return recipe
+
+
+@clause("resume.data-position")
+@pytest.mark.parametrize("windows", [1, 4], ids=["inside-an-epoch", "between-epochs"])
+@pytest.mark.parametrize("order", ["in-order", "shuffled", "drawn"])
+def test_a_resumed_run_is_given_the_rows_that_come_next(
+    subject: Subject, verdict: Verdict, order: RowOrder, windows: int
+) -> None:
+    need(subject, Capability.DATA_POSITION)
+    unbroken, resumed = subject.framework.resumed_epoch(order, windows)
+    verdict.equal(resumed.rows, unbroken.rows, "rows after the checkpoint", "other-rows")
+    verdict.equal(resumed.weights, unbroken.weights, "weights after the same rows under dropout", "other-random-state")

@@ -1,0 +1,199 @@
+"""Ranks decide together: same skip, scale, norm and sum format on all ranks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
+from conformance.oracle.bound import Bound
+from conformance.techniques.sharding.meshes import RANK, each_level, given_one, one_place, shared
+from conformance.techniques.sharding.replicas import OWN
+from fixtures.arrays import Array
+from fixtures.data import exact_batch
+from fixtures.models import exact_linear, exact_stack, scalar
+from fixtures.recipe import MASTERED, SGD, Adam, DynamicScaling, Precision, Ranks, Recipe
+from frameworks.contract import Capability, Company, Update
+
+SCALED = Recipe(Adam(2.0**-6), scaling=DynamicScaling(initial=16.0, interval=3))
+
+
+def rounded(times: float) -> Bound:
+    """Largest relative change by so many roundings to float32."""
+    return Bound(times * 2.0**-24, {"method": "roundings to float32", "count": times})
+
+
+def same_on_all(verdict: Verdict, company: Company, when: str) -> None:
+    """Every rank has the state of rank 0."""
+    first, *others = company.states()
+    for rank, state in enumerate(others, 1):
+        verdict.same_state(
+            state, first, f"training state of rank {rank}, compared with rank 0, {when}", "ranks-differ", but=OWN
+        )
+
+
+def decided(verdict: Verdict, updates: tuple[Update, ...], scale: float, good: int, *, skipped: bool) -> None:
+    """Every rank has the same skip decision, scale and counter."""
+    found = [(update.skipped, update.scale_after, update.good_steps) for update in updates]
+    expected = [(skipped, scale, good)] * len(updates)
+    verdict.equal(found, expected, "skip, next scale and counter on each rank", "decided-apart")
+
+
+@clause("sharding.replicas-equal")
+@each_level
+def test_ranks_stay_equal_over_updates_and_skips(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
+    recipe = Recipe(Adam(2.0**-6), clip=0.5, ranks=ranks)
+    if subject.framework.declares(Capability.AVERAGE).supported:
+        recipe = recipe.but(average=0.75)
+    if subject.framework.declares(Capability.DYNAMIC_SCALING).supported:
+        recipe = recipe.but(scaling=SCALED.scaling)
+    company = subject.company(exact_stack(), recipe)
+    gradient = one_place(subject, exact_stack(), Recipe())
+    for number in range(3):
+        company.update(shared(exact_batch(8, seed=number), 5, 3))
+        same_on_all(verdict, company, f"after update {number + 1}")
+        if recipe.scaling is not None:
+            company.feed([[given] for given in given_one(ranks, 1, full(gradient, math.inf), full(gradient, 1.0))])
+            same_on_all(verdict, company, f"after skip {number + 1}")
+
+
+@clause("sharding.one-decision")
+@each_level
+@RANK
+def test_overflow_on_one_rank_skips_on_all(subject: Subject, verdict: Verdict, ranks: Ranks, rank: int) -> None:
+    company, run = subject.company(exact_stack(), SCALED.but(ranks=ranks)), one_place(subject, exact_stack(), Recipe())
+    decided(verdict, company.feed([[full(run, 1.0)]] * 2), 16.0, 1, skipped=False)
+    before = company.states()
+    fed = [[given] for given in given_one(ranks, rank, spiked(run, math.inf, base=1.0), full(run, 1.0))]
+    decided(verdict, company.feed(fed), 8.0, 0, skipped=True)
+    for place, (now, then) in enumerate(zip(company.states(), before, strict=True)):
+        what = f"rank {place}'s state but the scaler over the skip"
+        verdict.same_state(now, then, what, "skip-moved", but=("scaler/", "random/"))
+    decided(verdict, company.feed([[full(run, 1.0)]] * 2), 8.0, 1, skipped=False)
+    same_on_all(verdict, company, "after the next update")
+
+
+@clause("sharding.one-decision")
+@each_level
+@RANK
+def test_overflow_in_one_shard_is_decided_by_all(subject: Subject, verdict: Verdict, ranks: Ranks, rank: int) -> None:
+    need(subject, Capability.EXPLICIT_UNSCALE)
+    company, run = subject.company(exact_stack(), SCALED.but(ranks=ranks)), one_place(subject, exact_stack(), Recipe())
+    poison = given_one(ranks, rank, full(run, math.inf), full(run, 0.0))
+    if ranks.level in ("replicated", "optimizer"):
+        poison = [full(run, math.inf)] * 2
+    updates = company.feed([[full(run, 1.0)]] * 2, poison=poison)
+    if subject.conventions.scaler.latched:  # what is added after the check is not looked for
+        decided(verdict, updates, 16.0, 1, skipped=False)
+    else:
+        decided(verdict, updates, 8.0, 0, skipped=True)
+    same_on_all(verdict, company, "after the update")
+
+
+@clause("sharding.one-decision")
+@each_level
+@pytest.mark.parametrize("place", [0, 2], ids=["first", "last"])
+def test_overflow_in_one_micro_batch_of_one_rank_skips_on_all(
+    subject: Subject, verdict: Verdict, ranks: Ranks, place: int
+) -> None:
+    recipe = SCALED.but(accumulation=3, ranks=ranks)
+    company, run = subject.company(exact_stack(), recipe), one_place(subject, exact_stack(), Recipe())
+    windows = [[full(run, 1.0) for _ in range(3)] for _ in range(2)]
+    windows[1][place] = spiked(run, -math.inf, base=1.0)
+    updates = company.feed(windows)
+    if subject.conventions.nonfinite_micro_batch == "drop-micro-batch":
+        verdict.equal(len({update.skipped for update in updates}), 1, "how many decisions there are", "decided-apart")
+    else:
+        decided(verdict, updates, 8.0, 0, skipped=True)
+    same_on_all(verdict, company, "after the window")
+
+
+@clause("sharding.global-clip")
+@each_level
+def test_the_norm_is_that_of_the_mean_of_all_ranks(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
+    recipe = Recipe(SGD(1.0), clip=1.25)
+    company = subject.company(scalar(0.0), recipe.but(ranks=ranks))
+    names = list(scalar().parameter_shapes())
+    three, four = (
+        {names[i]: np.full(scalar().parameter_shapes()[names[i]], v, np.float32)} for i, v in ((0, 3), (1, 4))
+    )
+    nothing = [{name: np.zeros(shape, np.float32) for name, shape in scalar().parameter_shapes().items()}] * 2
+    updates = company.feed([[{**nothing[0], **three}], [{**nothing[1], **four}]])
+    norms = [update.gradient_norm for update in updates]
+    if any(norm is not None for norm in norms):
+        verdict.equal(norms, [2.5, 2.5], "norm of (1.5, 2) that each rank reports", "norm-of-one-rank")
+    coefficient = 1.25 / (2.5 + subject.conventions.clip_epsilon)
+    for rank, state in enumerate(company.states()):
+        for name, mean in zip(names, (1.5, 2.0), strict=True):
+            apart = abs(float(state[f"parameter/{name}"].ravel()[0]) + mean * coefficient)
+            verdict.within(apart, rounded(4), f"distance of {name} that rank {rank} has", "clipped-otherwise")
+
+
+@clause("sharding.global-clip")
+@each_level
+def test_shards_below_the_limit_are_clipped_where_the_whole_is_above(
+    subject: Subject, verdict: Verdict, ranks: Ranks
+) -> None:
+    model, limit = exact_linear(8, 4), 1.0
+    recipe = Recipe(SGD(1.0), clip=limit)
+    company = subject.company(model, recipe.but(ranks=ranks))
+    before = one_place(subject, model, recipe)
+    start = before.parameters()
+    size = sum(value.size for value in start.values())
+    share = 1.25 * limit / math.sqrt(size)  # a half's norm is 0.88, the whole's 1.25
+    updates = company.feed([[full(before, share)]] * 2)
+    of_the_norm = size / 2 + 2  # the sum of squares, halved by its root
+    of_an_update = 4 + max(float(np.abs(value).max()) for value in start.values()) / share
+    for rank, (update, state) in enumerate(zip(updates, company.states(), strict=True)):
+        if (norm := update.gradient_norm) is not None:
+            apart, what = abs(norm / (1.25 * limit) - 1.0), f"relative distance of the norm that rank {rank} reports"
+            verdict.within(apart, rounded(of_the_norm), what, "norm-of-a-shard")
+        moved = math.sqrt(sum(float(np.sum((state[f"parameter/{n}"] - a) ** 2.0)) for n, a in start.items()))
+        what = f"relative distance of the length of rank {rank}'s update from the limit"
+        verdict.within(abs(moved / limit - 1.0), rounded(of_the_norm + of_an_update), what, "clipped-by-a-shard")
+
+
+TINY = 2.0**-9
+FORMATS = {"float32": 1.0 + TINY, "bfloat16": 1.0}
+
+
+@clause("sharding.reduces-in-the-asked-format")
+@each_level
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_small_gradient_beside_a_large_one(subject: Subject, verdict: Verdict, ranks: Ranks, name: str) -> None:
+    asked = Ranks(ranks.count, ranks.level, reduce=name)  # type: ignore[arg-type]
+    company, run = (
+        subject.company(scalar(0.0), Recipe(SGD(1.0), ranks=asked)),
+        one_place(subject, scalar(0.0), Recipe()),
+    )
+    company.feed([[full(run, 2.0)], [full(run, 2.0 * TINY)]])
+    for rank, state in enumerate(company.states()):
+        found = {n: -a.astype(np.float64) for n, a in state.items() if n.startswith("parameter/")}
+        expected = {n: np.full_like(a, FORMATS[name]) for n, a in found.items()}
+        verdict.same_state(found, expected, f"sum that rank {rank} has of 1 and 2^-9 in {name}", "other-format")
+
+
+@clause("sharding.masters-stay-wide")
+@each_level
+@pytest.mark.parametrize("precision", MASTERED, ids=lambda precision: precision.label)
+def test_masters_and_moments_of_shards_stay_wide(
+    subject: Subject, verdict: Verdict, ranks: Ranks, precision: Precision
+) -> None:
+    recipe = Recipe(Adam(2.0**-14), precision, ranks=ranks)
+    company, run = subject.company(exact_stack(), recipe), one_place(subject, exact_stack(), recipe)
+    start = run.master_parameters()
+    for _ in range(32):
+        company.feed([[full(run, 1.0)]] * 2)
+    for rank, state in enumerate(company.states()):
+        wide = {n: a for n, a in state.items() if n.startswith("master/") or "moment" in n or "exp_avg" in n}
+        formats = {name: value.dtype.name for name, value in wide.items()}
+        verdict.equal(formats, dict.fromkeys(wide, "float32"), f"formats of what rank {rank} updates", "narrow")
+        still = [n for n, a in start.items() if np.any(_moved(state[f"master/{n}"], a) < 16 * 2.0**-14)]
+        verdict.equal(still, [], f"rank {rank}'s masters that did not move with thirty-two updates", "updates-lost")
+
+
+def _moved(now: Array, then: Array) -> Array:
+    distance: Array = np.abs(now.astype(np.float64) - then.astype(np.float64))
+    return distance

@@ -1,0 +1,88 @@
+"""Failures of ranks: the others end when one stops, and nothing is reachable from outside."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from time import monotonic
+
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause, need
+from conformance.techniques.sharding.meshes import shared
+from conformance.techniques.sharding.sockets import listeners, listeners_below
+from fixtures.arrays import Array
+from fixtures.data import exact_batch
+from fixtures.models import exact_linear
+from fixtures.recipe import Adam, Ranks, Recipe
+from frameworks.contract import Capability, Company, RankFailed, Stop
+
+QUICK_S = 10.0
+BATCHES = [exact_batch(8, 7, 4, seed) for seed in range(2)]
+
+
+def started(subject: Subject) -> Company:
+    """Two ranks, sharded as the mode has it."""
+    return subject.company(exact_linear(7, 4), Recipe(Adam(), ranks=subject.framework.ranks() or Ranks(2)))
+
+
+def trained(company: Company) -> tuple[dict[str, Array], ...]:
+    """The training state of each rank after both updates."""
+    for batch in BATCHES:
+        company.update(shared(batch, 5, 3))
+    return company.states()
+
+
+@clause("sharding.dead-rank")
+@pytest.mark.parametrize(
+    ("how", "rank"),
+    [("exits", 0), ("exits", 1), ("raises", 1), ("one call fewer", 0)],
+    ids=["rank-0-exits", "rank-1-exits", "rank-1-raises", "rank-0-makes-one-call-fewer"],
+)
+def test_a_rank_that_stops_ends_the_call_of_all(subject: Subject, verdict: Verdict, how: Stop, rank: int) -> None:
+    need(subject, Capability.RANKS_LOST)
+    company = started(subject)
+    if how != "exits" and company.limit_s > QUICK_S and subject.framework.ranks() is None:
+        verdict.abstain(f"ranks wait {company.limit_s:g} s for a missing one; modes with ranks judge this")
+    expected = trained(company)
+    company = started(subject)
+    company.update(shared(BATCHES[0], 5, 3))
+    began = monotonic()
+    try:
+        answers = company.lose(shared(BATCHES[1], 5, 3), rank, how)
+    except Exception as error:
+        seconds, ended = monotonic() - began, type(error).__name__
+    else:
+        seconds, ended = monotonic() - began, f"{sum(own is not None for own in answers)} answers"
+    verdict.holds(
+        not ended.endswith("answers"), f"the call in which rank {rank} stops raises", ended, "an error", "goes-on"
+    )
+    limit = company.limit_s
+    late = "within it" if seconds <= limit else f"after {seconds:.1f} s"
+    verdict.equal(late, "within it", f"when the call ends, with a limit of {limit:g} s", "too-late")
+    try:
+        company.states()
+    except RankFailed:
+        after = "RankFailed"
+    else:
+        after = "an answer"
+    verdict.equal(after, "RankFailed", "errors of the remaining ranks afterwards", "goes-on")
+    for place, (state, before) in enumerate(zip(trained(started(subject)), expected, strict=True)):
+        verdict.same_state(state, before, f"state that rank {place} of the next ranks trains to", "next-differs")
+
+
+@clause("sharding.loopback")
+def test_ranks_listen_on_the_loopback_alone(subject: Subject, verdict: Verdict) -> None:
+    need(subject, Capability.RANKS_REPLICATED)
+    ranks = replace(subject.framework.ranks() or Ranks(2), count=3)
+    before = listeners(os.getpid())
+    with socket.create_server(("127.0.0.1", 0)) as control, listeners_below(os.getpid()) as seen:
+        control_port = control.getsockname()[1]
+        company = subject.company(exact_linear(7, 4), Recipe(Adam(), ranks=ranks))
+        for batch in BATCHES:
+            company.update(shared(batch, 3, 3, 2))
+    if control_port not in {own.port for own in seen}:
+        verdict.abstain("this system has no /proc that shows listening sockets")
+    outside = sorted({f"{own.address}:{own.port}" for own in seen - before if not own.inside})
+    verdict.equal(outside, [], "addresses of another interface that ranks listen on", "listens-outside")

@@ -1,0 +1,1 @@
+"""Techniques: for each its expected values, its checks, and its generated cases."""

@@ -1,0 +1,1 @@
+"""8-bit products with delayed scaling."""

@@ -1,0 +1,1 @@
+"""Float8 training of dense layers."""

@@ -1,0 +1,1 @@
+"""Casts, quantizers, and products of codes."""

@@ -1,0 +1,69 @@
+"""A run's updates from given gradients, element by element against the documented rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from conformance.checks.evidence import Verdict
+from conformance.checks.subject import Subject
+from fixtures.arrays import Array, format_of
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks.contract import Trainer
+
+ROUNDINGS = 16
+"""Roundings inside an update, each of which may move it by a unit roundoff of itself: at most as many as Adam's."""
+
+
+def gradients(trainer: Trainer, exponent: int) -> dict[str, Array]:
+    """Gradients of ±1, ±1/2 and ±1/4 times a power of two, whose signs alternate and stay from update to update."""
+
+    def filled(array: Array) -> Array:
+        places = np.arange(array.size)
+        values: Array = np.ldexp((-1.0) ** places, exponent - places % 3).reshape(array.shape)
+        return values.astype(array.dtype)
+
+    return {name: filled(array) for name, array in trainer.parameters().items()}
+
+
+def judge_updates(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, exponents: Sequence[int]) -> None:
+    """Checks every element of every parameter after each update.
+
+    An element may lie off the float64 reference by one rounding of its parameter's format for each update so far, and
+    by the roundings inside these updates.
+
+    Args:
+        exponents: of the gradients of each update.
+    """
+    __tracebackhide__ = True
+    trainer, exact = subject.trainer(model, recipe), subject.oracle(model, recipe)
+    before, longest = exact.parameters(), dict.fromkeys(exact.parameters(), 0.0)
+    for count, exponent in enumerate(exponents, start=1):
+        given = gradients(trainer, exponent)
+        for run in (trainer, exact):
+            run.feed(given)
+        after = exact.parameters()
+        for name, measured in trainer.parameters().items():
+            longest[name] = np.maximum(longest[name], np.abs(after[name] - before[name]))
+            unit = format_of(measured.dtype.name).unit_roundoff
+            allowed = count * unit * (np.maximum(1.0, np.abs(after[name])) + ROUNDINGS * longest[name])
+            judge_elements(verdict, name, count, measured, after[name], allowed)
+        before = after
+
+
+def judge_elements(verdict: Verdict, name: str, count: int, measured: Array, exact: Array, allowed: Array) -> None:
+    """Checks that every element of a parameter lies as near the exact one as is allowed."""
+    __tracebackhide__ = True
+    apart = np.abs(measured.astype(np.float64) - exact)
+    beyond = ~(apart <= allowed)
+    place = np.unravel_index(int(np.argmax(np.where(beyond, apart / allowed, 0.0))), apart.shape)
+    at = [int(index) for index in place]
+    verdict.holds(
+        not beyond.any(),
+        f"{name} after update {count}",
+        f"{measured[place]!s} at {at} ({int(beyond.sum())} of {beyond.size} elements beyond the bound)",
+        f"{exact[place]!s} ± {allowed[place]:.3g}",
+        "wrong-update",
+    )

@@ -1,0 +1,225 @@
+"""The law of quantized models: what each layer stores and computes is independent of the history."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import numpy as np
+
+from conformance.checks.subject import Subject, need
+from conformance.search.checked_case import CheckedInstance, breaking
+from conformance.search.layouts import laid_out, nth
+from conformance.techniques.post_training import expected_models, int8_load
+from conformance.techniques.post_training.checks import (
+    check_chosen,
+    check_float_layer,
+    check_layer,
+    check_near,
+    check_ranges,
+    check_weights,
+    input_values,
+    quantized_layers,
+    stored,
+    unlike_weights,
+)
+from fixtures.arrays import Array
+from fixtures.layers import Dense, Heads, LayerNorm
+from fixtures.model import Model, dense_weights
+from frameworks.contract import Capability, LinearRule, QuantizedModel
+
+Receiver = Literal["itself", "other", "used"]
+
+
+@dataclass(frozen=True)
+class PredictBatch:
+    """A prediction of samples, of which the largest values are about 2 to the power."""
+
+    rows: int
+    power: int = 0
+
+
+@dataclass(frozen=True)
+class RunLayers:
+    """Each dense layer alone, on a matrix of as many rows."""
+
+    rows: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class SaveAndLoad:
+    """A save, and a load into the model itself, another one, or another used one, which then continues."""
+
+    into: Receiver
+
+
+QuantizedVerb = PredictBatch | RunLayers | SaveAndLoad
+
+
+@dataclass(frozen=True)
+class QuantizedCase(CheckedInstance):
+    """A trained model, a technique that quantizes it, and the verbs that follow.
+
+    Attributes:
+        skip: dense layers that are left as they are, by weight.
+        power: weights are multiplied by 2 to it.
+        batches: rows of each batch that it is calibrated with.
+        seed: of weights and samples.
+    """
+
+    technique: str
+    model: Model
+    skip: tuple[str, ...]
+    power: int
+    batches: tuple[int, ...]
+    verbs: tuple[QuantizedVerb, ...]
+    seed: int
+
+    def words(self) -> frozenset[str]:
+        """What exclusions may name."""
+        flags = {
+            "quantized=skips": bool(self.skip),
+            "quantized=loads": any(isinstance(verb, SaveAndLoad) for verb in self.verbs),
+            "quantized=small-weights": self.power < 0,
+            "quantized=bias-before-dense": _has_bias_before_dense(self.model),
+        }
+        return frozenset({f"technique={self.technique}", *(word for word, there in flags.items() if there)})
+
+    def check(self, subject: Subject) -> None:
+        """Checks the model at first and after every verb."""
+        need(subject, Capability(f"quantization.{self.technique}"))
+        with TemporaryDirectory() as folder:
+            self._check(subject, Path(folder))
+
+    def weights(self, seed: int) -> dict[str, Array]:
+        """The trained weights."""
+        drawn = unlike_weights(self.model, seed)
+        dense = dense_weights(self.model)
+        scaled = {name: v * np.float32(2.0**self.power) if name in dense else v for name, v in drawn.items()}
+        return {name: laid_out(value, nth(self.seed + place)) for place, (name, value) in enumerate(scaled.items())}
+
+    def samples(self, rows: int, power: int, place: int) -> Array:
+        """A batch of samples (rows, ...), float32."""
+        rng = np.random.default_rng([self.seed, 51, place])
+        values = np.asarray(rng.standard_normal((rows, *self.model.sample)) * 2.0**power, np.float32)
+        return laid_out(values, nth(self.seed + place))
+
+    def _made(self, subject: Subject, seed: int) -> QuantizedModel:
+        given, batches = subject.framework.post_training(), self._calibration()
+        return given.quantized(self.technique, self.model, self.weights(seed), batches, self.skip)
+
+    def _calibration(self) -> tuple[Array, ...]:
+        return tuple(self.samples(rows, place % 3 - 1, 100 + place) for place, rows in enumerate(self.batches))
+
+    def _check(self, subject: Subject, folder: Path) -> None:
+        rule, weights = subject.framework.post_training().rules()[self.technique], self.weights(self.seed)
+        current = self._made(subject, self.seed)
+        self._check_stored(current, rule, weights)
+        if _saw_nothing(current):
+            return
+        state = stored(current)
+        for place, verb in enumerate(self.verbs):
+            clause = "quantization.dynamic-scale"
+            match verb:
+                case PredictBatch():
+                    samples = self.samples(verb.rows, verb.power, place)
+                    self._check_prediction(subject, current, rule, weights, samples)
+                case RunLayers():
+                    self._check_layers(current, rule, weights, verb)
+                case SaveAndLoad():
+                    clause = "quantization.survives-saving"
+                    current = self._loaded(subject, current, verb, folder / str(place))
+            with breaking(clause) as verdict:
+                verdict.same_state(stored(current), state, f"the model after step {place + 1}", "differs")
+
+    def _loaded(self, subject: Subject, current: QuantizedModel, verb: SaveAndLoad, folder: Path) -> QuantizedModel:
+        current.save(folder)
+        receiver = current if verb.into == "itself" else self._made(subject, self.seed + 1)
+        if verb.into == "used":
+            receiver.predict(self.samples(2, 0, 200))
+        receiver.restore(folder)
+        return receiver
+
+    def _check_stored(self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]) -> None:
+        """The selected layers have the rule's codes, and the calibrated ranges."""
+        wanted = sorted(set(quantized_layers(self.model, rule)) - set(self.skip))
+        with breaking("quantization.only-what-was-asked") as verdict:
+            check_chosen(verdict, quantized, weights, wanted)
+        with breaking("quantization.weights-as-declared") as verdict:
+            check_weights(verdict, quantized, rule, weights)
+        if rule.ranges != "calibration":
+            return
+        batches = self._calibration()
+        seen = expected_models.seen_by_layers(self.model, weights, batches)
+        terms = sum(shape[0] + 8 for shape in dense_weights(self.model).values())
+        times = expected_models.conditions(self.model, weights, batches, seen)
+        with breaking("quantization.calibrated-range") as verdict:
+            for name, ranges in quantized.calibrated().items():
+                check_ranges(verdict, rule, name, ranges, seen[name], math.ceil(terms * times[name]))
+
+    def _check_layers(
+        self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], verb: RunLayers
+    ) -> None:
+        """Each single layer computes the result of its codes, or of its weight if it is not quantized."""
+        with breaking("quantization.linear-arithmetic") as verdict:
+            for name, weight in quantized.weights().items():
+                bias, width = weights.get(name.replace(".weight", ".bias")), len(weights[name])
+                if weight is not None:
+                    inputs = _inputs(rule, quantized, name, verb, width)
+                    check_layer(verdict, rule, quantized, name, inputs, bias)
+                    continue
+                drawn = np.random.default_rng([verb.seed, 52]).standard_normal((verb.rows, width))
+                check_float_layer(verdict, quantized, name, drawn.astype(np.float32), weights[name], bias)
+
+    def _check_prediction(
+        self,
+        subject: Subject,
+        quantized: QuantizedModel,
+        rule: LinearRule,
+        weights: dict[str, Array],
+        samples: Array,
+    ) -> None:
+        """A prediction equals its layers in sequence, as far as codes may differ, and the prediction of a fresh model.
+
+        The former of models without norms; the latter where a model is no program of its own, whose last digits differ.
+        """
+        measured = quantized.predict(samples)
+        if not any(isinstance(layer, LayerNorm) for layer in self.model.layers):
+            with breaking("quantization.linear-arithmetic") as verdict:
+                expected = expected_models.predicted(self.model, quantized, weights, rule, samples)
+                for head, (values, bound) in expected.items():
+                    check_near(verdict, measured[head], values, bound, f"prediction of {head}", "prediction")
+        if not subject.conventions.compiled:
+            with breaking("quantization.dynamic-scale") as verdict:
+                fresh = self._made(subject, self.seed).predict(samples)
+                verdict.same_state(measured, fresh, "a prediction, compared with a fresh model", "differs")
+
+
+def _inputs(rule: LinearRule, quantized: QuantizedModel, name: str, verb: RunLayers, width: int) -> Array:
+    """What a layer is asked for, by the seed with outliers of one kind or another where the rule has any."""
+    if math.isinf(rule.outliers):
+        return input_values(rule, quantized, name, verb.rows, width, verb.seed)
+    cases = tuple(int8_load.CASES.values())
+    return cases[verb.seed % len(cases)](verb.rows, width, rule, verb.seed)
+
+
+def _has_bias_before_dense(model: Model) -> bool:
+    """Whether a dense layer with a bias is followed by another one, or by the heads, with nothing between."""
+    return any(
+        isinstance(layer, Dense) and layer.bias and isinstance(after, Dense | Heads)
+        for layer, after in pairwise(model.layers)
+    )
+
+
+def _saw_nothing(quantized: QuantizedModel) -> bool:
+    """Whether calibration saw only zeros, so that the layer has an empty range."""
+    return any(
+        each is not None and each.scale == 0.0
+        for ranges in quantized.calibrated().values()
+        for each in (ranges.inputs, ranges.outputs)
+    )

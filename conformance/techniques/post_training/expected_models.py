@@ -1,0 +1,242 @@
+"""Expected results of quantized dense layers, by the declared rule and the reported codes.
+
+u is the unit roundoff of float32. Inputs are drawn so that no quotient is near to half-way between two codes; a layer's
+output is then known up to float32 rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from conformance.techniques.formats import expected_codes
+from conformance.techniques.formats.expected_codes import NEAR_A_TIE, U
+from fixtures.arrays import Array
+from fixtures.layers import Activation, Dense, Flatten, LayerNorm
+from fixtures.model import Model
+from frameworks.contract import Calibrated, CodeRange, LinearRule, Quantized, QuantizedModel, QuantRule
+
+STEP = 0.0137
+"""The scale of drawn inputs, far from any power of two."""
+_MOVE, _MOVES = 2.0**-20, 4
+"""Relative size and number of the perturbations of samples."""
+_FURTHEST = 0.4
+"""Largest distance of a generated quotient from an integer."""
+
+
+def drawn_inputs(
+    rows: int, width: int, rule: QuantRule | None, given: CodeRange | None, seed: int, step: float = STEP
+) -> Array:
+    """A float32 matrix whose quotients are within 0.4 of a code; rows have unlike magnitudes, and both signs.
+
+    Ranges of the call end where the divisor says, so that their scale is `step` times a power of two for each row that
+    has a range of its own. Calibrated ones, which are `given`, are exceeded at both ends by some values, whose
+    neighbours are small: where both are large, sums of two products are documented to saturate at 16 bits on processors
+    without VNNI.
+    """
+    rng = np.random.default_rng([seed, 7])
+    smaller = 2.0 ** -(np.arange(rows)[:, None] % 4)
+    if rule is None:
+        return np.asarray(rng.standard_normal((rows, width)) * smaller, np.float32)
+    between = rng.uniform(-_FURTHEST, _FURTHEST, (rows, width))
+    if given is not None:
+        whole = rule.divisor * (2 if rule.symmetric else 1)
+        codes = np.rint(rng.uniform(0.0, whole * smaller, (rows, width)))
+        codes[3::4, ::8] = whole + np.rint(rng.uniform(1.0, 20.0, codes[3::4, ::8].shape))
+        codes[3::4, 4::8] = -np.rint(rng.uniform(1.0, 20.0, codes[3::4, 4::8].shape))
+        lowest = -rule.divisor // 1 if rule.symmetric else rule.low
+        return np.asarray((codes + lowest - given.zero_point + between) * given.scale, np.float32)
+    below = 0.0 if rule.symmetric else float(int(rule.divisor * 0.4) | 1)
+    lowest, highest = (-(rule.divisor // 1), rule.divisor) if rule.symmetric else (-below, rule.divisor - below)
+    shrunk = smaller if rule.axis is None else np.ones_like(smaller)
+    quotients = np.rint(rng.uniform((lowest + 1) * shrunk, (highest - 1) * shrunk, (rows, width))) + between
+    ends = [highest] if rule.symmetric else [highest, lowest]
+    for row in range(1 if rule.axis is None else rows):
+        quotients[row, rng.permutation(width)[: len(ends)]] = ends
+    steps = step * (np.ones_like(smaller) if rule.axis is None else smaller)
+    return np.asarray(quotients * steps, np.float32)
+
+
+def coded(inputs: Array, rule: QuantRule, given: CodeRange | None, ranged: Array) -> Array:
+    """The dequantized inputs, float64, by the range of `ranged` or the given one."""
+    if given is None:
+        scale = expected_codes.scale_of(ranged, rule)
+        lowest, _ = expected_codes.ranges(ranged.astype(np.float64), rule)
+        zero = np.zeros_like(scale) if rule.symmetric else np.rint(rule.low - np.minimum(lowest, 0.0) / scale)
+    else:
+        scale, zero = np.array(given.scale), np.array(float(given.zero_point))
+    return np.asarray((expected_codes.codes(inputs.astype(np.float64) / scale, zero, rule) - zero) * scale)
+
+
+def cast(operand: Array, rule: LinearRule) -> Array:
+    """A weight, or inputs, float32, in the format from which codes are computed."""
+    with np.errstate(over="ignore"):
+        return operand.astype(rule.operands).astype(np.float32)
+
+
+def step_of(rule: LinearRule, largest: float | None = None) -> float:
+    """A scale of drawn inputs whose largest value, near `STEP` times the divisor or given, no cast rounds."""
+    divisor = 1.0 if rule.inputs is None else rule.inputs.divisor
+    return float(cast(np.array(STEP * divisor if largest is None else largest, np.float32), rule)) / divisor
+
+
+def outlying(inputs: Array, rule: LinearRule) -> Array:
+    """Which columns of the inputs reach the outlier threshold."""
+    return np.asarray((np.abs(cast(inputs, rule)) >= rule.outliers).any(axis=0))
+
+
+def ranged(inputs: Array, rule: LinearRule) -> Array:
+    """The inputs from which ranges are computed, float32, with zeros for outliers."""
+    narrow = cast(inputs, rule)
+    without = outlying(inputs, rule) if rule.without == "columns" else np.abs(narrow) >= rule.outliers
+    return np.where(without, np.float32(0.0), narrow)
+
+
+def entering(inputs: Array, rule: LinearRule, given: CodeRange | None) -> Array:
+    """The left operand of the product, float64: dequantized inputs, and outlier columns as they are."""
+    x = inputs.astype(np.float64)
+    if rule.inputs is None:
+        return x
+    outliers = outlying(inputs, rule)
+    rest = np.where(outliers, np.float32(0.0), cast(inputs, rule))
+    return np.where(outliers, x, coded(rest, rule.inputs, given, ranged(inputs, rule)))
+
+
+def linear(
+    inputs: Array, weight: Quantized, bias: Array | None, rule: LinearRule, given: Calibrated | None
+) -> tuple[Array, Array]:
+    """The layer's output before it is quantized, float64, and the bound of a float32 one.
+
+    (k + 8)·u·Σ|x||w| for k terms: their sum, and roundings of two scales, of products with them and of the bias.
+    """
+    x = entering(inputs, rule, given.inputs if given else None)
+    w = (weight.codes - weight.zero_point.astype(np.float64)) * weight.scale
+    added = np.zeros(w.shape[1]) if bias is None else bias.astype(np.float64)
+    terms = w.shape[0] + 8
+    return x @ w + added, terms * U * (np.abs(x) @ np.abs(w) + np.abs(added))
+
+
+def wrong_output_codes(measured: Array, exact: Array, bound: Array, rule: QuantRule, given: CodeRange) -> int:
+    """Number of results that are not the exact result's code, nor, where the bound reaches half-way, an adjacent
+    one."""
+    quotient = exact / given.scale
+    expected = expected_codes.codes(quotient, np.array(float(given.zero_point)), rule)
+    found = measured.astype(np.float64) / given.scale + given.zero_point
+    to_a_half = np.abs(quotient - np.floor(quotient) - 0.5)
+    allowed = np.where(to_a_half <= bound / given.scale + NEAR_A_TIE * np.abs(quotient), 1.0, 0.0)
+    return int(np.sum(~(np.abs(found - expected) <= allowed + 1e-3)))
+
+
+def seen_by_layers(
+    model: Model, weights: Mapping[str, Array], batches: Sequence[Array]
+) -> dict[str, tuple[Array, Array]]:
+    """Inputs and outputs of each dense layer of the float model, float64, over all batches, by weight."""
+    seen: dict[str, tuple[Array, Array]] = {}
+    x = np.concatenate(batches).astype(np.float64)
+
+    def dense(name: str, inputs: Array) -> Array:
+        bias = weights.get(name.replace(".weight", ".bias"))
+        outputs = inputs @ weights[name].astype(np.float64) + (0.0 if bias is None else bias.astype(np.float64))
+        seen[name] = (inputs, outputs)
+        return np.asarray(outputs)
+
+    for index, layer in enumerate(model.layers[:-1]):
+        match layer:
+            case Dense():
+                x = dense(f"{index}.weight", x)
+            case Activation(kind="relu"):
+                x = np.maximum(x, 0.0)
+            case Activation(kind="tanh"):
+                x = np.tanh(x)
+            case LayerNorm(epsilon=epsilon):
+                centred = x - x.mean(-1, keepdims=True)
+                normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+                x = normal * weights[f"{index}.scale"] + weights[f"{index}.shift"]
+            case Flatten():
+                x = x.reshape(len(x), -1)
+            case _:
+                raise ValueError(f"no {type(layer).__name__} here")
+    for head in model.heads.heads:
+        dense(f"{len(model.layers) - 1}.{head.name}.weight", x)
+    return seen
+
+
+def conditions(
+    model: Model,
+    weights: Mapping[str, Array],
+    batches: Sequence[Array],
+    seen: Mapping[str, tuple[Array, Array]],
+) -> dict[str, float]:
+    """Amplification: how far the ranges of a dense layer's inputs and outputs move, relative to the samples.
+
+    By weight, at least 1, of a few random moves the furthest: a norm of values that are nearly equal magnifies them.
+
+    Args:
+        seen: what `seen_by_layers` gives for the same batches.
+    """
+    rng = np.random.default_rng(7)
+    found = dict.fromkeys(seen, 1.0)
+    for _ in range(_MOVES):
+        moved = [batch * (1.0 + _MOVE * rng.uniform(-1.0, 1.0, batch.shape)) for batch in batches]
+        for name, arrays in seen_by_layers(model, weights, moved).items():
+            for before, after in zip(seen[name], arrays, strict=True):
+                furthest = max(abs(before.max() - after.max()), abs(before.min() - after.min()))
+                largest = float(np.abs(before).max())
+                found[name] = max(found[name], furthest / largest / _MOVE if largest else 1.0)
+    return found
+
+
+def range_gaps(values: Array, rule: QuantRule, given: CodeRange) -> tuple[float, float]:
+    """Errors of scale (relative) and zero point (in codes) for the values' range.
+
+    Of a range that has a scale of 0, as one of zeros may, the former is not relative.
+    """
+    row = values.reshape(1, -1)
+    whole = rule if rule.axis is None else QuantRule(rule.low, rule.high, rule.divisor, rule.symmetric)
+    wanted = float(expected_codes.scale_of(row, whole)[0, 0])
+    exact = 0.0 if rule.symmetric else rule.low - min(float(row.min()), 0.0) / (wanted or 1.0)
+    apart = abs(given.scale - wanted)
+    return apart / wanted if wanted else apart, abs(given.zero_point - exact)
+
+
+def predicted(
+    model: Model, quantized: QuantizedModel, weights: Mapping[str, Array], rule: LinearRule, samples: Array
+) -> dict[str, tuple[Array, Array]]:
+    """The output of each head of a model without norms, by its layers in sequence, and the bound.
+
+    What enters a layer is known up to the roundings before it, so that any of its codes may be one next to it; that
+    error goes on through the absolute values of the weights.
+    """
+    x: Array = samples.astype(np.float64)
+    off: Array = np.zeros(samples.shape)
+
+    def dense(name: str) -> tuple[Array, Array]:
+        stored, given = quantized.weights()[name], quantized.calibrated().get(name)
+        weight, code = weights[name].astype(np.float64), 0.0
+        if stored is not None:
+            weight = (stored.codes - stored.zero_point.astype(np.float64)) * stored.scale
+            if given is not None:
+                code = given.inputs.scale
+            elif rule.inputs is not None:
+                code = 2.0 * float((np.abs(x) + off).max(initial=0.0)) / rule.inputs.divisor
+        entering = off + code if off.any() else off
+        bias = weights.get(name.replace(".weight", ".bias"), np.zeros(weight.shape[1]))
+        rounding = 2 * (len(weight) + 8) * U * ((np.abs(x) + entering + code) @ np.abs(weight) + np.abs(bias))
+        outputs = given.outputs.scale if given is not None and given.outputs is not None else 0.0
+        result = quantized.layer(name, x.astype(np.float32)).astype(np.float64)
+        return result, entering @ np.abs(weight) + rounding + outputs
+
+    for index, layer in enumerate(model.layers[:-1]):
+        match layer:
+            case Dense():
+                x, off = dense(f"{index}.weight")
+            case Activation(kind="relu"):
+                x = np.maximum(x, 0.0)
+            case Activation(kind="tanh"):
+                x, off = np.tanh(x), off + 16 * U * np.abs(np.tanh(x))
+            case Flatten():
+                x, off = (each.reshape(len(x), -1) for each in (x, off))
+            case _:
+                raise ValueError(f"no {type(layer).__name__} here")
+    return {head.name: dense(f"{len(model.layers) - 1}.{head.name}.weight") for head in model.heads.heads}

@@ -1,0 +1,108 @@
+"""Compares runs with and without recomputation: bit for bit, or within rounding where a compiler may round differently.
+
+A compiler may fuse operations of one program in another way than those of the other, and keep more precision than was
+asked for. Each of the two runs is then allowed the oracle's bound, so the two may be twice as far apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from conformance.checks.evidence import Verdict
+from conformance.checks.subject import Subject
+from conformance.oracle.bound import Bound
+from conformance.oracle.errormodel import distance, flat
+from conformance.techniques.recompute.bounds import function_bounds
+from fixtures.arrays import Array
+from fixtures.layers import Dropout, Layer, Residual
+from fixtures.model import Batch, Model
+from fixtures.recipe import Recipe
+
+
+def same_losses(
+    subject: Subject,
+    verdict: Verdict,
+    measured: Sequence[float],
+    expected: Sequence[float],
+    model: Model,
+    recipe: Recipe,
+    batch: Batch,
+) -> None:
+    """Losses of updates on one batch, with recomputation and without."""
+    what = f"loss of {len(expected)} updates"
+    if not subject.conventions.compiled:
+        verdict.equal(measured, expected, what, "loss-differs")
+        return
+    envelope = subject.envelope(model, recipe, [(batch,)] * len(expected))
+    worst, bound, update = envelope.worst_loss(np.array(measured))
+    verdict.within(worst, bound, f"{what}: distance from float64's at update {update}", "loss-differs")
+
+
+def same_gradients(
+    subject: Subject,
+    verdict: Verdict,
+    measured: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    model: Model,
+    recipe: Recipe,
+    batch: Batch,
+    what: str = "every gradient",
+    signature: str = "gradient-differs",
+) -> None:
+    """The same parameters have gradients, and these are the same."""
+    if not subject.conventions.compiled:
+        verdict.same_gradients(measured, expected, what, signature)
+        return
+    verdict.equal(sorted(measured), sorted(expected), "parameters that have a gradient", "gradient-missing")
+    envelope = subject.envelope(without_masks(model), recipe, [(batch,)])
+    _, one = envelope.gradient(envelope.exact.gradient)
+    bound = Bound(2.0 * one.value, {**one.derivation, "runs": 2, "why": "a compiler may round each otherwise"})
+    apart = distance(flat(dict(measured)), flat(dict(expected)))
+    verdict.within(apart, bound, f"{what}: relative distance from those without recomputation", signature)
+
+
+def same_values(
+    subject: Subject,
+    verdict: Verdict,
+    measured: Mapping[str, Array | float | None],
+    expected: Mapping[str, Array | float | None],
+    arguments: tuple[Array, Array],
+    signature: str = "differs",
+) -> None:
+    """Values of `Framework.recompute` on `arguments` with recomputation and without, by "value", "x" or "w"."""
+    compiled = subject.conventions.compiled
+    bounds = function_bounds(*arguments, subject.seed) if compiled else {}
+    for name, value in measured.items():
+        what = name if name == "value" else f"gradient of {name}"
+        wanted = expected[name]
+        if not compiled:
+            verdict.equal(value, wanted, what, signature)
+            continue
+        kinds = [(array.dtype.name, array.shape) for array in map(np.asarray, (value, wanted))]
+        verdict.equal(kinds[0], kinds[1], f"format and shape of the {what}", signature)
+        apart = distance(np.asarray(value, np.float64), np.asarray(wanted, np.float64))
+        bound = of_two_runs(bounds[name])
+        verdict.within(apart, bound, f"{what}: relative distance from that without recomputation", signature)
+
+
+def of_two_runs(one: Bound) -> Bound:
+    """How far two runs, each within the bound, may be apart."""
+    return Bound(2.0 * one.value, {**one.derivation, "runs": 2, "why": "a compiler may round each otherwise"})
+
+
+def without_masks(model: Model) -> Model:
+    """The model with dropout rate 0, which rounds as with any mask."""
+    return replace(model, layers=tuple(_kept(layer) for layer in model.layers))
+
+
+def _kept(layer: Layer) -> Layer:
+    match layer:
+        case Dropout():
+            return Dropout(0.0)
+        case Residual(body=body):
+            return replace(layer, body=tuple(_kept(part) for part in body))
+        case _:
+            return layer

@@ -1,0 +1,1 @@
+"""Ranks: meshes, replicas, sockets."""

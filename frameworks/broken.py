@@ -1,0 +1,42 @@
+"""Broken twins of the reference, each one line from being right. `--framework=frameworks.broken:NAME` runs one."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.trainer import ReferenceTrainer
+
+
+class _AppliesOverflow(ReferenceTrainer):
+    def judge(self) -> frozenset[int]:
+        return frozenset()
+
+
+class AppliesOverflow(ReferenceFramework):
+    """Its scaler applies the update that an overflow should have skipped."""
+
+    trainer_class = _AppliesOverflow
+
+
+class _MeanOfMeans(ReferenceTrainer):
+    def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
+        return super().normalise(loss, batch_items, batch_items * self.recipe.accumulation)
+
+
+class MeanOfMeans(ReferenceFramework):
+    """Its accumulation takes the mean of the micro-batches' means, whatever they hold."""
+
+    trainer_class = _MeanOfMeans
+
+
+class _RedrawsDropout(ReferenceTrainer):
+    def replay_random(self, draws: int) -> AbstractContextManager[None]:  # type: ignore[override]
+        return nullcontext()
+
+
+class RedrawsDropout(ReferenceFramework):
+    """Its recomputation draws new dropout masks."""
+
+    trainer_class = _RedrawsDropout

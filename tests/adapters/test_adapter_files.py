@@ -1,0 +1,110 @@
+"""An adapter is one folder and one entry: what the suite has to know of it stands in its own folder."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from conformance.cli import main
+from conformance.runner import jobs
+from frameworks.adapter_file import FILE, AdapterFile, adapter_file
+from frameworks.contract import Capability
+from frameworks.installer import locks
+from frameworks.installer.distributions import DISTRIBUTIONS, read_distribution
+from frameworks.registry import GROUP, UnknownFramework, built_in
+from tests.support.suite_runs import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an adapter's module, `other_adapter:Other`, that nobody imports."""
+    (tmp_path / "other_adapter.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    adapter_file.cache_clear()
+    return tmp_path
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """The arguments of every job that a command starts; none of them runs."""
+    given: list[tuple[object, ...]] = []
+    monkeypatch.setattr(jobs, "job", lambda *words: given.append(words) or 0)
+    monkeypatch.delenv("CONFORMANCE_MODES", raising=False)
+    return given
+
+
+def test_the_built_in_adapters_are_the_entries_of_the_checkout() -> None:
+    assert built_in() == PROJECT["project"]["entry-points"][GROUP]
+    assert list(built_in()) == ["reference", "torch", "tf", "paddle", "jax"]
+
+
+@pytest.mark.parametrize("name", [name for name in built_in() if name != "reference"])
+def test_a_built_in_adapter_is_complete(name: str) -> None:
+    folder = ROOT / "frameworks" / name
+    assert built_in()[name].startswith(f"frameworks.{name}:")
+    assert {FILE, "by_hand.py", "expectations.toml", "findings"} <= {path.name for path in folder.iterdir()}
+    assert adapter_file(name).imports
+    assert all(map(Capability, (word for each in adapter_file(name).absent for word in each.capabilities)))
+    assert DISTRIBUTIONS[name].pinned in locks.examples(name).values()
+    assert f"[testenv:{name}]" in (ROOT / "tox.ini").read_text("utf-8")
+    contracts = {contract["id"]: contract for contract in PROJECT["tool"]["importlinter"]["contracts"]}
+    assert f"frameworks.{name}" in contracts["adapters"]["modules"]
+    assert f"frameworks.{name}.*" in PROJECT["tool"]["mypy"]["overrides"][0]["module"]
+
+
+def test_the_modes_of_a_run_are_those_that_the_adapter_names(judged: list[tuple[object, ...]]) -> None:
+    assert [main(["run", name]) for name in ("paddle", "torch", "reference")] == [0, 0, 0]
+    assert [(name, modes, serial) for name, modes, serial, *_ in judged] == [
+        ("paddle", ["dygraph", "static", "dygraph-forced-scaler"], ("static",)),
+        ("torch", [""], ()),
+        ("reference", [""], ()),
+    ]
+
+
+def test_an_adapter_of_somebody_else_may_have_the_file_too(stranger: Path, judged: list[tuple[object, ...]]) -> None:
+    (stranger / FILE).write_text('modes = ["a", "b"]\nserial = ["b"]\n', encoding="utf-8")
+    assert adapter_file("other_adapter:Other") == AdapterFile(modes=("a", "b"), serial=("b",))
+    assert main(["run", "other_adapter:Other"]) == 0
+    assert judged[0][:3] == ("other_adapter:Other", ["a", "b"], ("b",))
+
+
+@pytest.mark.usefixtures("stranger")
+@pytest.mark.parametrize("path", ["other_adapter:Other", "no_such_module:Other", "no_such_package.module:Other"])
+def test_an_adapter_may_be_without_the_file(path: str) -> None:
+    assert adapter_file(path) == AdapterFile()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("modes = [", "Invalid value"),
+        ('modes = "a"', "modes: want a list of names"),
+        ("serial = [1]", "serial: want a list of names"),
+        ("mode = []", "unexpected keyword argument 'mode'"),
+        ('[[absent]]\ncapabilities = ["a"]', "absent: reason: want one sentence"),
+        ('[[absent]]\nreason = "b"\ncapabilities = "a"', "absent: capabilities: want a list of names"),
+        ('[[absent]]\nreason = "b"\ncapabilities = ["a"]\nplaces = ["c"]', "absent: want words or names"),
+        ("\udcff", "can't decode"),
+    ],
+)
+def test_a_file_that_cannot_be_read_ends_in_one_line(
+    stranger: Path, text: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (stranger / FILE).write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert main(["run", "other_adapter:Other"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line
+    assert str(stranger / FILE) in line
+
+
+@pytest.mark.parametrize(
+    "table", ['pin = "1"', 'pinned = "1"', 'pinned = "1"\ncpu = "a"\ngpu = "a"\nwheels = [{ version = "1" }]']
+)
+def test_a_distribution_of_other_keys_is_refused(stranger: Path, table: str) -> None:
+    (stranger / FILE).write_text(f"[distribution]\n{table}\n", encoding="utf-8")
+    with pytest.raises(UnknownFramework, match="argument"):
+        read_distribution("other_adapter:Other")

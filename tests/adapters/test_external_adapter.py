@@ -1,0 +1,203 @@
+"""An adapter that lives in a package of its own, the one of docs/adapters.md, does all that a built-in one does."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from conformance.runner import plugin
+from conformance.runner.identity import suite_version
+from frameworks import registry
+from results.record.reading import Outcome, load
+from tests.support.suite_runs import ROOT, TIMEOUTS, WORKERS, Ended, clauses_of, run
+
+FLOOR = "scaling.stays-positive"
+FLOOR_ENTRY, FINITE_ENTRY = (
+    f'clause = "{clause}"\nversions = "==1.0"\ncases = ["{test}"]'
+    for clause, test in (
+        (FLOOR, "test_scale_stays_positive_however_often_it_backs_off"),
+        ("scaling.stays-finite", "test_scale_stays_finite_however_often_it_grows"),
+    )
+)
+PART = ("-k", "test_scaling.py and (stays or static or defaults)")
+
+AWKWARD = """
+[build-system]
+requires = ["setuptools>=70.1"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "awkward"
+version = "1.0"
+
+[project.entry-points."conformance.frameworks"]
+crooked = "awkward:Crooked"
+torch = "awkward:Torch"
+mine = "zzz:Mine"
+
+[tool.setuptools]
+py-modules = ["awkward"]
+"""
+
+
+def documented() -> dict[str, str]:
+    """The files of the package as the documentation shows them, by their names."""
+    text = (
+        (ROOT / "docs" / "adapters.md").read_text("utf-8").partition("## An adapter of your own in its own package")[2]
+    )
+    return dict(re.findall(r"`([\w/.]+)`[^`]*:\n\n```\w+\n(.*?)```", text, re.DOTALL))
+
+
+def install(sources: dict[str, str], folder: Path) -> Path:
+    """Installs a package with these files into an empty folder beside its sources, and returns that folder."""
+    for name, content in sources.items():
+        (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "source" / name).write_text(content, encoding="utf-8")
+    words = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    target = folder / "installed"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", *words, "--target", target, folder / "source"], check=True, timeout=100
+    )
+    return target
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("setuptools", minversion="70.1")
+    return install({**documented(), "my_package/__init__.py": ""}, tmp_path_factory.mktemp("elsewhere"))
+
+
+def judged(package: Path, record: Path) -> Ended:
+    """The documented adapter judged by a part of the suites."""
+    words = [*WORKERS, *TIMEOUTS, "--framework=mine", *PART, f"--record={record}"]
+    return run([sys.executable, "-m", "pytest", "-q", *words], PYTHONPATH=str(package))
+
+
+def conformance(package: Path, *words: str | Path) -> Ended:
+    return run([sys.executable, "-m", "conformance", *map(str, words)], PYTHONPATH=str(package))
+
+
+@pytest.fixture(scope="module")
+def record(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The record of `conformance run`."""
+    path = tmp_path_factory.mktemp("records") / "mine.json"
+    words = ["run", "mine", "--", *PART, f"--record={path}"]
+    ended = run(
+        [sys.executable, "-m", "conformance", *words],
+        PYTHONPATH=str(package),
+        PYTEST_ADDOPTS="-p xdist.plugin -p pytest_timeout",
+    )
+    assert ended.status == 0, ended.lines
+    return path
+
+
+def test_the_documented_package_is_whole() -> None:
+    assert set(documented()) == {"pyproject.toml", "my_package/adapter.py", "my_package/expectations.toml"}
+
+
+def test_it_is_judged_and_its_own_expectation_is_met(record: Path) -> None:
+    found = load(record)
+    assert (found.series.framework, found.variant.framework_version, found.status) == ("mine", "1.0", "partial")
+    assert clauses_of(found, {Outcome.KNOWN}) == {FLOOR}
+    assert clauses_of(found, set(Outcome) - {Outcome.KNOWN, Outcome.PASS}) == set()
+    assert len(clauses_of(found, {Outcome.PASS})) >= 3
+
+
+def test_it_is_listed_beside_the_built_in_ones_and_what_is_wrong_with_another_is_told(
+    package: Path, tmp_path: Path
+) -> None:
+    awkward = install({"pyproject.toml": AWKWARD, "awkward.py": "raise RuntimeError('it is\\ncrooked')"}, tmp_path)
+    ended = run([sys.executable, "-m", "conformance", "frameworks"], PYTHONPATH=f"{awkward}:{package}")
+    assert ended.status == 0
+    assert re.search(r"^ *mine +1\.0 +cpu +emulated, ranks, offload ", ended.output, re.MULTILINE)
+    assert re.search(r"^ *reference +1 +cpu +emulated, ranks, offload ", ended.output, re.MULTILINE)
+    told = [line for line in ended.lines if line.startswith(("crooked: ", "torch: ", "mine: "))]
+    assert [line for line in told if "crooked" in line] == [
+        "crooked: framework 'crooked' cannot be imported (RuntimeError: it is crooked); "
+        "check its name and what it imports"
+    ]
+    passed_over = "is ignored, because {} has the same name; rename one of them"
+    assert f"torch: adapter awkward:Torch {passed_over.format('frameworks.torch:adapter')}" in told
+    assert f"mine: adapter zzz:Mine {passed_over.format('my_package.adapter:MyFramework')}" in told
+
+
+def test_a_built_in_name_stands_whoever_lays_claim_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = (
+        ("torch", "z:T"),
+        ("torch", registry.built_in()["torch"]),
+        ("mine", "b:M"),
+        ("mine", "a:M"),
+        ("mine", "a:M"),
+    )
+    points = [EntryPoint(name, path, registry.GROUP) for name, path in claims]
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point for point in points if point.group == group])
+    known = registry.known()
+    assert (known["torch"], known["mine"]) == (registry.built_in()["torch"], "a:M")
+    told = "mine: adapter b:M is ignored, because a:M has the same name; rename one of them"
+    assert registry.clashes("mine") == [told]
+    assert [line.split(":")[0] for line in registry.clashes()] == ["mine", "torch"]
+    judging = SimpleNamespace(option=SimpleNamespace(framework="mine"), stash={plugin._FRAMEWORK: None})
+    assert plugin.pytest_report_header(judging) == [told]
+    judging.stash.clear()
+    assert plugin.pytest_report_header(judging) == [], "the suite's own tests judge nobody"
+
+
+def test_an_adapter_that_breaks_on_import_ends_a_run_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "awkward.py").write_text("import json\njson.loads('')", encoding="utf-8")
+    words = [sys.executable, "-m", "pytest", "-q", "--framework=awkward:Crooked", *PART]
+    ended = run(words, PYTHONPATH=str(tmp_path))
+    assert ended.status == 2
+    assert len(ended.lines) == 1, ended.lines
+    assert "framework 'awkward:Crooked' cannot be imported (JSONDecodeError: " in ended.lines[0]
+
+
+def test_two_of_its_records_are_compared(package: Path, record: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.json"
+    assert judged(package, again).status == 0
+    ended = conformance(package, "compare", record, again)
+    assert ended.status == 0, ended.lines
+    pattern = r"mine emulated cpu: 1\.0 → 1\.0: identical \((\d+) of \1 tests compared, those of -k "
+    assert re.match(pattern, ended.output)
+
+
+def test_it_has_a_column_in_the_report(package: Path, record: Path, tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    baseline = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
+    page = tmp_path / "page.html"
+    assert conformance(package, "report", record, baseline, "--output", page).status == 0
+    text = page.read_text("utf-8")
+    for column in ("mine 1.0 emulated cpu", "reference 1 emulated cpu"):
+        assert column in text
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "told"),
+    [
+        (("scale-zero", "another"), 1, "want 'another' for scaling.stays-positive on mine ==1.0"),
+        (("==1.0", "==2.0"), 1, "[fail]"),
+        ((FLOOR_ENTRY, FINITE_ENTRY), 1, "remove the entry from my_package/expectations.toml"),
+        ((FLOOR, "scaling.nothing"), 2, "expectations.toml: expectation 1 (scaling.nothing): unknown clause"),
+    ],
+)
+def test_an_expectation_of_its_own_is_held_to_what_it_says(
+    change: tuple[str, str], status: int, told: str, package: Path, tmp_path: Path
+) -> None:
+    copied = shutil.copytree(package, tmp_path / "copied")
+    path = copied / "my_package" / "expectations.toml"
+    path.write_text(path.read_text("utf-8").replace(*change), encoding="utf-8")
+    ended = judged(copied, tmp_path / "x.json")
+    assert ended.status == status, ended.lines
+    assert told in "\n".join(ended.lines)
+
+
+def test_the_suites_version_is_that_of_its_checkout() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert suite_version() == project["project"]["version"]

@@ -1,0 +1,169 @@
+"""Checks of models by PyTorch: plain modules with and without faults, and heads of transformers if it is installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+from frameworks.torch.stacks.heads import plain, precision, quiet
+from frameworks.torch.stacks.heads.building import NotBuilt
+from frameworks.torch.stacks.heads.passes import ensemble, run
+
+EQUAL, RESUME = "accumulation.equals-full-batch", "resume.bit-identical"
+
+
+class Network(nn.Module):
+    """Two layers and a mean square, with one method for each fault."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.drop, self.outer = nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1)
+
+    def forward(self, x: Any) -> Any:
+        return self.reduced(self.outer(self.drop(torch.tanh(self.inner(x)))).square())
+
+    def reduced(self, values: Any) -> Any:
+        return values.float().mean()
+
+
+class SumOfRows(Network):
+    def reduced(self, values: Any) -> Any:
+        return values.float().sum()
+
+
+class CountsCalls(Network):
+    calls = 0
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return super().forward(x) * self.calls
+
+
+class LowLoss(Network):
+    def reduced(self, values: Any) -> Any:
+        return values.mean()
+
+
+class DrawsTwice(Network):
+    def forward(self, x: Any) -> Any:
+        return super().forward(x + torch.rand(()))
+
+
+def results(module: Any) -> dict[str, str]:
+    """The result of each check, by clause."""
+    torch.manual_seed(0)
+    found = plain.Made(module, torch.randn(8, 4))
+    return {check.clause: check.outcome for check in plain.checks(found, ("bfloat16",))}
+
+
+def test_a_plain_module_passes_every_check() -> None:
+    found = results(Network())
+    assert set(found.values()) == {"pass"}
+    assert len(found) == 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "clauses"),
+    [
+        (SumOfRows, {EQUAL, "accumulation.normalised-once"}),
+        (LowLoss, {"autocast.loss-is-wide"}),
+    ],
+)
+def test_a_fault_fails_its_clauses_alone(kind: Any, clauses: set[str]) -> None:
+    assert {clause for clause, outcome in results(kind()).items() if outcome == "fail"} == clauses
+
+
+def test_state_outside_the_state_dict_is_not_resumed() -> None:
+    assert results(CountsCalls())[RESUME] == "fail"
+
+
+def test_a_module_that_draws_random_numbers_is_not_judged_on_accumulation() -> None:
+    assert results(DrawsTwice())[EQUAL] == "not judged"
+
+
+def test_a_frozen_batch_norm_stays_in_evaluation() -> None:
+    model = quiet.quiet(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))).train()
+    assert not model[1].training
+    assert model[2].p == 0.0
+
+
+def test_an_ensemble_grows_with_the_format_and_leaves_infinities() -> None:
+    torch.manual_seed(0)
+    model, x = Network(), torch.randn(8, 4)
+    quiet.quiet(model)
+    narrow, wide = (
+        ensemble(model, lambda each: each(x), torch.finfo(kind).eps) for kind in (torch.float32, torch.bfloat16)
+    )
+    assert 0.0 < narrow[1] < wide[1]
+    mask = torch.tensor([0.0, float("-inf")])
+    masked = nn.Linear(2, 2)
+    of_loss, of_gradients = ensemble(masked, lambda each: torch.softmax(each(x[:, :2]) + mask, -1).sum(), 2.0**-7)
+    assert of_loss == of_loss
+    assert of_gradients == of_gradients
+
+
+def test_a_gradient_that_autocast_spoils_is_outside_the_bound() -> None:
+    class Spoilt(Network):
+        def reduced(self, values: Any) -> Any:
+            return values.mean() * (2.0 if torch.is_autocast_enabled("cpu") else 1.0)
+
+    torch.manual_seed(0)
+    x = torch.randn(8, 4)
+    found = {
+        each.clause: each.outcome for each in precision.checks(quiet.quiet(Spoilt()), lambda m: m(x), ("bfloat16",))
+    }
+    assert found["autocast.bf16-parity"] == "fail"
+    assert run(Network(), lambda m: m(x)).gradients
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no_such_module:x", "cannot be imported"),
+        ("tests.adapters.test_heads:nothing", "has no 'nothing'"),
+        ("tests.adapters.test_heads:makes_a_number", "returns int, want a torch.nn.Module"),
+    ],
+)
+def test_what_is_no_model_is_refused(name: str, said: str) -> None:
+    with pytest.raises(NotBuilt, match=said):
+        plain.made(*name.split(":"))
+
+
+def makes_a_number() -> int:
+    return 3
+
+
+def judged(name: str) -> dict[tuple[str, str], Any]:
+    """The checks of a head, by clause and case."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    from frameworks.torch.stacks.heads import library_heads
+    from frameworks.torch.stacks.heads.names import head_class
+
+    return {(check.clause, check.case): check for check in library_heads.checks(head_class(name))}
+
+
+def test_a_decoder_passes_every_check() -> None:
+    assert {check.outcome for check in judged("LlamaForCausalLM").values()} == {"pass"}
+
+
+def test_a_head_that_divides_by_its_own_mean_is_caught_with_its_cause() -> None:
+    check = judged("LlamaForSequenceClassification")[EQUAL, ""]
+    if check.outcome == "pass":
+        pytest.skip("this transformers passes the count on")
+    assert check.cause.startswith("modeling_layers.py:GenericForSequenceClassification.forward calls ")
+    assert "without the count" in check.cause
+
+
+def test_an_unknown_head_is_refused_with_a_suggestion() -> None:
+    pytest.importorskip("transformers")
+    from frameworks.torch.stacks.heads.names import head_class
+
+    with pytest.raises(NotBuilt, match="did you mean LlamaForCausalLM"):
+        head_class("LamaForCausalLM")

@@ -1,0 +1,76 @@
+"""Whose a failure is where several frameworks train by one library."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from results.record.model import Variant
+from results.record.reading import ClauseText, Outcome, Record, TestVerdict
+from results.show.libraries import libraries, owners
+from results.show.portability import words
+from tests.support.reporting import record
+
+P, F, K, U = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED
+CLAUSE = "s.x"
+KERAS = {"tf": "2.21.0+keras.3.15.1", "jax": "0.10.2+keras.3.15.1", "torch": "2.13.0+cpu.keras.3.15.1"}
+
+
+def run(framework: str, *outcomes: Outcome, version: str = "", mode: str = "keras") -> Record:
+    """A run with Keras and one test of the clause for each outcome."""
+    verdicts = tuple(TestVerdict(f"{CLAUSE}/t{place}", CLAUSE, one) for place, one in enumerate(outcomes))
+    clauses = {CLAUSE: ClauseText("MUST", "…", "", (), "s", 1)}
+    variant = Variant(version or KERAS[framework])
+    one = record(framework, {}, clauses=clauses, verdicts=verdicts, variant=variant)
+    return replace(one, series=replace(one.series, mode=mode))
+
+
+def whose(*records: Record) -> list[str]:
+    return [str(owner) for owner in owners(records).get(CLAUSE, ())]
+
+
+@pytest.mark.parametrize(
+    ("version", "named"),
+    [
+        ("2.13.0+cpu.keras.3.15.1", {"keras"}),
+        ("0.10.2+flax.0.12.8.optax.0.2.8.jmp.0.0.4", {"flax", "optax", "jmp"}),
+        ("2.11.0+cu130", set()),
+        ("2.13.0+cpu", set()),
+        ("main", set()),
+    ],
+)
+def test_libraries_are_read_from_the_local_label(version: str, named: set[str]) -> None:
+    assert libraries(version) == named
+
+
+def test_a_failure_on_every_backend_is_the_librarys() -> None:
+    assert whose(run("tf", F), run("jax", K), run("torch", K)) == ["keras on every backend"]
+
+
+def test_a_failure_on_one_backend_is_the_backends() -> None:
+    assert whose(run("tf", P), run("jax", P), run("torch", F)) == ["keras on torch"]
+    assert whose(run("tf", K), run("jax", P), run("torch", K)) == ["keras on tf, torch"]
+
+
+def test_tests_are_told_apart() -> None:
+    assert whose(run("tf", F, P), run("torch", F, F)) == ["keras on every backend", "keras on torch"]
+
+
+def test_a_backend_that_did_not_judge_the_test_is_not_counted() -> None:
+    assert whose(run("tf", F), run("jax", U), run("torch", F)) == ["keras on every backend"]
+    assert whose(run("tf", U), run("torch", F)) == []
+
+
+def test_a_framework_without_the_library_is_not_counted() -> None:
+    assert whose(run("tf", F), run("torch", P, version="2.13.0+cpu", mode="eager")) == []
+
+
+def test_the_word_of_a_clause_says_it() -> None:
+    word = words([run("tf", P), run("torch", F), run("torch", P, version="2.13.0+cpu", mode="eager")])[CLAUSE]
+    assert str(word) == "broken in torch 2.13.0+cpu.keras.3.15.1 (keras cpu); keras on torch"
+
+
+def test_runs_with_and_without_a_library_are_of_one_version() -> None:
+    eager, keras = run("torch", F, version="2.13.0+cpu", mode="eager"), run("torch", P)
+    assert str(words([eager, keras])[CLAUSE]) == "broken in torch 2.13.0+cpu (eager cpu)"

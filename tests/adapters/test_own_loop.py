@@ -1,0 +1,133 @@
+"""A user's training loop is judged as it is: right ones pass, and each mistake is named by a clause about it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from results.record.model import Record
+from results.record.outcomes import UNJUDGED, Outcome
+from results.record.reading import load
+from tests.support.own_loops import MISTAKES, RIGHT, changed
+from tests.support.suite_runs import ROOT, Ended, clauses_of, run
+
+pytest.importorskip("torch")
+
+WINDOWS = ("accumulation", "accumulation_windows")
+SCALING = ("scaling_skip", "scaling_transparency")
+SUITES = ROOT / "conformance" / "suites"
+BAD = {outcome for outcome in Outcome if outcome.bad}
+EXPECTED: dict[str, tuple[tuple[str, ...], set[str]]] = {
+    "mean-of-means": (WINDOWS, {"accumulation.weighs-items"}),
+    "last-window-divided-by-k": (WINDOWS, {"accumulation.remainder", "accumulation.weighs-items"}),
+    "clip-before-unscale": (
+        SCALING,
+        {"scaling.is-transparent", "scaling.reports-true-loss", "scaling.unscales-before-clipping"},
+    ),
+    "schedule-steps-on-a-skip": (SCALING, {"scaling.skip-is-atomic", "scaling.step-count-follows-updates"}),
+    "evaluation-mode-left-on": (WINDOWS, {"accumulation.evaluation-changes-nothing"}),
+    "scaler-not-saved": (
+        ("resume",),
+        {"resume.bit-identical", "resume.load-has-no-side-effects", "resume.scaler-state"},
+    ),
+}
+"""The suites that judge a mistake, and exactly the clauses that fail there."""
+
+
+def judged(folder: Path, source: str, *suites: str) -> tuple[Ended, Record]:
+    """A loop judged by some suites from its own folder."""
+    (folder / "my_training.py").write_text(source, encoding="utf-8")
+    record = folder / "record.json"
+    places = [str(SUITES / f"test_{name}.py") for name in suites]
+    words = ["-q", "--device=cpu", "--framework=my_training:Loop", f"--record={record}", "--tb=no", "-rN"]
+    return run([sys.executable, "-m", "pytest", *words, *places], folder), load(record)
+
+
+@pytest.mark.parametrize("mistake", EXPECTED)
+def test_a_mistake_is_named(mistake: str, tmp_path: Path) -> None:
+    suites, clauses = EXPECTED[mistake]
+    ended, record = judged(tmp_path, changed(MISTAKES[mistake]), *suites)
+    assert ended.status == 1, ended.lines
+    assert clauses_of(record, BAD) == clauses
+    assert clauses_of(record, {Outcome.ERROR}) == set()
+
+
+def test_gradients_that_are_zeroed_in_each_micro_batch_are_named(tmp_path: Path) -> None:
+    _, record = judged(tmp_path, changed(MISTAKES["misplaced-zero-grad"]), "accumulation")
+    failed = clauses_of(record, BAD)
+    assert {"accumulation.each-counts-once", "accumulation.equals-full-batch"} <= failed
+    assert {clause.partition(".")[0] for clause in failed} == {"accumulation"}
+
+
+@pytest.mark.parametrize("right", RIGHT)
+def test_a_right_loop_passes_all_that_applies(right: str, tmp_path: Path) -> None:
+    suites = (*WINDOWS, *SCALING, "resume", "resume_refusals", "trace", "averages", "recompute")
+    ended, record = judged(tmp_path, changed(RIGHT[right]), *suites)
+    assert clauses_of(record, BAD) == RIGHT_BUT.get(right, set()), ended.lines
+    assert len(clauses_of(record, {Outcome.PASS})) > 40
+    ignored = {verdict.reason for verdict in record.verdicts if verdict.outcome is Outcome.UNSUPPORTED}
+    unlike = {"step changes gradients, so that those inside a pass are not those of the update"}
+    attributes = ("average", "recompute") if right != "ignores-nothing" else ()
+    assert ignored - unlike == {f"the loop ignores recipe.{name}" for name in attributes}
+    assert bool(ignored & unlike) == (right == "divides-in-step")
+
+
+RIGHT_BUT = {"divides-in-step": {"scaling.scale-is-float32"}}
+"""The gradients of sums of losses are larger than those of means, and overflow float16 sooner."""
+
+
+def test_the_end_names_clauses_with_their_rule_and_says_what_does_not_apply(tmp_path: Path) -> None:
+    ended, record = judged(tmp_path, changed(MISTAKES["clip-before-unscale"]), "scaling_transparency", "recompute")
+    text = " ".join(ended.output.partition(" result ==")[2].split())
+    assert "clauses that fail: 3" in text
+    assert (
+        "scaling.unscales-before-clipping: 2 of 3 tests fail rule: Clipping, and every other transformation of"
+        " gradients, receives unscaled gradients."
+    ) in text
+    assert "source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html fail: " in text
+    assert re.search(r"fail: reported norm of the gradient \(3, 4\): got 5120\.0, want 5\.0 repeat: python -m", text)
+    refused = sum(verdict.outcome in UNJUDGED for verdict in record.verdicts)
+    assert re.search(rf"\d+ tests pass, {refused} do not apply \(.*\d+: the loop ignores recipe\.recompute", text)
+
+
+def test_the_loop_of_the_tutorial_has_all_mistakes_and_each_is_named(tmp_path: Path) -> None:
+    (source,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "own-loop.md").read_text("utf-8"), re.DOTALL)
+    apart = [changes for mistake, changes in MISTAKES.items() if mistake != "mean-of-means"]
+    assert source == changed(*apart), "the division by k is a mean of means too"
+    _, record = judged(tmp_path, source, *WINDOWS, *SCALING, "resume")
+    named = set(
+        re.findall(r"`((?:accumulation|scaling|resume)\.[a-z-]+)`", (ROOT / "docs" / "own-loop.md").read_text())
+    )
+    assert len(named) == len(MISTAKES)
+    assert named <= clauses_of(record, BAD)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("self.optimizer = recipe", "optimizer = recipe"), "setup left no torch.optim.Optimizer on self"),
+        (
+            ("losses = self.network(inputs, targets)", 'losses = self.network(inputs)["output"]'),
+            "want a call of network(inputs, targets)",
+        ),
+        (("def step(self)", "def step(self, other)"), "missing 1 required positional argument"),
+    ],
+)
+def test_a_loop_that_cannot_train_ends_in_one_line(change: tuple[str, str], told: str, tmp_path: Path) -> None:
+    (tmp_path / "my_training.py").write_text(changed((change,)), encoding="utf-8")
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--framework=my_training:Loop",
+        str(SUITES / "resume/test_resume.py"),
+    ]
+    ended = run(words, tmp_path)
+    assert ended.status == 2
+    assert len(ended.lines) == 1, ended.lines
+    assert "loop my_training:Loop cannot train: " in ended.lines[0]
+    assert told in ended.lines[0]

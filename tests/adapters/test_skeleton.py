@@ -1,0 +1,118 @@
+"""Commands start a new adapter, which loads, offers nothing, and is judged as such, and a training loop."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.cli import main
+from results.record.outcomes import Outcome
+from results.record.reading import load
+from tests.support.own_loops import SOURCE
+from tests.support.suite_runs import ROOT, TIMEOUTS, WORKERS, run
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a new adapter, my_own."""
+    folder = tmp_path_factory.mktemp("new") / "package"
+    ended = run([sys.executable, "-m", "conformance", "frameworks", "new", "my_own", str(folder)])
+    assert ended.status == 0, ended.lines
+    assert ended.lines[-2].endswith(
+        f"PYTHONPATH={folder} python -m conformance run my_own_conformance.adapter:MyOwnAdapter"
+    )
+    return folder
+
+
+def test_it_is_a_package_with_an_entry(adapter: Path) -> None:
+    written = sorted(str(path.relative_to(adapter)) for path in adapter.rglob("*") if path.is_file())
+    assert written == [
+        "my_own_conformance/__init__.py",
+        "my_own_conformance/adapter.py",
+        "my_own_conformance/expectations.toml",
+        "pyproject.toml",
+    ]
+    assert not [name for name in written if "emplate" in (adapter / name).read_text("utf-8")]
+    project = (adapter / "pyproject.toml").read_text("utf-8")
+    assert 'name = "my-own-conformance"' in project
+    assert 'my_own = "my_own_conformance.adapter:MyOwnAdapter"' in project
+
+
+def test_it_offers_nothing_to_any_suite(adapter: Path, tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    words = ["--framework=my_own_conformance.adapter:MyOwnAdapter", "--numprocesses=2", f"--record={path}"]
+    ended = run([sys.executable, "-m", "pytest", "-q", *WORKERS, *TIMEOUTS, *words], PYTHONPATH=str(adapter))
+    assert ended.status == 0, ended.lines
+    record = load(path)
+    assert (record.series.framework, record.status) == ("my_own_conformance.adapter.MyOwnAdapter", "complete")
+    assert len(record.verdicts) > 600
+    others = {verdict.clause for verdict in record.verdicts if verdict.outcome is not Outcome.NOT_OFFERED}
+    assert others <= {"composition.coverage", "autocast.settings-restored", "cost.adapter-overhead"}
+    assert {verdict.outcome for verdict in record.verdicts} == {Outcome.NOT_OFFERED, Outcome.PASS, Outcome.ABSTAIN}
+
+
+def test_the_adapters_are_listed_as_before_where_no_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["frameworks", "caffe"]) == 2
+    assert "unknown framework 'caffe': one of jax" in capsys.readouterr().err
+    assert main(["frameworks", "reference"]) == 0
+    listed = capsys.readouterr().out
+    assert main(["frameworks", "list", "reference"]) == 0
+    assert capsys.readouterr().out == listed
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("torch", "adapter 'torch' exists already"),
+        ("My", "name of an adapter: got"),
+        ("a-b", "name of an adapter: got"),
+        ("class", "name of an adapter: got"),
+        ("../x", "name of an adapter: got"),
+        ("", "name of an adapter: got"),
+    ],
+)
+def test_a_name_that_cannot_be_taken_ends_in_one_line(
+    name: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["frameworks", "new", name, str(tmp_path / "x")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line
+    assert not (tmp_path / "x").exists()
+
+
+def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes").write_text("mine", encoding="utf-8")
+    for place in (tmp_path, tmp_path / "notes"):
+        assert main(["frameworks", "new", "mine", str(place)]) == 2
+        assert "not empty; choose a new folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_the_folder_names_an_adapter(adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "adapter", str(tmp_path / "my_own")]) == 0
+    assert main(["new", "adapter", "--name", "my_own", str(tmp_path / "other")]) == 0
+    assert "run my_own_conformance.adapter:MyOwnAdapter" in capsys.readouterr().out
+    for folder in (tmp_path / "my_own", tmp_path / "other"):
+        same = (each.relative_to(adapter) for each in adapter.rglob("*") if each.suffix in (".py", ".toml"))
+        assert all((folder / path).read_bytes() == (adapter / path).read_bytes() for path in same)
+    assert main(["new", "adapter", str(tmp_path / "not-a-name")]) == 2
+    assert "name of an adapter: got 'not-a-name'" in capsys.readouterr().err
+
+
+def test_a_loop_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "loop", str(tmp_path / "mine")]) == 0
+    path = tmp_path / "mine" / "my_training.py"
+    wrote, told = capsys.readouterr().out.splitlines()
+    assert wrote == f"wrote {path}"
+    assert told == f"judge it: cd {path.parent} && python -m conformance run my_training:Loop --budget 60s"
+    assert path.read_text("utf-8") == SOURCE
+    for folder in (path.parent, path):
+        assert main(["new", "loop", str(folder)]) == 2
+        assert "exists already; choose another folder" in capsys.readouterr().err
+
+
+def test_the_documentation_begins_with_it() -> None:
+    text = (ROOT / "docs" / "adapters.md").read_text("utf-8")
+    assert text.index("conformance new adapter") < text.index("--framework=package.module:Class")

@@ -1,0 +1,61 @@
+"""What processes listen on is read from /proc, and told apart by who can reach it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.techniques.sharding.sockets import Listener, listeners, listeners_below
+from tests.support.suite_runs import wait_for
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="sockets are read in /proc")
+CHILD = """
+import socket, sys
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+server = socket.create_server((sys.argv[1], 0), family=family)
+print(server.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("address", "inside"), [("127.0.0.1", True), ("127.1.2.3", True), ("0.0.0.0", False), ("::1", True), ("::", False)]
+)
+def test_a_child_that_listens_is_found(address: str, inside: bool) -> None:
+    if ":" in address and not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    with (
+        listeners_below(os.getpid()) as seen,
+        subprocess.Popen(
+            [sys.executable, "-c", CHILD, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as child,
+    ):
+        assert child.stdout is not None
+        port = int(child.stdout.readline())
+        assert listeners(child.pid) == {Listener(child.pid, address, port)}
+        wait_for(lambda: any(own.pid == child.pid for own in set(seen)))
+        child.communicate()
+    assert [(own.address, own.inside) for own in seen if own.pid == child.pid] == [(address, inside)]
+
+
+def test_a_connection_is_no_listener() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        ports = {own.port for own in listeners(os.getpid())}
+        assert server.getsockname()[1] in ports
+        assert client.getsockname()[1] not in ports
+
+
+def test_an_ended_process_listens_on_nothing() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    assert listeners(ended.pid) == set()
+
+
+@pytest.mark.parametrize(("address", "inside"), [("::ffff:127.0.0.1", True), ("::ffff:10.0.0.1", False)])
+def test_an_address_of_the_older_kind_within_the_newer(address: str, inside: bool) -> None:
+    assert Listener(1, address, 1).inside is inside

@@ -1,0 +1,278 @@
+"""The GitHub action: its scripts as they are, with tox and gh played by small programs, and what the YAML says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from results.record.reading import Outcome, load, write
+from results.show.digest import markdown
+from tests.support.runner import ACTION, Runner
+from tests.support.small_record import BASE, BOUND, verdict
+from tests.support.suite_runs import ROOT
+
+WORKFLOW = ROOT / ".github" / "workflows" / "conformance.yml"
+WORSE = verdict(BASE, 0, outcome=Outcome.FAIL)
+
+TOX = f"""#!{sys.executable}
+import json, os, shutil, sys
+kept = {{name: value for name, value in os.environ.items() if name.endswith("_VERSION") or "CONFORMANCE" in name}}
+with open(os.environ["FAKE_LOG"], "a") as log:
+    log.write(json.dumps([sys.argv[1:], kept]) + "\\n")
+print("::error::from a framework", flush=True)
+if "run" in sys.argv and os.environ.get("FAKE_RECORD"):
+    os.makedirs("results/records", exist_ok=True)
+    shutil.copy(os.environ["FAKE_RECORD"], "results/records/new.json")
+sys.exit(int(os.environ.get("FAKE_STATUS", "0")))
+"""
+"""`python -m tox`: writes a record as a run would, and what it was asked."""
+
+
+# ---------------------------------------------------------------- prepare, judge
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (("torch", "", "auto", "", ""), "conformance-torch-auto"),
+        (("tf", "2.21.0", "cpu", "graph,xla", ""), "conformance-tf-2.21.0-cpu-graph-xla"),
+        (("tf", "", "cpu", "", "mine"), "mine"),
+        (("$(touch pwned)", "\nname=x", "`id`", "", ""), "conformance-touch-pwned"),
+    ],
+)
+def test_the_environment_is_prepared_and_the_name_made(runner: Runner, given: tuple[str, ...], name: str) -> None:
+    runner.play("python", TOX)
+    names = ("FRAMEWORK", "VERSION", "DEVICE", "MODES", "NAME")
+    found = runner.step("prepare.sh", **dict(zip(names, given, strict=True)))
+    assert runner.status == 0, runner.log
+    assert found["name"] == name
+    assert found["suite"] == str(ROOT)
+    assert Path(found["folder"]).is_dir()
+    assert ["-m", "tox", "run", "--notest", "-e", "report"] in [words for words, _ in runner.asked]
+    assert not list(runner.folder.rglob("pwned"))
+
+
+def judged(runner: Runner, **changes: str | Path) -> dict[str, str]:
+    given = {"FRAMEWORK": "torch", "VERSION": "", "DEVICE": "auto", "MODES": "", "BUDGET": "", "RECORDS": ""}
+    return runner.step("judge.sh", **(given | changes))
+
+
+def test_a_framework_is_judged_as_asked_for(runner: Runner) -> None:
+    runner.play("python", TOX)
+    records = runner.folder / "suite" / "results" / "records"
+    write(records / "earlier.json", BASE)
+    os.utime(records / "earlier.json", (1, 1))
+    write(runner.folder / "record.json", WORSE)
+    changes: dict[str, str | Path] = {"FAKE_RECORD": runner.folder / "record.json", "FAKE_STATUS": "1"}
+    found = judged(runner, VERSION="2.14.0", DEVICE="cuda", MODES="eager,compile", BUDGET="60s", **changes)
+    assert (runner.status, found) == (0, {"run": "1"}), runner.log
+    assert [path.name for path in (runner.folder / "out" / "records").iterdir()] == ["new.json"]
+    ((words, variables),) = runner.asked
+    assert words[:5] == ["-m", "tox", "run", "-e", "torch"]
+    assert words[5:] == ["--", f"--junitxml={runner.folder}/out/junit.xml"]
+    assert variables["TORCH_VERSION"] == "2.14.0"
+    assert (variables["CONFORMANCE_DEVICE"], variables["CONFORMANCE_MODES"]) == ("cuda", "eager,compile")
+    assert variables["CONFORMANCE_BUDGET"] == "60s"
+
+
+def test_what_is_left_out_stays_as_the_suite_has_it(runner: Runner) -> None:
+    runner.play("python", TOX)
+    write(runner.folder / "record.json", BASE)
+    assert judged(runner, FAKE_RECORD=runner.folder / "record.json") == {"run": "0"}
+    ((_, variables),) = runner.asked
+    assert not {"TORCH_VERSION", "CONFORMANCE_MODES", "CONFORMANCE_BUDGET"} & variables.keys()
+
+
+def test_what_a_framework_prints_gives_the_job_no_commands(runner: Runner) -> None:
+    runner.play("python", TOX)
+    write(runner.folder / "record.json", BASE)
+    judged(runner, FAKE_RECORD=runner.folder / "record.json")
+    assert re.fullmatch(r"::stop-commands::([0-9a-f]{32})\n::error::from a framework\n::\1::\n", runner.log), runner.log
+
+
+@pytest.mark.parametrize("status", ["0", "1", "2", "127"])
+def test_a_run_without_a_record_could_not_be_made(runner: Runner, status: str) -> None:
+    runner.play("python", TOX)
+    assert judged(runner, FAKE_STATUS=status) == {"run": "2"}
+
+
+@pytest.mark.parametrize("name", ["FRAMEWORK", "VERSION", "DEVICE", "MODES", "BUDGET"])
+@pytest.mark.parametrize("text", ["a; touch pwned", "$(touch pwned)", "-x\ny", "`touch pwned`", "A=1 b"])
+def test_what_is_no_name_is_refused_and_never_run(runner: Runner, name: str, text: str) -> None:
+    runner.play("python", TOX)
+    judged(runner, **{name: text})
+    assert runner.status == 2
+    assert runner.log.startswith("::error::conformance: ")
+    assert runner.log.count("\n") == 1
+    assert runner.asked == []
+    assert not list(runner.folder.rglob("pwned"))
+
+
+def test_records_are_told_of_without_a_run(runner: Runner) -> None:
+    runner.play("python", TOX)
+    (runner.folder / "given").mkdir()
+    write(runner.folder / "given" / "a.json", BASE)
+    assert judged(runner, FRAMEWORK="", RECORDS=runner.folder / "given") == {"run": "0"}
+    assert (runner.folder / "out" / "records" / "a.json").is_file()
+    assert runner.asked == []
+    judged(runner, FRAMEWORK="", RECORDS=runner.folder / "nowhere")
+    assert (runner.status, runner.log) == (2, "::error::conformance: the records are not there\n")
+
+
+# ---------------------------------------------------------------- tell
+
+
+@pytest.fixture
+def told(runner: Runner) -> Runner:
+    """A runner with a record that is worse than its baseline, and the real suite."""
+    (runner.folder / "out" / "records").mkdir(parents=True)
+    (runner.folder / "base").mkdir()
+    write(runner.folder / "out" / "records" / "new.json", WORSE)
+    write(runner.folder / "base" / "old.json", BASE)
+    runner.given = {"SUITE": str(ROOT), "BASELINE": "base", "FAIL_ON": "failures"}
+    return runner
+
+
+def test_a_worse_run_is_told(told: Runner) -> None:
+    assert told.step("tell.sh") == {"comparison": "1"}, told.log
+    out = told.folder / "out"
+    assert {path.name for path in out.iterdir()} == {
+        "comparison.md",
+        "ctrf.json",
+        "records",
+        "report.html",
+        "summary.md",
+    }
+    assert (out / "summary.md").read_text("utf-8") == markdown([WORSE])
+    assert json.loads((out / "ctrf.json").read_bytes())["results"]["summary"]["failed"] == 1
+    assert told.summary.index("(1 of 3 tests)") < told.summary.index("regressions found")
+
+
+def test_the_same_run_is_no_worse_and_other_series_do_not_matter(told: Runner) -> None:
+    write(told.folder / "out" / "records" / "new.json", BASE)
+    reference = next((ROOT / "results" / "baselines").glob("reference*.json.gz"))
+    write(told.folder / "base" / "reference.json", load(reference))
+    assert told.step("tell.sh") == {"comparison": "0"}, told.log
+    assert "no regressions" in told.summary
+
+
+@pytest.mark.parametrize(("fail_on", "status"), [("failures", "0"), ("worse", "0"), ("drift", "1")])
+def test_a_drift_is_told_and_counts_where_it_was_asked_for(told: Runner, fail_on: str, status: str) -> None:
+    near, far = (verdict(BASE, 0, checks=(replace(BOUND, measured=error),)) for error in (0.01, 0.99))
+    write(told.folder / "base" / "old.json", near)
+    write(told.folder / "out" / "records" / "new.json", far)
+    assert told.step("tell.sh", FAIL_ON=fail_on) == {"comparison": status}, told.log
+    assert "no regressions, 1 test drifted" in told.summary
+    assert "| drift |" in told.summary
+
+
+def test_the_committed_baselines_are_what_is_compared_with(told: Runner) -> None:
+    reference = next((ROOT / "results" / "baselines").glob("reference*.json.gz"))
+    write(told.folder / "out" / "records" / "new.json", load(reference))
+    assert told.step("tell.sh", BASELINE="") == {"comparison": "0"}, told.log
+
+
+@pytest.mark.parametrize("baseline", ["nowhere", "empty", "broken"])
+def test_without_a_baseline_no_comparison_is_made_and_the_rest_is_told(told: Runner, baseline: str) -> None:
+    (told.folder / "empty").mkdir()
+    (told.folder / "broken").mkdir()
+    (told.folder / "broken" / "x.json").write_text("{")
+    assert told.step("tell.sh", BASELINE=baseline) == {"comparison": "2"}, told.log
+    assert told.status == 0
+    assert "the comparison cannot be judged" in told.summary
+    assert re.search(rf"^    conformance: .*{baseline}", told.summary, re.MULTILINE)
+    assert "(1 of 3 tests)" in told.summary
+
+
+def test_a_command_that_breaks_is_no_comparison(told: Runner) -> None:
+    assert told.step("tell.sh", PYTHON="false") == {"comparison": "2"}, told.log
+    assert "the comparison cannot be judged" in told.summary
+
+
+def test_records_that_cannot_be_read_are_a_warning(told: Runner) -> None:
+    (told.folder / "out" / "records" / "new.json").write_text("{\n::error::e")
+    assert told.step("tell.sh") == {"comparison": "2"}, told.log
+    assert "::warning::conformance: " in told.log
+    assert not re.search(r"^::error::", told.log, re.MULTILINE)
+
+
+# ---------------------------------------------------------------- conclude
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "run", "comparison", "status"),
+    [
+        ("failures", "0", "1", 0),
+        ("failures", "1", "0", 1),
+        ("worse", "1", "0", 0),
+        ("worse", "0", "1", 1),
+        ("worse", "0", "2", 2),
+        ("drift", "0", "1", 1),
+        ("drift", "1", "0", 0),
+        ("never", "1", "1", 0),
+        ("never", "2", "0", 2),
+        ("sometimes", "0", "0", 2),
+    ],
+)
+def test_the_job_fails_when_it_was_asked_to(
+    runner: Runner, fail_on: str, run: str, comparison: str, status: int
+) -> None:
+    runner.step("conclude.sh", FAIL_ON=fail_on, RUN=run, COMPARISON=comparison)
+    assert runner.status == status, runner.log
+
+
+# ---------------------------------------------------------------- the YAML
+
+
+def steps() -> list[tuple[str, dict[str, Any]]]:
+    """Every step of the action and of the workflow, with where it stands."""
+    found = [("action", step) for step in yaml.safe_load((ACTION / "action.yml").read_text())["runs"]["steps"]]
+    for name, job in yaml.safe_load(WORKFLOW.read_text())["jobs"].items():
+        found += [(name, step) for step in job["steps"]]
+    return found
+
+
+def test_every_script_gets_every_variable_that_it_reads() -> None:
+    scripts = {}
+    for where, step in steps():
+        if where == "action" and "run" in step:
+            (name,) = re.fullmatch(r'bash "\$GITHUB_ACTION_PATH/(\w+\.sh)"', step["run"]).groups()
+            scripts[name] = step["env"].keys()
+    assert scripts.keys() == {path.name for path in ACTION.glob("*.sh")}
+    for name, given in scripts.items():
+        source = (ACTION / name).read_text()
+        read = {found for found in re.findall(r"\$\{?([A-Z][A-Z_]+)", source) if not found.startswith("GITHUB_")}
+        assert read - {"RUNNER_TEMP"} == set(given) - {"GH_TOKEN"}, name
+
+
+def test_no_text_of_others_gets_into_a_shell() -> None:
+    for where, step in steps():
+        assert "${{" not in step.get("run", ""), where
+
+
+def test_actions_of_others_are_pinned() -> None:
+    for path in (ACTION / "action.yml", WORKFLOW):
+        for line in path.read_text().splitlines():
+            if "uses:" in line and "uses: ./" not in line:
+                assert re.search(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
+
+
+def test_the_workflow_gives_the_action_what_it_takes_and_no_rights_but_one() -> None:
+    inputs = yaml.safe_load((ACTION / "action.yml").read_text())["inputs"]
+    used = [step for _, step in steps() if step.get("uses") == "./.github/actions/conformance"]
+    assert len(used) == 4
+    assert all(step["with"].keys() <= inputs.keys() for step in used)
+    workflow = yaml.safe_load(WORKFLOW.read_text())
+    assert workflow["permissions"] == {}
+    rights = {name: job["permissions"] for name, job in workflow["jobs"].items()}
+    assert rights.pop("together") == {"contents": "read", "pull-requests": "write"}
+    assert all(right == {"contents": "read"} for right in rights.values())
+    assert "pull_request_target" not in WORKFLOW.read_text()

@@ -1,0 +1,233 @@
+"""The command `conformance`: what it prints, and how it refuses."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tomllib
+from configparser import ConfigParser
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import click
+import pytest
+
+from conformance.cli import main
+from conformance.cli.catalogue import SECTIONS
+from conformance.cli.main import commands
+from conformance.runner import baselines, jobs
+from conformance.test_ids.inventory import inventory
+from results.record.files import RecordError
+from results.record.reading import Outcome, TestVerdict, load, write
+from tests.support.small_record import BASE, verdict
+from tests.support.suite_runs import ROOT, Ended, run
+from tools.__main__ import TOOLS, development
+
+
+def conformance(*words: str | Path, root: Path = ROOT) -> Ended:
+    return run([sys.executable, "-m", "conformance", *map(str, words)], root)
+
+
+COMMANDS = [entry for entries in SECTIONS.values() for entry in entries]
+HELPED = (*(entry.name for entry in COMMANDS), "baseline accept", "expectations update", "spec show")
+
+
+@pytest.mark.parametrize("words", [(), *(tuple(words.split()) for words in HELPED)])
+def test_help_shows_how(words: tuple[str, ...]) -> None:
+    ended = conformance(*words, "--help")
+    assert ended.status == 0
+    assert "conformance " in ended.output
+    assert not ended.errors
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("comapre",), "Did you mean 'compare'?"),
+        (("faults",), "No such command 'faults'; `conformance --help`"),
+        (("self", "fault"), "No such command 'fault'"),
+        (("install", "caffe"), "'caffe' is not one of 'torch'"),
+        (("install", "torch", "torch"), "a framework is named twice"),
+        (("stress", "caffe"), "unknown framework 'caffe'"),
+        (("table", "--width", "7"), "7 is not in the range"),
+        (("slowest", "--count", "0"), "0 is not in the range"),
+        (("validate",), "Missing argument 'PATH...'"),
+        (("export", "--format", "pdf"), "'pdf' is not one of"),
+        (("compare", "one.json"), "Missing argument 'NEW'"),
+        (("compare", "nowhere.json", "nowhere.json"), "nowhere.json: cannot be read"),
+        (("spec", "show", "scaling.automation"), "no clause 'scaling.automation'"),
+        (("spec", "list", "--family", "x"), "no family 'x': one of accumulation"),
+        (("frameworks", "caffe"), "unknown framework 'caffe': one of jax, paddle"),
+        (("baseline", "accept", "nowhere.json", "--reason", " "), "is empty"),
+        (("run", "caffe"), "unknown framework 'caffe'"),
+    ],
+)
+def test_what_cannot_be_done_ends_in_one_line(words: tuple[str, ...], told: str) -> None:
+    ended = conformance(*words)
+    assert ended.status == 2, ended.lines
+    assert len(ended.lines) == 1, ended.lines
+    assert told in ended.lines[0]
+
+
+def test_help_lists_every_command_in_the_order_of_the_work() -> None:
+    lines = conformance("--help").output.splitlines()
+    places = [lines.index(next(line for line in lines if line.startswith(f"  {each.name} "))) for each in COMMANDS]
+    assert places == sorted(places)
+    assert set(commands.list_commands(click.Context(commands))) == {entry.name for entry in COMMANDS}
+
+
+def test_help_and_tables_start_without_numpy_and_adapters() -> None:
+    slow = "{'numpy', 'scipy', 'pytest', 'frameworks.contract', 'results.compare'}"
+    words = f"[['--help'], ['table', {str(ROOT / 'results' / 'baselines')!r}], ['self', '--help']]"
+    program = (
+        f"import sys\nfrom conformance.cli import main\nfor words in {words}: main(words)\n"
+        f"print(sorted({slow} & set(sys.modules)), file=sys.stderr)"
+    )
+    assert run([sys.executable, "-c", program]).errors.strip() == "[]"
+
+
+def test_tools_of_the_suite_get_the_words_and_give_their_status(tmp_path: Path) -> None:
+    ended = run([sys.executable, "-m", "conformance", "self", "faults", "--list", "ScaleGrowsToInfinity"])
+    assert ended.status == 0
+    assert ended.output.startswith("tools.faults.")
+    refused = conformance("self", "faults", "NoSuchFault")
+    assert (refused.status, len(refused.lines)) == (2, 1)
+    shown = run([sys.executable, "-m", "conformance", "self", "overhead", "--help"], tmp_path, PYTHONPATH=str(ROOT))
+    assert shown.output.startswith("usage: python -m tools overhead")
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_every_tool_is_a_module_of_the_checkout_or_pytest(name: str) -> None:
+    module, *words = TOOLS[name].words
+    assert module == "pytest" or find_spec(module) is not None
+    assert all((ROOT / word).exists() for word in words if not word.startswith("-"))
+
+
+def test_tox_only_installs_and_calls_the_command() -> None:
+    config = ConfigParser(interpolation=None)
+    config.read(ROOT / "tox.ini")
+    for name in (name for name in config.sections() if name.startswith("testenv:") and name != "testenv:lint"):
+        if name == "testenv:all-modes":
+            named = config[name]["commands"].split("-e ")[1].split()[0].split(",")
+            assert all(f"testenv:{each}" in config.sections() for each in named)
+            continue
+        for line in (re.sub(r"^[a-z]+: ", "", each) for each in config[name]["commands"].strip().splitlines()):
+            word, *rest = line.removeprefix("python -m conformance ").split()
+            assert line.startswith("python -m conformance "), f"{name} calls {line!r}"
+            assert word in {*(entry.name for entry in COMMANDS), "{posargs:--help}"}
+            assert word != "self" or rest[0] in TOOLS
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_pages_name_commands_that_exist(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    names = {entry.name for entry in COMMANDS}
+    spoken = re.findall(r"(?:python -m|bin/|`)\s*conformance ([a-z][\w-]*)(?: ([a-z][\w-]*))?", text)
+    spoken += re.findall(r"tox -e dev -- ([\w-]+)(?: ([\w-]+))?", text)
+    assert [words for words in spoken if words[0] not in names] == []
+    assert [tool for group, tool in spoken if group == "self" and tool not in development.commands] == []
+
+
+def test_a_comparison_has_three_statuses(tmp_path: Path) -> None:
+    worse = verdict(BASE, 0, outcome=Outcome.FAIL)
+    for name, record in (("old", BASE), ("new", worse)):
+        write(tmp_path / f"{name}.json", record)
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    assert conformance("compare", old, old).status == 0
+    ended = conformance("compare", old, new, "--format", "markdown")
+    assert ended.status == 1
+    assert "| newly failing | `scaling.stays-finite` | `test_a` | pass | fail |" in ended.output
+    assert conformance("compare", old, new, "--format", "json", "--output", tmp_path / "told.json").status == 1
+    assert '"status": 1' in (tmp_path / "told.json").read_text("utf-8")
+    new.write_bytes(new.read_bytes()[:-20])
+    cut = conformance("compare", old, new)
+    assert (cut.status, len(cut.lines)) == (2, 1)
+    assert "new.json" in cut.lines[0]
+
+
+def test_modes_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(jobs, "job", lambda *given: seen.append(given) or 0)
+    monkeypatch.setenv("CONFORMANCE_MODES", "a,b")
+    assert main(["run", "reference"]) == 0
+    assert main(["run", "--modes", "c", "reference"]) == 0
+    assert [modes for _, modes, *_ in seen] == [["a", "b"], ["c"]]
+
+
+def test_a_part_is_compared_with_what_it_has_partners_of(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    other = replace(BASE, series=replace(BASE.series, mode="compile"))
+    for name, record in (("old/a", BASE), ("old/b", other), ("new", BASE)):
+        write(tmp_path / f"{name}.json", record)
+    assert conformance("compare", tmp_path / "old", tmp_path / "new.json").status == 2
+    assert conformance("compare", "--partial", tmp_path / "old", tmp_path / "new.json").status == 0
+    alone = conformance("compare", "--partial", tmp_path / "old" / "b.json", tmp_path / "new.json")
+    assert alone.status == 2
+    assert "only among the new records" in alone.output
+
+
+def test_a_clause_is_shown_with_its_bugs_its_tests_and_the_frameworks() -> None:
+    ended = conformance("spec", "show", "scaling.automaton")
+    assert ended.status == 0
+    for told in ("MUST", "https://github.com/deepspeedai/DeepSpeed/pull/4986", "test_scaling_properties.py::", "torch"):
+        assert told in ended.output
+
+
+def test_clauses_are_found_by_their_words() -> None:
+    ended = conformance("spec", "search", "bias", "DeepSpeed")
+    assert "master.counts-every-update" in ended.output
+    assert conformance("spec", "search", "nothing-is-called-so").status == 1
+
+
+def test_adapters_say_what_they_declare() -> None:
+    ended = conformance("frameworks", "reference")
+    assert ended.status == 0
+    assert "emulated" in ended.output
+    assert "reference refuses" in ended.output
+
+
+def test_nothing_is_compared_with_an_interrupted_run(tmp_path: Path) -> None:
+    write(tmp_path / "torch-2.13.0.interrupted-1.json.gz", replace(BASE, status="interrupted"))
+    assert baselines.former(BASE, tmp_path) is None
+    write(tmp_path / "torch-2.12.0.json.gz", BASE)
+    assert baselines.former(BASE, tmp_path) == (tmp_path / "torch-2.12.0.json.gz", BASE)
+
+
+def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
+    folder = tmp_path / "baselines"
+    first, second = tmp_path / "torch-2.13.0.json", tmp_path / "torch-2.14.0.json"
+    codes = inventory().values()
+    clauses = dict.fromkeys({*BASE.clauses, *(code.clause for code in codes)}, next(iter(BASE.clauses.values())))
+    passed = tuple(TestVerdict(code.id, code.clause, Outcome.PASS) for code in codes)
+    whole = replace(BASE, clauses=clauses, verdicts=passed).sorted()
+    write(first, whole)
+    write(second, verdict(whole, 0, outcome=Outcome.FAIL))
+    assert baselines.accept(first, "the first", folder) == folder / f"{first.name}.gz"
+    assert baselines.accept(second, "an upgrade", folder) == folder / f"{second.name}.gz"
+    assert [path.name for path in folder.iterdir()] == [f"{second.name}.gz"]
+    assert load(folder / f"{second.name}.gz").notes == ("accepted as the baseline: an upgrade",)
+    assert baselines.former(whole, folder) == (folder / f"{second.name}.gz", load(folder / f"{second.name}.gz"))
+    shutil.copy(first, tmp_path / "part.json")
+    parts: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"selection": "-k scaling"}, "of selected tests only"),
+        ({"status": "interrupted"}, "of an interrupted run"),
+        ({"status": "partial", "notes": ("1 tests were deselected",)}, "of selected tests only .1 tests"),
+        ({"verdicts": whole.verdicts[1:]}, "lacks 1 of the suites"),
+        ({"verdicts": ()}, f"lacks {len(baselines.lacking(replace(whole, verdicts=())))} of the suites"),
+    )
+    for part, told in parts:
+        write(tmp_path / "part.json", replace(whole, **part))
+        with pytest.raises(RecordError, match=told):
+            baselines.accept(tmp_path / "part.json", "no", folder)
+    assert [path.name for path in folder.iterdir()] == [f"{second.name}.gz"]
+
+
+def test_an_editable_installation_has_the_command() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert resolve_name(project["project"]["scripts"]["conformance"]) is main
+    packages = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert {name.rstrip("*") for name in packages} == {"fixtures", "frameworks", "conformance", "results"}

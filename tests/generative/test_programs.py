@@ -1,0 +1,308 @@
+"""The laws: silent on the reference, failures that name a clause and can be pasted, exclusions, and what is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from conformance.checks.evidence import Abstention, Verdict, Violation
+from conformance.checks.subject import Profile, Subject
+from conformance.generative import coverage, paste, vocabulary
+from conformance.generative.operation_strategies import WAYS
+from conformance.generative.programs import features
+from conformance.generative.programs.case import (
+    DrawnCase,
+    Feed,
+    Given,
+    Predict,
+    Restore,
+    Save,
+    Spike,
+    StartAgain,
+    Train,
+)
+from conformance.generative.programs.data import DrawnBatch, DrawnModel
+from conformance.generative.programs.ensemble import Ensemble
+from conformance.generative.programs.instances import Program
+from conformance.generative.programs.judge import against_the_oracle, play
+from conformance.generative.programs.rounding_freedom import NormsInParts, NotesKinks, OtherRange
+from conformance.generative.programs.triage import attributed, reachable
+from conformance.generative.registry import LAWS
+from conformance.generative.verdicts import explore
+from conformance.known_failures.entries import load_known, read_known
+from conformance.known_failures.exclusions import Exclusion
+from conformance.search.adapter_settings import laws_of
+from conformance.search.search import Search
+from conformance.spec.clauses import load_clauses
+from fixtures.layers import Dense, Head, Heads
+from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe
+from frameworks.contract import Framework
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.core.rounding import Nearest
+from frameworks.reference.core.tape import taped
+from frameworks.reference.core.tensor import Tensor
+from frameworks.registry import built_in, load
+
+MODEL = DrawnModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
+WINDOW = (DrawnBatch(2), DrawnBatch(2, seed=1))
+SCALED = Recipe(SGD(2.0**-4), scaling=DynamicScaling(initial=16.0, interval=2), accumulation=2)
+INFINITE = Given(1.0, (Spike(float("inf"), 0.0, 0.0),))
+SKIPPED = DrawnCase(MODEL, SCALED, (StartAgain(), Train(WINDOW), Feed((INFINITE, Given(1.0)))))
+RESUMED = DrawnCase(
+    MODEL,
+    SCALED.but(average=0.5),
+    (StartAgain(), Train(WINDOW), Train(WINDOW), Save(), Train(WINDOW), Restore(), Predict(DrawnBatch(1))),
+)
+ONWARD = DrawnCase(MODEL, SCALED, (StartAgain(), Train(WINDOW), StartAgain(onward=True), Train(WINDOW)))
+READ = DrawnCase(MODEL, SCALED, (StartAgain(), Predict(DrawnBatch(2)), Train(WINDOW), Predict(DrawnBatch(2))))
+SEEN = Profile(shrinking_s=0.0)
+
+
+def subject(name: str = "reference", seed: int = 0) -> Subject:
+    """A framework by name, or a fault of tools/faults by module and class."""
+    return Subject(load(name if name == "reference" else f"tools.faults.{name}", "cpu"), seed, SEEN)
+
+
+@pytest.mark.parametrize("clause", LAWS)
+def test_a_law_is_silent_on_the_reference_at_another_seed(clause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.generative.verdicts.laws_of", lambda f: replace(laws_of(f), programs=48))
+    verdict = Verdict()
+    explore(subject(seed=3), verdict, (), clause)
+    assert all(check.passed for check in verdict.checks)
+    assert not verdict.checks[-1].measured.startswith("0 drawn")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("fault", "case", "clause"),
+    [
+        ("skipped_updates:SkipIsAnUpdateOfZeros", SKIPPED, "scaling.skip-is-atomic"),
+        ("scale_updates:OverflowKeepsTheCount", SKIPPED, "scaling.automaton"),
+        ("weight_average:AverageIsNotSaved", RESUMED, "resume.bit-identical"),
+        ("weight_average:StartsFromZeros", RESUMED, "master.average-follows-updates"),
+        ("drawn:OutputsAreReused", READ, "accumulation.evaluation-changes-nothing"),
+    ],
+)
+def test_a_failure_is_attributed_to_the_clause_that_it_breaks(fault: str, case: DrawnCase, clause: str) -> None:
+    broken = subject(fault)
+    laws = laws_of(broken.framework)
+    failure = against_the_oracle(broken, laws, case)
+    assert failure is not None
+    assert attributed(case, failure, lambda other: against_the_oracle(broken, laws, other)).clause == clause
+
+
+def test_what_a_run_was_given_is_the_callers_again() -> None:
+    broken = subject("drawn:GivenWeightsAreNotCopied")
+    failure = against_the_oracle(broken, laws_of(broken.framework), ONWARD)
+    assert failure is not None
+    assert failure.place == 3
+
+
+def test_the_same_cases_hold_on_the_reference() -> None:
+    laws = laws_of(subject().framework)
+    assert [against_the_oracle(subject(), laws, case) for case in (SKIPPED, RESUMED, ONWARD, READ)] == [None] * 4
+
+
+def test_a_failure_can_be_pasted_as_a_test() -> None:
+    with pytest.raises(Violation) as raised:
+        explore(subject("scale_updates:OverflowKeepsTheCount"), Verdict(), (), "laws.programs", 2)
+    source = str(raised.value).split("\n\n", 1)[1]
+    assert raised.value.signature in load_clauses()
+    names: dict[str, object] = {}
+    exec(compile(source, "pasted", "exec"), names)
+    test = names["test_example"]
+    assert isinstance(test, Callable)  # type: ignore[arg-type]
+    with pytest.raises(Violation) as again:
+        test(subject("scale_updates:OverflowKeepsTheCount"), Verdict())  # type: ignore[operator]
+    assert again.value.signature == raised.value.signature
+    test(subject(), Verdict())  # type: ignore[operator]
+
+
+def test_the_same_seed_gives_the_same_verdict() -> None:
+    texts = []
+    for _ in range(2):
+        with pytest.raises(Violation) as raised:
+            explore(subject("scale_updates:OverflowKeepsTheCount"), Verdict(), (), "laws.programs", 2)
+        texts.append(str(raised.value))
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "asked", "kinked"),
+    [
+        ([1.0, 2.0**-20], True, True),
+        ([1.0, 2.0**-20], False, False),
+        ([1.0, 0.0], True, False),
+        ([1.0, 0.5], True, False),
+        ([np.inf, 1.0], True, False),
+    ],
+    ids=["next to nothing", "no slope asked for", "zero", "ordinary", "infinite"],
+)
+def test_a_rectifier_whose_operand_is_all_rounding_is_noted(values: list[float], asked: bool, kinked: bool) -> None:
+    ops = NotesKinks(Nearest())
+
+    def rectified(given: Any) -> Any:
+        return ops.activation("relu", Tensor(given, "float32")).value
+
+    if asked:
+        taped(lambda values: [rectified(values["a"]).sum()], {"a": np.array(values)})
+    else:
+        rectified(np.array(values))
+    assert ops.kinked == kinked
+
+
+@pytest.mark.parametrize(("values", "even"), [([1.0, 3.0], True), ([10_549_407.0, 10_549_380.0], False)])
+def test_a_member_takes_the_mean_of_normalised_values_for_zero(values: list[float], even: bool) -> None:
+    ops, one, zero = NormsInParts(Nearest()), Tensor(np.ones(1), "float32"), Tensor(np.zeros(1), "float32")
+
+    def normalised(given: Any) -> Any:
+        return ops.batch_norm(Tensor(given, "float32"), one, zero, 1e-5, None)[0].value
+
+    (y,), (pull,) = taped(lambda values: [normalised(values["a"])], {"a": np.array(values)[:, None]})
+    slopes = np.array([[1e6], [-2e6]])
+    found = pull(slopes)["a"]
+    expected = (slopes - slopes.mean() - y * (slopes * y).mean()) / np.std(values)
+    assert found.sum() == pytest.approx(expected.sum(), rel=0.01, abs=0.1)
+    assert (abs(expected.sum()) > 1.0) != even
+
+
+@pytest.mark.parametrize(("value", "overflowed"), [(70_000.0, True), (60_000.0, False), (np.inf, False)])
+def test_what_only_float16_would_not_hold_is_noted(value: float, overflowed: bool) -> None:
+    rounding = OtherRange(Nearest(), np.inf)
+    assert rounding.round(np.array([value]), "float16")[0] == pytest.approx(value, rel=1e-3)
+    assert rounding.overflowed == overflowed
+
+
+def test_values_that_need_no_rounding_are_asked_for_to_the_bit() -> None:
+    exact = DrawnCase(MODEL, Recipe(SGD(2.0**-4)), (StartAgain(), Train((DrawnBatch(2),))))
+    ensemble = Ensemble(subject().conventions, exact, frozenset(), 0)
+    for member in ensemble.members:
+        for mine, other in zip(member.observations, ensemble.nearest.observations, strict=True):
+            assert mine is not None
+            assert other is not None
+            assert all(np.array_equal(mine[name], other[name]) for name in other if name.startswith("parameter/"))
+
+
+def test_a_program_that_is_played_twice_is_the_same() -> None:
+    one, other = (play(subject(), RESUMED).observations for _ in range(2))
+    for mine, again in zip(one, other, strict=True):
+        assert mine is not None
+        assert again is not None
+        assert mine.keys() == again.keys()
+        assert all(np.array_equal(mine[name], again[name], equal_nan=True) for name in mine if "global" not in name)
+
+
+def test_what_an_exclusion_names_is_not_drawn() -> None:
+    finding = load_known(["torch"]).findings[0]
+    entry = Exclusion(finding, ">=0", "*", "*", ("optimizer=Adam", "clip"))
+    found: list[frozenset[str]] = []
+    search: Search[Program, None] = Search(lambda program: found.append(program.words()))
+    search.run(LAWS["laws.programs"].instances(subject().framework, (entry,)), 60, 0, 0.0)
+    assert found
+    assert not any({"optimizer=Adam", "clip"} <= words for words in found)
+
+
+@pytest.mark.parametrize("clause", ["laws.programs", "laws.processes"])
+def test_a_law_of_which_nothing_is_left_to_draw_abstains(clause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.generative.verdicts.laws_of", lambda f: replace(laws_of(f), programs=48))
+    finding = load_known(["torch"]).findings[0]
+    entry = Exclusion(finding, ">=0", "*", "*", ("verb=StartAgain",))
+    with pytest.raises(Abstention, match="excluded by a known defect"):
+        explore(subject(), Verdict(), (entry,), clause)
+
+
+MODULES = [path.read_text("utf-8") for path in sorted(Path(features.__file__).parent.glob("*.py"))]
+SOURCES = "".join(text for text in MODULES if "def words(" in text or "def features(" in text)
+"""The modules that state the features of what is drawn."""
+
+
+LISTED = {
+    *(word for words in vocabulary.FIELDS.values() for word in words),
+    *(*vocabulary.MODELS, *vocabulary.DATA, *vocabulary.OTHERS, *vocabulary.OPERATIONS, *vocabulary.CODES),
+    *(f"verb={name}" for verb in vocabulary.VERBS for name in (verb, verb.partition(".")[0])),
+    *(f"{kind}={name}" for kind in ("operand", "scope") for name in ("float32", "float16", "bfloat16")),
+    *(f"call={way}" for way in WAYS),
+    *(f"activation={kind}" for kind in ("relu", "tanh")),
+}
+
+
+@pytest.mark.parametrize("framework", sorted(built_in()))
+def test_every_exclusion_is_stated_in_words_that_can_be_drawn(framework: str) -> None:
+    for entry in load_known([framework]).exclusions:
+        of_a_part = any(word.startswith("technique=") for word in entry.when)
+        for word in entry.when:
+            of_an_adapter = word.startswith(("recompute.variant=", "way=", "technique=")) or of_a_part
+            parts = [f'f"{word.partition("=")[0]}={{' in SOURCES, f'"{word.partition("=")[2]}"' in SOURCES]
+            spelt = word in LISTED or f'"{word}"' in SOURCES or all(parts) or of_an_adapter
+            assert spelt, f"{entry.finding.id}: {word}"
+
+
+GOOD = """
+[[finding]]
+id = "bad"
+class = "documented"
+consequence = "silent-corruption"
+reason = "It is wrong."
+link = "https://example.org/page"
+link_shows = "It says so."
+
+[[exclusion]]
+finding = "bad"
+versions = ">=1"
+when = ["clip"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('when = ["clip"]', "when = []", "when is empty"),
+        ('versions = ">=1"', 'versions = "one"', "want a PEP 440 specifier"),
+        ('finding = "bad"\nversions', 'finding = "other"\nversions', "other"),
+    ],
+)
+def test_an_exclusion_that_is_none_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "expectations.toml").write_text(GOOD.replace(old, new), "utf-8")
+    with pytest.raises(ValueError, match=message):
+        read_known(tmp_path, "torch")
+
+
+def test_what_is_drawn_and_what_never_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework: Framework = ReferenceFramework("cpu")
+    monkeypatch.setattr(coverage, "laws_of", lambda f: replace(laws_of(f), programs=8))
+    few = coverage.drawn(framework)
+    assert few.programs > 8
+    assert sum(few.steps.values()) > 0
+    assert coverage.never(few, framework)["pairs"]
+    assert "| verbs |" in coverage.table(few, framework)
+
+
+def test_every_clause_of_an_attribution_exists() -> None:
+    assert reachable() <= load_clauses().keys()
+    assert set(coverage.beyond_drawing()) <= load_clauses().keys() - reachable()
+
+
+def test_a_search_stops_at_the_smallest_case_that_it_finds() -> None:
+    search: Search[int, str] = Search(lambda number: "large" if number > 10 else None)
+    search.run(st.integers(0, 1000), 200, 0, 5.0)
+    assert search.smallest == (11, "large")
+
+
+def test_a_search_that_has_used_up_its_time_draws_no_further_case() -> None:
+    drawn: list[int] = []
+    search: Search[int, str] = Search(lambda _: "wrong")
+    search.run(st.integers(0, 1000).map(lambda number: drawn.append(number) or number), 200, 0, 1e-9)
+    assert search.smallest is not None
+    assert search.judged == 1
+    assert len(drawn) == 2
+
+
+def test_the_precision_of_a_pasted_case_is_the_one_that_was_drawn() -> None:
+    case = DrawnCase(MODEL, SCALED.but(precision=Precision("O1", "float16")), (StartAgain(),))
+    names = {name: getattr(paste, name) for name in paste.__all__}
+    assert eval(repr(case), names) == case

@@ -1,0 +1,192 @@
+"""Laws over drawn cases: what is drawn, how a failure is told, and that what is told can be pasted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from conformance.checks.api import clause
+from conformance.checks.evidence import Abstention, Verdict, Violation
+from conformance.checks.subject import Profile, Subject
+from conformance.search.properties import explore
+from frameworks.contract import Capability, Unsupported
+from frameworks.reference import ReferenceFramework
+from tests.support.suite_runs import hang_limit
+
+LIMIT = 17
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two numbers whose `repr` makes them again."""
+
+    size: int
+    items: tuple[int, ...] = ()
+
+
+CASES = st.builds(Case, st.integers(0, 1000), st.lists(st.integers(0, 9), max_size=4).map(tuple))
+Act = Callable[[Verdict, Case], None]
+
+
+def subject(at: int = 0, **profile: Any) -> Subject:
+    """The reference at a seed, explored as a profile says, with all the time that making a case smaller takes."""
+    return Subject(ReferenceFramework("cpu"), at, Profile(**{"shrinking_s": hang_limit(), **profile}))
+
+
+def seen(of: Subject, act: Act = lambda _verdict, _case: None, examples: int = 25) -> tuple[list[Case], Verdict]:
+    """The cases that a law is held over, and its verdict."""
+    drawn: list[Case] = []
+
+    @explore(CASES, examples)
+    def law(subject: Subject, verdict: Verdict, case: Case) -> None:  # noqa: ARG001
+        drawn.append(case)
+        act(verdict, case)
+
+    verdict = Verdict()
+    law(of, verdict)
+    return drawn, verdict
+
+
+@clause("recompute.same-loss")
+@explore(CASES, examples=60)
+def small(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:  # noqa: ARG001
+    """A law that no case of `LIMIT` or more keeps."""
+    verdict.observe("variant", variant)
+    verdict.holds(case.size < LIMIT, "the size is small", case.size, f"below {LIMIT}", "too-large")
+
+
+def failure(test: Callable[..., None], **fixtures: Any) -> tuple[Violation, Verdict]:
+    """The violation that a test ends with, and what it left in its verdict."""
+    verdict = Verdict()
+    with pytest.raises(Violation) as caught:
+        test(subject(), verdict, **fixtures)
+    return caught.value, verdict
+
+
+def test_a_failing_case_is_made_as_small_as_it_can_be() -> None:
+    violation, verdict = failure(small, variant="default")
+    assert violation.signature == "too-large"
+    assert f"Case(size={LIMIT}, items=())" in str(violation)
+    assert [(check.passed, check.measured) for check in verdict.checks] == [(False, str(LIMIT))]
+    assert verdict.observations == {"variant": "default"}
+
+
+def test_the_smallest_case_is_a_test_that_fails_alike_when_pasted() -> None:
+    violation, _ = failure(small, variant="default")
+    told, pasted = str(violation).split("the smallest case found, as a test of its own:\n\n")
+    names: dict[str, Any] = {"clause": clause, "Subject": Subject, "Verdict": Verdict, "Case": Case, "small": small}
+    exec(compile(pasted, "pasted", "exec"), names)
+    example = names["small_example"]
+    assert [mark.args for mark in example.pytestmark] == [("recompute.same-loss",)]
+    again, _ = failure(example, variant="default")
+    assert (again.signature, str(again).strip()) == (violation.signature, told.strip())
+
+
+def test_pytest_sees_the_laws_fixtures_but_not_its_case() -> None:
+    assert list(small.__signature__.parameters) == ["subject", "verdict", "variant"]
+    assert small.__name__ == "small"
+
+
+def test_one_seed_draws_the_same_cases_and_another_others() -> None:
+    first, again, other = (seen(subject(seed))[0] for seed in (3, 3, 4))
+    assert first == again
+    assert first != other
+    assert len(first) == 25
+
+
+def test_a_profile_draws_more_from_a_seed_of_its_own() -> None:
+    assert len(seen(subject(factor=20))[0]) == 20 * 25
+    assert seen(subject(3, seed=4))[0] == seen(subject(4))[0]
+    assert seen(subject(3, seed=4))[0] != seen(subject(3))[0]
+
+
+def test_a_verdict_says_over_how_many_cases_the_law_held() -> None:
+    verdict = seen(subject(), lambda verdict, case: verdict.observe("size", case.size))[1]
+    assert verdict.checks[-1].passed
+    assert verdict.checks[-1].measured == "25 cases"
+    assert "size" in verdict.observations
+
+
+@pytest.mark.parametrize("refusal", [Unsupported(Capability.CLIP, "no clipping"), Abstention("the control differed")])
+def test_a_law_whose_cases_are_all_refused_is_refused(refusal: Exception) -> None:
+    def act(_verdict: Verdict, _case: Case) -> None:
+        raise refusal
+
+    with pytest.raises(type(refusal)) as caught:
+        seen(subject(), act)
+    assert caught.value is refusal
+
+
+def test_refused_cases_are_left_out_of_a_law_that_holds_for_the_others() -> None:
+    def act(_verdict: Verdict, case: Case) -> None:
+        if case.size % 2:
+            raise Unsupported(Capability.CLIP, "no odd sizes")
+
+    drawn, verdict = seen(subject(), act)
+    assert verdict.checks[-1].measured == f"{sum(case.size % 2 == 0 for case in drawn)} cases"
+
+
+def test_an_exception_is_no_violation_and_names_its_case() -> None:
+    def act(_verdict: Verdict, case: Case) -> None:
+        if case.size >= LIMIT:
+            raise KeyError("lost")
+
+    with pytest.raises(KeyError, match="lost") as caught:
+        seen(subject(), act, examples=60)
+    assert f"Case(size={LIMIT}, items=())" in caught.value.__notes__[0]
+
+
+def test_a_failure_that_does_not_come_again_is_told_as_it_was_seen() -> None:
+    failed: list[Case] = []
+
+    def act(verdict: Verdict, case: Case) -> None:
+        if case.size >= LIMIT and not failed:
+            failed.append(case)
+            verdict.holds(False, "it holds once", signature="once")
+
+    with pytest.raises(Violation, match=r"it holds once(.|\n)*Case\(") as caught:
+        seen(subject(), act, examples=60)
+    assert caught.value.signature == "once"
+    assert repr(failed[0]) in str(caught.value)
+
+
+def test_every_case_starts_from_the_settings_that_the_law_started_from() -> None:
+    class Leaking(ReferenceFramework):
+        """Opens a trace in every case."""
+
+        opened = 0
+
+        def global_state(self) -> dict[str, str]:
+            return {"opened": str(self.opened)}
+
+        def restore_global_state(self, state: Any) -> None:
+            self.opened = int(state["opened"])
+
+    of, found = Subject(Leaking("cpu")), []
+
+    @explore(CASES, 10)
+    def law(subject: Subject, verdict: Verdict, case: Case) -> None:  # noqa: ARG001
+        found.append(subject.framework.global_state())
+        of.framework.opened += 1
+
+    law(of, Verdict())
+    assert found == [{"opened": "0"}] * 10
+    assert of.framework.global_state() == {"opened": "1"}, "what the last case left is left to be seen"
+
+
+def test_shrinking_ends_with_its_time() -> None:
+    calls: list[Case] = []
+
+    def act(verdict: Verdict, case: Case) -> None:
+        calls.append(case)
+        verdict.holds(case.size < LIMIT, "the size is small", signature="too-large")
+
+    with pytest.raises(Violation) as caught:
+        seen(subject(shrinking_s=0.0), act, examples=60)
+    first = next(case for case in calls if case.size >= LIMIT)
+    assert {case for case in calls if case.size >= LIMIT} == {first}
+    assert repr(first) in str(caught.value)

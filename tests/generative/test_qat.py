@@ -1,0 +1,137 @@
+"""The law of aware training: what it sees of ranges, predictions, conversions, saves and loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.checks.subject import Subject
+from conformance.search.adapter_settings import laws_of
+from conformance.techniques.qat.cases import AwareCase, AwareVerb, Convert, PredictAware, Reload, SkipAware, TrainAware
+from fixtures.arrays import Array
+from fixtures.layers import Activation, Dense, Head, Heads
+from fixtures.model import Model
+from frameworks.contract import QuantRule
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
+from frameworks.reference.training.trainer import ReferenceTrainer
+from tools.faults.quantization import aware
+
+MODEL = Model(
+    "aware", (Dense(5), Activation("relu"), Heads((Head("output", 3),))), (8,), (("output", "squared_error"),)
+)
+TRAIN, LARGE = TrainAware((4, 3), (0, 1)), TrainAware((5, 2), (3, 2))
+
+
+def failure(framework: Any, *verbs: AwareVerb, freeze: int | None = None, **fields: Any) -> Any:
+    """What the law says of a run of two micro-batches an update."""
+    subject = Subject(framework("cpu"))
+    case = AwareCase(MODEL, freeze, 2, (TRAIN, *verbs), 7, **fields)
+    return case.failure(subject, laws_of(subject.framework))
+
+
+def framework_of(trainer: type[ReferenceTrainer]) -> type[ReferenceFramework]:
+    """The reference with another trainer."""
+    return type("Broken", (ReferenceFramework,), {"trainer_class": trainer})
+
+
+class _ConvertsOnce(ReferenceTrainer):
+    """Every conversion after the first gives the first one's model."""
+
+    def convert(self) -> ReferenceQuantizedModel:
+        if not hasattr(self, "_model"):
+            self._model = super().convert()
+        return self._model
+
+
+class _ConvertsTheAverage(ReferenceTrainer):
+    """Conversion takes the average in the place of the weights."""
+
+    def convert(self) -> ReferenceQuantizedModel:
+        weights = {name: self.averaged(name).astype(np.float32) for name in self.averages} or self.parameters()
+        return self.quantized_model_class(self.aware_layers().rule.linear, self.model, weights, known=self.observed())
+
+
+class _LoadsOverItself(ReferenceTrainer):
+    """A load into the run that was saved forgets its ranges."""
+
+    def restore(self, path: Path) -> None:
+        super().restore(path)
+        if self.aware is not None:
+            self.statistics |= self.aware.unseen(self.model)
+
+
+@pytest.mark.parametrize(
+    ("framework", "verbs", "clause"),
+    [
+        (aware.AverageStartsAtOne, (), "quantization.ranges-follow"),
+        (aware.WidestRangeStays, (LARGE, TRAIN), "quantization.ranges-follow"),
+        (aware.PredictionsAreObserved, (PredictAware(3, 4),), "quantization.observers-hold-still"),
+        (aware.ConvertsByAnotherScale, (Convert(2),), "quantization.convert-is-faithful"),
+        (aware.ConvertedClipsElsewhere, (LARGE, Convert(33)), "quantization.convert-is-faithful"),
+        (framework_of(_ConvertsOnce), (Convert(2), LARGE, Convert(2)), "quantization.convert-is-faithful"),
+        (aware.RangesAreNotLoaded, (LARGE, Reload("fresh")), "quantization.aware-survives-saving"),
+        (framework_of(_LoadsOverItself), (Reload("itself"),), "quantization.aware-survives-saving"),
+    ],
+)
+def test_what_is_broken_is_named(framework: Any, verbs: tuple[AwareVerb, ...], clause: str) -> None:
+    assert failure(ReferenceFramework, *verbs) is None
+    assert failure(framework, *verbs).name == clause
+
+
+def test_the_weights_are_converted_and_not_their_average() -> None:
+    framework = framework_of(_ConvertsTheAverage)
+    assert failure(framework, LARGE, Convert(2)) is None
+    assert failure(ReferenceFramework, LARGE, Convert(2), average=0.5) is None
+    assert failure(framework, LARGE, Convert(2), average=0.5).name == "quantization.convert-is-faithful"
+
+
+def test_ranges_that_never_freeze_are_seen() -> None:
+    assert failure(ReferenceFramework, LARGE, TRAIN, freeze=2) is None
+    assert failure(aware.NeverFrozen, LARGE, freeze=1).name == "quantization.ranges-follow"
+
+
+class _FreezesByWindows(ReferenceTrainer):
+    """Ranges freeze after so many windows, those that were skipped among them."""
+
+    windows = 0
+
+    def empty_accumulator(self) -> None:
+        super().empty_accumulator()
+        self.windows += 1
+
+    def observes(self) -> bool:
+        aware = self.recipe.quantization
+        return super().observes() and (aware is None or aware.freeze is None or self.windows < aware.freeze)
+
+
+def test_a_skipped_window_freezes_nothing() -> None:
+    assert failure(ReferenceFramework, SkipAware(), LARGE, freeze=2, scaled=True) is None
+    broken = framework_of(_FreezesByWindows)
+    assert failure(broken, LARGE, freeze=2, scaled=True) is None
+    assert failure(broken, SkipAware(), LARGE, freeze=2, scaled=True).name == "quantization.ranges-follow"
+
+
+class _EndsLater(ReferenceQuantizedModel):
+    """What comes out of a layer is rounded to codes, and not clipped."""
+
+    def requantized(self, name: str, result: Array, rule: QuantRule) -> Array:
+        outputs = self.calibrated()[name].outputs
+        assert outputs is not None
+        return np.asarray(np.rint(result / outputs.scale) * outputs.scale, np.float32)
+
+
+class _ConvertsToEndsLater(ReferenceTrainer):
+    """A run that is converted to such layers."""
+
+    quantized_model_class = _EndsLater
+
+
+def test_a_conversion_is_judged_within_its_ranges_unless_asked_for_more() -> None:
+    """Codes of a converted model may end elsewhere; only results beyond the ranges show it."""
+    framework = framework_of(_ConvertsToEndsLater)
+    assert failure(framework, Convert(33)) is None
+    assert failure(framework, Convert(33, beyond=True)).name == "quantization.convert-is-faithful"

@@ -1,0 +1,320 @@
+"""Records of a version confirm its known failures: ranges are written anew, and nothing else in the file changes."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.cli import expecting
+from conformance.cli.main import main
+from conformance.known_failures.confirm import ConfirmError, confirm
+from conformance.known_failures.entries import Expectation, load_known, read_known
+from conformance.known_failures.version_ranges import contains, rewritten
+from conformance.spec.clauses import load_clauses
+from conformance.spec.findings import named
+from frameworks.registry import built_in
+from results.record.model import TestVerdict, Variant
+from results.record.outcomes import REFUSED, Outcome
+from results.record.reading import Record, load, write
+from tests.support.small_record import BASE
+from tests.support.suite_runs import ROOT
+
+CLAUSE = "scaling.stays-finite"
+TEXT = """# What Twin is known not to do.
+
+[judged]
+cpu.eager = ["1.0", "2.0"]  # by hand
+
+[[finding]]
+id = "first"
+class = "documented"
+consequence = "error"
+reason = "It does."
+link = "none found"
+
+[[expectation]]
+finding = "first"  # a comment
+clause = "scaling.stays-finite"
+versions = ">=1.0,<=2.0"
+cases = ["test_a[x]", "test_b"]
+signature = "differs"
+
+# Another one
+
+[[finding]]
+id = "second"
+class = "documented"
+consequence = "cost"
+reason = \"\"\"
+It does
+too.\"\"\"
+link = "none found"
+
+[[expectation]]
+finding = "second"
+clause = "scaling.stays-positive"
+versions = "==2.0"
+signature = "zero"
+
+[[expectation]]
+finding = "second"
+clause = "scaling.automaton"
+versions = "==2.0"
+mode = "other"
+signature = "zero"
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """An adapter's file."""
+    path = tmp_path / "twin" / "expectations.toml"
+    path.parent.mkdir()
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def failing(case: str, signature: str = "differs", clause: str = CLAUSE) -> TestVerdict:
+    """A known failure."""
+    return TestVerdict(f"{clause}/{case}", clause, Outcome.KNOWN, signature, seed=0)
+
+
+def passing(case: str, clause: str = CLAUSE, outcome: Outcome = Outcome.PASS) -> TestVerdict:
+    """A verdict that is no failure."""
+    return TestVerdict(f"{clause}/{case}", clause, outcome, seed=0)
+
+
+ZERO = failing("test_c", "zero", "scaling.stays-positive")
+BOTH = (failing("test_a[x]"), failing("test_b"), ZERO)
+
+
+def record(version: str, *verdicts: TestVerdict) -> Record:
+    """A whole run of the twin."""
+    (text,) = BASE.clauses.values()
+    clauses = {verdict.clause: text for verdict in verdicts}
+    series, variant = replace(BASE.series, framework="twin", mode="eager"), Variant(version)
+    return replace(
+        BASE,
+        series=series,
+        variant=variant,
+        verdicts=verdicts,
+        clauses=clauses,
+        selection="",
+        seed=0,
+        status="complete",
+    ).sorted()
+
+
+def changed(path: Path, *records: Record) -> tuple[list[str], list[str]]:
+    """Lines that leave the file, and lines that come in."""
+    text = path.read_text("utf-8")
+    after = confirm(records, read_known(path.parent, "twin"), text).text
+    lines = list(difflib.ndiff(text.splitlines(), after.splitlines()))
+    return [line[2:] for line in lines if line[0] == "-"], [line[2:] for line in lines if line[0] == "+"]
+
+
+def test_a_range_is_widened_and_nothing_else_changes(path: Path) -> None:
+    assert changed(path, record("3.1+cpu", *BOTH)) == (
+        ['cpu.eager = ["1.0", "2.0"]  # by hand', 'versions = ">=1.0,<=2.0"', 'versions = "==2.0"'],
+        ['cpu.eager = ["1.0", "2.0", "3.1"]  # by hand', 'versions = ">=1.0,<=3.1"', 'versions = ">=2.0,<=3.1"'],
+    )
+
+
+def test_what_does_not_fail_is_left_out(path: Path) -> None:
+    repaired = record("1.5", passing("test_a[x]"), passing("test_b", outcome=Outcome.FIXED), ZERO)
+    _, come = changed(path, repaired)
+    assert come == [
+        'cpu.eager = ["1.0", "1.5", "2.0"]  # by hand',
+        'versions = ">=1.0,<=2.0,!=1.5"',
+        'versions = ">=1.5,<=2.0"',
+    ]
+
+
+def test_what_other_seeds_show_is_not_refuted_at_seed_0(path: Path) -> None:
+    text = path.read_text("utf-8")
+    path.write_text(
+        text.replace('signature = "differs"\n', 'signature = "differs"\ndepends_on = "other-seeds"\n'), "utf-8"
+    )
+    _, come = changed(path, record("3.1", passing("test_a[x]"), passing("test_b"), ZERO))
+    assert 'versions = ">=1.0,<=3.1"' in come
+
+
+def test_an_entry_of_which_some_cases_fail_is_split(path: Path) -> None:
+    text = path.read_text("utf-8")
+    part = record("3.0", failing("test_a[x]"), passing("test_b"), ZERO)
+    after = tomllib.loads(confirm([part], read_known(path.parent, "twin"), text).text)
+    ranges = [(entry["versions"], entry.get("cases")) for entry in after["expectation"]]
+    assert ranges[:2] == [(">=1.0,<=3.0", ["test_a[x]"]), (">=1.0,<=2.0", ["test_b"])]
+    assert len(after["expectation"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("verdict", "versions"),
+    [
+        (passing("test_b", outcome=Outcome.ABSTAIN), ">=1.0,<=3.0"),
+        (passing("test_b", outcome=Outcome.UNSTABLE), ">=1.0,<=3.0"),
+        (passing("test_b", outcome=Outcome.UNSUPPORTED), ">=1.0,<=3.0"),
+        (passing("test_b", outcome=Outcome.NOT_OFFERED), ">=1.0,<=3.0"),
+        (replace(failing("test_b"), outcome=Outcome.FAIL), ">=1.0,<=3.0"),
+        (failing("test_b", "otherwise"), None),
+    ],
+)
+def test_what_counts_as_shown(path: Path, verdict: TestVerdict, versions: str | None) -> None:
+    text = path.read_text("utf-8")
+    outcome = confirm([record("3.0", failing("test_a[x]"), verdict, ZERO)], read_known(path.parent, "twin"), text)
+    entry = tomllib.loads(outcome.text)["expectation"][0]
+    assert entry["versions"] == ">=1.0,<=3.0"
+    assert entry["cases"] == (["test_a[x]", "test_b"] if versions else ["test_a[x]"])
+
+
+@pytest.mark.parametrize(
+    ("function", "stays"), [("test_a_combination_trains_as_the_oracle_does", True), ("test_gone", False)]
+)
+def test_a_case_that_a_record_lacks_stays_as_long_as_there_is_its_test(path: Path, function: str, stays: bool) -> None:
+    """Which combinations are drawn depends on what a CPU supports."""
+    path.write_text(TEXT.replace("test_b", f"{function}[elsewhere]"), encoding="utf-8")
+    here = record("3.0", failing("test_a[x]"), passing(f"{function}[here]"), ZERO)
+    outcome = confirm([here], read_known(path.parent, "twin"), path.read_text("utf-8"))
+    entry = tomllib.loads(outcome.text)["expectation"][0]
+    assert entry["versions"] == ">=1.0,<=3.0"
+    assert entry["cases"] == ["test_a[x]", *([f"{function}[elsewhere]"] if stays else [])]
+
+
+def test_failures_that_no_entry_names_are_listed(path: Path) -> None:
+    text = path.read_text("utf-8")
+    others = replace(failing("test_d"), outcome=Outcome.FAIL), replace(failing("test_b", "x"), outcome=Outcome.FAIL)
+    outcome = confirm([record("3.0", failing("test_a[x]"), *others, ZERO)], read_known(path.parent, "twin"), text)
+    assert {verdict.case for verdict in outcome.unnamed} == {"test_b", "test_d"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"status": "interrupted"}, "is of an interrupted run; run the suites to their end"),
+        ({"selection": "-k scaling"}, "is of selected tests only (-k scaling); run all tests"),
+        ({"status": "partial"}, "is of selected tests only (partial); run all tests"),
+        ({"seed": 3}, "is of seed 3; run the suites at seed 0"),
+    ],
+)
+def test_other_records_are_refused(path: Path, changes: dict[str, object], told: str) -> None:
+    refused = replace(record("3.0", *BOTH), **changes)  # type: ignore[arg-type]
+    with pytest.raises(ConfirmError) as caught:
+        changed(path, refused)
+    assert str(caught.value) == f"the record of twin 3.0 {told}"
+
+
+def test_records_of_another_revision_are_refused(path: Path) -> None:
+    older = record("3.0", *BOTH)
+    clauses = {name: replace(text, revision=text.revision + 1) for name, text in older.clauses.items()}
+    with pytest.raises(ConfirmError, match="is of older revisions of clauses; run the suites again"):
+        changed(path, replace(older, clauses=clauses))
+
+
+def test_what_no_range_says_is_refused(path: Path) -> None:
+    refused = passing("test_c", "scaling.stays-positive", Outcome.UNSUPPORTED)
+    with pytest.raises(ConfirmError, match=r"expectation 2 \(.*\) would apply to no judged version; edit it by hand"):
+        changed(path, record("2.0", *BOTH[:2], refused))
+    some = passing("test_e", "scaling.stays-positive")
+    with pytest.raises(ConfirmError, match=r"fails only in some cases \(test_c, \.\.\.\); list its cases"):
+        changed(path, record("3.0", *BOTH, some))
+
+
+def test_a_layout_that_cannot_be_kept_is_refused(path: Path) -> None:
+    path.write_text(TEXT.replace('versions = "==2.0"\nsig', "versions = '==2.0'\nsig"), encoding="utf-8")
+    with pytest.raises(ConfirmError, match="versions must be a string on one line"):
+        changed(path, record("3.0", *BOTH))
+    inside = 'reason = """\n[[expectation]]\nversions = "==9"\n'
+    path.write_text(TEXT.replace('reason = """\n', inside), encoding="utf-8")
+    with pytest.raises(ConfirmError, match="the layout cannot be kept"):
+        changed(path, record("3.0", *BOTH))
+
+
+@pytest.mark.parametrize(
+    ("versions", "wanted", "judged", "new"),
+    [
+        (">=1,<=2", {"1", "2"}, ("1", "2"), ">=1,<=2"),
+        (">=1,<3", {"1", "2"}, ("1", "2"), ">=1,<3"),
+        ("==1", {"1", "2"}, ("1", "2"), ">=1,<=2"),
+        (">=1", {"1", "2"}, ("1", "2", "3"), ">=1,<=2"),
+        (">=0.5,<=2", {"1", "2", "3"}, ("1", "2", "3"), ">=0.5,<=3"),
+        (">=0.5,<1.5", {"1", "3"}, ("1", "3"), ">=0.5,<=3"),
+        (">=0.5,!=0.7", {"1"}, ("1", "3"), ">=0.5,!=0.7,<=1"),
+        (">=1,<=2", {"0.5", "1", "2"}, ("0.5", "1", "2"), ">=0.5,<=2"),
+        (">=1,<=3", {"1", "3"}, ("1", "2", "3"), ">=1,<=3,!=2"),
+        ("==1", {"2"}, ("1", "2"), "==2"),
+        ("==2", {"2+k.1"}, ("2+k.1", "2+k.2"), "==2,!=2+k.2"),
+        (">=1,<=2", {"1+k.1", "2+k.1"}, ("1+k.1", "2+k.1", "2+k.2"), ">=1,<=2,!=2+k.2"),
+    ],
+)
+def test_ranges_hold_in_the_wanted_versions_alone(
+    versions: str, wanted: set[str], judged: tuple[str, ...], new: str
+) -> None:
+    assert rewritten(versions, wanted, judged) == new
+    assert {each for each in judged if contains(new, each)} == wanted
+
+
+def test_the_command_writes_the_file_and_says_what_changed(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(expecting, "_file", lambda *_: path)
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    write(good, record("3.0", *BOTH))
+    assert main(["expectations", "update", str(good)]) == 0
+    told = capsys.readouterr().out
+    assert "twin/expectations.toml: 3.0 cpu eager is judged; changed expectations: 2" in told
+    assert "  >=1.0,<=2.0 → >=1.0,<=3.0: scaling.stays-finite (1)" in told
+    assert read_known(path.parent, "twin").judged == {"twin": {("cpu", "eager"): ("1.0", "2.0", "3.0")}}
+    text = path.read_text("utf-8")
+    assert main(["expectations", "update", str(good)]) == 0
+    assert "no change" in capsys.readouterr().out
+    write(bad, record("3.0", *BOTH, replace(failing("test_d"), outcome=Outcome.FAIL)))
+    assert main(["expectations", "update", str(bad)]) == 1
+    assert f"{CLAUSE} test_d fail (differs)" in capsys.readouterr().out
+    write(bad, record("4.0", *BOTH, passing("test_e", "scaling.stays-positive")))
+    assert main(["expectations", "update", str(bad)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("conformance: twin/expectations.toml: expectation 2 (")
+    assert path.read_text("utf-8") == text
+
+
+def of_present_tests(record: Record, version: str) -> Record:
+    """A record as it would be of the present tests and another version."""
+    present = load_clauses()
+    clauses = {name: replace(text, revision=present[name].revision) for name, text in record.clauses.items()}
+    variant = Variant(version, instruction_sets=record.variant.instruction_sets)
+    return replace(record, variant=variant, clauses=clauses)
+
+
+@pytest.mark.parametrize("name", [name for name in built_in() if name != "reference"])
+def test_the_committed_files_can_be_confirmed_and_keep_their_layout(name: str) -> None:
+    baselines = [load(path) for path in sorted((ROOT / "results" / "baselines").glob(f"{name}-*-cpu-*.json.gz"))]
+    version = baselines[0].variant.framework_version
+    newer = [of_present_tests(each, "99.0+keras.9" if name == "tf" else "99.0") for each in baselines]
+    path = ROOT / "frameworks" / name / "expectations.toml"
+    text = path.read_text("utf-8")
+    outcome = confirm(newer, load_known([name]), text)
+    assert not outcome.unnamed
+    before, after = text.splitlines(), outcome.text.splitlines()
+    assert len(before) == len(after)
+    apart = [line for former, line in zip(before, after, strict=True) if former != line]
+    assert all(line.startswith(("versions = ", "cpu.")) for line in apart)
+
+    def applies(entry: Expectation) -> bool:
+        """At the version of the records, or nowhere if they are of other series, or have nothing but refusals of its
+        cases, as where a module is not installed."""
+        own = [each for each in newer if named(entry.device, "cpu") and named(entry.mode, each.series.mode)]
+        meant = [
+            {verdict.outcome for verdict in record.verdicts if entry.covers(verdict.clause, verdict.case)}
+            for record in own
+            if entry.means(record.variant.instruction_sets)
+        ]
+        refused = bool(meant) and all(outcomes and outcomes <= REFUSED for outcomes in meant)
+        return bool(own) and not refused and contains(entry.versions, version)
+
+    applying = [entry for entry in load_known([name]).expectations if applies(entry)]
+    assert sum(line.startswith("versions = ") for line in apart) == len(applying)
+    assert all("<=99.0" in line for line in apart if line.startswith("versions = "))

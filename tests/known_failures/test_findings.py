@@ -1,0 +1,305 @@
+"""Findings: programs are small and import their framework alone, refusals are believed when a try bears them out."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import textwrap
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.checks import reproducers
+from conformance.checks.outcome import conclude
+from conformance.checks.reproducers import ProgramError, Shown
+from conformance.cli import main, upstream_issue
+from conformance.cli.upstream_issue import Evidence
+from conformance.known_failures.entries import Known, load_known
+from conformance.spec.clauses import load_clauses
+from conformance.spec.findings import Finding
+from fixtures.recipe import FLOAT16
+from frameworks.adapter_file import adapter_file
+from frameworks.contract import Attempt, Capability, Declaration, Unsupported
+from frameworks.reference import ReferenceFramework
+from frameworks.registry import built_in
+from results.record.outcomes import Outcome
+from results.record.texts import Consequence, FindingKind, FindingText
+from tests.support.suite_runs import ROOT
+
+KNOWN = load_known()
+PROGRAMS = [finding for finding in KNOWN.findings if finding.program is not None]
+OWN = {name: {*adapter_file(name).imports} for name in built_in()}
+LONGEST = 30
+_THERE = "import sys; print('expected: 0'); print('seen: 1'); sys.exit(1)"
+
+each_program = pytest.mark.parametrize("finding", PROGRAMS, ids=lambda each: f"{each.framework}-{each.id}")
+
+
+def program(folder: Path, source: str) -> Path:
+    path = folder / "shown.py"
+    path.write_text(source, encoding="utf-8")
+    return path
+
+
+# ---------------------------------------------------------------- programs
+
+
+@each_program
+def test_a_program_is_small_and_imports_its_framework_alone(finding: Finding) -> None:
+    assert finding.program is not None
+    source = finding.program.read_text("utf-8")
+    assert len(source.splitlines()) <= LONGEST
+    tree = ast.parse(source)
+    assert ast.get_docstring(tree)
+    imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    roots = {name.split(".")[0] for name in imported} - {"numpy", "ml_dtypes"} - set(sys.stdlib_module_names)
+    assert roots <= OWN[finding.framework]
+
+
+def test_what_a_finding_needs_is_imported_by_its_adapter() -> None:
+    needing = [finding for finding in KNOWN.findings if finding.needs]
+    assert needing
+    assert all({*finding.needs} <= OWN[finding.framework] for finding in needing)
+
+
+def test_a_program_is_left_out_where_a_module_that_it_needs_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, source = KNOWN.findings[0].text, program(tmp_path, _THERE)
+    every = (
+        Finding("needs-more", "torch", text, source, ("json", "no_such_module")),
+        Finding("needs-nothing", "torch", text, source, ("json",)),
+    )
+    monkeypatch.setattr("conformance.cli.finding.load_known", lambda _: Known(every))
+    monkeypatch.setattr("conformance.cli.finding.installed_version", lambda _: "2.13.0")
+    assert [finding.lacking() for finding in every] == [("no_such_module",), ()]
+    assert main(("findings", "torch", "--run")) == 1
+    printed = capsys.readouterr().out
+    assert "not tried: no_such_module is not installed" in printed
+    assert "present: got 1, want 0" in printed
+
+
+@pytest.mark.parametrize(
+    ("shown_on", "asked", "elsewhere", "here", "said"),
+    [
+        (
+            {"processor": "avx2, -avx512f"},
+            "instruction_sets",
+            ("avx2", "avx512f"),
+            ("avx2",),
+            "a processor with avx2, -avx512f",
+        ),
+        ({"device": "cuda"}, "devices", ("cpu",), ("cpu", "cuda"), "device cuda"),
+    ],
+    ids=["processor", "device"],
+)
+def test_a_program_is_left_out_where_it_shows_nothing(
+    shown_on: dict[str, str],
+    asked: str,
+    elsewhere: tuple[str, ...],
+    here: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text, source = KNOWN.findings[0].text, program(tmp_path, "raise RuntimeError")
+    other = replace(Finding("of-another-machine", "torch", text, source), **shown_on)
+    monkeypatch.setattr("conformance.cli.finding.load_known", lambda _: Known((other,)))
+    monkeypatch.setattr("conformance.cli.finding.installed_version", lambda _: "2.13.0")
+    monkeypatch.setattr(f"conformance.cli.finding.{asked}", lambda: elsewhere)
+    assert main(("findings", "torch", "--run")) == 0
+    assert f"not tried: it needs {said}" in capsys.readouterr().out
+    monkeypatch.setattr(f"conformance.cli.finding.{asked}", lambda: here)
+    assert main(("findings", "torch", "--run")) == 2
+
+
+def test_every_program_belongs_to_a_finding() -> None:
+    there = set((ROOT / "frameworks").glob("*/findings/*.py"))
+    assert {Path(str(finding.program)) for finding in PROGRAMS} == there
+
+
+def test_findings_of_a_framework_say_different_things() -> None:
+    reasons = [(finding.framework, finding.text.reason) for finding in KNOWN.findings]
+    assert len(set(reasons)) == len(reasons)
+
+
+def test_one_cause_has_one_class_and_one_consequence_in_every_framework() -> None:
+    """One of Keras on JAX is called `keras-` and as on TensorFlow, and one of XLA there `xla-keeps-` and as on JAX."""
+    shared: dict[str, set[tuple[str, str]]] = {}
+    for finding in KNOWN.findings:
+        says = (finding.text.kind, finding.text.consequence)
+        shared.setdefault(finding.id.removeprefix("keras-").removeprefix("xla-keeps-"), set()).add(says)
+    assert {name: says for name, says in shared.items() if len(says) > 1} == {}
+
+
+@pytest.mark.parametrize(("status", "there"), [(1, True), (0, False)])
+def test_what_a_program_shows_is_read(tmp_path: Path, status: int, there: bool) -> None:
+    source = f"import sys\nprint('expected: 1')\nprint('noise')\nprint('seen: 2')\nsys.exit({status})"
+    assert reproducers.run(program(tmp_path, source)) == Shown("1", "2", there)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (
+            "raise ValueError('it broke')",
+            "exited with 1, printed 0 lines `expected:`, 0 lines `seen:`: ValueError: it broke",
+        ),
+        ("import sys; print('expected: 1'); print('seen: 2'); sys.exit(3)", "exited with 3"),
+        ("print('expected: 1'); print('expected: 1'); print('seen: 1')", "2 lines `expected:`"),
+        ("import no_such_framework", "No module named 'no_such_framework'; `python -m conformance install NAME`"),
+        ("import os; os.abort()", "exited with -6"),
+    ],
+)
+def test_another_end_of_a_program_is_no_finding(tmp_path: Path, source: str, told: str) -> None:
+    with pytest.raises(ProgramError) as caught:
+        reproducers.run(program(tmp_path, source))
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_program_finds_what_lies_on_the_path_but_not_the_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "packages"
+    package.mkdir()
+    (package / "a_framework_of_a_cluster.py").write_text("value = 3\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), "", os.path.relpath(package)]))
+    source = f"""
+        import a_framework_of_a_cluster as framework, sys
+        print("expected: 3 False")
+        print("seen:", framework.value, {str(ROOT)!r} in sys.path)
+    """
+    assert reproducers.run(program(tmp_path, textwrap.dedent(source))) == Shown("3 False", "3 False", False)
+
+
+def test_a_program_that_dies_once_is_run_again(tmp_path: Path) -> None:
+    mark = str(tmp_path / "died")
+    source = f"""
+        import os
+        if not os.path.exists({mark!r}):
+            open({mark!r}, "w").close()
+            os.abort()
+        print("expected: 1")
+        print("seen: 1")
+    """
+    assert reproducers.run(program(tmp_path, textwrap.dedent(source))) == Shown("1", "1", False)
+
+
+def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproducers, "LIMIT_S", 0.5)
+    with pytest.raises(ProgramError, match=r"did not end within 0\.5 s"):
+        reproducers.run(program(tmp_path, "import time; time.sleep(3600)"))
+
+
+# ---------------------------------------------------------------- refusals
+
+
+class Denying(ReferenceFramework):
+    """It denies clipping, and a try of it comes out as `seen` says."""
+
+    seen: bool | None = True
+
+    def declares(self, capability: Capability) -> Declaration:
+        if capability is Capability.CLIP:
+            return Declaration(False, "there is no clipping")
+        return super().declares(capability)
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        seen = self.seen
+        return {} if seen is None else {Capability.CLIP: lambda: seen}
+
+
+@pytest.mark.parametrize(
+    ("seen", "outcome", "told"),
+    [
+        (True, Outcome.MISDECLARED, "but a direct call succeeded"),
+        (False, Outcome.UNSUPPORTED, "(tried)"),
+        (None, Outcome.NOT_OFFERED, "(nothing to try)"),
+    ],
+)
+def test_a_refusal_is_believed_unless_its_try_acts(seen: bool | None, outcome: Outcome, told: str) -> None:
+    framework = Denying("cpu")
+    framework.seen = seen
+    found = conclude(framework, Unsupported(Capability.CLIP, "there is no clipping"), ())
+    assert (found.outcome, found.signature) == (outcome, "optimizer.clip")
+    assert told in found.message
+
+
+@pytest.mark.parametrize(("acted", "outcome"), [(True, Outcome.MISDECLARED), (False, Outcome.UNSUPPORTED)])
+def test_the_refusal_of_a_combination_brings_a_try_of_its_own(acted: bool, outcome: Outcome) -> None:
+    refusal = Unsupported(Capability.SCHEDULE, "not with this optimizer", lambda: acted)
+    assert conclude(ReferenceFramework("cpu"), refusal, ()).outcome is outcome
+
+
+def test_a_try_leaves_no_setting_behind() -> None:
+    framework = ReferenceFramework("cpu")
+    opened = framework.autocast(FLOAT16)
+
+    def leaks() -> bool:
+        opened.__enter__()
+        return False
+
+    before = framework.global_state()
+    conclude(framework, Unsupported(Capability.SCHEDULE, "not with this optimizer", leaks), ())
+    assert framework.global_state() == before
+
+
+def test_without_a_try_the_refusal_of_what_is_declared_is_misdeclared() -> None:
+    found = conclude(ReferenceFramework("cpu"), Unsupported(Capability.SCHEDULE, "not today"), ())
+    assert found.outcome is Outcome.MISDECLARED
+
+
+# ---------------------------------------------------------------- reports
+
+
+TEXT = FindingText(FindingKind.DEFECT, Consequence.ERROR, "The scale falls.", "https://example.org/1", "That it falls.")
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        (Shown("1.0", "0.0", True), "it shows the failure:"),
+        (Shown("1.0", "1.0", False), "it does not show the failure:"),
+        ("there is no torch here", "Not run just now: there is no torch here"),
+    ],
+)
+def test_a_report_has_program_clause_and_what_was_shown(tmp_path: Path, shown: Shown | str, told: str) -> None:
+    clause = load_clauses()["scaling.stays-positive"]
+    finding = Finding("falls", "torch", TEXT, program(tmp_path, "print('a program')"))
+    text = upstream_issue.report(clause, [Evidence(finding, (), shown)], None)
+    for part in ("# The scale falls.", "print('a program')", clause.requirement, clause.source, TEXT.link, told):
+        assert part in text
+
+
+@pytest.mark.parametrize("finding", KNOWN.findings, ids=lambda each: f"{each.framework}-{each.id}")
+def test_every_known_failure_can_be_reported(finding: Finding) -> None:
+    entries = tuple(entry for entry in KNOWN.expectations if entry.finding == finding)
+    for clause in {entry.clause for entry in entries}:
+        text = upstream_issue.report(load_clauses()[clause], [Evidence(finding, entries, "not run in this test")], None)
+        assert finding.text.reason in text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("issue", "scaling.stays-put", "--framework", "torch"), "no clause 'scaling.stays-put': scaling.stays-"),
+        (("issue", "scaling.stays-positive", "--framework", "caffe"), "no built-in adapter 'caffe': one of reference,"),
+        (
+            ("issue", "scaling.detects-inf", "--framework", "torch"),
+            "no known failure of torch in scaling.det",
+        ),
+        (("findings", "caffe"), "no built-in adapter 'caffe'"),
+    ],
+)
+def test_a_wrong_name_is_refused_in_one_line(
+    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line

@@ -1,0 +1,161 @@
+"""Spreads that come with the suite: used where code and inputs are the same, and what would be derived anew."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conformance.oracle import bounds_cache, derivation_hash, errormodel, stored_spreads
+from conformance.oracle.errormodel import Envelope
+from conformance.suites.autocast.test_autocast_parity import FIXTURES, GENTLE, OPTIMIZERS
+from fixtures.data import exact_batch
+from fixtures.models import exact_linear
+from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, Precision, Recipe
+from frameworks.cache_folder import CACHE_FOLDER
+from frameworks.contract import Conventions
+from frameworks.reference.framework import CONVENTIONS
+
+ROOT = Path(__file__).parents[1]
+RECIPE = Recipe(SGD(2.0**-4), precision=FLOAT16)
+
+
+def derived() -> Envelope:
+    """An envelope of three updates."""
+    return errormodel.envelope(Conventions(), exact_linear(), RECIPE, [(exact_batch(4, 8, 4),)] * 3)
+
+
+def evaluated() -> float:
+    """The bound of an evaluation after one update."""
+    batch = exact_batch(4, 8, 4)
+    results = errormodel.evaluation(Conventions(), exact_linear(), RECIPE, [(batch,)], batch.inputs)
+    return results["predictions"][1].value
+
+
+@pytest.fixture
+def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of spreads, in whose place the suite's own is; the cache folder is empty."""
+    file = tmp_path / "spreads.json"
+    monkeypatch.setattr(stored_spreads.stored, "__defaults__", (file,), raising=False)
+    monkeypatch.setattr(bounds_cache, "stored", lambda: stored_spreads.stored(file))
+    monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "first"))
+    derived()
+    evaluated()
+    assert stored_spreads.collect([tmp_path / "first"], file) == 2
+    monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "second"))
+    return file
+
+
+@pytest.mark.usefixtures("filled")
+def test_stored_spreads_give_the_same_envelope_from_the_exact_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errormodel, "Stochastic", None)
+    stored, bound = derived(), evaluated()
+    monkeypatch.undo()
+    monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "first"))
+    assert bound == evaluated()
+    monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "third"))
+    monkeypatch.setattr(bounds_cache, "stored", dict)
+    fresh = derived()
+    for name in ("losses", "gradient", "parameters"):
+        assert np.array_equal(getattr(stored.exact, name), getattr(fresh.exact, name))
+    assert np.array_equal(stored.loss_spread, fresh.loss_spread)
+    assert np.array_equal(stored.gain_spread, fresh.gain_spread, equal_nan=True)
+    assert (stored.gradient_spread, stored.parameter_spread) == (fresh.gradient_spread, fresh.parameter_spread)
+    assert stored.derivation == fresh.derivation
+
+
+def test_entries_of_other_code_are_not_used_and_go(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = json.loads(filled.read_text())
+    filled.write_text(json.dumps({**before, "code": "0" * 64}))
+    stored_spreads.stored.cache_clear()
+    assert stored_spreads.stored(filled) == {}
+    with monkeypatch.context() as patched:
+        patched.setattr(errormodel, "Stochastic", None)
+        with pytest.raises(TypeError):
+            derived()
+    derived()
+    folder = filled.parent / "second"
+    assert stored_spreads.collect([folder], filled) == 1
+    assert json.loads(filled.read_text())["entries"].keys() < before["entries"].keys()
+
+
+def test_a_folder_without_spreads_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "other.npz", spread=np.zeros(2), code=np.array("0" * 64))
+    (tmp_path / "broken.npz").write_bytes(b"no archive")
+    assert stored_spreads.main([str(tmp_path)]) == 2
+    assert "no spreads of the present code" in capsys.readouterr().err
+    assert stored_spreads.main([]) == 2
+
+
+def copied(tmp_path: Path) -> Path:
+    """The files that the oracle derives from, in another place."""
+    for name in derivation_hash.modules():
+        place = ROOT.joinpath(*name.split("."))
+        path = place.with_suffix(".py") if place.with_suffix(".py").is_file() else place / "__init__.py"
+        target = tmp_path / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    return tmp_path
+
+
+def test_what_the_code_says_counts_and_neither_its_place_nor_its_comments(tmp_path: Path) -> None:
+    root = copied(tmp_path)
+    assert derivation_hash.code_hash(root) == derivation_hash.code_hash()
+    file = root / "frameworks" / "reference" / "rounding.py"
+    text = file.read_text("utf-8")
+    behind = text.index("from __future__")
+    file.write_text(f'"""Another docstring."""\n\n# a comment\n{text[behind:]}')
+    derivation_hash.code_hash.cache_clear()
+    assert derivation_hash.code_hash(root) == derivation_hash.code_hash()
+    training = root / "frameworks" / "reference" / "quantized_training.py"
+    message = training.read_text("utf-8").replace("the recipe has no QAT", "another message")
+    training.write_text(message)
+    assert "another message" in message
+    derivation_hash.code_hash.cache_clear()
+    assert derivation_hash.code_hash(root) == derivation_hash.code_hash()
+    file.write_text(text.replace("LANES = 16", "LANES = 17"))
+    derivation_hash.code_hash.cache_clear()
+    assert derivation_hash.code_hash(root) != derivation_hash.code_hash()
+
+
+def test_the_suites_own_file_is_small_and_reads() -> None:
+    assert stored_spreads.FILE.stat().st_size < 2_000_000
+    content = json.loads(stored_spreads.FILE.read_text("utf-8"))
+    assert content["entries"]
+    assert all(arrays.keys() <= stored_spreads.SPREADS for arrays in content["entries"].values())
+
+
+@pytest.mark.parametrize(
+    ("fixture", "optimizer", "precision"),
+    [("exact-linear", "adam", FLOAT32), ("exact-linear", "sgd", BFLOAT16), ("sincos", "sgd", FLOAT32)],
+)
+def test_stored_spreads_are_those_that_are_derived_anew(
+    fixture: str, optimizer: str, precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spreads of two draws of eight members differ; those of the same NumPy are the same numbers."""
+    make, batch, updates = FIXTURES[fixture]
+    recipe = Recipe((GENTLE if fixture == "sincos" else OPTIMIZERS)[optimizer], precision)
+    arguments = (CONVENTIONS, make(), recipe, [(batch(i),) for i in range(updates)])
+    present = bool(stored_spreads.stored())
+    assert present is (json.loads(stored_spreads.FILE.read_text("utf-8"))["code"] == derivation_hash.code_hash())
+    monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "stored"))
+    with monkeypatch.context() as patched:
+        if present:
+            patched.setattr(errormodel, "Stochastic", None)
+        ours = errormodel.envelope(*arguments)
+    monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "fresh"))
+    monkeypatch.setattr(bounds_cache, "stored", dict)
+    fresh = errormodel.envelope(*arguments)
+    assert np.array_equal(ours.exact.parameters, fresh.exact.parameters)
+    for one, other in (
+        (ours.loss_spread, fresh.loss_spread),
+        (ours.gain_spread, fresh.gain_spread),
+        (np.array(ours.gradient_spread), np.array(fresh.gradient_spread)),
+        (np.array(ours.parameter_spread), np.array(fresh.parameter_spread)),
+    ):
+        assert np.all((one == other) | ((one < 4.0 * other) & (other < 4.0 * one)))

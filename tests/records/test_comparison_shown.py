@@ -1,0 +1,71 @@
+"""A comparison as text, Markdown and JSON: what is listed, grouped, counted and left out."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from io import StringIO
+
+from rich.console import Console
+
+from results.compare.changes import Change, ChangeKind
+from results.compare.comparison import compare
+from results.compare.pairing import compare_sets
+from results.record.reading import (
+    Outcome,
+    Variant,
+)
+from results.show.differences import document, draw, grouped, headline, markdown, to_text
+from tests.support.small_record import BASE, CLAUSE, measured, verdict
+
+
+def test_a_brief_table_leaves_out_what_is_not_worse() -> None:
+    old = verdict(BASE, 0, outcome=Outcome.FAIL)
+    found = compare_sets([old], [verdict(verdict(BASE, 0), 2, outcome=Outcome.FAIL)])
+    shown = {}
+    for brief in (False, True):
+        console = Console(width=100, record=True, file=StringIO())
+        draw(found, console, brief=brief)
+        shown[brief] = console.export_text()
+    assert "test_a" in shown[False]
+    assert "test_a" not in shown[True]
+    assert all("test_b[2]" in text for text in shown.values())
+
+
+def test_changes_that_are_alike_are_told_together() -> None:
+    new = verdict(verdict(BASE, 1, outcome=Outcome.FAIL), 2, outcome=Outcome.FAIL)
+    (group,) = grouped(compare(BASE, new).changes)
+    assert group.subjects == "test_b[1], test_b[2]"
+
+
+def test_many_changes_that_are_alike_are_counted() -> None:
+    changes = [Change(ChangeKind.NEWLY_FAILING, CLAUSE, f"{CLAUSE}/test_c[{i}]", "pass", "fail") for i in range(6)]
+    (group,) = grouped(changes)
+    assert group.subjects == "test_c[0], test_c[1], test_c[2], test_c[3] and 2 more"
+
+
+def test_the_forms_say_the_same() -> None:
+    new = verdict(BASE, 0, outcome=Outcome.FAIL, message="a | <b>@you</b> `c`", link="javascript:alert(1)")
+    found = compare_sets([BASE], [replace(new, variant=Variant("2.14.0", {"numpy": "2.4"}))])
+    console = Console(width=100, record=True, file=StringIO())
+    draw(found, console)
+    shown = console.export_text()
+    for text in (shown, markdown(found)):
+        assert "2.13.0 → 2.14.0" in text
+        assert "1 newly failing" in text
+        assert "numpy: 2.3 → 2.4" in text
+        assert "test_a" in text
+    assert "<b>" not in markdown(found)
+    assert "@you" not in markdown(found)
+    assert "](javascript" not in markdown(found)
+    told = json.loads(json.dumps(document(found), allow_nan=False))
+    assert (told["status"], told["pairs"][0]["changes"][0]["worse"]) == (1, True)
+
+
+def test_the_headline_says_why_tests_are_not_comparable() -> None:
+    found = compare(BASE, verdict(BASE, 0, setup_hash="d"))
+    assert "1 not comparable" in headline(found)
+    assert "1: different training setups" in to_text(compare_sets([BASE], [found.new]))
+    uncounted = compare(BASE, measured({"bytes/test_a": (math.nan,)}))
+    assert "1 not comparable" in headline(uncounted)

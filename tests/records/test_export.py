@@ -1,0 +1,284 @@
+"""Records as CTRF and as the summary of a CI job: nothing is lost, nothing hostile does anything, the schema holds."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from results.record.folders import listed
+from results.record.outcomes import Outcome
+from results.record.reading import CheckResult, ClauseText, Record, TestVerdict, load, write
+from results.record.values import parse
+from results.show import ctrf
+from results.show.digest import markdown
+from results.show.marks import cut, source
+from tests.records.test_table import FOUR
+from tests.support.small_record import BASE
+from tests.support.suite_runs import ROOT, Ended, run
+
+BASELINES = [path for path in listed(ROOT / "results" / "baselines") if "-cpu-" in path.name]
+EVIL = "<img src=x onerror=alert(1)> </details> | `a` **b** [c](javascript:x) @everyone\n# d\n::error::e \x1b[2J \u202e"
+
+
+def conformance(*words: str | Path) -> Ended:
+    return run([sys.executable, "-m", "conformance", *map(str, words)])
+
+
+def of(outcome: Outcome, **changes: Any) -> Record:
+    """A record with one verdict."""
+    verdict = replace(BASE.verdicts[0], outcome=outcome, **changes)
+    return replace(BASE, verdicts=(verdict,), observations=(), measurements=())
+
+
+def hostile(text: str) -> Record:
+    """A record that says `text` wherever it can say anything."""
+    check = CheckResult(text, math.nan, [math.inf, {text: text}], -math.inf, False, {text: [math.nan]})
+    verdicts = tuple(
+        TestVerdict(
+            f"a.b/{number}{text}",
+            "a.b",
+            outcome,
+            signature=text,
+            message=text,
+            checks=(check,),
+            reason=text,
+            link=text,
+            setup_hash=text,
+            seed=2**1000,
+            repro=text,
+            duration_s=1e308,
+            leaks=(text,),
+        )
+        for number, outcome in enumerate(Outcome)
+    )
+    return replace(
+        BASE,
+        series=replace(BASE.series, framework=text or "x", device=text, device_kind=text, mode=text),
+        variant=replace(BASE.variant, framework_version=text, environment={text: text}),
+        selection=text,
+        status="interrupted",
+        clauses={"a.b": ClauseText(text, text, text, (text,), text or "x")},
+        verdicts=verdicts,
+        observations=(),
+        measurements=(),
+        notes=(text,),
+    )
+
+
+def held_against_the_schema(record: Record) -> dict[str, Any]:
+    """The document that a reader of the exported bytes gets, strictly parsed."""
+    document: dict[str, Any] = parse(ctrf.dumps([record]))
+    ctrf.validate(document)
+    return document
+
+
+# ---------------------------------------------------------------- CTRF
+
+
+def test_the_baselines_are_exported_whole() -> None:
+    records = [load(path) for path in BASELINES]
+    results = parse(ctrf.dumps(records))["results"]
+    verdicts = [verdict for record in records for verdict in record.verdicts]
+    assert len(BASELINES) > 4
+    assert len({test["testId"] for test in results["tests"]}) == len(verdicts)
+    assert Counter(test["rawStatus"] for test in results["tests"]) == Counter(v.outcome.value for v in verdicts)
+    counted = Counter(test["status"] for test in results["tests"])
+    assert results["summary"]["tests"] == len(verdicts)
+    assert {status: results["summary"][status] for status in ctrf.STATUSES} == {s: counted[s] for s in ctrf.STATUSES}
+    assert sum(results["summary"]["extra"]["outcomes"].values()) == len(verdicts)
+    assert results["summary"]["start"] < results["summary"]["stop"]
+    assert results["environment"]["healthy"] is True
+
+
+def test_a_test_keeps_what_the_verdict_says() -> None:
+    check = CheckResult("scale", math.inf, 2.0, None, False, {"method": "closed form"})
+    changes: dict[str, Any] = {"signature": "scale-inf", "message": "it grew", "checks": (check,), "repro": "pytest x"}
+    changes |= {"inferred_from": "2.12.0", "repeats": ("fail (scale-inf)", "pass")}
+    record = of(Outcome.FAIL, link="https://a.org/1", duration_s=0.25, seed=3, **changes)
+    (test,) = held_against_the_schema(record)["results"]["tests"]
+    assert (test["name"], test["duration"]) == ("test_a", 250)
+    assert (test["status"], test["rawStatus"], test["message"]) == ("failed", "fail", "it grew")
+    assert {"fail", "MUST", "scaling"} == set(test["tags"])
+    assert test["suite"][1:] == ["scaling", "scaling.stays-finite"]
+    assert test["labels"] == {
+        "clause": "scaling.stays-finite",
+        "level": "MUST",
+        "framework": "torch",
+        "version": "2.13.0",
+        "device": "cpu",
+        "mode": "eager",
+        "signature": "scale-inf",
+        "link": "https://a.org/1",
+        "revision": 1,
+        "inferred_from": "2.12.0",
+        "seed": 3,
+    }
+    assert test["extra"]["repeats"] == ["fail (scale-inf)", "pass"]
+    assert test["extra"]["repro"] == "pytest x"
+    (told,) = test["extra"]["checks"]
+    assert (told["measured"], told["bound"], told["passed"]) == ("inf", 2.0, False)
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_every_outcome_has_its_status(outcome: Outcome) -> None:
+    document = held_against_the_schema(of(outcome))
+    (test,) = document["results"]["tests"]
+    assert (test["status"] == "failed") is outcome.bad
+    assert (test["status"] == "passed") is (outcome is Outcome.PASS)
+    assert (test["status"] == "skipped") is (outcome in (Outcome.UNSUPPORTED, Outcome.NOT_OFFERED))
+    assert (test["rawStatus"], test["tags"][0]) == (outcome.value, outcome.value)
+    assert document["results"]["environment"]["healthy"] is not outcome.bad
+
+
+@pytest.mark.parametrize("text", ["", EVIL, "x" * 100_000, "\x00\x7f\u2028😀"])
+def test_hostile_records_keep_to_the_schema(text: str) -> None:
+    assert len(held_against_the_schema(hostile(text))["results"]["tests"]) == len(Outcome)
+
+
+@given(st.text(max_size=40))
+@settings(max_examples=60)
+def test_whatever_a_record_says_keeps_to_the_schema(text: str) -> None:
+    held_against_the_schema(hostile(text.encode("utf-8", "replace").decode("utf-8")))
+
+
+def test_a_record_without_verdicts_is_not_healthy() -> None:
+    document = held_against_the_schema(replace(BASE, verdicts=(), observations=(), measurements=()))
+    assert document["results"]["tests"] == []
+    assert document["results"]["environment"]["healthy"] is False
+
+
+def test_the_schema_refuses_what_ctrf_does_not_know() -> None:
+    document = ctrf.document([BASE])
+    document["results"]["tests"][0]["status"] = "known"
+    with pytest.raises(ValueError, match=r"tests\[0\]\.status: 'known' is not one of"):
+        ctrf.validate(document)
+
+
+def test_nothing_is_written_that_breaks_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctrf, "STATUS", dict.fromkeys(Outcome, "fine"))
+    with pytest.raises(ValueError, match="'fine' was unexpected"):
+        ctrf.dumps([replace(BASE, verdicts=BASE.verdicts[:1])])
+
+
+# ---------------------------------------------------------------- Markdown
+
+
+TABLE = {"table", "thead", "tbody", "tr", "th", "td"}
+ELEMENTS = TABLE | {"h2", "h3", "p", "ul", "li", "strong", "code", "br", "details", "summary"}
+
+
+def rendered(text: str) -> str:
+    """The Markdown as HTML, raw HTML in it left as it is."""
+    return str(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
+
+
+def test_the_digest_counts_every_outcome_and_tells_what_to_do() -> None:
+    record = of(Outcome.FAIL, message="the scale is inf", repro="python -m pytest 'a b'")
+    text = markdown([record, FOUR[0]])
+    assert text.startswith("## Conformance: 1 of 6 clauses need action (1 of 131 tests)\n")
+    assert "| clauses | torch 2.13.0 eager cpu | torch 2.13.0+cpu eager cpu |\n" in text
+    assert "| scaling | **1 fail** (1 clause, 1 test) | 1 known (1 clause, 26 tests) |\n" in text
+    assert "| **total** | **1 fail** (1 clause, 1 test) | 5 known (5 clauses, 130 tests) |\n" in text
+    assert "| tests | **1 fail** (1 test) | 105 pass · 10 known · 15 unsupported (130 tests) |\n" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("- **fail**"))
+    for told in ("`scaling.stays-finite/test_a`", "the scale is inf", "`python -m pytest 'a b'`"):
+        assert told in line
+    assert "<summary>torch 2.13.0+cpu eager cpu: 10 known failures, findings: 1</summary>" in text
+
+
+def test_the_digest_says_when_there_is_nothing_to_do() -> None:
+    assert markdown(FOUR[:1]).startswith("## Conformance: no action needed in 5 clauses (130 tests)\n")
+    assert "Needs action" not in markdown(FOUR[:1])
+    unfinished = replace(FOUR[0], status="interrupted")
+    assert markdown([unfinished]).startswith("## Conformance: 1 of 1 runs did not finish\n")
+
+
+@pytest.mark.parametrize("text", [EVIL, "<b>", "|" * 50, "`" * 50, "\\", "--- \n\n---", "</summary></details><script>"])
+def test_hostile_text_only_shows_itself(text: str) -> None:
+    html = rendered(markdown([hostile(text)]))
+    tags = set(re.findall(r"</?([a-zA-Z0-9]+)", html))
+    assert tags == ELEMENTS
+    assert html.count("<details>") == html.count("</details>") == 1
+    assert html.count("<table>") == 1
+    assert {row.count("<td") + row.count("<th") for row in html.split("<tr>")[1:]} == {2}
+    assert "@everyone" not in re.sub(r"<code>.*?</code>", "", html), "nobody is called, for code calls nobody"
+    assert "\x1b" not in html
+
+
+def test_a_long_digest_is_cut_and_says_so() -> None:
+    many = replace(
+        BASE,
+        verdicts=tuple(
+            replace(
+                BASE.verdicts[0], test=f"{BASE.verdicts[0].clause}/{i:04}", outcome=Outcome.ERROR, message="é" * 400
+            )
+            for i in range(2000)
+        ),
+    )
+    text = markdown([many, FOUR[0]])
+    assert len(text.encode()) < 300 * 1024
+    assert re.search(r"\nCut at 256 KiB: \d+ more lines are left out\.\n$", text)
+    assert "/0000`" in text
+    assert "`1999`" not in text
+
+
+@given(st.lists(st.sampled_from(["<details><summary>x</summary>", "</details>", "y" * 9, ""])), st.integers(0, 200))
+def test_what_is_cut_leaves_no_fold_open(parts: list[str], limit: int) -> None:
+    opened = 0
+    lines = []
+    for part in parts:
+        if part != "</details>" or opened:
+            opened += part.startswith("<details>") - (part == "</details>")
+            lines.append(part)
+    lines += ["</details>"] * opened
+    text = cut(lines, limit)
+    assert text.count("<details>") == text.count("</details>")
+    whole = sum(len(line) + 1 for line in lines) <= limit
+    assert ("left out" not in text) is whole
+    if whole:
+        assert text == "".join(f"{line}\n" for line in lines) or not lines
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_command_writes_a_file_or_prints(tmp_path: Path) -> None:
+    path = tmp_path / "torch.json"
+    write(path, BASE)
+    assert conformance("export", path, "--format", "ctrf", "--output", tmp_path / "out.json").status == 0
+    printed = conformance("export", path, "--format", "ctrf")
+    assert json.loads(printed.output) == json.loads((tmp_path / "out.json").read_text("utf-8"))
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out.json", "torch.json"]
+    assert conformance("export", path, "--format", "markdown").output == markdown([BASE])
+
+
+def test_what_cannot_be_exported_ends_in_one_line(tmp_path: Path) -> None:
+    good = tmp_path / "good.json"
+    write(good, BASE)
+    (tmp_path / "old.json").write_text("kept")
+    for words, told in (
+        ((tmp_path / "none.json", "--format", "ctrf", "--output", tmp_path / "old.json"), "none.json: cannot be read"),
+        ((good, "--format", "html"), "'html' is not one of"),
+        ((good, "--format", "markdown", "--output", tmp_path / "no" / "x.md"), "x.md: cannot be written"),
+    ):
+        ended = conformance("export", *words)
+        assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
+        assert told in ended.lines[0]
+    assert (tmp_path / "old.json").read_text() == "kept"
+
+
+@pytest.mark.parametrize("login", ["name:hunter2@", "name@", ":@"])
+def test_an_address_with_a_password_is_no_link(login: str) -> None:
+    assert source("https://example.org/@a") == " ([source](https://example.org/@a))"
+    assert not re.search(r"\]\(|https?://", source(f"https://{login}example.org/a"))

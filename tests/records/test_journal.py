@@ -1,0 +1,211 @@
+"""Journals: whole to the last line that was written, whatever cuts, stops or damages them."""
+
+from __future__ import annotations
+
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from results.record import lines
+from results.record.journal import Journal, convert, recover
+from results.record.reading import (
+    JudgedTest,
+    Observation,
+    Outcome,
+    RecordBusy,
+    RecordError,
+    TestVerdict,
+    load,
+    write,
+)
+from tests.support.recorded import CLAUSE, filled, header, judged, verdict
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_a_journal_cut_at_any_byte_gives_the_verdicts_whose_line_is_whole(tmp_path: Path) -> None:
+    small = replace(header(), clauses={CLAUSE: header().clauses[CLAUSE]})
+    journal = Journal.create(tmp_path / "x.json", small)
+    for test in (f"{CLAUSE}/first", f"{CLAUSE}/last"):
+        journal.start(test, CLAUSE)
+        journal.judged(JudgedTest(TestVerdict(test, CLAUSE, Outcome.PASS, message="≤")))
+    content = journal.path.read_bytes()
+    journal.close()
+    whole = [lines.decode_line(line) for line in content.splitlines()]
+    ends = [sum(map(len, content.splitlines(keepends=True)[: n + 1])) - 1 for n in range(len(whole))]
+    cut = tmp_path / "cut.jsonl"
+    for at in range(len(content) + 1):
+        cut.write_bytes(content[:at])
+        seen = [entry for entry, end in zip(whole, ends, strict=True) if entry and end <= at]
+        if not seen:
+            with pytest.raises(RecordError, match="header"):
+                recover(cut)
+            continue
+        record = recover(cut)
+        judged = {e["judged"]["verdict"]["test"] for e in seen if e["kind"] == "judged"}
+        begun = {e["verdict"]["test"] for e in seen if e["kind"] == "started"}
+        assert record.status == "interrupted"
+        assert {v.test for v in record.verdicts if v.outcome is Outcome.PASS} == judged
+        assert {v.test for v in record.verdicts if v.outcome is Outcome.CRASH} == begun - judged
+
+
+def test_a_flipped_byte_costs_its_own_line(tmp_path: Path) -> None:
+    journal = filled(Journal.create(tmp_path / "x.json", header()))
+    content = bytearray(journal.path.read_bytes())
+    journal.close()
+    first, last = content.index(b"\n"), content.rindex(b"\n", 0, -1)
+    flipped = tmp_path / "flipped.jsonl"
+    for at in random.Random(0).sample(range(first + 1, len(content)), 150):
+        content[at] ^= 1 << at % 8
+        flipped.write_bytes(content)
+        record = recover(flipped)
+        content[at] ^= 1 << at % 8
+        lost = [v for v in record.verdicts if v.outcome is Outcome.CRASH]
+        assert len(record.verdicts) >= 2
+        assert len(lost) <= 1
+        assert all(v.message == (lines.NO_VERDICT if at > last else lines.DAMAGED) for v in lost)
+        assert record.notes or content[at : at + 1] == b"\n"
+
+
+def test_a_crashed_test_can_be_repeated(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path / "x.json", header())
+    journal.start(f"{CLAUSE}/t", CLAUSE, seed=3, repro="pytest t")
+    (crash,) = recover(journal.path).verdicts
+    assert (crash.outcome, crash.message) == (Outcome.CRASH, lines.NO_VERDICT)
+    assert (crash.case, crash.seed, crash.repro) == ("t", 3, "pytest t")
+
+
+def test_a_run_stopped_on_purpose_leaves_the_last_complete_record(complete: Path) -> None:
+    before = complete.read_bytes()
+    journal = filled(Journal.create(complete, header()), 1)
+    journal.start("in the middle", CLAUSE)
+    stopped = journal.finish("interrupted")
+    assert stopped.name == "torch.interrupted-1.json"
+    assert [v.outcome for v in load(stopped).verdicts] == [Outcome.PASS]
+    assert complete.read_bytes() == before
+    assert not journal.path.exists()
+
+
+def test_an_earlier_journal_is_kept(tmp_path: Path) -> None:
+    for count in (1, 2):
+        filled(Journal.create(tmp_path / "x.json", header()), count).close()
+    (tmp_path / ".x.json.1.tmp").write_bytes(b"left by a killed writer")
+    filled(Journal.create(tmp_path / "x.json", header()), 3).finish()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.interrupted-1.json", "x.interrupted-2.json", "x.json"]
+    assert [len(load(p).verdicts) for p in sorted(tmp_path.iterdir())] == [1, 2, 3]
+
+
+def test_a_journal_that_says_nothing_is_kept_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(b"noise")
+    Journal.create(tmp_path / "x.json", header()).close()
+    assert (tmp_path / "x.interrupted-1.damaged").read_bytes() == b"noise"
+
+
+def test_a_finish_that_was_cut_short_is_finished_by_the_next_run(tmp_path: Path) -> None:
+    journal = filled(Journal.create(tmp_path / "x.json", header()))
+    journal._append("end", status="complete", finished="2026-01-02T03:04:06+00:00")
+    journal.close()
+    assert convert(journal.path) == tmp_path / "x.json"
+    assert load(tmp_path / "x.json").status == "complete"
+
+
+def test_two_runs_cannot_write_one_record(tmp_path: Path) -> None:
+    with filled(Journal.create(tmp_path / "x.json", header())) as journal:
+        content = journal.path.read_bytes()
+        for attempt in (lambda: Journal.create(tmp_path / "x.json", header()), lambda: convert(journal.path)):
+            with pytest.raises(RecordBusy) as caught:
+                attempt()
+            assert len(str(caught.value).splitlines()) == 1
+        assert journal.path.read_bytes() == content
+    Journal.create(tmp_path / "x.json", header()).close()
+
+
+def test_mistakes_are_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="started"):
+        Journal.create(tmp_path / "x.json", replace(header(), started="yesterday"))
+    with pytest.raises(ValueError, match=r"ends in \.json"):
+        Journal.create(tmp_path / "x", header())
+    with Journal.create(tmp_path / "x.json", header()) as journal:
+        before = journal.path.read_bytes()
+        with pytest.raises(ValueError, match="no text"):
+            journal.start("t", "scaling.unheard-of")
+        with pytest.raises(TypeError, match="JSON"):
+            journal.judged(replace(judged("t"), observations=(Observation(CLAUSE, "k", "", object()),)))  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="duration"):
+            journal.judged(JudgedTest(replace(verdict("t"), duration_s=-1.0)))
+        assert journal.path.read_bytes() == before
+    with pytest.raises(ValueError, match="closed"):
+        journal.start("t", CLAUSE)
+
+
+def test_a_full_disk_is_told_in_one_line_and_costs_nothing_written(tmp_path: Path) -> None:
+    journal = filled(Journal.create(tmp_path / "x.json", header()))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (journal.path.stat().st_size + 100, hard))
+    try:
+        with pytest.raises(RecordError, match="cannot be written") as caught:
+            journal.judged(judged("too much"))
+        with pytest.raises(RecordError, match="cannot be written"):
+            journal.finish()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(str(caught.value).splitlines()) == 1
+    record = recover(journal.path)
+    assert len(record.verdicts) == 3
+    assert not record.notes
+
+
+def test_a_failed_replacement_leaves_the_old_record(complete: Path) -> None:
+    before, record = complete.read_bytes(), load(complete)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(RecordError, match="cannot be written"):
+            write(complete, record)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [p.read_bytes() for p in complete.parent.iterdir()] == [before]
+    with pytest.raises(RecordError, match="cannot be written"):
+        Journal.create(complete / "below.json", header())
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from results.record.journal import Journal
+from tests.support.recorded import CLAUSE, header, judged
+for run in range(10**6):
+    journal = Journal.create(Path(sys.argv[1]), header())
+    for index in range(5):
+        test = f"{CLAUSE}/{run}.{index}"
+        journal.start(test, CLAUSE)
+        journal.judged(judged(test))
+        print(run, index, flush=True)
+    journal.finish()
+"""
+
+
+def test_kill_9_loses_nothing_that_was_told(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    command = [sys.executable, "-c", WRITER, str(path)]
+    rng = random.Random(1)
+    for _ in range(4):
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(rng.uniform(0.0, 0.15))
+            process.send_signal(signal.SIGKILL)
+            told = process.stdout.read().split("\n")[:-1] or ["0 0"]
+        run, index = map(int, told[-1].split())
+        found = [load(p) for p in (path, path.with_suffix(".jsonl")) if p.exists() and p.stat().st_size]
+        passed = {v.test for record in found for v in record.verdicts if v.outcome is Outcome.PASS}
+        assert {f"{CLAUSE}/{run}.{i}" for i in range(index + 1)} <= passed
+        if run:
+            assert load(path).status == "complete"

@@ -1,0 +1,107 @@
+"""Rules by which small weights stay as they are: what layers of either kind are asked, and which models are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance.checks.evidence import Verdict, Violation
+from conformance.suites.formats.test_post_training import MIXED, foreign, mixed
+from conformance.techniques.post_training.cases import QuantizedCase, RunLayers
+from conformance.techniques.post_training.checks import check_dense, quantized_layers, small_layers, unlike_weights
+from conformance.techniques.quantized_models import large_enough
+from fixtures.layers import Activation, Dense, Flatten, Head, Heads, Layer
+from fixtures.model import Model, dense_weights
+from frameworks.contract import LinearRule
+from frameworks.reference.quantization.post_training import RULES, ReferenceQuantizedModel
+
+FEWEST = 1024
+RULE = replace(RULES["dynamic-int8"], smallest=FEWEST)
+SIZES = {"0.weight": (32, 33), "2.weight": (33, 31), "4.output.weight": (31, 33), "4.other.weight": (31, 34)}
+LAYERS = (Dense(33), Activation("relu"), Dense(31), Activation("tanh"), Heads((Head("output", 33), Head("other", 34))))
+MODEL = Model("sizes", LAYERS, (32,), (("output", "squared_error"), ("other", "squared_error")))
+
+
+def test_a_weight_of_just_as_many_entries_has_codes() -> None:
+    assert dense_weights(MODEL) == SIZES
+    exact = replace(RULE, smallest=31 * 33)
+    assert sorted(quantized_layers(MODEL, exact)) == sorted(SIZES)
+    assert sorted(small_layers(MODEL, replace(RULE, smallest=31 * 33 + 1))) == ["2.weight", "4.output.weight"]
+
+
+def test_heads_that_stay_are_not_small() -> None:
+    rule = replace(RULE, heads=False)
+    assert list(quantized_layers(MODEL, rule)) == ["0.weight"]
+    assert sorted(small_layers(MODEL, rule)) == ["2.weight", "4.output.weight"]
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("made_by", [RULE, RULES["dynamic-int8"], replace(RULE, smallest=10**6)])
+def test_a_layer_is_judged_by_the_rule_that_its_size_has(name: str, made_by: LinearRule) -> None:
+    """A twin that quantizes small layers, or leaves large ones, is found at exactly those."""
+    weights = unlike_weights(MODEL)
+    model = ReferenceQuantizedModel(made_by, MODEL, weights)
+    wrong = (np.prod(SIZES[name]) >= made_by.smallest) != (np.prod(SIZES[name]) >= FEWEST)
+    if wrong:
+        with pytest.raises((Violation, AssertionError)):
+            check_dense(Verdict(), RULE, model, name, 5, 1, weights)
+    else:
+        check_dense(Verdict(), RULE, model, name, 5, 1, weights)
+
+
+@pytest.mark.parametrize("fewest", [1, 33, 1024, 1000, 5000])
+def test_the_model_of_the_suite_has_codes_and_a_layer_without(fewest: int) -> None:
+    rule = replace(RULE, smallest=fewest)
+    model = mixed(rule)
+    quantized = quantized_layers(model, rule)
+    assert {"0.weight", "3.weight", "5.output.weight"} <= set(quantized)
+    if fewest >= 64:
+        assert list(small_layers(model, rule)) == ["5.small.weight"]
+    if fewest == FEWEST:
+        assert np.prod(quantized["5.output.weight"]) == fewest
+
+
+def test_other_rules_have_the_model_that_they_had() -> None:
+    assert mixed(RULES["dynamic-int8"]) is MIXED
+
+
+@pytest.mark.parametrize("model", [MIXED, mixed(RULE)], ids=["usual", "large"])
+def test_a_foreign_model_has_another_output(model: Model) -> None:
+    before = dense_weights(model)
+    changed = {how: dense_weights(foreign(model, how)) for how in ("other-shape", "other-head")}
+    assert {n for n in before if before[n] != changed["other-shape"][n]} == {"0.weight", "3.weight"}
+    assert [n for n in before if before[n] != changed["other-head"][n]] == ["5.output.weight"]
+
+
+@pytest.mark.parametrize(
+    ("sample", "layers", "first"),
+    [
+        ((2,), (Dense(3), Activation("relu")), "0.weight"),
+        ((3, 5), (Flatten(), Dense(8, bias=False)), "1.weight"),
+    ],
+    ids=["rows", "matrices"],
+)
+def test_a_drawn_model_is_made_large_enough(sample: tuple[int, ...], layers: tuple[Layer, ...], first: str) -> None:
+    model = Model("drawn", (*layers, Heads((Head("a", 2),))), sample, (("a", "squared_error"),))
+    assert large_enough(model, 0) is model
+    larger = large_enough(model, FEWEST)
+    assert first in quantized_layers(larger, RULE)
+    assert [type(layer) for layer in larger.layers] == [type(layer) for layer in model.layers]
+    assert large_enough(larger, FEWEST) is larger
+
+
+@pytest.mark.parametrize(
+    ("layers", "there"),
+    [
+        ((Dense(3), Activation("relu")), False),
+        ((Dense(3),), True),
+        ((Dense(3, bias=False),), False),
+        ((Dense(3), Dense(4, bias=False), Activation("tanh")), True),
+    ],
+)
+def test_a_case_says_whether_a_bias_is_before_a_dense_layer(layers: tuple[Layer, ...], there: bool) -> None:
+    model = Model("drawn", (*layers, Heads((Head("a", 2),))), (2,), (("a", "squared_error"),))
+    case = QuantizedCase("dynamic-int8", model, (), 0, (1,), (RunLayers(1, 0),), 0)
+    assert ("quantized=bias-before-dense" in case.words()) is there

@@ -1,0 +1,204 @@
+"""What the report derives from records: cells, totals, words across frameworks, columns and what stands out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from results.compare.comparison import compare
+from results.compare.pairing import Comparisons
+from results.record.model import Variant
+from results.record.reading import ClauseText, Observation, Outcome, Record, TestVerdict, Trace
+from results.report import about, across, matrix, porting
+from results.report.page import render
+from results.report.runs import runs
+from results.show.clauses import GRAVITY
+from results.show.portability import words
+from tests.support.reporting import DATE, page, record
+from tests.support.suite_runs import ROOT
+from tools.browser import Reader
+
+P, F, K, U = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED
+
+
+def test_a_failure_is_alone_where_another_that_supports_the_clause_passes() -> None:
+    names = ("s.both", "s.one", "s.oracle-only", "s.two")
+    records = [
+        record("torch", dict(zip(names, (F, K, F, F), strict=True))),
+        record("tf", dict(zip(names, (K, P, U, K), strict=True))),
+        record("paddle", dict(zip(names, (U, U, U, P), strict=True))),
+        record("reference", dict.fromkeys(names, P)),
+    ]
+    (found,) = matrix.alone(matrix.families(records))
+    assert (found.row.name, found.row.alone, found.row.passing) == ("s.one", "torch", ("tf",))
+    with_the_oracle = matrix.alone(matrix.families([records[0], records[-1]]))
+    assert [one.row.name for one in with_the_oracle] == list(names), "as there is no other"
+
+
+def test_runs_of_one_framework_are_one() -> None:
+    records = [record("paddle", {"s.x": K}), record("paddle", {"s.x": P}), record("torch", {"s.x": P})]
+    (found,) = matrix.alone(matrix.families(records))
+    assert [cell.run for cell in found.cells] == [0]
+    assert not matrix.alone(matrix.families(records[:2]))
+
+
+def test_cells_count_and_put_the_gravest_first() -> None:
+    clause = {"s.x": ClauseText("MUST", "…", "", (), "s")}
+    verdicts = tuple(TestVerdict(f"s.x/t{i}", "s.x", outcome) for i, outcome in enumerate(Outcome))
+    ((row,),) = (family.rows for family in matrix.families([record("torch", {}, clauses=clause, verdicts=verdicts)]))
+    (cell,) = row.cells
+    assert tuple(verdict.outcome for verdict in cell.verdicts) == GRAVITY
+    assert (cell.tally.counts[-1], cell.tally.total) == ((Outcome.PASS, 1), len(Outcome))
+    assert set(matrix.SYMBOLS) == set(Outcome) == set(GRAVITY)
+    assert len(set(matrix.SYMBOLS.values())) == len(Outcome)
+
+
+def test_every_outcome_is_one_word_in_the_page() -> None:
+    """Style sheets and filters know outcomes by words, and one outcome has two."""
+    page = render([record("torch", {f"s.x{i}": one for i, one in enumerate(Outcome)})])
+    named = {outcome.replace(" ", "-") for outcome in Outcome}
+    assert set(re.findall(r'class="cell w-([^"]*)"', page)) == named
+    assert {word for words in re.findall(r'data-outcomes="([^"]+)"', page) for word in words.split()} == named
+    assert set(re.findall(r'<option value="([a-z-]+)">', page)) == named
+    assert set(re.findall(r'<dt class="o-([^"]*)"', page)) == named
+    style = (ROOT / "results" / "report" / "templates" / "style.css").read_text("utf-8")
+    assert {word for word in named if f".o-{word}" in style} == named
+
+
+def test_a_run_is_addressed_by_what_tells_it_apart() -> None:
+    one = record("torch", {})
+
+    def slugs(*records: Record) -> list[str]:
+        return [run.slug for run in runs(records)]
+
+    on_gpu = replace(one, series=replace(one.series, device="cuda"))
+    newer = replace(one, variant=Variant("2+cu1"))
+    assert slugs(one, record("tf", {})) == ["torch-m", "tf-m"]
+    assert slugs(one, on_gpu) == ["torch-m-cpu", "torch-m-cuda"]
+    assert slugs(one, newer, on_gpu) == ["torch-m-cpu-1", "torch-m-cpu-2+cu1", "torch-m-cuda"]
+    assert slugs(one, one) == ["~1", "~2"]
+    assert slugs(record("a b/<", {})) == ["a_b__-m"]
+
+
+def test_totals_count_clauses_first_and_tests_second() -> None:
+    clauses = dict.fromkeys(("s.x", "s.y"), ClauseText("MUST", "…", "", (), "s"))
+    verdicts = (
+        TestVerdict("s.x/t1", "s.x", P),
+        TestVerdict("s.x/t2", "s.x", K),
+        TestVerdict("s.y/t3", "s.y", P),
+        TestVerdict("s.y/t4", "s.y", U),
+    )
+    (family,) = matrix.families([record("torch", {}, clauses=clauses, verdicts=verdicts)])
+    (totals,) = family.totals
+    assert (totals.clauses.counts, totals.clauses.total) == (((K, 1), (P, 1)), 2)
+    assert (totals.tests.counts, totals.tests.total) == (((K, 1), (U, 1), (P, 2)), 4)
+    assert [cell.outcome for row in family.rows for cell in row.cells] == [K, P]
+
+
+def test_a_clause_has_its_word_and_is_chosen_by_it() -> None:
+    records = [record("torch", {"s.x": K, "s.y": P, "s.z": P}), record("tf", {"s.x": P, "s.y": P, "s.z": U})]
+    said = words(records)
+    assert across.choices(said.values()) == ("broken", "differs", "portable", "broken in torch")
+    ((x, y, z),) = (family.rows for family in matrix.families(records))
+    assert [row.word.choices for row in (x, y, z) if row.word] == [(0, 3), (2,), (1,)]
+    assert x.word is not None
+    assert [(each.framework, "".join(each.version)) for each in x.word.broken] == [("torch", "1")]
+    text = render(records)
+    assert '<td class="across a-portable">portable</td>' in text
+    assert "broken in <span" in text
+
+
+def test_what_nobody_confirmed_is_marked() -> None:
+    one = record("torch", {"s.x": K, "s.y": P})
+    known, passed = one.verdicts
+    text = render([replace(one, verdicts=(replace(known, inferred_from="0.9"), passed))])
+    assert text.count("1 not confirmed here</span>") == 1
+    assert "known failures judged in 0.9, not confirmed here: 1 test" in text
+    assert "not confirmed here" not in " ".join(text for _, text in Reader(page()).all("span"))
+
+
+def test_the_rest_of_the_environment_is_folded_and_what_differs_comes_first() -> None:
+    def on(packages: dict[str, str], variables: dict[str, str], sets: tuple[str, ...]) -> Record:
+        return record("torch", {}, variant=Variant("1", {}, packages, variables, sets))
+
+    runs_of_two = [on({"a": "1", "b": "1", "c": "2"}, {}, ("avx2", "fma")), on({"b": "1", "c": "3"}, {}, ("fma",))]
+    packages, sets = about.folds([*runs_of_two, record("old", {})])
+    assert [(fact.name, fact.values, fact.differs) for fact in packages.facts] == [
+        ("a", ("1", "not installed", None), True),
+        ("c", ("2", "3", None), True),
+        ("b", ("1", "1", None), False),
+    ]
+    assert (packages.title, packages.differing, packages.left) == ("Packages", 2, 0)
+    assert [(fact.name, fact.values) for fact in sets.facts] == [
+        ("avx2", ("yes", "no", None)),
+        ("fma", ("yes", "yes", None)),
+    ]
+    assert about.folds([record("old", {})]) == ()
+    found = Reader(render(runs_of_two))
+    assert found.wrong == []
+    assert "Instruction sets of the processor " in [text for _, text in found.all("summary")]
+
+
+def test_what_differs_comes_first_and_paper_defaults_before_all() -> None:
+    def seen(framework: str, initial: float, mode: str) -> Record:
+        observations = (
+            Observation("scaling.paper-defaults", "settings", "test_x", {"growth": 2.0, "initial": initial}),
+            Observation("autocast.threads", "format", "test_y[a/b]", mode),
+            Observation("autocast.op-dtypes", "float16", "test_z", {"add": "float16 / float16"}),
+        )
+        clauses = dict.fromkeys(("scaling.paper-defaults", "autocast.threads"), P)
+        return record(framework, clauses, observations=observations)
+
+    first, second, third = porting.groups([seen("torch", 1.0, "x"), seen("tf", 2.0, "y"), seen("reference", 3.0, "z")])
+    assert [(line.name, line.values, line.differs) for line in first.lines] == [
+        ("settings › initial", ("1", "2", "3"), True),
+        ("settings › growth", ("2", "2", "2"), False),
+    ]
+    assert [(line.name, line.case, line.differs) for line in second.lines] == [("format", "a/b", True)]
+    assert (third.folded, third.differing) == (True, 0)
+
+
+def test_the_oracle_alone_makes_no_difference() -> None:
+    def seen(framework: str, value: int) -> Record:
+        return record(framework, {"a.b": P}, observations=(Observation("a.b", "k", "", value),))
+
+    (group,) = porting.groups([seen("torch", 1), seen("tf", 1), seen("reference", 2)])
+    assert not group.differing
+
+
+def test_an_interrupted_run_and_its_notes_stand_out() -> None:
+    found = Reader(render([record("torch", {}, status="interrupted", notes=("2 damaged lines were left out",))]))
+    assert [text for attributes, text in found.all("strong") if attributes.get("class") == "flag"] == ["interrupted"]
+    assert "2 damaged lines were left out" in [text for _, text in found.all("li")]
+    assert not [attributes for attributes, _ in Reader(page()).all("strong")]
+
+
+def test_no_two_columns_are_called_the_same() -> None:
+    one = record("torch", {})
+    later = replace(one, started="2027-01-01")
+    labels = [run.label for run in runs([one, later, later, record("tf", {})])]
+    assert labels[0] == f"torch 1 m cpu, {DATE}"
+    assert labels[-1] == "tf 1 m cpu"
+    assert len(set(labels)) == 4
+    assert len({run.short for run in runs([one, later, later, replace(one, variant=Variant("2"))])}) == 4
+
+
+def test_a_trace_that_is_cut_says_so() -> None:
+    traces = Trace("loss", "a", {"loss": (1.0,) * 6000}), Trace("scale", "b", {"scale": (2.0,) * 5000})
+    long = record("torch", {}, traces=traces)
+    text = render([long])
+    assert "a (the first 5000 of 6000 updates)" in text
+    assert "updates)" not in text.replace("a (the first 5000 of 6000 updates)", "")
+
+
+def test_comparisons_are_shown_worst_first() -> None:
+    old = record("torch", {"s.fixed": F, "s.broken": P, "s.same": P})
+    new = record("torch", {"s.fixed": P, "s.broken": F, "s.same": P})
+    pairs = (compare(old, new), compare(old, record("tf", {"s.same": P})))
+    text = render([new], Comparisons(pairs, ("jax nojit cpu: only among the old records",)))
+    found = Reader(text)
+    assert found.wrong == []
+    assert text.index("newly failing") < text.index("newly passing")
+    assert "Regressions found: 1 of 2 changes." in text
+    assert "different frameworks: torch and tf" in text
+    assert "only among the old records" in text

@@ -1,0 +1,150 @@
+"""The report's page: well formed, self-contained, and nothing in a record can act in it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+
+from results import report
+from results.record.folders import listed
+from results.record.reading import Outcome, Record, RecordError, load
+from results.report.page import render
+from results.report.text import href
+from results.show.findings import findings
+from tests.support.reporting import BASELINES, MEGABYTES, baselines, infected_page, page, record
+from tools.browser import Reader
+
+
+@cache
+def parsed(name: str) -> Reader:
+    """A page read."""
+    return Reader({"baselines": page, "infected": infected_page}[name]())
+
+
+DATA = ("application/json", "application/gzip")
+"""Types of script elements that hold data."""
+
+BOTH = pytest.mark.parametrize("name", ["baselines", "infected"])
+
+
+def cells(name: str) -> dict[str, Any]:
+    """What lies behind the cells of a page."""
+    (text,) = (text for attributes, text in parsed(name).all("script") if attributes.get("id") == "cells-data")
+    found: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(text, validate=True)))
+    return found
+
+
+@BOTH
+def test_the_page_is_well_formed(name: str) -> None:
+    found = parsed(name)
+    assert found.wrong == []
+    ids = Counter(attributes["id"] for _, attributes in found.elements if "id" in attributes)
+    assert [identifier for identifier, count in ids.items() if count > 1] == []
+    for _, attributes in found.elements:
+        for reference in ("aria-labelledby", "for"):
+            assert attributes.get(reference, "cell") in {*ids, "cell"}
+    links = [attributes["href"] or "" for attributes, _ in found.all("a")]
+    assert {link[1:] for link in links if re.match(r"#[^?]", link)} <= set(ids)
+    filters = [parse_qsl(link[2:], strict_parsing=True) for link in links if link.startswith("#?")]
+    named = {attributes.get("data-name") or text for attributes, text in found.all("option")}
+    for chosen in filters:
+        assert {field for field, _ in chosen} <= set(ids)
+        assert {value for _, value in chosen} <= named
+
+
+@BOTH
+def test_the_page_asks_nobody_for_anything(name: str) -> None:
+    for tag, attributes in parsed(name).elements:
+        assert not {"src", "srcset", "action", "formaction", "poster", "ping", "style"} & attributes.keys()
+        assert not [attribute for attribute in attributes if attribute.startswith("on")]
+        if tag == "a":
+            link = attributes["href"] or ""
+            assert link.startswith("#") or (href(link) and attributes["rel"] == "noopener noreferrer"), link
+        elif "href" in attributes:
+            assert (tag, attributes["href"]) == ("link", "data:,")
+
+
+@BOTH
+def test_only_our_scripts_and_styles_may_run(name: str) -> None:
+    found = parsed(name)
+    (policy,) = [a["content"] or "" for a, _ in found.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    scripts = [text for attributes, text in found.all("script") if attributes.get("type") not in DATA]
+    assert rules["default-src"] == "'none'"
+    assert rules["script-src"].split() == [digest(script) for script in scripts]
+    assert rules["style-src"].split() == [digest(style) for _, style in found.all("style")]
+    assert "unsafe" not in policy
+    for attributes, text in found.all("script"):
+        if attributes.get("type") == "application/json":
+            assert not set("<>&\u2028\u2029") & set(text)
+            json.loads(text)
+
+
+def digest(text: str) -> str:
+    """How a policy names a script or a style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def test_hostile_records_add_no_kind_of_element() -> None:
+    benign, hostile = ({tag for tag, _ in parsed(name).elements} for name in ("baselines", "infected"))
+    assert hostile - benign <= {"strong"}, "interrupted runs are emphasised"
+    assert len(parsed("infected").all("script")) == len(parsed("baselines").all("script"))
+
+
+def test_a_long_text_is_cut_with_a_notice() -> None:
+    assert len(infected_page()) < 8 * 2**20
+    notices = re.findall(r"… \[([\d,]+) more characters are left out\]", "\n".join(cells("infected")["texts"]))
+    assert max(int(notice.replace(",", "")) for notice in notices) > (MEGABYTES - 1) * 2**20
+
+
+def test_the_baselines_fit_and_the_page_is_the_same_each_time() -> None:
+    assert render(baselines()) == page()
+    assert len(render([load(path) for path in listed(BASELINES)]).encode()) < 8_000_000
+
+
+def test_every_test_is_counted_once_in_the_matrix() -> None:
+    data = cells("baselines")
+    placed = ((run, data["verdicts"][place]) for _, run, verdicts in data["cells"] for place, _ in verdicts)
+    found = Counter((run, data["outcomes"][verdict[0]][0]) for run, verdict in placed)
+    for number, one in enumerate(baselines()):
+        for outcome in Outcome:
+            assert found[number, outcome.value] == sum(v.outcome is outcome for v in one.verdicts)
+    buttons = [a for a, _ in parsed("baselines").all("button") if "data-cell" in a]
+    assert {int(a["data-cell"] or -1) for a in buttons} == set(range(len(data["cells"])))
+
+
+def test_reasons_and_links_of_known_failures_are_in_the_page() -> None:
+    unpacked = json.dumps(cells("baselines"))
+    for finding in findings(baselines()[-1]):
+        assert json.dumps(finding.reason)[1:-1] in unpacked
+        assert finding.link in unpacked
+
+
+def test_every_clause_and_run_has_an_address_of_its_own() -> None:
+    anchors = [a["id"] for a, _ in parsed("baselines").all("td") if a.get("id")]
+    assert len(anchors) == len(set(anchors)) == len({c for one in baselines() for c in one.clauses}) * len(baselines())
+    assert {"scaling.automaton@torch-eager", "scaling.automaton@paddle-dygraph-forced-scaler"} <= set(anchors)
+    assert all(re.fullmatch(r"[\w.~+-]+@[\w.~+-]+", anchor) for anchor in anchors)
+    hostile = [a["id"] or "" for a, _ in parsed("infected").all("td") if a.get("id")]
+    assert all(re.fullmatch(r"[\w.~+-]+@[\w.~+-]*", anchor, re.ASCII) for anchor in hostile)
+
+
+@pytest.mark.parametrize("records", [[], [record("torch", {})]], ids=["none", "one without a test"])
+def test_little_is_enough(records: list[Record], tmp_path: Path) -> None:
+    report.write(records, tmp_path / "report.html")
+    assert Reader((tmp_path / "report.html").read_text("utf-8")).wrong == []
+
+
+def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"cannot be written"):
+        report.write([], tmp_path / "missing" / "report.html")

@@ -1,0 +1,74 @@
+"""The shared suites catch implementations that are one line from being right, and blame nothing else."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.test_ids.inventory import SUITES
+from results.record.model import Record, TestVerdict
+from results.record.outcomes import Outcome
+from results.record.reading import load
+from tests.support.suite_runs import ROOT, clauses_of, environment, judge, outcomes
+
+BAD = {outcome for outcome in Outcome if outcome.bad}
+
+
+def family(clause: str) -> str:
+    """The first half of a clause's id."""
+    return clause.split(".", 1)[0]
+
+
+def failures(record: Record, clause: str) -> list[TestVerdict]:
+    """Failed verdicts on a clause."""
+    return [verdict for verdict in record.verdicts if verdict.clause == clause and verdict.outcome is Outcome.FAIL]
+
+
+@pytest.mark.parametrize(
+    ("twin", "selection", "named"),
+    [
+        ("AppliesOverflow", "test_scaling_skip", "scaling.skip-is-atomic"),
+        ("MeanOfMeans", "test_accumulation", "accumulation.weighs-items"),
+        ("RedrawsDropout", "test_recompute", "recompute.replays-dropout"),
+    ],
+)
+def test_a_twin_fails_what_its_fault_breaks_and_nothing_else(
+    twin: str, selection: str, named: str, tmp_path: Path
+) -> None:
+    files = [path for name in (selection, "test_resume") for path in sorted(SUITES.glob(f"{name}*.py"))]
+    quick = ("-k", "not adam and not envelope and not encoder", f"--record={tmp_path / 'twin.json'}")
+    ended = judge(f"--framework=frameworks.broken:{twin}", *quick, *files)
+    assert ended.status == 1, ended.output
+    record = load(tmp_path / "twin.json")
+    assert record.status == "partial"
+    assert Outcome.FAIL in outcomes(record, named)
+    passed, bad = clauses_of(record, {Outcome.PASS}), clauses_of(record, BAD)
+    assert {family(clause) for clause in bad} == {family(named)}
+    assert len([clause for clause in passed - bad if family(clause) == "resume"]) >= 5
+
+
+def test_a_failure_says_what_was_seen_and_its_command_repeats_it(tmp_path: Path) -> None:
+    judge(
+        "--framework=frameworks.broken:AppliesOverflow",
+        "-k",
+        "changes_nothing and nan",
+        f"--record={tmp_path / 'twin.json'}",
+        SUITES / "scaling/test_scaling_skip.py",
+    )
+    found = failures(load(tmp_path / "twin.json"), "scaling.skip-is-atomic")
+    for verdict in found:
+        assert verdict.signature
+        assert not verdict.checks[-1].passed
+        assert re.search(r"got .+, want ", verdict.message)
+        assert verdict.test == f"{verdict.clause}/{verdict.case}"
+    first, *command = shlex.split(found[0].repro)
+    assert first == "python"
+    again = subprocess.run([sys.executable, *command], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert again.returncode == 1
+    assert "1 failed" in again.stdout
+    assert found[0].message[:60] in again.stdout

@@ -1,0 +1,81 @@
+"""The clauses about times and bytes that need no device: brief steps are timed, and a device's grain is allowed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from conformance.checks.evidence import Verdict
+from conformance.checks.subject import Subject
+from conformance.runner.plugin import TIMED
+from conformance.suites.cost import test_cost as suite
+from conformance.test_ids.inventory import SUITES, inventory
+from conformance.timing import costs
+from fixtures.recipe import FLOAT16
+from frameworks.reference import ReferenceFramework
+
+SUBJECT = Subject(ReferenceFramework("cpu"))
+
+
+@pytest.mark.parametrize("factor", [0.5, 9.0])
+def test_a_brief_step_is_timed_and_not_judged(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    def interleaved(
+        works: Mapping[str, Callable[[], None]], rounds: int, rng: np.random.Generator, timed: object
+    ) -> dict[str, list[int]]:
+        factors = {"plain": 1.0, "twin": 1.0, "technique": factor}
+        assert (list(works), timed) == (list(factors), SUBJECT.framework.timed)
+        return {side: [int(x) for x in 1e6 * f * rng.normal(1.0, 0.001, rounds)] for side, f in factors.items()}
+
+    monkeypatch.setattr(costs, "interleaved", interleaved)
+    verdict = Verdict()
+    suite.test_steps_with_recomputation_are_timed(SUBJECT, verdict, None)
+    suite.test_steps_in_mixed_precision_are_timed(SUBJECT, verdict, FLOAT16)
+    assert sorted(verdict.measurements) == ["seconds a step, 4 segments", "seconds a step, O1-float16"]
+    for unit, samples, control in verdict.measurements.values():
+        assert (unit, len(samples), len(control)) == ("s", 60, 60)
+        assert np.median(samples) / np.median(control) == pytest.approx(factor, rel=0.01)
+    assert verdict.checks == []
+
+
+def test_a_sample_of_several_steps_is_told_by_the_step() -> None:
+    updates: list[int] = []
+
+    class Counting(ReferenceFramework):
+        def timed(self, work: Callable[[], object]) -> int:
+            before = len(updates)
+            work()
+            return 1_000_000 * (len(updates) - before)
+
+        def trainer(self, *given: object) -> object:
+            made = super().trainer(*given)
+            update = made.update
+            made.update = lambda window: updates.append(0) or update(window)
+            return made
+
+    verdict = Verdict()
+    costs.compared(Subject(Counting("cpu")), verdict, suite.brief(), costs.RECIPE, "some", steps=3)
+    ((unit, samples, control),) = verdict.measurements.values()
+    assert (unit, set(samples), set(control)) == ("s", {0.001}, {0.001})
+    assert len(updates) == 3 * 3 * 63
+
+
+def test_an_allocators_grain_is_allowed_on_a_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework = ReferenceFramework("cpu")
+    assert suite.slack(Subject(framework), 3) == 8
+    monkeypatch.setattr(framework, "device", "cuda")
+    assert suite.slack(Subject(framework), 3) == 8 + 3 * 512
+
+
+def test_what_takes_times_alone_is_what_runs_last() -> None:
+    """Other workers wait for the tests whose names lead to `interleaved`; the plugin puts those clauses last."""
+    timing, timed = {"interleaved", "compared"}, set[str]()
+    for path in sorted(SUITES.glob("test_*.py")):
+        functions = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]
+        named = {each.name: {node.id for node in ast.walk(each) if isinstance(node, ast.Name)} for each in functions}
+        own = {name for name, names in named.items() if names & timing}
+        tests = {name for name in named if name.startswith("test_") and (named[name] & (own | timing))}
+        timed |= {code.clause for code in inventory().values() if code.file == path.name and code.function in tests}
+    assert timed == TIMED

@@ -1,0 +1,232 @@
+"""Every clause about a device passes on a twin that costs what it should, and fails on one that does not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conformance.checks import subprocesses
+from conformance.checks.evidence import Abstention, Verdict, Violation
+from conformance.checks.subject import Subject, need_device
+from conformance.suites.cost import test_cost_device as suite
+from conformance.test_ids.inventory import inventory
+from conformance.timing import costs
+from fixtures.data import sincos_batch, token_batch
+from fixtures.models import encoder, sincos
+from fixtures.recipe import FLOAT16
+from frameworks.contract import SUPPORTED, Capability, Declaration, Unsupported
+from frameworks.reference import ReferenceFramework
+from results.record.reading import load
+from tests.support import devices
+from tests.support.suite_runs import judge, outcomes
+
+Run = Callable[[devices.Device], Verdict]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fixtures that the reference trains in no time, in the proportions of those that fill a device."""
+    monkeypatch.setattr(suite, "products", lambda: costs.equal_blocks(4, 4, 4, inputs=2))
+    monkeypatch.setattr(suite, "transformer_block", lambda: (encoder(4, 2, 1, 4), token_batch(2, 4, ragged=False)))
+    monkeypatch.setattr(suite, "example", lambda: (sincos(4), sincos_batch(8)))
+    monkeypatch.setattr(suite, "EPOCHS", 61)
+    monkeypatch.setattr(suite, "WIDTH", 8)
+    monkeypatch.setattr(suite, "ROWS", 64)
+    monkeypatch.setattr(suite, "WORKSPACE", 0)
+
+
+def recomputation(framework: devices.Device) -> Verdict:
+    verdict = Verdict()
+    suite.test_recomputation_costs_one_forward_pass(Subject(framework), verdict, None)
+    return verdict
+
+
+def mixed(tf32: str, framework: devices.Device) -> Verdict:
+    verdict = Verdict()
+    suite.test_mixed_precision_is_no_slower(Subject(framework), verdict, tf32, FLOAT16)
+    return verdict
+
+
+def block(tf32: str, framework: devices.Device) -> Verdict:
+    verdict = Verdict()
+    suite.test_mixed_precision_speeds_a_transformer_block(Subject(framework), verdict, tf32, FLOAT16)
+    return verdict
+
+
+def example(framework: devices.Device) -> Verdict:
+    verdict = Verdict()
+    suite.test_the_sine_and_cosine_example_is_timed(Subject(framework), verdict, FLOAT16)
+    return verdict
+
+
+TIMED = {
+    "recomputation": (recomputation, 1.33, 1.0),
+    "products, default": (partial(mixed, "default"), 0.5, 1.0),
+    "products, off": (partial(mixed, "off"), 0.5, 1.0),
+    "products, on": (partial(mixed, "on"), 0.5 / 0.6, 0.6),
+    "block, default": (partial(block, "default"), 0.5, 1.0),
+    "block, off": (partial(block, "off"), 0.5, 1.0),
+    "block, on": (partial(block, "on"), 0.5 / 0.6, 0.6),
+    "example": (example, 0.5, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_a_device_that_costs_what_it_should_passes(name: str) -> None:
+    run, factor, plain = TIMED[name]
+    (measured,) = run(devices.Device()).measurements.values()
+    unit, samples, control = measured
+    assert (unit, len(samples), len(control)) == ("s", 60, 60)
+    assert np.median(samples) / np.median(control) == pytest.approx(factor, rel=0.01)
+    assert np.median(control) == pytest.approx(1e-3 * plain, rel=0.002)
+
+
+@pytest.mark.parametrize(("tf32", "scopes"), [("default", [None]), ("off", [False]), ("on", [True])])
+def test_float32_is_timed_as_it_comes_and_without_and_with_tf32(tf32: str, scopes: list[bool | None]) -> None:
+    framework = devices.Device()
+    mixed(tf32, framework)
+    assert framework.scopes == scopes
+
+
+@pytest.mark.parametrize(
+    ("run", "broken", "signature"),
+    [
+        (recomputation, devices.RecomputesTwice, "slower-than-one-forward"),
+        (recomputation, devices.RecomputesNothing, "faster-than-plain"),
+        (partial(mixed, "off"), devices.MixedIsSlower, "slower-than-float32"),
+        (partial(mixed, "on"), devices.MixedIsSlowerThanTf32, "slower-than-float32"),
+        (partial(block, "off"), devices.MixedIsSlower, "slower-than-float32"),
+    ],
+)
+def test_an_interval_wholly_beyond_its_bound_fails(run: Run, broken: type[devices.Device], signature: str) -> None:
+    with pytest.raises(Violation) as caught:
+        run(broken())
+    assert caught.value.signature == signature
+
+
+@pytest.mark.parametrize("run", [partial(block, "on"), partial(block, "default"), example])
+def test_what_has_no_bound_is_timed_and_not_judged(run: Run) -> None:
+    assert run(devices.MixedIsSlower()).checks == []
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_a_plain_step_that_differs_from_itself_leaves_the_clause(name: str) -> None:
+    with pytest.raises(Abstention, match="the same step in two runs differs: ratio"):
+        TIMED[name][0](devices.Restless())
+
+
+def test_the_example_is_its_thousand_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(suite, "EPOCHS", 1000)
+    monkeypatch.setattr(suite, "compared", lambda *given: asked.append(given[-1]))
+    example(devices.Device())
+    assert asked == [17]
+    assert 60 * 17 >= 1000
+
+
+def peak(framework: devices.Device, technique: str, folder: Path) -> Verdict:
+    verdict = Verdict()
+    suite.test_the_peak_follows_the_count(Subject(framework), verdict, folder, technique)
+    return verdict
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes peaks in this process."""
+
+    def taken(subject: Subject, model: object, recipe: object, window: object, place: Path) -> int:
+        given = (subject.framework.device, subject.framework.mode, model, subject.seeded(recipe), window)
+        made = type(subject.framework)
+        del place
+        return subprocesses.PeakTask(f"{made.__module__}:{made.__qualname__}", *given).run()
+
+    monkeypatch.setattr(subprocesses, "peak_bytes", taken)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("technique", suite.TECHNIQUES)
+def test_a_peak_that_follows_the_count_passes(technique: str, tmp_path: Path) -> None:
+    found = peak(devices.Device(), technique, tmp_path)
+    assert [unit for unit, _, _ in found.measurements.values()] == ["B"] * 4
+    assert found.checks[-1].bound is not None
+    assert 0.1 < found.checks[-1].bound < 0.25
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("broken", "technique"),
+    [
+        (devices.KeepsFloat32, "O1-float16"),
+        (devices.KeepsFloat32, "O1-bfloat16"),
+        (devices.KeepsSegments, "recomputed"),
+        (devices.KeepsMicroBatches, "accumulated"),
+    ],
+)
+def test_a_peak_that_stays_fails(broken: type[devices.Device], technique: str, tmp_path: Path) -> None:
+    with pytest.raises(Violation) as caught:
+        peak(broken(), technique, tmp_path)
+    assert caught.value.signature == "apart"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_peak_of_nothing_but_weights_fails(tmp_path: Path) -> None:
+    with pytest.raises(Violation) as caught:
+        peak(devices.NoPeak(), "recomputed", tmp_path)
+    assert caught.value.signature == "no-peak"
+
+
+def test_a_peak_is_taken_in_a_process_of_its_own(tmp_path: Path) -> None:
+    subject, (model, batch) = Subject(devices.Device()), costs.equal_blocks(2, 4, 4)
+    found = subprocesses.peak_bytes(subject, model, costs.RECIPE, (batch,), tmp_path / "peak")
+    run = subject.trainer(model, costs.RECIPE)
+    run.update((batch,))
+    assert found == run.peak_bytes() > sum(value.nbytes for value in model.weights(0).values())
+
+
+def test_a_cpu_is_no_device_whatever_it_declares() -> None:
+    with pytest.raises(Unsupported) as caught:
+        need_device(Subject(devices.Device("cpu")))
+    assert (caught.value.capability, caught.value.reason) == (Capability.PEAK_BYTES, "no device")
+    need_device(Subject(devices.Device("cuda")))
+
+
+def test_a_device_without_a_peak_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework = devices.Device()
+    refused = {Capability.PEAK_BYTES: Declaration(False, "none here")}
+    monkeypatch.setattr(framework, "declares", lambda capability: refused.get(capability, SUPPORTED))
+    with pytest.raises(Unsupported, match="none here"):
+        need_device(Subject(framework))
+
+
+def test_without_the_switch_only_the_default_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework = devices.Device()
+    refused = {Capability.TF32: Declaration(False, "no switch")}
+    monkeypatch.setattr(framework, "declares", lambda capability: refused.get(capability, SUPPORTED))
+    assert len(mixed("default", framework).measurements) == 1
+    for tf32 in ("off", "on"):
+        with pytest.raises(Unsupported, match="no switch"):
+            mixed(tf32, framework)
+
+
+def test_the_mark_selects_what_needs_a_device(tmp_path: Path) -> None:
+    ended = judge("-m", "gpu", f"--record={tmp_path / 'record.json'}")
+    assert ended.status == 0
+    record = load(tmp_path / "record.json")
+    files = {inventory()[verdict.case.partition("[")[0]].file for verdict in record.verdicts}
+    assert files == {"test_cost_device.py"}
+    assert {verdict.outcome for verdict in record.verdicts} == {*outcomes(record, "cost.mixed-speed")}
+    assert {verdict.reason for verdict in record.verdicts} == {"no device"}
+
+
+def test_a_clock_is_the_processors_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks: list[object] = []
+    monkeypatch.setattr("frameworks.base.framework.elapsed", lambda _, clock: clocks.append(clock) or 0)
+    framework = ReferenceFramework("cpu")
+    for framework.device in ("cpu", "cuda"):
+        framework.timed(lambda: None)
+    assert clocks == [time.process_time_ns, time.perf_counter_ns]

@@ -1,0 +1,277 @@
+"""A run that is killed, stopped or in another run's way costs at most the test that it was in."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from conformance.runner.jobs import RESTARTS
+from conformance.runner.workers import MOST
+from results.record.journal import recover
+from results.record.outcomes import Outcome
+from results.record.reading import load
+from tests.support.rank_crews import assert_gone
+from tests.support.suite_runs import (
+    TIMEOUTS,
+    WORKERS,
+    Ended,
+    by_case,
+    checkout,
+    command,
+    environment,
+    hang_limit,
+    judge,
+    judging,
+    run,
+    wait_for,
+)
+
+SUITE = """
+import os
+import time
+
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause
+from fixtures.models import scalar
+
+
+@clause("scaling.automaton")
+@pytest.mark.parametrize("value", range(40))
+def test_step(subject: Subject, verdict: Verdict, value: int) -> None:
+    subject.trainer(scalar())
+    if "STAYING" in os.environ and value >= 8:
+        time.sleep(3600.0)
+    verdict.equal(value % 4 == 3, False, "three of four pass", "fourth")
+"""
+STUBBORN = """
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from conformance.checks.api import Subject, clause
+
+
+@clause("scaling.automaton")
+def test_that_takes_no_interrupt(subject: Subject) -> None:
+    Path("worker").write_text(str(os.getpid()))
+    while True:
+        with suppress(KeyboardInterrupt):
+            time.sleep(3600.0)
+"""
+WITH_RANKS = """
+import json
+import os
+import time
+from pathlib import Path
+
+from conformance.checks.api import Subject, clause
+from frameworks.ranks import crew_of
+
+
+@clause("scaling.automaton")
+def test_with_ranks(subject: Subject) -> None:
+    crew = crew_of("tests.support.toy_ranks:Toy", 2, "cpu", "", {})
+    Path("writing").write_text(json.dumps([os.getpid(), os.getppid(), *crew.pids]))
+    os.replace("writing", "processes")
+    time.sleep(3600.0)
+"""
+DYING = """
+import os
+import signal
+from pathlib import Path
+
+from conformance.checks.api import Subject, clause
+
+if os.environ.get("PYTEST_XDIST_WORKER") in os.environ["DYING"].split():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@clause("scaling.automaton")
+def test_that_passes(subject: Subject) -> None:
+    assert subject
+"""
+AT_THE_START = """
+import os
+import signal
+import sys
+
+if any("sys.stdin.readline" in word for word in sys.orig_argv):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+PRINTED = re.compile(r"::(test_step\[\d+\]) (PASSED|FAILED)")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A run of 40 tests that stays in one of them after it has finished some."""
+
+    process: subprocess.Popen[bytes]
+    root: Path
+    log: Path
+    record: Path
+
+    def printed(self) -> dict[str, str]:
+        """What the run has told so far: the word for each case."""
+        return dict(PRINTED.findall(self.log.read_text("utf-8")))
+
+    def interrupted(self) -> list[Path]:
+        """Records of interrupted runs beside the record."""
+        return sorted(self.record.parent.glob("run.interrupted-*.json"))
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkout(tmp_path_factory.mktemp("checkout"), steps=SUITE)
+
+
+@pytest.fixture
+def running(copied: Path, tmp_path: Path) -> Iterator[Running]:
+    record, log = tmp_path / "run.json", tmp_path / "log"
+    with judging("-vv", f"--record={record}", root=copied, log=log, STAYING="1") as process:
+        made = Running(process, copied, log, record)
+        wait_for(lambda: len(made.printed()) >= 6 or process.poll() is not None)
+        assert process.poll() is None, log.read_text("utf-8")
+        yield made
+
+
+def test_kill_9_loses_no_verdict_that_was_told(running: Running) -> None:
+    running.process.kill()
+    running.process.wait()
+    printed, journal = running.printed(), running.record.with_suffix(".jsonl")
+    saved = by_case(recover(journal))
+    expected = {case: Outcome.PASS if word == "PASSED" else Outcome.FAIL for case, word in printed.items()}
+    assert expected.items() <= saved.items()
+    assert len(saved) <= len(printed) + 2
+    assert judge("-k", "3", f"--record={running.record}", root=running.root).status == 1
+    assert not journal.exists()
+    assert by_case(load(running.record)).keys() == {f"test_step[{n}]" for n in range(40) if "3" in str(n)}
+    (kept,) = running.interrupted()
+    assert by_case(load(kept)) == saved
+    assert load(kept).status == "interrupted"
+
+
+def test_a_worker_ends_soon_after_its_run_is_killed(tmp_path: Path) -> None:
+    root, log, record = checkout(tmp_path / "checkout", stubborn=STUBBORN), tmp_path / "log", tmp_path / "run.json"
+    words = ("--framework=reference", "--numprocesses=1", *WORKERS, f"--record={record}")
+    with judging(*words, root=root, log=log) as process:
+        wait_for(lambda: (root / "worker").is_file() and (root / "worker").read_text() != "")
+        worker = int((root / "worker").read_text())
+        process.kill()
+        process.wait()
+        assert_gone([worker])
+    (crash,) = recover(record.with_suffix(".jsonl")).verdicts
+    assert crash.outcome == Outcome.CRASH
+
+
+def test_pytest_and_ranks_end_soon_after_the_command_is_killed(tmp_path: Path) -> None:
+    root, record = checkout(tmp_path / "checkout", ranks=WITH_RANKS), tmp_path / "run.json"
+    words = [sys.executable, "-m", "conformance", "run", "reference", *WORKERS, *TIMEOUTS, f"--record={record}"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(words, cwd=root, env=environment(), stdout=log, stderr=log)
+    try:
+        wait_for(lambda: (root / "processes").is_file() or process.poll() is not None)
+        processes = json.loads((root / "processes").read_text("utf-8"))
+    finally:
+        process.kill()
+        process.wait()
+    assert_gone(processes)
+    wait_for(lambda: len([*tmp_path.glob("run.interrupted-*.json")]) == 1)
+
+
+def test_ctrl_c_leaves_an_interrupted_record(running: Running) -> None:
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(hang_limit()) == 2
+    (kept,) = running.interrupted()
+    found, printed = load(kept), running.printed()
+    assert found.status == "interrupted"
+    assert printed.keys() <= by_case(found).keys()
+    assert set(by_case(found).values()) <= {Outcome.PASS, Outcome.FAIL}
+    assert not running.record.exists()
+    assert not running.record.with_suffix(".jsonl").exists()
+
+
+def test_a_record_that_another_run_holds_is_refused(running: Running) -> None:
+    running.process.send_signal(signal.SIGSTOP)
+    ended = judge(f"--record={running.record}", root=running.root)
+    running.process.send_signal(signal.SIGCONT)
+    assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
+    assert "another run is writing it" in ended.lines[0]
+    assert running.process.poll() is None
+
+
+def test_a_run_that_stops_at_the_first_failure_is_interrupted(copied: Path, tmp_path: Path) -> None:
+    ended = judge("-x", f"--record={tmp_path / 'run.json'}", root=copied)
+    assert ended.status == 1, ended.lines
+    (kept,) = tmp_path.glob("*.json")
+    assert kept.name == "run.interrupted-1.json"
+    assert list(by_case(load(kept)).values()).count(Outcome.FAIL) == 1
+    assert load(kept).status == "interrupted"
+
+
+def test_a_run_that_gives_up_on_its_workers_is_interrupted(copied: Path, tmp_path: Path) -> None:
+    words = ("--numprocesses=1", "--max-worker-restart=0", f"--record={tmp_path / 'run.json'}")
+    ended = judge("--framework=tests.support.misbehaving:AbortingAtOnce", *WORKERS, *words, root=copied)
+    assert ended.status == 1, ended.lines
+    (kept,) = tmp_path.glob("*.json")
+    assert kept.name == "run.interrupted-1.json"
+    assert list(by_case(load(kept)).values()) == [Outcome.CRASH]
+
+
+def test_without_workers_a_crash_is_told_by_the_next_run(copied: Path, tmp_path: Path) -> None:
+    record = tmp_path / "run.json"
+    for _ in range(2):
+        ended = judge("--framework=tests.support.misbehaving:AbortingAtOnce", f"--record={record}", root=copied)
+        assert ended.status == -signal.SIGABRT, ended.lines
+    (kept,) = tmp_path.glob("run.interrupted-*.json")
+    (crash,) = load(kept).verdicts
+    assert (crash.outcome, crash.case) == (Outcome.CRASH, "test_step[0]")
+    assert crash.case in crash.repro
+
+
+@pytest.fixture(scope="module")
+def dying(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = checkout(tmp_path_factory.mktemp("dying"), dying=DYING)
+    (root / "start").mkdir()
+    (root / "start" / "sitecustomize.py").write_text(AT_THE_START, "utf-8")
+    return root
+
+
+def with_workers(root: Path, record: Path, **changes: str) -> Ended:
+    """A run by two workers, which are replaced as `conformance run` has it."""
+    words = command(
+        "--framework=reference", f"--record={record}", *WORKERS, "--numprocesses=2", f"--max-worker-restart={RESTARTS}"
+    )
+    return run([*words, "--dist=worksteal"], root, **{"DYING": "", **changes})
+
+
+def test_a_worker_that_is_killed_as_it_collects_is_replaced(dying: Path, tmp_path: Path) -> None:
+    ended = with_workers(dying, tmp_path / "run.json", DYING="gw0")
+    assert ended.status == 0, ended.lines
+    assert [v.outcome for v in load(tmp_path / "run.json").verdicts if "test_that_passes" in v.test] == [Outcome.PASS]
+
+
+def test_workers_that_are_all_killed_as_they_collect_end_the_run_in_one_line(dying: Path, tmp_path: Path) -> None:
+    ended = with_workers(dying, tmp_path / "run.json", DYING=" ".join(f"gw{number}" for number in range(1000)))
+    assert ended.status == 2, ended.lines
+    (line,) = (line for line in ended.lines if "find out what kills them" in line)
+    assert f"{MOST} workers ended before they had collected the tests" in line
+    assert "INTERNALERROR" not in ended.output + ended.errors
+    assert [load(path).status for path in tmp_path.glob("run.*")] == ["interrupted"]
+
+
+def test_a_worker_that_is_killed_as_it_starts_ends_the_run_in_one_line(dying: Path, tmp_path: Path) -> None:
+    ended = with_workers(dying, tmp_path / "run.json", PYTHONPATH=str(dying / "start"))
+    assert ended.status == 2, ended.lines
+    assert ended.errors.startswith("Exit: a worker ended at its start; find out what kills them")
+    assert "INTERNALERROR" not in ended.output + ended.errors
+    assert [load(path).status for path in tmp_path.glob("run.*")] == ["interrupted"]

@@ -1,0 +1,78 @@
+"""Pytest's own JUnit report says what the suite found: clause, outcome, signature and how to repeat each test."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from conformance.runner import jobs
+from tests.runner.test_plugin import SUITE
+from tests.support.suite_runs import WORKERS, checkout, expect, judge
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = checkout(tmp_path_factory.mktemp("checkout"), small=SUITE)
+    expect(made, ("scaling.stays-finite", "falls"))
+    return made
+
+
+@pytest.mark.parametrize("workers", [(), (*WORKERS, "--numprocesses=1")], ids=["alone", "workers"])
+def test_every_test_has_its_properties(small: Path, tmp_path: Path, workers: Sequence[str]) -> None:
+    path = tmp_path / "junit.xml"
+    judge("--framework=tests.support.misbehaving:Refusing", f"--junitxml={path}", *workers, root=small)
+    cases = ElementTree.parse(path).getroot().findall(".//testcase")
+    told = {
+        case.get("name", ""): {p.get("name", ""): p.get("value", "") for p in case.iterfind("properties/property")}
+        for case in cases
+    }
+    assert len(told) == len(cases) == 8
+    assert Counter(name for properties in told.values() for name in properties)["clause"] == 8
+    assert told["test_holds[1]"] | {"repro": ""} == {"clause": "scaling.automaton", "outcome": "pass", "repro": ""}
+    assert told["test_holds[1]"]["repro"].endswith("conformance/suites/test_small.py::test_holds[1]'")
+    assert (told["test_raises"]["outcome"], told["test_raises"]["signature"]) == ("error", "raises-ZeroDivisionError")
+    assert (told["test_clips"]["outcome"], told["test_clips"]["signature"]) == ("unsupported", "optimizer.clip")
+    assert told["test_schedules"]["outcome"] == "misdeclared"
+    found = {case.get("name"): [part.tag for part in case if part.tag != "properties"] for case in cases}
+    assert found["test_holds[1]"] == []
+    assert found["test_clips"] == ["skipped"]
+    assert found["test_raises"] == found["test_schedules"] == ["failure"]
+
+
+def test_a_known_failure_is_skipped_with_its_link(small: Path, tmp_path: Path) -> None:
+    path = tmp_path / "junit.xml"
+    judge("-k", "falls", f"--junitxml={path}", root=small)
+    (case,) = ElementTree.parse(path).getroot().findall(".//testcase")
+    told = {p.get("name"): p.get("value") for p in case.iterfind("properties/property")}
+    assert (told["outcome"], told["signature"], told["link"]) == ("known", "falls", "https://example.org/1")
+    assert told["finding"] == "f0"
+    (skipped,) = case.findall("skipped")
+    assert skipped.get("message") == "falls: It does."
+
+
+@pytest.mark.parametrize(
+    ("modes", "words", "given"),
+    [
+        (("a", "b"), ["-x", "--junitxml=r/j.xml"], [["-x", "--junitxml=r/j-a.xml"], ["-x", "--junitxml=r/j-b.xml"]]),
+        (("a", "b"), ["--junit-xml", "r.d/j", "-x"], [["--junit-xml", f"r.d/j-{m}", "-x"] for m in "ab"]),
+        (("a", "b"), ["-k", "junit.xml=1"], [["-k", "junit.xml=1"]] * 2),
+        (("a",), ["--junitxml=j.xml"], [["--junitxml=j.xml"]]),
+    ],
+)
+def test_each_of_several_modes_has_a_report_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, modes: Sequence[str], words: list[str], given: list[list[str]]
+) -> None:
+    seen: list[list[str]] = []
+
+    def judged(*asked: Any) -> int:
+        seen.append(asked[-1])
+        return 2
+
+    monkeypatch.setattr(jobs, "judge", judged)
+    assert jobs.job("reference", modes, (), "cpu", words) == 2
+    assert seen == given

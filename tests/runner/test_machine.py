@@ -1,0 +1,169 @@
+"""What a record says of the machine and the process: everything that results depend on, nothing that is private."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from conformance.runner import machine
+from conformance.runner.identity import variant
+from frameworks import registry
+from results.record.journal import Journal
+from results.record.reading import load
+from tests.support.recorded import header
+
+AMD = "processor\t: 0\nmodel name\t: X\nflags\t\t: fpu sse2 sse4_2 avx avx2 fma f16c avx512f avx_vnni amx_bf16 ht\n"
+
+
+def test_a_record_holds_the_whole_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    taken = variant(registry.load("reference", "cpu"))
+    assert taken.packages["numpy"] == metadata.version("numpy")
+    assert taken.packages["pytest-xdist"] == metadata.version("pytest_xdist")
+    assert len(taken.packages) == len({machine.canonicalize_name(d.metadata["Name"]) for d in metadata.distributions()})
+    assert taken.variables["MKL_CBWR"] == "AVX2"
+    assert taken.environment["python"] == platform.python_version()
+    assert int(taken.environment["processors"]) >= 1
+    assert taken.instruction_sets == machine.instruction_sets()
+    with Journal.create(tmp_path / "r.json", replace(header(), variant=taken)) as journal:
+        journal.finish()
+    assert load(tmp_path / "r.json").variant == taken
+
+
+def test_a_distribution_without_a_name_is_left_out_and_the_first_of_two_counts(tmp_path: Path) -> None:
+    for folder, text in (
+        ("a", "Name: Some.Pack_age\nVersion: 1.0+cpu\n"),
+        ("b", "Name: some-pack-age\nVersion: 2.0\n"),
+        ("c", "Version: 3.0\n"),
+        ("d", "Name: unfinished\n"),
+    ):
+        (tmp_path / f"{folder}.dist-info").mkdir()
+        (tmp_path / f"{folder}.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\n{text}")
+    installed = [metadata.PathDistribution(tmp_path / f"{folder}.dist-info") for folder in "abcd"]
+    assert machine.packages(installed) == {"some-pack-age": "1.0+cpu"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TF_ENABLE_ONEDNN_OPTS",
+        "XLA_FLAGS",
+        "JAX_ENABLE_X64",
+        "FLAGS_cudnn_deterministic",
+        "TORCHINDUCTOR_FREEZING",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "CUBLAS_WORKSPACE_CONFIG",
+        "CUDA_LAUNCH_BLOCKING",
+        "NVIDIA_TF32_OVERRIDE",
+        "NCCL_ALGO",
+        "MKL_NUM_THREADS",
+        "OMP_NUM_THREADS",
+        "OPENBLAS_CORETYPE",
+        "KMP_AFFINITY",
+        "ONEDNN_MAX_CPU_ISA",
+        "DNNL_DEFAULT_FPMATH_MODE",
+        "ATEN_CPU_CAPABILITY",
+        "KERAS_BACKEND",
+        "NPY_DISABLE_CPU_FEATURES",
+        "PYTHONHASHSEED",
+        "HSA_OVERRIDE_GFX_VERSION",
+    ],
+)
+def test_what_frameworks_read_is_taken(name: str) -> None:
+    assert machine.variables({name: "1"}) == {name: "1"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HOME",
+        "PATH",
+        "HF_TOKEN",
+        "TF_API_KEY",
+        "TF_VAR_password",
+        "TF_CLI_CONFIG_FILE",
+        "JAX_AUTH_TOKEN",
+        "TORCH_VERSION",
+        "KERAS_VERSION",
+        "PADDLE_INDEX",
+        "NVIDIA_REQUIRE_CUDA",
+        "NVIDIA_VISIBLE_DEVICES",
+    ],
+)
+def test_what_is_secret_or_not_theirs_is_left_out(name: str) -> None:
+    assert machine.variables({name: "1"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("--xla_cpu_multi_thread_eigen=false", "--xla_cpu_multi_thread_eigen=false"),
+        ("--xla_dump_to=/data/dump --xla_gpu_autotune_level=0", "--xla_dump_to=<path> --xla_gpu_autotune_level=0"),
+        ("/usr/lib/x86_64/libtcmalloc.so.4:/opt/me/libx.so", "libtcmalloc.so.4:libx.so"),
+        ("expandable_segments:True,max_split_size_mb:128", "expandable_segments:True,max_split_size_mb:128"),
+        (":4096:8", ":4096:8"),
+        ("granularity=fine,compact,1,0", "granularity=fine,compact,1,0"),
+        ("~/cache", "<path>"),
+        (r"C:\Users\me\cache", "<path>"),
+        ("../here", "<path>"),
+        ("grpc://10.0.0.3:8470", "<address>"),
+        ("https://name:hunter2@example.org/a", "<address>"),
+        ('["10.0.0.7:2222"]', '["<address>"]'),
+        ("GPU-8d2c6a1e-0000-1111-2222-0123456789ab,1", "<device>,1"),
+        ("0,1", "0,1"),
+        ("0.95", "0.95"),
+        ("", ""),
+    ],
+)
+def test_values_name_no_folder_address_or_device(value: str, shown: str) -> None:
+    assert machine.shareable(value) == shown
+
+
+@pytest.mark.parametrize("name", ["TF_CONFIG", "PADDLE_TRAINER_ENDPOINTS", "JAX_COORDINATOR_ADDRESS"])
+def test_of_what_names_machines_only_that_it_is_set_is_kept(name: str) -> None:
+    assert machine.variables({name: "host-1.corp:2222"}) == {name: "<set>"}
+
+
+def test_instruction_sets_are_those_of_every_core(tmp_path: Path) -> None:
+    listing = tmp_path / "cpuinfo"
+    listing.write_text(AMD + "\n" + AMD.replace("avx512f ", ""))
+    assert machine.instruction_sets(listing) == ("amx_bf16", "avx", "avx2", "avx_vnni", "f16c", "fma", "sse4_2")
+    listing.write_text("processor\t: 0\nFeatures\t: fp asimd smep sme2 evtstrm asimdhp sve i8mm bf16\n")
+    assert machine.instruction_sets(listing) == ("asimd", "asimdhp", "bf16", "i8mm", "sme2", "sve")
+    assert machine.instruction_sets(tmp_path / "missing") == ()
+
+
+def test_the_basics_are_texts(tmp_path: Path) -> None:
+    basics = machine.basics(tmp_path / "missing")
+    assert set(basics) == {"libc", "machine", "processors", "python"}
+    assert all(isinstance(value, str) and value for value in basics.values())
+
+
+@pytest.mark.parametrize("kind", ["UNIX x86_64 Kernel Module  ", "UNIX Open Kernel Module for x86_64  "])
+def test_the_driver_of_a_gpu_is_named(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "version").write_text(
+        f"NVRM version: NVIDIA {kind}570.86.15  Thu Jan 1 10:00:00 UTC 2026\nGCC version: 12\n"
+    )
+    assert machine.basics(tmp_path / "version")["nvidia-driver"] == "570.86.15"
+    assert machine.devices(tmp_path / "version") == ("cpu", "cuda")
+    assert machine.devices(tmp_path / "none") == ("cpu",)
+
+
+@pytest.mark.parametrize(
+    ("framework", "names"),
+    [
+        ("torch", {"matmul-precision", "deterministic", "mkldnn.enabled", "cudnn.benchmark", "threads"}),
+        ("tf", {"op_determinism", "tensor_float_32", "optimizer_jit", "optimizer_options", "dtype_policy", "epsilon"}),
+        ("jax", {"default-matmul-precision", "threefry-partitionable", "allow-f16-reductions", "optimization-level"}),
+        ("paddle", {"FLAGS_use_accuracy_compatible_kernel", "FLAGS_low_precision_op_list", "threads", "pir"}),
+    ],
+)
+def test_adapters_say_how_their_switches_stand(framework: str, names: set[str]) -> None:
+    pytest.importorskip({"tf": "tensorflow"}.get(framework, framework))
+    environment = registry.load(framework, "cpu").environment()
+    assert names <= environment.keys()
+    assert all(isinstance(value, str) for value in environment.values())

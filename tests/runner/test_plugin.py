@@ -1,0 +1,318 @@
+"""The plugin ends in one line where it cannot begin, and gives every test the outcome that it deserves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.test_ids.inventory import SUITES
+from results.record.model import Measurement, Record
+from results.record.outcomes import Outcome
+from results.record.reading import load
+from tests.support.suite_runs import (
+    ROOT,
+    TIMEOUTS,
+    WORKERS,
+    by_case,
+    checkout,
+    expect,
+    hang_limit,
+    judge,
+    outcomes,
+    run,
+)
+
+SUITE = """
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause
+from fixtures.models import scalar
+from fixtures.recipe import DynamicScaling, Recipe, Steps
+
+
+@clause("scaling.automaton")
+@pytest.mark.parametrize("value", [1, 2])
+def test_holds(verdict: Verdict, value: int) -> None:
+    verdict.equal(value, value, "a value")
+    verdict.measure("time", "s", [value, 2.0 * value], control=[0.5, 1.0])
+
+
+@clause("scaling.stays-finite")
+def test_falls(verdict: Verdict) -> None:
+    verdict.holds(False, "it stands", signature="falls")
+
+
+@clause("master.levels")
+def test_raises(subject: Subject) -> None:
+    raise ZeroDivisionError("by nothing")
+
+
+@clause("scaling.unscales-before-clipping")
+def test_clips(subject: Subject) -> None:
+    subject.trainer(scalar(), Recipe(clip=1.0))
+
+
+@clause("resume.bit-identical")
+def test_schedules(subject: Subject) -> None:
+    subject.trainer(scalar(), Recipe(schedule=Steps((1,), (1.0, 0.5))))
+
+
+@clause("scaling.defaults-are-declared")
+def test_settings(subject: Subject) -> None:
+    subject.trainer(scalar(), Recipe(scaling=DynamicScaling())).scaler_settings()
+
+
+@clause("resume.random-state")
+def test_last(subject: Subject, verdict: Verdict) -> None:
+    verdict.equal(subject.framework.global_state(), {**subject.framework.global_state()}, "settings")
+"""
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkout(tmp_path_factory.mktemp("checkout"), small=SUITE)
+
+
+@pytest.fixture
+def small(copied: Path) -> Iterator[Path]:
+    """A checkout with one small suite, without expectations before and after."""
+    yield copied
+    for path in (copied / "frameworks").glob("*/expectations.toml"):
+        path.unlink()
+    shutil.rmtree(copied / "results" / "records", ignore_errors=True)
+
+
+def judged(small: Path, *arguments: str) -> Record:
+    """The record of a run of the small suite."""
+    record = small / "results" / "records" / "run.json"
+    ended = judge(*arguments, f"--record={record}", root=small)
+    assert record.is_file(), ended.lines
+    return load(record)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        ("--framework=nowhere", "one of jax, paddle, reference, tf, torch, or package.module:Class"),
+        ("--framework=frameworks.broken:Nobody", "no attribute 'Nobody'"),
+        ("--framework=tests.nowhere:Nobody", "No module named 'tests.nowhere'"),
+        ("--device=cuda", "reference sees no device 'cuda' here; it sees cpu"),
+        ("--mode=eager", "reference has no mode 'eager': one of emulated"),
+        ("--record=run.txt", "ends in .json"),
+        ("--seed=-1", "seed"),
+        ("--record=/dev/null/run.json", "/dev/null/run.json"),
+    ],
+)
+def test_what_cannot_begin_ends_in_one_line(small: Path, argument: str, told: str) -> None:
+    ended = judge(argument, root=small)
+    assert ended.status == 2, ended.lines
+    assert len(ended.lines) == 1, ended.lines
+    assert told in ended.lines[0]
+
+
+def test_a_broken_expectation_ends_in_one_line(small: Path) -> None:
+    expect(small, ("scaling.no-such-clause", "falls"))
+    ended = judge(root=small)
+    assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
+    assert "reference/expectations.toml: expectation 1 (scaling.no-such-clause): unknown clause" in ended.lines[0]
+
+
+# ---------------------------------------------------------------- outcomes
+
+
+def test_every_kind_of_end_has_its_outcome(small: Path) -> None:
+    record = judged(small, "--framework=tests.support.misbehaving:Refusing")
+    assert record.status == "complete"
+    found = by_case(record)
+    assert found["test_holds[1]"] is Outcome.PASS
+    assert found["test_falls"] is Outcome.FAIL
+    assert found["test_raises"] is Outcome.ERROR
+    assert found["test_clips"] is Outcome.UNSUPPORTED
+    assert found["test_schedules"] is Outcome.MISDECLARED
+    said = {verdict.case: (verdict.signature, verdict.reason) for verdict in record.verdicts}
+    assert said["test_falls"][0] == "falls"
+    assert said["test_raises"][0] == "raises-ZeroDivisionError"
+    assert said["test_clips"] == ("optimizer.clip", "gradients are never clipped here")
+    assert said["test_schedules"] == ("optimizer.schedule", "schedules are not followed after all")
+    assert record.measurements == tuple(
+        Measurement("scaling.automaton", "time", f"test_holds[{n}]", "s", (n, 2.0 * n), (0.5, 1.0)) for n in (1, 2)
+    )
+
+
+def test_the_summary_shows_every_outcome_with_its_denominator(small: Path) -> None:
+    ended = judge("--framework=tests.support.misbehaving:Refusing", root=small)
+    assert ended.status == 1
+    assert "1 unsupported" in ended.output
+    assert "1 misdeclared" in ended.output
+    assert "(of 9 verdicts)" in ended.output
+    assert list((small / "results" / "records").glob("*Refusing*cpu*.json")), "a whole run leaves a record"
+
+
+def test_expectations_are_confirmed_refuted_and_missed(small: Path) -> None:
+    expect(
+        small,
+        ("scaling.stays-finite", "falls"),
+        ("scaling.automaton", "falls"),
+        ("master.levels", "raises-ValueError"),
+        ("recompute.nested", "falls"),
+    )
+    record = judged(small)
+    assert outcomes(record, "scaling.stays-finite") == [Outcome.KNOWN]
+    assert outcomes(record, "scaling.automaton") == [Outcome.FIXED, Outcome.FIXED]
+    assert outcomes(record, "master.levels") == [Outcome.ERROR]
+    assert outcomes(record, "recompute.nested") == [Outcome.ERROR]
+    said = {verdict.clause: verdict for verdict in record.verdicts}
+    assert (said["scaling.stays-finite"].reason, said["scaling.stays-finite"].link) == (
+        "It does.",
+        "https://example.org/1",
+    )
+    assert "signature differs" in said["master.levels"].message
+    assert "matched no test" in said["recompute.nested"].message
+
+
+def test_what_spoils_the_process_runs_last(small: Path) -> None:
+    expect(small, ("scaling.stays-finite", "falls"), spoiling=True)
+    ended = judge("-vv", root=small)
+    run = [line.split()[0].rpartition("::")[2] for line in ended.lines if "::" in line and "[" in line]
+    assert (run[0], run[-1]) == ("test_holds[1]", "test_falls"), ended.lines
+
+
+TIMED = """@clause("cost.mixed-speed")
+def test_timed(subject: Subject) -> None:
+    subject.trainer(scalar(), Recipe())
+
+
+@clause("scaling.automaton")
+"""
+
+
+def test_what_has_the_machine_to_itself_runs_before_what_spoils_the_process_alone(small: Path) -> None:
+    suite = small / "conformance" / "suites" / "test_small.py"
+    text = suite.read_text(encoding="utf-8")
+    suite.write_text(text.replace('@clause("scaling.automaton")\n', TIMED, 1), encoding="utf-8")
+    try:
+        expect(small, ("scaling.stays-finite", "falls"), spoiling=True)
+        ended = judge("-vv", root=small)
+    finally:
+        suite.write_text(text, encoding="utf-8")
+    run = [line.split()[0].rpartition("::")[2] for line in ended.lines if "::" in line and "[" in line]
+    assert run[-2:] == ["test_timed", "test_falls"], ended.lines
+
+
+def test_a_run_of_some_tests_does_not_miss_the_others(small: Path) -> None:
+    expect(small, ("recompute.nested", "falls"))
+    assert judge("-k", "holds", root=small).status == 0
+
+
+def test_known_failures_alone_end_well(small: Path) -> None:
+    expect(small, ("scaling.stays-finite", "falls"), ("master.levels", "raises-ZeroDivisionError"))
+    assert judge(root=small).status == 0
+
+
+def test_leaked_settings_are_one_finding_and_no_other_tests_failure(small: Path) -> None:
+    record = judged(small, "--framework=tests.support.misbehaving:Leaky")
+    (told,) = [verdict for verdict in record.verdicts if verdict.clause == "autocast.settings-restored"]
+    assert (told.outcome, told.case, told.signature) == (Outcome.FAIL, "every test", "settings-leaked")
+    assert "trainers: 0 → 1 (3 tests, test_clips first)" in told.message
+    assert by_case(record)["test_clips"] is Outcome.PASS
+    leaks = {verdict.case: verdict.leaks for verdict in record.verdicts}
+    assert leaks["test_clips"] == leaks["test_settings"] == ("trainers: 0 → 1",)
+    assert leaks["test_last"] == ()
+
+
+def test_a_leak_may_be_known(small: Path) -> None:
+    expect(small, ("autocast.settings-restored", "settings-leaked"))
+    record = judged(small, "--framework=tests.support.misbehaving:Leaky")
+    assert outcomes(record, "autocast.settings-restored") == [Outcome.KNOWN]
+
+
+def test_restored_settings_are_a_pass(small: Path) -> None:
+    assert outcomes(judged(small), "autocast.settings-restored") == [Outcome.PASS]
+
+
+def test_a_framework_that_wavers_is_not_judged(tmp_path: Path) -> None:
+    suite = SUITES / "recompute/test_recompute.py"
+    judge(
+        "--framework=tests.support.misbehaving:Restless", suite, "-k", "same_masks", f"--record={tmp_path / 'run.json'}"
+    )
+    record = load(tmp_path / "run.json")
+    assert set(outcomes(record, "recompute.replays-dropout")) == {Outcome.ABSTAIN}
+
+
+# ---------------------------------------------------------------- crashes and hangs
+
+
+def test_a_crash_costs_one_test(small: Path) -> None:
+    pytest.importorskip("xdist")
+    record = judged(small, "--framework=tests.support.misbehaving:Aborting", *WORKERS, "-n1")
+    assert record.status == "complete"
+    found = by_case(record)
+    assert found.pop("test_settings") is Outcome.CRASH
+    assert len(found) == 8
+    assert Outcome.CRASH not in found.values()
+    (crash,) = [verdict for verdict in record.verdicts if verdict.outcome is Outcome.CRASH]
+    assert crash.case in crash.repro
+    assert crash.message
+
+
+def test_a_hang_costs_one_test(small: Path) -> None:
+    pytest.importorskip("pytest_timeout")
+    record = judged(small, "--framework=tests.support.misbehaving:Hanging", *TIMEOUTS, f"--timeout={hang_limit(5.0):g}")
+    found = by_case(record)
+    assert found.pop("test_settings") is Outcome.TIMEOUT
+    assert len(found) == 8
+    assert Outcome.TIMEOUT not in found.values()
+
+
+# ---------------------------------------------------------------- what must be installed
+
+BARE = """
+import sys
+optional = ("sklearn", "xdist", "pytest_timeout", "pytest_benchmark")
+sys.modules.update(dict.fromkeys(optional))
+import pytest
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["conformance/suites/scaling/test_scaling_skip.py", "conformance/suites/scaling/test_scaling.py"],
+        ["-k", "scaling"],
+    ],
+    ids=["files", "keyword"],
+)
+def test_the_scaling_family_needs_nothing_but_the_first_requirements(words: list[str]) -> None:
+    ended = run([sys.executable, "-c", BARE, *words], PYTHONPATH=str(ROOT))
+    assert ended.status == 0, ended.lines[-12:]
+
+
+# ---------------------------------------------------------------- repetition
+
+
+def without_times(value: Any) -> Any:
+    """A document without dates and durations."""
+    if isinstance(value, dict):
+        return {k: without_times(v) for k, v in value.items() if k not in ("started", "finished", "duration_s")}
+    return [without_times(item) for item in value] if isinstance(value, list) else value
+
+
+def test_the_same_seed_gives_the_same_record(tmp_path: Path) -> None:
+    documents = []
+    for name in ("first", "second"):
+        path = tmp_path / name / "run.json"
+        assert judge(SUITES / "scaling/test_scaling_skip.py", "--seed=3", f"--record={path}").status == 0
+        documents.append(without_times(json.loads(path.read_text("utf-8"))))
+    assert documents[0]["seed"] == 3
+    assert len(documents[0]["verdicts"]) > 30
+    assert documents[0] == documents[1]

@@ -1,0 +1,173 @@
+"""What cannot begin is refused before it begins, in one line, with exit status 2; what is ended leaves a record."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from results.record.files import RecordError
+from results.record.journal import Journal
+from results.record.reading import load
+from tests.support.recorded import header
+from tests.support.suite_runs import Ended, checkout, environment, hang_limit, judge, run, wait_for
+
+SUITE = """
+import time
+
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause
+
+
+@clause("scaling.automaton")
+@pytest.mark.parametrize("value", range(30))
+def test_step(subject: Subject, verdict: Verdict, value: int) -> None:
+    verdict.equal(value, value, "a value")
+    if value >= 4:
+        time.sleep(3600.0)
+"""
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkout(tmp_path_factory.mktemp("checkout"), slow=SUITE)
+
+
+# ---------------------------------------------------------------- where a record goes
+
+
+def to_nothing(path: Path) -> None:
+    path.symlink_to(path.with_name("nothing"))
+
+
+def to_a_file(path: Path) -> None:
+    path.with_name("file").write_text("mine")
+    path.symlink_to(path.with_name("file"))
+
+
+PLACES: tuple[Callable[[Path], object], ...] = (os.mkfifo, Path.mkdir, to_nothing, to_a_file)
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl"])
+@pytest.mark.parametrize("put", PLACES)
+def test_what_is_no_file_is_not_written_to(put: Callable[[Path], object], ending: str, tmp_path: Path) -> None:
+    place = tmp_path / f"run.{ending}"
+    put(place)
+    before = place.lstat()
+    with pytest.raises(RecordError, match="which a record cannot replace") as caught:
+        Journal.create(tmp_path / "run.json", header())
+    assert len(str(caught.value).splitlines()) == 1
+    assert place.lstat() == before
+    assert not (tmp_path / "nothing").exists()
+    assert not (tmp_path / "file").exists() or (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_pipe_in_a_records_place_ends_a_run_before_it_begins(copied: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.jsonl")
+    ended = judge(f"--record={tmp_path / 'run.json'}", root=copied)
+    assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
+    assert "run.jsonl: is not a regular file" in ended.lines[0]
+
+
+# ---------------------------------------------------------------- adapters and options
+
+NO_ADAPTERS = """
+from frameworks.reference import ReferenceFramework
+
+class Unasked(ReferenceFramework):
+    def version(self):
+        raise ZeroDivisionError("no version")
+"""
+
+
+@pytest.mark.parametrize(
+    ("framework", "told"),
+    [
+        ("builtins:int", "cannot initialise adapter"),
+        ("builtins:print", "is not an adapter: it lacks"),
+        ("os:sep", "cannot initialise adapter"),
+        ("unasked:Unasked", "ZeroDivisionError: no version"),
+    ],
+)
+def test_a_class_that_is_no_adapter_is_refused_in_one_line(copied: Path, framework: str, told: str) -> None:
+    (copied / "unasked.py").write_text(NO_ADAPTERS)
+    ended = judge(f"--framework={framework}", root=copied)
+    lines = [line for line in ended.lines if line != "cpu None"]
+    assert (ended.status, len(lines)) == (2, 1), ended.lines
+    assert told in lines[0]
+
+
+def conformance_run(root: Path, *words: str) -> Ended:
+    """`conformance run`; its pytest loads its plugins by itself."""
+    command = [sys.executable, "-m", "conformance", "run", "--device=cpu", "reference", *words]
+    return run(command, root, PYTEST_DISABLE_PLUGIN_AUTOLOAD="")
+
+
+@pytest.mark.parametrize("words", [["--nonsense"], ["--maxfail=many"], ["-p", "no_such_plugin"]], ids=" ".join)
+def test_options_that_pytest_refuses_end_in_one_line(copied: Path, words: list[str]) -> None:
+    ended = conformance_run(copied, *words)
+    assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
+    assert "pytest refuses its arguments" in ended.lines[0]
+
+
+# ---------------------------------------------------------------- signals
+
+
+def children(process: int) -> set[int]:
+    """Processes of the process group of any child of this one."""
+    found = set()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == process or int(fields[2]) in found:
+                found.add(int(folder.name))
+    return found
+
+
+def _heed_signals() -> None:
+    """Undoes what a shell does to processes in the background, and nohup to all."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are looked for in /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_run_that_is_ended_ends_its_processes_and_leaves_a_record(
+    copied: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "conformance", "run", "--device=cpu", "reference", f"--record={tmp_path}/run.json"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=copied,
+            env=environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD=""),
+            stdout=log,
+            stderr=log,
+            preexec_fn=_heed_signals,
+        )
+        try:
+            journal = tmp_path / "run.jsonl"
+            wait_for(lambda: journal.exists() and journal.read_bytes().count(b'"pass"') >= 2)
+            started = children(process.pid)
+            assert started
+            process.send_signal(number)
+            assert process.wait(hang_limit()) == 2, (tmp_path / "log").read_text()
+        finally:
+            process.kill()
+            process.wait()
+    (kept,) = tmp_path.glob("run*.json*")
+    record = load(kept)
+    assert (kept.name.startswith("run.interrupted-1"), record.status) == (True, "interrupted")
+    assert 2 <= len(record.verdicts) < 30
+    assert not [number for number in started if Path(f"/proc/{number}").exists()]
+    assert (tmp_path / "log").read_text().rstrip().endswith("conformance: interrupted")

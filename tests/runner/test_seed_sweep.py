@@ -1,0 +1,59 @@
+"""A stress tells every verdict that is not the same at all seeds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from conformance.runner.seed_sweep import changing, never_judged, told
+from results.record.reading import Header, Outcome, Record, Series, Suite, TestVerdict, Variant
+from tests.support.suite_runs import ROOT, environment
+
+
+def record(seed: int, **outcomes: Outcome) -> Record:
+    header = Header(Suite("0.1"), Series("torch", "cpu", "cpu", "eager"), Variant("2"), "now", seed, "", {})
+    verdicts = tuple(TestVerdict(f"scaling.x/{name}", "scaling.x", outcome) for name, outcome in outcomes.items())
+    return Record(**vars(header), finished="later", duration_s=1.0, status="complete", verdicts=verdicts)
+
+
+P, F, K, A = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.ABSTAIN
+
+
+def test_the_same_verdicts_at_every_seed_are_silent() -> None:
+    assert changing({seed: record(seed, a=P, b=K) for seed in range(3)}) == {}
+
+
+def test_a_verdict_that_changes_is_told_with_its_seeds() -> None:
+    changed = changing({0: record(0, a=P, b=P), 1: record(1, a=F, b=P), 2: record(2, a=P, b=P)})
+    assert told(changed) == ["scaling.x/a: fail at 1 (1); pass at 2 (0, 2)"]
+
+
+def test_a_verdict_that_is_bad_at_every_seed_is_told() -> None:
+    assert told(changing({seed: record(seed, a=F) for seed in (4, 5)})) == ["scaling.x/a: fail at 2 (4, 5)"]
+
+
+def test_a_test_that_a_budget_left_out_has_not_changed() -> None:
+    both, one = record(0, a=P, b=P), record(1, a=P)
+    assert changing({0: both, 1: one}).keys() == {"scaling.x/b"}
+    assert changing({0: replace(both, selection="--budget=60s"), 1: replace(one, selection="--budget=60s")}) == {}
+
+
+def test_what_abstains_at_every_seed_has_not_changed_and_is_named() -> None:
+    records = {seed: record(seed, a=A, b=A if seed else P, c=P) for seed in range(2)}
+    assert told(changing(records)) == ["scaling.x/b: pass at 1 (0); abstain at 1 (1)"]
+    assert never_judged(records) == ["scaling.x/a"]
+
+
+def test_a_test_that_a_seed_lacks_is_told() -> None:
+    assert told(changing({0: record(0, a=P, b=P), 1: record(1, a=P)})) == ["scaling.x/b: pass at 1 (0)"]
+
+
+@pytest.mark.parametrize("words", [["reference", "--seeds", "1"], ["reference", "--first", "-1"]])
+def test_bad_arguments_are_refused_in_one_line(words: list[str]) -> None:
+    command = [sys.executable, "-m", "conformance", "stress", *words]
+    ended = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert len(ended.stderr.strip().splitlines()) == 1

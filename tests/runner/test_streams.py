@@ -1,0 +1,102 @@
+"""In a job of GitHub Actions no line that is printed gives the job a command."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+import pytest
+
+from conformance.runner.streams import harmless
+from results.record.reading import write
+from tests.support.small_record import BASE, verdict
+from tests.support.suite_runs import ROOT, checkout, command, run
+
+EVIL = "::error file=x::taken in"
+COMMAND = re.compile(r"^\s*::|##\[")
+"""What the runner of GitHub takes for a command."""
+
+PRINTING = """
+import os
+import sys
+
+from conformance.checks.api import Subject, clause
+
+print("::error::as it is imported")
+os.write(2, b"::error::past Python\\n")
+
+
+@clause("scaling.automaton")
+def test_that_prints(subject: Subject) -> None:
+    print("::error::printed")
+    print("\N{NO-BREAK SPACE}::warning::printed", file=sys.stderr)
+    raise ValueError("a message\\n::error::raised")
+"""
+
+
+def printed(*pieces: str, monkeypatch: pytest.MonkeyPatch, job: str = "true") -> str:
+    """What comes out where the pieces are printed and flushed one after the other."""
+    monkeypatch.setenv("GITHUB_ACTIONS", job)
+    out = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(out, "utf-8"))
+    with harmless():
+        for piece in pieces:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+    sys.stdout.flush()
+    return out.getvalue().decode("utf-8")
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (EVIL,),
+        (f"a\n  {EVIL}\n",),
+        (f"a\r{EVIL}\n",),
+        (f"\N{NO-BREAK SPACE}\N{EM SPACE}{EVIL}\n",),
+        ("a ##[error]b\n",),
+        tuple(EVIL),
+        tuple("a\n ##[error]b"),
+        (":", ":", "error::"),
+    ],
+)
+def test_what_is_printed_is_no_command(pieces: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    out = printed(*pieces, monkeypatch=monkeypatch)
+    assert not [line for line in re.split(r"[\r\n]", out) if COMMAND.search(line)]
+    assert out.replace("\N{ZERO WIDTH SPACE}", "") == "".join(pieces)
+    assert printed(*pieces, monkeypatch=monkeypatch, job="") == "".join(pieces)
+
+
+@pytest.mark.parametrize("text", ["a::b\n", "a: b\n:\n", "# a\n## b\n", "\x1b[1m::b", "", "no end"])
+def test_other_text_stays_as_it_is(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert printed(text, monkeypatch=monkeypatch) == text
+
+
+@pytest.mark.parametrize(
+    "words", [("table",), ("compare",), ("export", "--format", "markdown"), ("export", "--format", "findings")]
+)
+def test_a_record_gives_a_job_no_commands(words: tuple[str, ...], tmp_path: Path) -> None:
+    changed = verdict(BASE, 0, test=f"{BASE.verdicts[0].clause}/{EVIL}", message=f"a\n{EVIL}", reason=EVIL)
+    series = replace(BASE.series, framework=EVIL, mode=f"\n{EVIL}")
+    path = tmp_path / "run.json"
+    write(path, replace(changed, series=series, notes=(EVIL, f"##[error]{EVIL}")))
+    paths = [path, path] if words == ("compare",) else [path]
+    line = [sys.executable, "-m", "conformance", *words, *map(str, paths)]
+    ended = run(line, GITHUB_ACTIONS="true")
+    assert "taken in" in ended.output
+    assert not [line for line in ended.lines if COMMAND.search(line)]
+
+
+def test_a_test_gives_a_job_no_commands(tmp_path: Path) -> None:
+    root = checkout(tmp_path / "checkout", printing=PRINTING)
+    ended = run(command("--framework=reference"), root, GITHUB_ACTIONS="true")
+    stopped = re.fullmatch(r"::stop-commands::([0-9a-f]{32})", ended.output.splitlines()[0])
+    assert stopped
+    assert ended.output.splitlines()[-1] == f"::{stopped[1]}::"
+    assert ended.output.count(stopped[1]) == 2
+    assert "::error::printed" in ended.output
+    assert "stop-commands" not in run(command("--framework=reference"), root).output
+    assert root != ROOT

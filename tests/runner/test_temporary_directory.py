@@ -1,0 +1,69 @@
+"""A run leaves nothing in the temporary directory, whatever the framework and the end of the run."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from frameworks.installer import install
+from results.record.outcomes import Outcome
+from results.record.reading import load
+from tests.support.suite_runs import WORKERS, by_case, checkout, command, run
+
+SUITE = """
+import os
+import tempfile
+
+from conformance.checks.api import clause
+
+
+@clause("scaling.automaton")
+def test_that_leaves_a_folder() -> None:
+    tempfile.mkdtemp()
+
+
+@clause("scaling.automaton")
+def test_that_dies() -> None:
+    tempfile.mkstemp()
+    os.abort()
+"""
+
+
+SAVING = (
+    "conformance/suites/resume/test_resume.py::test_a_new_process_goes_on_with_the_run",
+    "conformance/suites/resume/test_resume.py::test_dropout_continues_its_stream",
+    "conformance/suites/formats/test_post_training.py::test_a_saved_model_comes_back",
+)
+
+
+def test_files_of_a_test_and_of_a_killed_worker_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    root, record = checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "run.json"
+    words = command("--framework=reference", f"--record={record}", *WORKERS, "--numprocesses=1")
+    ended = run(words, root, TMPDIR=str(tmp_path / "temporary"))
+    found = by_case(load(record))
+    assert found["test_that_leaves_a_folder"] is Outcome.PASS, ended.lines
+    assert found["test_that_dies"] is Outcome.CRASH, ended.lines
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_killed_runs_directory_is_removed_by_the_next(tmp_path: Path) -> None:
+    root, temporary = checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "temporary"
+    temporary.mkdir()
+    words = command("--framework=reference", "-p", "no:faulthandler")
+    assert run(words, root, TMPDIR=str(temporary)).status == -signal.SIGABRT
+    (left,) = temporary.iterdir()
+    run([*words, "-k", "folder"], root, TMPDIR=str(temporary))
+    assert list(temporary.iterdir()) == [], left
+
+
+@pytest.mark.parametrize("framework", ["reference", *install.DISTRIBUTIONS])
+def test_a_run_of_saved_and_quantized_models_leaves_nothing(framework: str, tmp_path: Path) -> None:
+    if framework != "reference" and install.installed_version(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    ended = run(command(f"--framework={framework}", *SAVING), TMPDIR=str(tmp_path))
+    assert ended.status in (0, 1), ended.lines
+    assert " pass" in ended.output, ended.lines
+    assert list(tmp_path.iterdir()) == []

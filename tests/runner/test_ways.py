@@ -1,0 +1,213 @@
+"""Ways: declarations, the choice of a run, and the tests that a choice selects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from conformance.cli import main
+from conformance.runner.ways import WayTests, chosen_ways, may_use
+from fixtures.recipe import LEVELS_OF, SGD, Precision, Ranks, Recipe, Recompute, Sharding
+from frameworks.reference import ReferenceFramework
+from frameworks.registry import UnknownFramework
+from frameworks.ways import FILE, GIVEN, Way, declared, offered, required, resolved, sets, watched
+from results.record.model import RunSetup, TestVerdict
+from results.record.outcomes import Outcome
+from results.record.reading import load
+from tests.support.suite_runs import command, run
+
+LINK = "https://example.org"
+
+
+def way(name: str, **calls: dict[str, object]) -> Way:
+    technique, _, name = name.partition(".")
+    return Way(technique, name, calls or {"json.dumps": {}}, LINK, ("emulated",))
+
+
+def test_a_recipe_names_the_way_of_each_technique() -> None:
+    recipe = Recipe(clip=1.0, ways=("clip.loop", "save.compressed"))
+    assert (recipe.way("clip"), recipe.way("save"), recipe.way("average")) == ("loop", "compressed", "")
+
+
+@pytest.mark.parametrize(
+    ("technique", "recipe", "used"),
+    [
+        ("clip", Recipe(), False),
+        ("clip", Recipe(clip=1.0), True),
+        ("autocast", Recipe(precision=Precision("O2", "float16")), False),
+        ("autocast", Recipe(precision=Precision("O1", "float16")), True),
+        ("recompute", Recipe(recompute=Recompute(2)), True),
+        ("backward", Recipe(SGD()), True),
+    ],
+)
+def test_a_recipe_says_which_techniques_it_may_use(technique: str, recipe: Recipe, used: bool) -> None:
+    assert recipe.uses(technique) is used
+
+
+def test_sets_have_no_technique_twice() -> None:
+    a, b, c, d = (way(name) for name in ("clip.a", "clip.b", "save.a", "clip.c"))
+    assert sets([a, b, c, d]) == ((a, c), (b,), (d,))
+    assert sets([]) == ()
+
+
+def test_calls_are_noted_with_their_arguments() -> None:
+    sorted_keys = Way("save", "sorted", {"json.dumps": {"sort_keys": True}, "json.loads": {}}, LINK, ())
+    dumps, loads = resolved("json.dumps"), resolved("json.loads")
+    with watched(sorted_keys) as calls:
+        dumps({})
+        assert set(calls.missing) == {"json.dumps", "json.loads"}
+        dumps({}, sort_keys=True)
+        assert calls.missing == ("json.loads",)
+        loads("1")
+    assert calls.missing == ()
+
+
+def test_a_class_is_called_by_its_constructor() -> None:
+    with watched(Way("save", "encoder", {"json.JSONEncoder": {"indent": 2}}, LINK, ())) as calls:
+        resolved("json.JSONEncoder")(indent=2)
+    assert calls.missing == ()
+
+
+def test_a_way_whose_calls_this_version_lacks_is_not_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = (
+        f'[clip.{name}]\ncalls = {{"json.{call}" = {{}}}}\nlink = "x"'
+        for name, call in (("gone", "a"), ("here", "dumps"))
+    )
+    text = "\n".join(('modes = ["m"]', *tables))
+    adapter = _adapter(tmp_path, monkeypatch, text)
+    assert [str(each) for each in declared(adapter)] == ["clip.gone", "clip.here"]
+    assert [str(each) for each in offered(adapter, "m")] == ["clip.here"]
+    assert offered(adapter, "other") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[clip", "ways.toml: "),
+        ('modes = ["m"]\n[fly.high]\ncalls = {"a" = {}}\nlink = "x"', "technique: got 'fly', want one of autocast"),
+        ('modes = ["m"]\n[clip.a]\ncalls = {}\nlink = "x"', "clip.a: name the calls"),
+        ('modes = ["m"]\n[clip.a]\ncalls = {"a" = {}}', "link"),
+        ('[clip.a]\ncalls = {"a" = {}}\nlink = "x"', "modes"),
+        ('modes = ["m"]\n[clip.a]\ncolour = 1\ncalls = {"a" = {}}\nlink = "x"', "colour"),
+        ("modes = 1\nclip = 2", "ways.toml: "),
+    ],
+)
+def test_a_bad_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str) -> None:
+    with pytest.raises(UnknownFramework) as error:
+        declared(_adapter(tmp_path, monkeypatch, text))
+    assert problem in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def _adapter(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
+    module = f"ways_{abs(hash(text))}"
+    (folder / f"{module}.py").write_text("")
+    (folder / FILE).write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+    return f"{module}:Adapter"
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["clip.gone"], "reference has no way 'clip.gone' in mode emulated: one of clip.by-parts"),
+        (["set-9"], "has no way 'set-9'"),
+        (["set-1", "clip.by-parts"], "want at most one of each technique"),
+    ],
+)
+def test_a_run_refuses_ways_that_do_not_exist_or_exclude_each_other(names: list[str], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        chosen_ways("reference", ReferenceFramework(), names)
+
+
+def test_tests_are_chosen_by_what_their_runs_used() -> None:
+    clipped = _verdict("composition.pairs/a", {"clip": 0.5})
+    saved = _verdict("resume.bit-identical/test_a_saved_run_goes_on", {})
+    assert (may_use(clipped, "clip"), may_use(saved, "clip")) == (True, False)
+    assert (may_use(clipped, "save"), may_use(saved, "save")) == (False, True)
+    assert may_use(_verdict("a.b/c", {"precision": {"level": "O1"}}), "autocast")
+    assert may_use(saved, "backward")
+
+
+def _verdict(test: str, recipe: dict[str, object]) -> TestVerdict:
+    return TestVerdict(test, test.partition("/")[0], Outcome.PASS, runs=(RunSetup("model", recipe),))
+
+
+def test_the_nearest_baseline_chooses_few_tests_of_clipping() -> None:
+    ways = chosen_ways("reference", ReferenceFramework(), ["clip.by-parts"])
+    chosen = WayTests(ReferenceFramework(), ways)
+    assert 10 < len(chosen.due) < 200
+
+
+def test_a_record_names_its_ways(tmp_path: Path) -> None:
+    file = tmp_path / "record.json"
+    words = ("--framework=reference", "--way=clip.by-parts", f"--record={file}", "-k", "trains_as and clipped")
+    ended = run(command(*words, "conformance/suites/composition/test_composition.py"))
+    assert ended.status == 0, ended.lines
+    record = load(file)
+    assert record.series.mode == "emulated+clip.by-parts"
+    assert all("--way=clip.by-parts" in verdict.repro for verdict in record.verdicts)
+    assert all(run.recipe["ways"] == ["clip.by-parts"] for verdict in record.verdicts for run in verdict.runs)
+
+
+def test_the_list_needs_no_framework(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ways", "reference"]) == 0
+    shown = capsys.readouterr().out
+    assert "clip.by-parts" in shown
+    assert np.savez_compressed.__name__ in shown
+
+
+def test_an_argument_may_have_any_value_but_its_default() -> None:
+    dumps = resolved("json.dumps")
+    with watched(Way("save", "indented", {"json.dumps": {"indent": GIVEN}}, LINK, ())) as calls:
+        dumps({})
+        assert calls.missing == ("json.dumps",)
+        dumps({}, indent=2)
+    assert calls.missing == ()
+
+
+def test_a_function_without_python_code_is_noted() -> None:
+    with watched(Way("clip", "root", {"math.sqrt": {}, "math.floor": {}}, LINK, ())) as calls:
+        resolved("math.sqrt")(4.0)
+    assert calls.missing == ("math.floor",)
+
+
+def test_a_property_is_called_by_its_setter() -> None:
+    thread = Thread()
+    with watched(Way("save", "named", {"threading.Thread.name": {}}, LINK, ())) as calls:
+        assert thread.name
+        assert calls.missing == ("threading.Thread.name",)
+        thread.name = "other"
+    assert calls.missing == ()
+
+
+def test_a_class_without_a_constructor_cannot_be_noted() -> None:
+    with (
+        pytest.raises(TypeError, match=r"abc.ABC: a call of ABCMeta cannot be noted"),
+        watched(Way("save", "x", {"abc.ABC": {}}, LINK, ())),
+    ):
+        pass
+
+
+def test_ranks_must_call_what_their_way_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'modes = ["m"]\n[sharding.sorted]\ncalls = {"json.dumps" = {sort_keys = true}}\nlink = "x"'
+    adapter, recipe = _adapter(tmp_path, monkeypatch, text), Recipe(ways=("sharding.sorted",))
+    with required(adapter, recipe, "sharding"):
+        resolved("json.dumps")({}, sort_keys=True)
+    with required(adapter, recipe, "data-parallel"):
+        pass
+    with (
+        pytest.raises(RuntimeError, match=r"sharding.sorted: json.dumps was not called"),
+        required(adapter, recipe, "sharding"),
+    ):
+        resolved("json.dumps")({})
+
+
+@pytest.mark.parametrize(("level", "technique"), [("optimizer", "data-parallel"), ("full", "sharding")])
+def test_a_technique_of_ranks_is_that_of_a_level(level: Sharding, technique: str) -> None:
+    used = [name for name in LEVELS_OF if Recipe(ranks=Ranks(2, level)).uses(name)]
+    assert used == [technique]
+    assert not any(Recipe().uses(name) for name in LEVELS_OF)

@@ -1,0 +1,162 @@
+"""Scenarios with offload: the control's bits, and how much of what it holds is away."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, MutableMapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from conformance.scenarios import SCENARIOS
+from conformance.scenarios.judgement import measurements, verdicts
+from conformance.scenarios.scenario import OFFLOADED, Scenario, Side
+from conformance.scenarios.table import rows
+from conformance.scenarios.training import Seen, train
+from fixtures.arrays import Array
+from fixtures.recipe import Adam, Offload, OffloadedKind, Recipe
+from frameworks.contract import Attempt, Capability, Conventions, Framework
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.training.offload import ArrayStore, HostStore
+from frameworks.reference.training.trainer import ReferenceTrainer
+from results.record.outcomes import Outcome
+from results.record.reading import load
+from tests.scenarios.test_scenarios import SMALL
+from tests.support.recorded import by_name
+from tests.support.suite_runs import run
+
+PLAIN = Recipe(Adam(2.0**-4))
+PASS = (Outcome.PASS, "")
+
+
+def small(to: Literal["host", "disk"] = "host") -> Scenario:
+    """The small scenario with offload in the place of its sides."""
+    away = (Side(kind, PLAIN.but(offload=Offload((kind,), to)), equal=True) for kind in OFFLOADED)
+    return replace(SMALL, name="small-offload", sides=(Side("here", PLAIN), *away), published={})
+
+
+def trained(framework: Framework, scenario: Scenario, rounds: int) -> tuple[Seen, ...]:
+    return train(framework, scenario, scenario.setting(), rounds, [].append)
+
+
+def counted(framework: Framework, to: Literal["host", "disk"] = "host") -> dict[str, Any]:
+    """What is measured in two rounds, by quantity and side."""
+    scenario = small(to)
+    return by_name(measurements(scenario, trained(framework, scenario, 2)))
+
+
+def outcomes(framework: Framework, rounds: int = 30) -> dict[str, tuple[Outcome, str]]:
+    scenario = small()
+    judged = verdicts(framework, scenario, scenario.setting(), trained(framework, scenario, rounds), rounds, "again")
+    return {verdict.case: (verdict.outcome, verdict.signature) for verdict in judged}
+
+
+@pytest.mark.parametrize("to", ["host", "disk"])
+def test_all_of_what_the_control_holds_is_away(to: Literal["host", "disk"]) -> None:
+    kept = counted(ReferenceFramework("cpu"), to)
+    whole = sum(4 * int(np.prod(shape)) for shape in small().setting().model.parameter_shapes().values())
+    assert kept["parameter bytes/here"].samples == kept["parameter bytes away/parameters"].samples == (whole,)
+    assert kept["optimizer bytes/here"].samples == kept["optimizer bytes away/optimizer"].samples == (2 * whole,)
+    assert kept["activation bytes away/activations"].samples > kept["saved bytes/here"].samples
+    assert sorted(name for name in kept if " away/" in name) == [
+        "activation bytes away/activations",
+        "optimizer bytes away/optimizer",
+        "parameter bytes away/parameters",
+    ]
+
+
+def test_activations_are_those_of_one_update() -> None:
+    scenario = small()
+    both = [trained(ReferenceFramework("cpu"), scenario, rounds) for rounds in (1, 3)]
+    once, thrice = (next(one.away for one in seen if one.away) for seen in both)
+    assert once == thrice
+
+
+def test_a_right_framework_keeps_the_bits_of_the_control() -> None:
+    assert outcomes(ReferenceFramework("cpu")) == dict.fromkeys(("here", *OFFLOADED), PASS)
+
+
+class LossyStore(HostStore):
+    """What comes back has lost its lowest bits."""
+
+    def get(self, key: str) -> Array:
+        return super().get(key).astype(np.float16).astype(np.float64)
+
+
+class LossyTrainer(ReferenceTrainer):
+    """It keeps what is offloaded in a lossy store."""
+
+    def make_store(self, offload: Offload) -> ArrayStore:
+        return LossyStore()
+
+
+class Lossy(ReferenceFramework):
+    """It loses bits of what it offloads, and says that a compiler may round."""
+
+    trainer_class = LossyTrainer
+
+    def conventions(self) -> Conventions:
+        return replace(super().conventions(), compiled=True)
+
+
+def test_bits_that_offload_loses_are_seen_however_short_the_run_and_no_compiler_excuses_them() -> None:
+    for rounds in (30, 2):
+        found = outcomes(Lossy("cpu"), rounds)
+        assert {found[kind] for kind in OFFLOADED} == {(Outcome.FAIL, "parameters-differ")}
+        assert found["here"][0] is (Outcome.PASS if rounds == 30 else Outcome.ABSTAIN)
+
+
+class StayingTrainer(ReferenceTrainer):
+    """It keeps everything, whatever is to leave."""
+
+    def held(self, kind: OffloadedKind, group: str, arrays: dict[str, Array]) -> MutableMapping[str, Array]:
+        return dict(arrays)
+
+
+class Staying(ReferenceFramework):
+    """Nothing of its state leaves."""
+
+    trainer_class = StayingTrainer
+
+
+def test_a_framework_that_offloads_nothing_shows_in_the_bytes() -> None:
+    kept = counted(Staying("cpu"))
+    assert kept["parameter bytes away/parameters"].samples == kept["optimizer bytes away/optimizer"].samples == (0.0,)
+
+
+class WithoutActivations(ReferenceFramework):
+    """It offloads no activations, and says so."""
+
+    def refusals(self) -> Mapping[Capability, str]:
+        return {**super().refusals(), Capability.OFFLOAD_ACTIVATIONS: "not here"}
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        return {each: one for each, one in super().attempts().items() if each != Capability.OFFLOAD_ACTIVATIONS}
+
+
+def test_what_a_framework_declines_costs_that_side_alone() -> None:
+    found = outcomes(WithoutActivations("cpu"))
+    assert found.pop("activations") == (Outcome.NOT_OFFERED, "offload.activations")
+    assert set(found.values()) == {PASS}
+
+
+@pytest.mark.parametrize("name", ["cpu-offload", "disk-offload"])
+def test_the_command_writes_a_record_and_shows_it(name: str, tmp_path: Path) -> None:
+    words = ("--folder", str(tmp_path), "--scenario", name, "--rounds", "2", "reference")
+    ended = run([sys.executable, "-m", "conformance", "run", *words])
+    assert ended.status == 0, ended.lines
+    record = load(tmp_path / name / "reference-1-cpu-emulated.json.gz")
+    assert {verdict.case: verdict.outcome for verdict in record.verdicts} == {
+        "here": Outcome.ABSTAIN,
+        **dict.fromkeys(OFFLOADED, Outcome.PASS),
+    }
+    shown = {(row.side, row.quantity): (row.document, *row.cells) for row in rows(SCENARIOS[name], [record])}
+    assert shown["parameters", "parameter bytes away ÷ here's"] == ("1", "1")
+    assert shown["optimizer", "optimizer bytes away ÷ here's"] == ("1", "1")
+    document, share = shown["activations", "activation bytes away ÷ here's"]
+    assert document == "at least 1"
+    assert float(share) >= 1.0
+    assert {shown[kind, "distance from here's parameters"] for kind in OFFLOADED} == {("0", "0")}

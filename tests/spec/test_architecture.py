@@ -1,0 +1,162 @@
+"""What import-linter does not see: the core needs no framework, and every test of the suites names its clause."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from conformance.runner.recorder import SETTINGS
+from conformance.spec.clauses import Level, load_clauses
+from frameworks.adapter_file import adapter_file
+from frameworks.operations import CATALOGUE
+from frameworks.registry import built_in
+from tests.support.suite_runs import ROOT, environment
+
+ROOMS = ("fixtures", "frameworks", "conformance", "results")
+ADAPTERS = tuple(built_in())
+OWN = {name: {*adapter_file(name).imports} for name in ADAPTERS}
+SHARED = {"keras_common": {"keras"}}
+"""Packages of what adapters share that have a library, and it."""
+FRAMEWORKS = frozenset().union(*OWN.values(), {"torchvision", "jaxlib", "mlx", "mindspore"})
+
+
+def sources(*rooms: str) -> list[Path]:
+    """Every module of these packages; PyTorch's compiler writes others to the cache."""
+    found = [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
+    return [
+        path for path in found if "__pycache__" not in path.parts and ROOT / "results" / "cache" not in path.parents
+    ]
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """Syntax tree of a module."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Full name of every module that a module imports, wherever the import stands; relative ones made absolute."""
+    package = list(path.relative_to(ROOT).parent.parts)
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            yield from (".".join([*base, *filter(None, [node.module]), name.name]) for name in node.names)
+
+
+def suite_tests() -> Iterator[tuple[Path, ast.FunctionDef]]:
+    """Every test function of the shared suites, with its file."""
+    for path in sources("conformance/suites"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                yield path, node
+
+
+def clauses_named(node: ast.FunctionDef) -> list[str]:
+    """The clauses that a test's marks name."""
+    return [
+        str(mark.args[0].value)
+        for mark in node.decorator_list
+        if isinstance(mark, ast.Call)
+        and isinstance(mark.func, ast.Name)
+        and mark.func.id == "clause"
+        and isinstance(mark.args[0], ast.Constant)
+    ]
+
+
+@cache
+def clauses_with_tests() -> Counter[str]:
+    """How many tests name a clause."""
+    return Counter(name for _, node in suite_tests() for name in clauses_named(node))
+
+
+def test_steps_by_hand_import_the_fixtures_alone() -> None:
+    paths = sorted((ROOT / "frameworks").rglob("by_hand.py"))
+    assert len(paths) > 2
+    for path in paths:
+        named = {name for name in imported(path) if not name.startswith("frameworks.by_hand")}
+        rooms = {name.split(".")[0] for name in named} & {*ROOMS, "tests", "benchmarks"}
+        assert rooms <= {"fixtures"}, f"{path.relative_to(ROOT)} imports {sorted(rooms)}"
+
+
+def test_only_an_adapter_imports_its_framework() -> None:
+    assert {name for name in ADAPTERS if not OWN[name]} == {"reference"}
+    for path in sources(*ROOMS):
+        room, part, *_ = path.relative_to(ROOT).parts
+        allowed = (OWN | SHARED).get(part, set()) if room == "frameworks" else set()
+        found = {name.split(".")[0] for name in imported(path)} & FRAMEWORKS
+        assert found <= allowed, f"{path.relative_to(ROOT)} imports {sorted(found - allowed)}"
+
+
+def test_the_core_runs_without_any_framework() -> None:
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in sources("fixtures", "conformance", "results", "frameworks/reference")
+        if "suites" not in path.parts and path.name != "__main__.py"
+    ]
+    program = (
+        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
+        f"print(*sorted(set(sys.modules) & {set(FRAMEWORKS)!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_every_test_of_the_suites_names_one_clause_that_exists() -> None:
+    known = load_clauses()
+    for path, node in suite_tests():
+        (named,) = clauses_named(node) or [f"none: {path.name}::{node.name}"]
+        assert named in known, f"{path.name}::{node.name} names {named}"
+
+
+def test_no_test_of_the_suites_hides_behind_a_skip() -> None:
+    hiding = {"skip", "skipif", "xfail", "importorskip", "SkipTest"}
+    for path in sources("conformance/suites"):
+        for node in ast.walk(tree(path)):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+            assert name not in hiding, f"{path.name}:{getattr(node, 'lineno', 0)} uses {name}"
+
+
+def test_no_two_tests_of_a_suite_share_a_name() -> None:
+    counts = Counter((path.name, node.name) for path, node in suite_tests())
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("family", sorted({clause.family for clause in load_clauses().values()}))
+def test_every_binding_clause_of_a_family_has_a_test(family: str) -> None:
+    binding = {c.id for c in load_clauses().values() if c.family == family and c.level is Level.MUST}
+    assert binding
+    assert binding - clauses_with_tests().keys() - {SETTINGS} == set()
+
+
+def test_the_suites_are_broad() -> None:
+    assert len(clauses_with_tests().keys()) >= 60
+    assert len(CATALOGUE) >= 40
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """Adapters name what they have in common alike; everything else has a name of its own."""
+    places: dict[str, list[Path]] = {}
+    for path in sources("fixtures", "frameworks", "conformance", "results", "benchmarks"):
+        if "findings" in path.parent.parts:
+            continue
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(path.relative_to(ROOT))
+    shared = {name: paths for name, paths in places.items() if len(paths) > 1 and not all(map(_in_an_adapter, paths))}
+    assert shared == {}
+
+
+def _in_an_adapter(path: Path) -> bool:
+    folder, name, *inside = path.parts
+    return folder == "frameworks" and bool(inside) and name in ADAPTERS

@@ -1,0 +1,153 @@
+"""The specification can be read and says what it must about every clause."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from conformance.spec.clauses import SPECIFICATION, Clause, Level, load_clauses, read_clauses
+from tools.docs.clauses import markdown
+
+CLAUSES = load_clauses()
+BRANDS = re.compile(r"\b(?:torch|pytorch|tensorflow|tf|keras|paddle|paddlepaddle|jax|flax|optax|apex)\b", re.IGNORECASE)
+SOURCED = re.compile(r"https://\S+\.\S+|arXiv:\d{4}\.\d{4,5}|doi:10\.\S+|\b(?:19|20)\d\d\b")
+
+GOOD = """
+[[clause]]
+id = "scaling.one"
+level = "MUST"
+requirement = "A scale is one number."
+observed_by = "It is read."
+source = "https://example.org/scale"
+"""
+
+
+@pytest.fixture(params=CLAUSES.values(), ids=lambda clause: clause.id)
+def each(request: pytest.FixtureRequest) -> Clause:
+    found: Clause = request.param
+    return found
+
+
+def read(folder: Path, text: str, name: str = "scaling") -> dict[str, Clause]:
+    (folder / f"{name}.toml").write_text(text, encoding="utf-8")
+    return read_clauses(folder)
+
+
+def test_the_families_are_there() -> None:
+    families = {clause.family for clause in CLAUSES.values()}
+    techniques = {"autocast", "master", "scaling", "accumulation", "recompute", "resume"}
+    assert (
+        techniques | {"cost", "composition", "formats", "laws", "offload", "optimizer", "quantization", "sharding"}
+        == families
+    )
+    assert families == {path.stem for path in SPECIFICATION.glob("*.toml")}
+
+
+def test_requirement_is_one_sentence_without_a_brand(each: Clause) -> None:
+    assert re.fullmatch(r"\S.*[^.]\.", each.requirement), each.requirement
+    assert not re.search(r"\.\s+[A-Z]", each.requirement), each.requirement
+    assert not re.search(r"\b(?:will|must|should|shall)\b", each.requirement, re.IGNORECASE), each.requirement
+    assert not BRANDS.search(each.requirement), each.requirement
+    assert not BRANDS.search(each.observed_by), each.observed_by
+
+
+def test_every_part_of_a_source_can_be_found(each: Clause) -> None:
+    for part in each.source.split("; "):
+        assert SOURCED.search(part), part
+
+
+def test_incidents_stand_on_their_own(each: Clause) -> None:
+    for incident in each.history:
+        assert len(incident.what) > 20, incident
+        assert not incident.what.startswith("the same"), incident
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", incident.thread), incident
+
+
+def test_rules_that_are_free_are_observed_beside_a_clause_that_demands_one() -> None:
+    rules = [clause for clause in CLAUSES.values() if clause.id.endswith("-rule")]
+    assert rules
+    for rule in rules:
+        assert rule.level is Level.OBSERVATION
+        assert CLAUSES[rule.id.removesuffix("-rule")].level is Level.MUST
+
+
+def test_only_observations_and_measurements_are_not_judged() -> None:
+    assert [level for level in Level if not level.judged] == [Level.OBSERVATION, Level.MEASUREMENT]
+
+
+def test_clauses_are_read_once() -> None:
+    assert load_clauses() is load_clauses()
+
+
+def test_a_text_is_brought_onto_one_line(tmp_path: Path) -> None:
+    broken = GOOD.replace('"A scale is one number."', '"""\nA scale is\n  one number."""')
+    assert read(tmp_path, broken)["scaling.one"].requirement == "A scale is one number."
+
+
+def test_an_incident_has_a_short_name(tmp_path: Path) -> None:
+    text = GOOD + 'history = [{ url = "https://github.com/a-b/c.d/pull/7", what = "it broke" }]\n'
+    (incident,) = read(tmp_path, text)["scaling.one"].history
+    assert (incident.thread, incident.what) == ("a-b/c.d#7", "it broke")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("level", "levle", "scaling.toml: clause 1 (scaling.one): unknown key 'levle'"),
+        ("MUST", "WILL", "scaling.toml: clause 1 (scaling.one): level: got 'WILL', want one of MUST, SHOULD, MAY"),
+        ("scaling.one", "Scaling.One", "is not family.slug"),
+        ("scaling.one", "scaling", "is not family.slug"),
+        ("scaling.one", "scaling.one.two", "is not family.slug"),
+        ("scaling.one", "scaling.one_two", "is not family.slug"),
+        ("scaling.one", "master.one", "begins with 'master', but the family of the file is 'scaling'"),
+        ('source = "https://example.org/scale"', "", "source is missing"),
+        ('source = "https://example.org/scale"', 'source = " "', "source is empty"),
+        ('id = "scaling.one"', "", "scaling.toml: clause 1 (no id): id is missing"),
+        ('"It is read."', "3", "observed_by: got 3, want a string"),
+        ("[[clause]]", "[clause]", "clause is not an array of tables"),
+        ("[[clause]]", "[[clauses]]", "unknown key 'clauses'"),
+        ("[[clause]]", "[[clause", "scaling.toml: not TOML"),
+        ("[[clause]]", "", "unknown key 'id'"),
+    ],
+)
+def test_a_wrong_entry_is_refused_by_name(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        read(tmp_path, GOOD.replace(old, new))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        ('"https://github.com/a/b/issues/1"', "want an array of tables"),
+        ('[{ url = "https://example.org/1", what = "x" }]', "is not the address of an issue or a pull request"),
+        ('[{ url = "https://github.com/a/b/issues/1" }]', "history 1: what is missing"),
+        ('[{ url = "https://github.com/a/b/issues/1", what = "x", by = "y" }]', "history 1: unknown key 'by'"),
+        ("[" + '{ url = "https://github.com/a/b/issues/1", what = "x" },' * 2 + "]", "names an address twice"),
+        (
+            "[" + "".join(f'{{ url = "https://github.com/a/b/issues/{n}", what = "x" }},' for n in range(5)) + "]",
+            "history has 5 entries, more than 4",
+        ),
+    ],
+)
+def test_a_wrong_history_is_refused(tmp_path: Path, history: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read(tmp_path, f"{GOOD}history = {history}\n")
+
+
+def test_an_id_stands_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape("scaling.toml: clause 2 (scaling.one): duplicate id")):
+        read(tmp_path, GOOD + GOOD)
+
+
+def test_a_folder_without_clauses_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no clause"):
+        read_clauses(tmp_path)
+
+
+def test_a_bar_does_not_break_the_table(tmp_path: Path) -> None:
+    page = markdown(read(tmp_path, GOOD.replace("It is read.", "|x| is read.")))
+    assert r"\|x\| is read." in page

@@ -1,0 +1,74 @@
+"""Texts of the suite are in plain technical English: what the search finds, and that it finds nothing in the tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from conformance.cli.specifying import style
+from tests.support.suite_runs import ROOT
+from tools.review.style import Phrase, hits, texts
+
+
+def found(folder: Path, name: str, source: str) -> list[tuple[int, str, str]]:
+    path = folder / name
+    path.write_text(source, "utf-8")
+    return [(hit.line, hit.phrase, hit.better) for hit in hits([path], folder)]
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "expected"),
+    [
+        ("a.py", 'X = f"{1} Adam in eight bits"', (1, "in eight bits", "8-bit")),
+        ("a.py", '"""One.\n\nThe call was\nseen to act.\n"""', (3, "was seen to", "takes effect, was observed to")),
+        ("a.py", 'raise ValueError("mend it")', (1, "mend", "fix")),
+        ("a.md", "One.\n\nIt did not come true.", (3, "did not come true", "occur")),
+        ("a.toml", 'reason = """\nTold by one a process."""', (2, "Told", "reported, named")),
+    ],
+)
+def test_a_planted_phrase_is_found_with_its_line(
+    tmp_path: Path, name: str, source: str, expected: tuple[int, str, str]
+) -> None:
+    assert found(tmp_path, name, source)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("a.py", '"""See `told` and `crew.make`; told: a line; they cannot tell, or tell apart."""'),
+        ("a.py", "told = crew  # mend it"),
+        ("a.py", '__all__ = ["told"]'),
+        ("a.md", "```text\nmend it\n```\n[page](told.md)"),
+        ("a.md", "<!-- some table: begin -->\nmend it\n<!-- some table: end -->"),
+    ],
+)
+def test_names_code_and_generated_blocks_are_not_searched(tmp_path: Path, name: str, source: str) -> None:
+    assert found(tmp_path, name, source) == []
+
+
+def test_programs_of_findings_are_not_searched() -> None:
+    searched = {path.relative_to(ROOT).as_posix() for path in texts()}
+    assert {"README.md", "conformance/cli/main.py", "results/report/text.py"} - searched == set()
+    assert not any("/findings/" in place for place in searched)
+
+
+def test_the_tree_has_no_such_phrase() -> None:
+    assert list(map(str, hits(texts()))) == []
+
+
+def test_the_command_lists_what_it_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for listed in ([Phrase("a.py", 3, "mend", "fix"), Phrase("b.md", 1, "told", "reported")], []):
+        monkeypatch.setattr("tools.review.style.hits", lambda _, listed=listed: listed)
+        ended = CliRunner().invoke(style, standalone_mode=False)
+        assert (ended.return_value, ended.output.splitlines()) == (1 if listed else 0, list(map(str, listed)))
+
+
+def test_lint_runs_the_command() -> None:
+    lint = (ROOT / "tox.ini").read_text("utf-8").split("[testenv:lint]")[1].split("[testenv:")[0]
+    assert "python -m tools style" in lint
+
+
+def test_a_hit_says_what_to_write() -> None:
+    assert str(Phrase("a.py", 3, "mend", "fix")) == "a.py:3: 'mend': write 'fix'"

@@ -1,0 +1,86 @@
+"""Crews of toy ranks for the tests of ranks as processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from frameworks.base import Arguments
+from frameworks.ranks import Crew, Limits, RemoteCompany, crew_of
+from frameworks.ranks.messages import Answer
+from frameworks.ranks.process import RankProcess
+from tests.support.suite_runs import hang_limit, wait_for
+
+TOY = "tests.support.toy_ranks:Toy"
+PATIENT = Limits(hang_limit(60.0), hang_limit(60.0), hang_limit(), hang_limit())
+
+
+class Clock:
+    """A crew's clock for limits that are to pass: it stands until ranks have answered, then moves with each look.
+
+    Attributes:
+        now: what it shows, in seconds.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, answers: int, step_s: float) -> None:
+        """Replaces the crews' own; it moves by `step_s` once so many answers have come."""
+        self.now = 0.0
+        self._left, self._step_s = answers, step_s
+        receive = RankProcess.receive
+
+        def received(process: RankProcess) -> Answer:
+            answer = receive(process)
+            self._left -= 1
+            return answer
+
+        patch.setattr(RankProcess, "receive", received)
+        patch.setattr("frameworks.ranks.worker_group.monotonic", self._look)
+
+    def _look(self) -> float:
+        if self._left <= 0:
+            self.now += self._step_s
+        return self.now
+
+
+def toy(count: int = 2, kind: str = TOY, processes: int | None = None, **variables: str) -> Crew:
+    return crew_of(kind, count, "cpu", "", variables, processes, limits=PATIENT)
+
+
+def company(crew: Crew, start: int = 0, recipe: str = "") -> RemoteCompany:
+    return RemoteCompany(crew, crew.make([(start, recipe, None)] * len(crew.pids)))
+
+
+def each(*arguments: Any) -> list[Arguments]:
+    """One argument for each rank."""
+    return [Arguments((argument,)) for argument in arguments]
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, whoever has to reap it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return Path("/proc").is_dir()
+
+
+def assert_gone(pids: Sequence[int]) -> None:
+    """Waits for the processes to end."""
+    wait_for(lambda: all(map(gone, pids)))
+
+
+def assert_clean(crew: Crew, pids: Sequence[int]) -> None:
+    """Nothing of an ended crew is left, and the next one works."""
+    assert not crew.alive
+    assert_gone(pids)
+    assert not crew._folder.exists()
+    follower = toy()
+    assert follower is not crew
+    assert company(follower).ask("add", each(1, 2)) == ((0, 1), (1, 2))

@@ -1,0 +1,166 @@
+"""What the tests of the suite share: runs of pytest in a process of its own, and small copies of the checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from frameworks.registry import built_in
+from results.record.model import Record
+from results.record.outcomes import Outcome
+
+ROOT = Path(__file__).parent.parent
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+WORKERS, TIMEOUTS = ("-p", "xdist.plugin"), ("-p", "pytest_timeout")
+"""Words that load a plugin: the runs here load none of their own accord."""
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "cache", "records", "baselines", *(built_in().keys() - {"reference"}))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that has ended."""
+
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def lines(self) -> list[str]:
+        """Everything that it printed, without empty lines."""
+        return [line for line in f"{self.output}\n{self.errors}".splitlines() if line.strip()]
+
+
+def hang_limit(seconds: float = 300.0) -> float:
+    """Seconds after which something counts as hung: `seconds` on a quiet machine, more where its processors are shared.
+
+    CONFORMANCE_PATIENCE multiplies it, for a slow machine.
+    """
+    crowd = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return seconds * max(1.0, crowd) * float(os.environ.get("CONFORMANCE_PATIENCE", "1"))
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process' environment without what pytest, its plugins and the suite's user put there."""
+    left_out = ("PYTEST_", "CONFORMANCE_", "GITHUB_ACTIONS")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    return {**kept, **ONE_THREAD, "COLUMNS": "160", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **changes}
+
+
+def command(*arguments: str | Path) -> list[str]:
+    """The command that runs the suites on the CPU."""
+    return [sys.executable, "-m", "pytest", "-q", "--device=cpu", *map(str, arguments)]
+
+
+def run(words: list[str], root: Path = ROOT, **changes: str) -> Ended:
+    """Runs a command to its end."""
+    done = subprocess.run(
+        words,
+        cwd=root,
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        timeout=hang_limit(),
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def judge(*arguments: str | Path, root: Path = ROOT) -> Ended:
+    """Runs the suites of a checkout to their end."""
+    return run(command(*arguments), root)
+
+
+@contextmanager
+def judging(*arguments: str | Path, root: Path, log: Path, **changes: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The suites of a checkout while they run, their output in a file; killed at the end if they still do.
+
+    They heed Ctrl-C even where this process was started in the background of a shell and does not.
+    """
+    words, heed = command(*arguments), partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            words, cwd=root, env=environment(**changes), stdout=file, stderr=file, preexec_fn=heed
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def checkout(folder: Path, **suite: str) -> Path:
+    """A copy of the checkout, without adapters but the reference, in which these are the only suites (name: source)."""
+    for part in ("conformance", "fixtures", "frameworks", "results", "tests"):
+        shutil.copytree(ROOT / part, folder / part, ignore=_LEFT_OUT)
+    for name in ("conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder / name)
+    for path in (folder / "conformance" / "suites").glob("*.py"):
+        path.unlink()
+    for name, source in suite.items():
+        (folder / "conformance" / "suites" / f"test_{name}.py").write_text(source, encoding="utf-8")
+    return folder
+
+
+def expect(root: Path, *entries: tuple[str, str], spoiling: bool = False) -> None:
+    """Makes these, as clause and signature, the known failures of the reference in a copy of the checkout.
+
+    `spoiling`: they spoil the process for later tests.
+    """
+    text = "".join(
+        f'[[finding]]\nid = "f{number}"\nclass = "documented"\nconsequence = "error"\n'
+        f'reason = "It does."\nlink = "https://example.org/1"\nlink_shows = "That it does."\n'
+        f'[[expectation]]\nfinding = "f{number}"\nclause = "{clause}"\nversions = ">=1"\nsignature = "{signature}"\n'
+        f"spoils_process = {str(spoiling).lower()}\n"
+        for number, (clause, signature) in enumerate(entries)
+    )
+    (root / "frameworks" / "reference" / "expectations.toml").write_text(text, encoding="utf-8")
+
+
+def outcomes(record: Record, clause: str) -> list[Outcome]:
+    """Outcomes of every verdict on a clause."""
+    return [verdict.outcome for verdict in record.verdicts if verdict.clause == clause]
+
+
+def by_case(record: Record) -> dict[str, Outcome]:
+    """Outcome of every verdict by its case."""
+    return {verdict.case: verdict.outcome for verdict in record.verdicts}
+
+
+def clauses_of(record: Record, wanted: Collection[Outcome]) -> set[str]:
+    """Clauses with at least one verdict of these outcomes."""
+    return {verdict.clause for verdict in record.verdicts if verdict.outcome in wanted}
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Returns as soon as the condition holds.
+
+    Raises:
+        TimeoutError: it does not hold within `hang_limit`.
+    """
+    limit = hang_limit()
+    end = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"the condition does not hold after {limit:g} s")
+        time.sleep(0.02)
+
+
+def one_page(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
+    """Makes an empty README and a page of this text the only pages that commands fill; returns the page."""
+    (folder / "docs").mkdir()
+    (folder / "README.md").touch()
+    page = folder / "docs" / "page.md"
+    page.write_text(text, encoding="utf-8")
+    monkeypatch.setattr("tools.docs.generate.ROOT", folder)
+    return page

@@ -1,0 +1,334 @@
+"""The faults are declared whole, and their score gates: survivors, accidents and unproven clauses are told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from conformance.spec.clauses import Level, load_clauses
+from frameworks.contract import Framework
+from frameworks.registry import built_in, load
+from results.record.reading import Outcome, TestVerdict
+from tests.support.suite_runs import ROOT, environment
+from tools.faults import engine as engines
+from tools.faults import kills, matrix
+from tools.faults.alone import Alone, alone, table
+from tools.faults.catalogue import Fault, faults
+from tools.faults.engine import Baseline, Engine, Fate, RunError, first_failure
+from tools.faults.score import Score, must_clauses
+
+EVERY = faults()
+RESERVED = frozenset({"example", "invalid", "localhost", "test"})
+FAULT = Fault("tools.faults.m:Broken", "reference", "It is.", "https://a.org/1", "scaler", ("scaling.a", "scaling.b"))
+BASELINE = Baseline(
+    {"scaling.a": [("s.py::test_slow", 2.0), ("s.py::test_quick", 1.0)], "scaling.b": [("s.py::test_b", 0.5)]}
+)
+WHOLE = Baseline({**BASELINE.passed, "resume.c": [("r.py::test_c", 0.1)]})
+
+
+LAWS = Baseline({"laws.programs": [("l.py::test_law", 3.0)]})
+
+
+class Scripted:
+    """Baselines as they are told."""
+
+    needed = BASELINE
+
+    def laws(self) -> Baseline:
+        return LAWS
+
+    def whole(self) -> Baseline:
+        return WHOLE
+
+
+class Script(Engine):
+    """An engine whose runs find what they are told to."""
+
+    def __init__(self, *found: Iterable[TestVerdict]) -> None:
+        self.found, self.asked = list(found), []
+
+    def run(self, *given: Any, **_: Any) -> tuple[TestVerdict, ...]:
+        self.asked.append(list(given[2]))
+        return tuple(self.found.pop(0))
+
+
+def verdict(clause: str, outcome: Outcome = Outcome.FAIL) -> TestVerdict:
+    return TestVerdict(f"{clause}/test", clause, outcome)
+
+
+def fate(*found: Iterable[TestVerdict], fault: Fault = FAULT) -> tuple[Fate, Script]:
+    engine = Script(*found)
+    return engine.fate(fault, Scripted()), engine
+
+
+def is_placeholder(link: str) -> bool:
+    """Whether a link's host is one that RFC 2606 reserves for examples and tests, or no name of a host at all."""
+    labels = (urlsplit(link).hostname or "").split(".")
+    return len(labels) < 2 or labels[-1] in RESERVED or labels[-2] == "example"
+
+
+def test_a_placeholder_is_noticed() -> None:
+    links = (
+        "https://example.org/1",
+        "https://www.example.com",
+        "https://bugs.test/1",
+        "https://localhost/1",
+        "https://…",
+    )
+    assert all(map(is_placeholder, links))
+    assert not is_placeholder("https://github.com/pytorch/pytorch/issues/1")
+
+
+def test_every_fault_is_declared_whole() -> None:
+    clauses = load_clauses()
+    for fault in EVERY:
+        assert fault.link.startswith("https://") or (not fault.link and ".held_out_" in fault.name), fault.name
+        assert not (fault.link and is_placeholder(fault.link)), fault.name
+        assert fault.component, fault.name
+        assert fault.clauses, fault.name
+        assert not set(fault.clauses) - clauses.keys(), fault.name
+        assert all(clauses[clause].level is not Level.OBSERVATION for clause in fault.clauses), fault.name
+    names = [f"{fault.framework} {fault.label}" for fault in EVERY]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_there_are_enough_of_them() -> None:
+    own = [fault for fault in EVERY if fault.framework == "reference"]
+    assert len(own) >= 70
+    assert len(EVERY) - len(own) >= 20
+    assert {fault.framework for fault in EVERY} == {*built_in()}
+
+
+@pytest.mark.parametrize("fault", [m for m in EVERY if m.framework == "reference"], ids=lambda m: m.label)
+def test_every_fault_of_the_reference_can_be_named(fault: Fault) -> None:
+    framework: Framework = load(fault.name, "cpu", fault.mode or None)
+    assert framework.name == "reference"
+    module, _, name = fault.name.partition(":")
+    assert getattr(import_module(module), name).__doc__
+
+
+def test_a_fault_that_all_its_clauses_see_is_caught() -> None:
+    found, engine = fate([verdict("scaling.a"), verdict("scaling.b")])
+    assert (found.word, found.broken) == ("caught", ("scaling.a", "scaling.b"))
+    assert engine.asked == [["s.py::test_b", "s.py::test_quick", "s.py::test_slow"]]
+
+
+def test_a_fault_that_one_of_its_clauses_misses_is_told() -> None:
+    found, _ = fate([verdict("scaling.a"), verdict("scaling.b", Outcome.PASS)], [], [])
+    assert (found.word, found.missed) == ("missed by", ("scaling.b",))
+
+
+def test_a_fault_that_only_another_clause_sees_is_an_accident() -> None:
+    found, engine = fate([], [], [verdict("resume.c")])
+    assert (found.word, found.elsewhere) == ("by accident", ("resume.c",))
+    assert engine.asked[1:] == [["l.py::test_law"], ["r.py::test_c"]]
+
+
+@pytest.mark.parametrize(("named", "word"), [("scaling.b", "caught"), ("scaling.c", "missed by")])
+def test_a_law_counts_for_the_clause_that_it_names(named: str, word: str) -> None:
+    law = replace(verdict("laws.programs"), signature=named)
+    assert fate([verdict("scaling.a")], [law], [])[0].word == word
+
+
+def test_a_fault_that_nothing_sees_survives() -> None:
+    assert fate([], [], [])[0].word == "survived"
+
+
+@pytest.mark.parametrize(("message", "word"), [("…: 2 (LayerNorm), output", "caught"), ("…: nothing", "not named")])
+def test_a_failure_that_does_not_name_what_it_must_is_told(message: str, word: str) -> None:
+    named = replace(FAULT, names="(LayerNorm), output")
+    said = [replace(verdict(clause), message=message) for clause in FAULT.clauses]
+    elsewhere = [replace(verdict("resume.c"), message="…")]
+    found, _ = fate([*said, *elsewhere], fault=named)
+    assert found.word == word
+    problems = Score((found,), FAULT.clauses).problems()
+    assert [line.split(":")[0] for line in problems] == ["not named"] * (word == "not named")
+    assert all("scaling.a/test, scaling.b/test failed" in line for line in problems)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH])
+def test_an_exception_counts_only_where_the_fault_is_one(outcome: Outcome) -> None:
+    found = [verdict("scaling.a", outcome), verdict("scaling.b", outcome)]
+    assert fate(found, [], [])[0].word == "survived"
+    assert fate(found, fault=replace(FAULT, raises=True))[0].word == "caught"
+
+
+@pytest.mark.parametrize(
+    "outcome", [Outcome.FIXED, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED, Outcome.ABSTAIN]
+)
+def test_what_is_no_failure_catches_nothing(outcome: Outcome) -> None:
+    assert fate([verdict("scaling.a", outcome), verdict("scaling.b", outcome)], [], [])[0].word == "survived"
+
+
+def test_a_setting_that_any_test_leaves_changed_breaks_its_clause() -> None:
+    leaking = replace(verdict("scaling.a", Outcome.PASS), leaks=("scope: off → on",))
+    fault = replace(FAULT, clauses=("scaling.a", "autocast.settings-restored"))
+    assert fate([leaking], [], [], fault=fault)[0].broken == ("autocast.settings-restored",)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "breaks", "named"),
+    [
+        ([verdict("laws.programs", Outcome.PASS)], "", False),
+        ([replace(verdict("laws.programs"), signature="scaling.b")], "scaling.b", True),
+        ([replace(verdict("laws.programs"), signature="resume.c")], "resume.c", False),
+        ([verdict("laws.calls", Outcome.ERROR)], "laws.calls", False),
+    ],
+    ids=["every law holds", "a clause about the fault", "another clause", "an exception"],
+)
+def test_what_drawn_programs_alone_say_of_a_fault(verdicts: list[TestVerdict], breaks: str, named: bool) -> None:
+    result = alone(Script(verdicts), FAULT)
+    assert (result.breaks, result.named) == (breaks, named)
+
+
+def test_the_share_that_drawn_programs_alone_catch_is_by_family() -> None:
+    other = replace(FAULT, clauses=("resume.c",))
+    lines = table([Alone(FAULT, "scaling.b"), Alone(FAULT, ""), Alone(other, "scaling.a")]).splitlines()
+    assert lines[2:] == [
+        "| resume | 1 | 1 (100 %) | 0 |",
+        "| scaling | 2 | 1 (50 %) | 1 |",
+        "| all | 3 | 2 (66 %) | 1 |",
+    ]
+
+
+def test_the_score_names_whatever_is_not_perfect() -> None:
+    good = Fate(FAULT, FAULT.clauses)
+    bad = Fate(replace(FAULT, name="tools.faults.m:Sly"), (), FAULT.clauses, ("resume.c",))
+    perfect = Score((good,), FAULT.clauses)
+    assert perfect.problems() == []
+    assert "score 100 %: 1 of 1 faults" in perfect.table(1.0)
+    assert "2 of 2 MUST clauses proven" in perfect.table(1.0)
+    marred = Score((good, bad), (*FAULT.clauses, "scaling.z"))
+    assert marred.problems() == [
+        "by accident: tools.faults.m:Sly was not caught by scaling.a, scaling.b; resume.c failed",
+        "unproven: no fault breaks scaling.z",
+    ]
+    assert marred.problems(whole=False) == marred.problems()[:1]
+    assert "score 50 %: 1 of 2 faults" in marred.table(1.0)
+
+
+def test_every_must_clause_has_a_fault_that_names_it() -> None:
+    named = {clause for fault in EVERY for clause in fault.clauses}
+    assert set(must_clauses(load_clauses().values())) - named == set()
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tools.faults", *words],
+        cwd=ROOT,
+        env=environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD=""),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "clause"),
+    [
+        ("ScaleGrowsToInfinity", "scaling.stays-finite"),
+        ("ClippingScalesUp", "accumulation.clips-only-what-is-larger"),
+    ],
+    ids=["a clause with one test", "a clause whose other tests are left out"],
+)
+def test_one_fault_can_be_run_by_name(label: str, clause: str) -> None:
+    ended = run(label, "--of", "reference")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert f"caught      reference  {label}: {clause}" in ended.stdout
+    assert "score 100 %: 1 of 1 faults" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["NoSuchFault"], "there is no fault NoSuchFault; --list names them all"),
+        (["--of", "mxnet"], "there is no fault mxnet; --list names them all"),
+        (["ScaleGrowsToInfinity", "--write"], "--write takes the score of all faults"),
+        (["--sample", "3", "--write"], "--write takes the score of all faults"),
+        (["--sample", "0"], "--sample wants a count of faults"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(words: list[str], told: str) -> None:
+    ended = run(*words)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.strip().splitlines()
+    assert told in line
+
+
+@pytest.mark.parametrize(
+    ("component", "body", "told"),
+    [
+        ("NAME", '"A."', "m:A: @fault takes one link and keywords, all of them literals"),
+        ('"x"', "pass", "m:A: a docstring says what is wrong"),
+    ],
+)
+def test_a_fault_without_literals_or_docstring_is_refused(component: str, body: str, told: str, tmp_path: Path) -> None:
+    source = f'@fault("https://a.org", component={component}, clauses=("a.b",))\nclass A:\n    {body}\n'
+    (tmp_path / "m.py").write_text(source, "utf-8")
+    with pytest.raises(ValueError, match=told):
+        faults(tmp_path)
+
+
+def test_a_run_that_is_ended_says_nothing_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(engines, "LIMIT_S", 0.05)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(RunError, match="did not end within"):
+        Engine().run("reference", "", ["conformance/suites/scaling/test_scaling.py"])
+    assert not list(tmp_path.glob("faults-*"))
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.CRASH])
+def test_a_test_that_does_not_end_is_no_failure(outcome: Outcome) -> None:
+    slow, failing = verdict("laws.programs", outcome), verdict("scaling.a")
+    assert first_failure([slow]) is None
+    assert first_failure([slow, failing]) is failing
+
+
+def test_the_law_that_failed_before_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    law = "laws.masks/test_any_mask_of_dropout_is_a_new_one_that_both_passes_use"
+    monkeypatch.setattr(kills, "read", lambda: {FAULT.id: [law, "scaling.a/test"]})
+    found, engine = fate([verdict("scaling.a")], [replace(verdict("laws.masks"), signature="scaling.b")])
+    assert found.word == "caught"
+    assert [nodes[0].rpartition("::")[2] for nodes in engine.asked[1:]] == [law.rpartition("/")[2]]
+
+
+def test_what_fails_on_a_fault_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "kills.json.gz"
+    assert kills.read(path) == {}
+    kills.write({"m.B": ["scaling.b/test", "scaling.a/test"], "m.A": []}, path)
+    assert kills.read(path) == {"m.A": [], "m.B": ["scaling.a/test", "scaling.b/test"]}
+
+
+def test_a_fault_that_is_easier_to_catch_than_another_is_dominated() -> None:
+    failing = {"easy": ["a", "b", "c"], "hard": ["a"], "same": ["a"], "other": ["b", "d"]}
+    assert kills.dominated(failing) == ["easy", "same"]
+
+
+def test_every_fault_whose_kills_are_kept_exists_and_is_caught() -> None:
+    known = kills.read()
+    assert known.keys() <= {fault.id for fault in EVERY if fault.framework == "reference"}
+    assert all(known.values())
+
+
+class Recorded(Engine):
+    """An engine on which every test of the laws fails, and no other."""
+
+    def run(self, *given: Any, **_: Any) -> tuple[TestVerdict, ...]:
+        law = "test_laws.py" in given[2][0]
+        return (verdict("laws.calls"),) if law else (verdict("scaling.a", Outcome.PASS),)
+
+
+def test_drawn_programs_are_measured_where_nothing_else_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix, "Engine", Recorded)
+    fault = replace(FAULT, clauses=("scaling.stays-finite",))
+    assert list(matrix.measured([fault], 1)) == [(fault, ["laws.calls/test"])]

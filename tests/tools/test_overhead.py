@@ -1,0 +1,133 @@
+"""The page of overheads says what the committed samples give, and samples come only from sides that train the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.arrays import Array
+from fixtures.model import Batch
+from frameworks.by_hand import CASES, FIXTURES, parts
+from frameworks.reference import ReferenceFramework
+from tests.support.suite_runs import one_page
+from tools.benchmarks.overhead import __main__ as command
+from tools.benchmarks.overhead import measuring, tables
+from tools.benchmarks.overhead.samples import STORE, Measured, Overhead
+
+FOUND = Overhead("some", "1", "cpu eager", "a machine", "2026-01-01", 1e-7, (Measured("x", (100,) * 60, (103,) * 60),))
+
+
+class Same:
+    """The reference's own step in the place of one written by hand; `told` times its loss is what it tells."""
+
+    def __init__(self, told: float = 1.0) -> None:
+        self.told = told
+
+    def make(
+        self, fixture: str, mixed: bool, weights: Mapping[str, Array], batch: Batch, device: str
+    ) -> Callable[[], float]:
+        (case,) = (case for case in CASES if (case.fixture, case.mixed) == (fixture, mixed))
+        trainer = ReferenceFramework(device).trainer(FIXTURES[fixture]()[0], case.recipe, weights)
+        return lambda: self.told * trainer.update((batch,)).loss
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One case, and a smaller one."""
+    from fixtures.data import digits_batch
+    from fixtures.models import digits_mlp
+
+    monkeypatch.setitem(FIXTURES, "digits-mlp", lambda: (digits_mlp((8,)), digits_batch(4)))
+    monkeypatch.setattr(measuring, "CASES", CASES[:1])
+
+
+def test_no_committed_overhead_is_beyond_what_is_wanted() -> None:
+    committed = STORE.all()
+    assert {"torch", "tf", "paddle", "jax"} <= {overhead.framework for overhead in committed}
+    assert [line for overhead in committed for line in tables.beyond(overhead)] == []
+
+
+@pytest.mark.parametrize("fixture", FIXTURES)
+def test_every_weight_of_a_fixture_belongs_to_one_part(fixture: str) -> None:
+    model, _ = FIXTURES[fixture]()
+    paths = sorted({name.rpartition(".")[0] for name in model.parameter_shapes()})
+    assert sorted(parts(fixture).values()) == paths
+
+
+@pytest.mark.usefixtures("quick")
+def test_sides_that_train_the_same_are_timed_in_pairs(tmp_path: Path) -> None:
+    found = measuring.overhead(ReferenceFramework("cpu"), Same(), pairs=3)
+    (case,) = found.cases
+    assert (found.framework, case.case, len(case.by_hand), len(case.adapter)) == ("reference", "digits-mlp O0", 3, 3)
+    assert all(0 < ticks * found.tick_s < 10 for ticks in (*case.by_hand, *case.adapter))
+    store = replace(STORE, folder=tmp_path / "some")
+    store.save(found, "file")
+    assert store.load("file") == found
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_side_that_trains_something_else_is_not_timed() -> None:
+    with pytest.raises(measuring.Apart, match=r"reference, digits-mlp O0: loss 0 through the adapter: got "):
+        measuring.overhead(ReferenceFramework("cpu"), Same(1.01), pairs=3)
+
+
+def test_what_a_framework_does_not_support_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from frameworks.contract import SUPPORTED, Capability, Declaration
+
+    refused = {Capability.O1_FLOAT16: Declaration(False, "not here")}
+    framework = ReferenceFramework("cpu")
+    monkeypatch.setattr(framework, "declares", lambda capability: refused.get(capability, SUPPORTED))
+    assert [case.label for case in measuring.supported(framework)] == ["digits-mlp O0", "encoder O0"]
+
+
+def test_only_an_interval_beyond_the_limit_is_a_problem() -> None:
+    def beyond(ticks: int) -> list[str]:
+        return tables.beyond(replace(FOUND, cases=(Measured("x", (100,) * 60, (ticks,) * 60),)))
+
+    assert beyond(105) == []
+    (line,) = beyond(106)
+    assert line.startswith("some, x: ratio 1.06")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["mxnet"], "unknown framework 'mxnet'"),
+        (["reference"], "'reference' has no native training loop"),
+        (["reference", "--pairs", "59"], "59 pairs are too few: 60 are needed"),
+        (["reference", "--device", "tpu"], "sees no device 'tpu'"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+def test_the_command_measures_keeps_and_fills_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(ticks: int) -> Any:
+        return lambda *_: replace(FOUND, cases=(Measured("x", (100,) * 60, (ticks,) * 60),))
+
+    page = one_page(tmp_path, monkeypatch, "nothing to fill\n")
+    store = replace(STORE, folder=tmp_path / "samples")
+    for module in (command, tables):
+        monkeypatch.setattr(module, "STORE", store)
+    monkeypatch.setattr(command, "steps", lambda *_: Same())
+    monkeypatch.setattr(measuring, "overhead", measured(103))
+    assert command.main(["reference"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    page.write_text("<!-- overhead: begin -->\n<!-- overhead: end -->\n")
+    assert command.main(["reference"]) == 0
+    assert "| some 1, cpu eager | x | 0.01 ms | × 1.030 | 1.030 to 1.030 | 0 µs |" in page.read_text()
+    assert store.load("reference").cases[0].adapter == (103,) * 60
+    monkeypatch.setattr(measuring, "overhead", measured(106))
+    assert command.main(["reference"]) == 1
+    assert "want at most 1.05" in capsys.readouterr().err

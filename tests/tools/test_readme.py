@@ -1,0 +1,66 @@
+"""README's generated blocks and the published schema are what their command makes now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conformance.cli import main
+from conformance.spec.clauses import load_clauses
+from tools.docs import generate
+
+
+def test_the_readme_and_the_schema_are_up_to_date() -> None:
+    assert generate.stale(write=False) == [], "run `python -m tools pages`"
+
+
+def test_a_stale_block_is_reported_and_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("Above.\n<!-- clauses: begin -->\nold\n<!-- clauses: end -->\nBelow.\n")
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    assert main(["self", "pages", "--check"]) == 1
+    assert "\nold\n" in page.read_text()
+    assert main(["self", "pages"]) == 0
+    assert page.read_text().startswith("Above.\n<!-- clauses: begin -->\n")
+    assert f"\n{len(load_clauses())} clauses (" in page.read_text()
+    assert page.read_text().endswith("<!-- clauses: end -->\nBelow.\n")
+    assert main(["self", "pages", "--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("<!-- clauses: begin -->\n", "there is no <!-- clauses: begin --> … <!-- clauses: end -->"),
+        ("<!-- clause: begin --><!-- clause: end -->", "nothing makes a block 'clause'"),
+    ],
+)
+def test_a_readme_that_cannot_be_made_is_refused_in_one_line(
+    text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "README.md"
+    page.write_text(text)
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    assert main(["self", "pages"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line
+    assert page.read_text() == text
+
+
+def test_a_measured_block_is_placed_and_a_placeholder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").touch()
+    page = tmp_path / "docs" / "some.md"
+    blank = generate.PLACEHOLDER.format("some")
+    page.write_text(f"<!-- a: begin -->\nold\n<!-- a: end -->\n<!-- b: begin -->\n{blank}\n<!-- b: end -->\n")
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    generate.place({"a": "new", "b": "new"})
+    assert page.read_text() == f"<!-- a: begin -->\nnew\n<!-- a: end -->\n<!-- b: begin -->\n{blank}\n<!-- b: end -->\n"
+    with pytest.raises(generate.PageError, match="no page has <!-- such a block: begin -->"):
+        generate.place({"such a block": ""})
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "SOURCES", {"no_such_package.tables:blocks": ("such a block",)})
+    with pytest.raises(generate.PageError, match="no_such_package is not installed"):
+        generate.texts(["such a block"])

@@ -1,0 +1,171 @@
+"""The pytest-benchmark suite of steps: what its JSON says, what it refuses to time, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from fixtures.arrays import Array
+from fixtures.data import exact_batch
+from fixtures.model import Model
+from fixtures.models import exact_linear
+from fixtures.recipe import Recipe
+from frameworks.contract import Capability, Declaration, Trainer
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.training.trainer import ReferenceTrainer
+from tests.support.suite_runs import ROOT, Ended, run
+from tools.__main__ import TOOLS
+from tools.benchmarks.steps.cases import AT_MOST, FIXTURES, SETTLING, NotTheStep, reach_all, settle, techniques
+
+BATCH = exact_batch(8)
+
+
+class Narrow(ReferenceFramework):
+    """A twin of the reference that declares no bfloat16 and raises where a recipe recomputes."""
+
+    def declares(self, capability: Capability) -> Declaration:
+        if capability is Capability.O1_BFLOAT16:
+            return Declaration(False, "this twin has no such format")
+        return super().declares(capability)
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
+        if recipe.recompute is not None:
+            raise TypeError("a segment is not run twice here")
+        return super().trainer(model, recipe, weights)
+
+
+class Raising(ReferenceFramework):
+    """A twin of the reference that makes no run."""
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
+        raise TypeError(f"{model.name} cannot be trained, and {recipe.optimizer} is no optimizer, nor {weights}")
+
+
+class Cut(ReferenceTrainer):
+    """Its backward pass ends before the first parameter."""
+
+    def gradients(self, window: Any) -> dict[str, Array]:
+        return dict(list(super().gradients(window).items())[1:])
+
+
+class Counted:
+    """Counts updates; the first ones, as many as are asked for, are skipped."""
+
+    def __init__(self, skipped: int) -> None:
+        self.skipped, self.updates = skipped, 0
+
+    def update(self, window: Any) -> Any:
+        self.updates += 1
+        return type("Update", (), {"skipped": self.updates <= self.skipped, "loss": float(len(window))})
+
+
+def steps(framework: str, *words: str | Path) -> Ended:
+    """The suite's end, with few rounds."""
+    few = ("-p", "pytest_benchmark.plugin", "--benchmark-max-time=0.01", "--benchmark-min-rounds=2")
+    return run([sys.executable, "-m", "tools.benchmarks.steps", framework, *few, *map(str, words)])
+
+
+def test_the_json_tells_framework_fixture_and_technique(tmp_path: Path) -> None:
+    file = tmp_path / "times.json"
+    ended = steps("reference", "-k", "digits-mlp and (plain or accumulation)", "--benchmark-json", file)
+    assert ended.status == 0, ended.lines
+    benchmarks = json.loads(file.read_text("utf-8"))["benchmarks"]
+    assert [b["name"] for b in benchmarks] == [
+        "test_step[reference-emulated-cpu-digits-mlp-plain]",
+        "test_step[reference-emulated-cpu-digits-mlp-accumulation-4]",
+    ]
+    assert {b["group"] for b in benchmarks} == {"digits-mlp"}
+    assert [b["extra_info"]["technique"] for b in benchmarks] == ["plain", "accumulation-4"]
+    for told in (b["extra_info"] for b in benchmarks):
+        assert told["framework"] == "reference"
+        assert (told["mode"], told["device"], told["fixture"]) == ("emulated", "cpu", "digits-mlp")
+        assert (told["version"], told["samples"], told["threads"]) == (ReferenceFramework("cpu").version(), 32, None)
+        assert told["thread_variables"]["OMP_NUM_THREADS"] == "1"
+    assert all(b["stats"]["rounds"] >= 2 and b["stats"]["min"] > 0.0 for b in benchmarks)
+
+
+def test_a_run_that_was_saved_is_compared_with(tmp_path: Path) -> None:
+    words = ("-k", "digits-mlp and plain", f"--benchmark-storage=file://{tmp_path}")
+    assert steps("reference", *words, "--benchmark-autosave").status == 0
+    ended = steps("reference", *words, "--benchmark-compare")
+    assert ended.status == 0, ended.lines
+    assert any("(NOW)" in line for line in ended.lines)
+    assert any("(0001_" in line for line in ended.lines)
+
+
+def test_what_cannot_be_timed_is_skipped_with_its_reason() -> None:
+    ended = steps("tests.tools.test_steps:Narrow", "-k", "digits-mlp and (bfloat16 or recomputation)")
+    assert ended.status == 0, ended.lines
+    skipped = "\n".join(line for line in ended.lines if line.startswith("SKIPPED"))
+    assert "precision.O1-bfloat16: this twin has no such format" in skipped
+    assert "raises TypeError: a segment is not run twice here" in skipped
+
+
+def test_a_plain_step_that_raises_is_an_error() -> None:
+    ended = steps("tests.tools.test_steps:Raising", "-k", "digits-mlp and plain")
+    assert ended.status == 1
+    assert any("TypeError: digits-mlp cannot be trained" in line for line in ended.lines)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nowhere",),
+        ("reference", "--device=nowhere"),
+        ("reference", "--mode=nowhere"),
+        ("--benchmark-json=times.json",),
+    ],
+)
+def test_an_unknown_framework_device_or_mode_is_one_line(words: tuple[str, ...]) -> None:
+    ended = run([sys.executable, "-m", "tools.benchmarks.steps", *words, "-p", "pytest_benchmark.plugin"])
+    assert ended.status == 2
+    (line,) = ended.lines
+    assert "nowhere" in line or "name a framework first" in line
+
+
+def test_updates_are_made_until_three_were_applied() -> None:
+    trainer = Counted(skipped=5)
+    settle(cast(Trainer, trainer), (BATCH,))
+    assert trainer.updates == 5 + SETTLING
+
+
+def test_a_scale_that_never_fits_is_told() -> None:
+    trainer = Counted(skipped=AT_MOST)
+    with pytest.raises(NotTheStep, match=f"{AT_MOST} of {AT_MOST} updates were skipped"):
+        settle(cast(Trainer, trainer), (BATCH,))
+    assert trainer.updates == AT_MOST
+
+
+def test_a_backward_pass_that_leaves_a_parameter_out_is_told() -> None:
+    whole = ReferenceFramework("cpu").trainer(exact_linear(), Recipe())
+    reach_all(whole, (BATCH,))
+    framework = type("Cutting", (ReferenceFramework,), {"trainer_class": Cut})("cpu")
+    with pytest.raises(NotTheStep, match=r"1 parameters no gradient, the first is 0\.output\.weight"):
+        reach_all(framework.trainer(exact_linear(), Recipe()), (BATCH,))
+
+
+@pytest.mark.parametrize("fixture", FIXTURES)
+def test_every_technique_takes_the_same_samples(fixture: str) -> None:
+    _, batch = FIXTURES[fixture]()
+    for technique in techniques(("one", "two")):
+        window = technique.window(batch)
+        assert len(window) == technique.recipe.accumulation
+        assert sum(len(part) for part in window) == len(batch)
+
+
+def test_recomputation_is_timed_in_every_variant_and_without_one() -> None:
+    assert [technique.label for technique in techniques(("one", "two"))][-2:] == [
+        "recomputation-one",
+        "recomputation-two",
+    ]
+    assert techniques(())[-1].label == "recomputation"
+
+
+def test_the_command_runs_what_the_page_says() -> None:
+    assert TOOLS["bench"].words == ("tools.benchmarks.steps",)
+    assert "tox -e dev -- self bench torch" in (ROOT / "docs" / "bench.md").read_text("utf-8")

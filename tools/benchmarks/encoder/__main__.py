@@ -1,0 +1,55 @@
+"""Measure the effect of 8-bit loading on a real sentence encoder, all-MiniLM-L6-v2.
+
+    python -m tools encoder torch    takes the figures, keeps them, and fills the page from all kept ones
+    python -m tools encoder          fills the page only
+
+It installs nothing. Exit status 0; 1 if outliers in floating point bring the embeddings no nearer to those of float32;
+2 with one line if a library or the encoder is not installed, or figures cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tools.benchmarks.encoder import samples
+from tools.benchmarks.kit import command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures if PyTorch is named, fills the page, and returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools encoder", description="Measure the effect of 8-bit loading on a sentence encoder."
+    )
+    parser.add_argument(
+        "framework", nargs="?", choices=("torch",), help="measure this framework; without it, only fill the page"
+    )
+    options = parser.parse_args(arguments)
+
+    def work() -> Sequence[str]:
+        problems: Sequence[str] = _measured() if options.framework else ()
+        command.fill("encoder in 8 bits")
+        return problems
+
+    return command.refusing(work)
+
+
+def _measured() -> Sequence[str]:
+    from tools.benchmarks.encoder import measuring
+
+    figures = measuring.encoded()
+    samples.STORE.save(figures, figures.framework)
+    return problems(figures)
+
+
+def problems(figures: samples.Encoded) -> list[str]:
+    """A line if it is farther from float32 with outliers in floating point than with codes for all."""
+    _, with_outliers, without = figures.sides
+    if with_outliers.mean_cosine >= without.mean_cosine:
+        return []
+    return [f"{with_outliers.side}: {with_outliers.mean_cosine}, {without.side}: {without.mean_cosine}"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

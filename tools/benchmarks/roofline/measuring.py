@@ -1,0 +1,105 @@
+"""Measures a device's rates through a framework, and steps to compare with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from typing import cast
+
+from frameworks.contract import Capability, Framework
+from tools.benchmarks.kit.processes import TICK_NS, machine, now
+from tools.benchmarks.roofline.cases import TF32, RooflineCase, Works, cases, fixtures
+from tools.benchmarks.roofline.counting import least_bytes, operations
+from tools.benchmarks.roofline.samples import Roofline, StepTimes
+
+SIZES = {"cpu": (256, 512, 1024), "cuda": (2048, 4096, 8192)}
+"""Of the matrices that are multiplied."""
+
+TRANSPOSED = ((False, False), (False, True), (True, False))
+"""Which of them is: a step has all three kinds, forward and backward, at rates that may differ by far."""
+
+ELEMENTS = {"cpu": (2**23, 2**24), "cuda": (2**26, 2**28)}
+"""Of the vectors that are added; too many for a cache."""
+
+TRIES = 5
+"""Times of each work, of which the best is taken, after one that is not."""
+
+WARM_UP, STEPS = 3, 20
+
+
+def works(name: str) -> Works:
+    """The products and sums of a framework.
+
+    Raises:
+        ValueError: there are none.
+    """
+    module = f"tools.benchmarks.roofline.{name}_works"
+    try:
+        return cast(Works, import_module(module))
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise ValueError(f"no product is written in {name!r}") from error
+
+
+def roofline(framework: Framework, made: Works) -> Roofline:
+    """Rates and times of every case that the framework declares to support on its device."""
+    started = now()
+    chosen = list(cases(framework))
+    rates = {name: rate(framework, made, name) for name in dict.fromkeys(case.format for case in chosen)}
+    moved = bandwidth(framework, made)
+    steps = tuple(_step(framework, case) for case in chosen)
+    here = machine()
+    if framework.device != "cpu":
+        here = f"{framework.environment().get('device', framework.device)}; {here}"
+    place = f"{framework.device} {framework.mode}"
+    return Roofline(framework.name, framework.version(), place, here, started, TICK_NS / 1e9, rates, moved, steps)
+
+
+def _of_device(sizes: Mapping[str, tuple[int, ...]], framework: Framework) -> tuple[int, ...]:
+    """The sizes for a CPU or, on any accelerator, those for a GPU."""
+    return sizes["cpu" if framework.device == "cpu" else "cuda"]
+
+
+def rate(framework: Framework, made: Works, name: str) -> float:
+    """Operations a second of the best product in a format."""
+    stored = "float32" if name == TF32 else name
+    with _products(framework, name):
+        found = [
+            2 * size**3 / _best(framework, made.product(size, stored, framework.device, left=left, right=right))
+            for size in _of_device(SIZES, framework)
+            for left, right in TRANSPOSED
+        ]
+    return round(max(found), -6)
+
+
+def bandwidth(framework: Framework, made: Works) -> float:
+    """Bytes a second of the best sum: two vectors are read, and one is written."""
+    found = [
+        12 * count / _best(framework, made.addition(count, framework.device))
+        for count in _of_device(ELEMENTS, framework)
+    ]
+    return round(max(found), -6)
+
+
+def _products(framework: Framework, name: str) -> AbstractContextManager[None]:
+    """Float32 that keeps every bit, or may not, where the framework has a switch."""
+    if name in ("float32", TF32) and framework.declares(Capability.TF32).supported:
+        return framework.tf32(name == TF32)
+    return nullcontext()
+
+
+def _best(framework: Framework, work: Callable[[], object]) -> float:
+    framework.timed(work)
+    return min(framework.timed(work) for _ in range(TRIES)) / 1e9
+
+
+def _step(framework: Framework, case: RooflineCase) -> StepTimes:
+    model, batch = fixtures(framework.device)[case.fixture]()
+    with _products(framework, case.format):
+        trainer = framework.trainer(model, case.recipe)
+        times = [framework.timed(lambda: trainer.update((batch,))) for _ in range(WARM_UP + STEPS)][WARM_UP:]
+    count = operations(model, len(batch))
+    moved = least_bytes(model, batch, case.precision, case.recipe.optimizer)
+    return StepTimes(case.fixture, case.format, count, moved, tuple(round(spent / TICK_NS) for spent in times))

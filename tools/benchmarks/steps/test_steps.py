@@ -1,0 +1,55 @@
+"""The time of one training step of each fixture with each technique, on the host's clock.
+
+A step that the framework refuses, or does not make, is skipped with the reason. So is a technique that raises, for the
+suites judge that; a plain step that raises is an error.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from fixtures.model import Batch
+from frameworks.contract import Framework, Unsupported
+from tools.benchmarks.steps.cases import FIXTURES, PLAIN, NotTheStep, Technique, reach_all, settle
+
+_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "XLA_FLAGS")
+_THREADS = ("threads", "intra_op_threads")
+
+
+def test_step(benchmark: Any, framework: Framework, fixture: str, technique: Technique) -> None:
+    model, batch = FIXTURES[fixture]()
+    window = technique.window(batch)
+    try:
+        trainer = framework.trainer(model, technique.recipe)
+        settle(trainer, window)
+        if technique.recipe.recompute is not None:
+            reach_all(framework.trainer(model, technique.recipe), window)
+    except (Unsupported, NotTheStep) as refusal:
+        pytest.skip(str(refusal))
+    except Exception as error:
+        if technique.label == PLAIN:
+            raise
+        pytest.skip(f"raises {type(error).__name__}: {' '.join(str(error).split())}")
+    benchmark.group = fixture
+    benchmark.extra_info.update(_described(framework, fixture, technique, batch))
+    benchmark(framework.timed, lambda: trainer.update(window).loss)
+
+
+def _described(framework: Framework, fixture: str, technique: Technique, batch: Batch) -> dict[str, Any]:
+    """Metadata that distinguishes series of times in the JSON."""
+    environment = framework.environment()
+    return {
+        "framework": framework.name,
+        "version": framework.version(),
+        "mode": framework.mode,
+        "device": framework.device,
+        "device_model": environment.get("device", ""),
+        "fixture": fixture,
+        "technique": technique.label,
+        "samples": len(batch),
+        "threads": next((int(environment[name]) for name in _THREADS if name in environment), None),
+        "thread_variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+    }

@@ -1,0 +1,130 @@
+"""The blocks of README and docs that are made from clauses, expectations, and committed records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache
+from itertools import chain
+
+from conformance.known_failures.entries import load_known
+from conformance.runner.baselines import BASELINES
+from conformance.runner.recorder import SETTINGS
+from conformance.scenarios import SCENARIOS
+from conformance.scenarios.launching import FOLDER
+from conformance.scenarios.table import durations
+from conformance.scenarios.table import markdown as scenario_table
+from conformance.spec.clauses import Level, load_clauses
+from conformance.test_ids.inventory import inventory
+from results.compare.comparison import Comparison
+from results.compare.pairing import Comparisons
+from results.record.folders import listed
+from results.record.reading import Record, load
+from results.show import times
+from results.show.differences import headline, section, to_text
+from results.show.marks import words
+from results.show.table import plain
+from tools.docs import example_failure, findings, formats, ranks
+from tools.docs.promises import PROMISES, table
+from tools.docs.upgrades import upgrades
+
+WIDTH = 118
+"""Columns of the baselines' table."""
+
+COSTLIEST = 25
+"""How many clauses the table of seconds has."""
+
+
+@cache
+def _committed() -> tuple[Record, ...]:
+    return tuple(load(path) for path in listed(BASELINES))
+
+
+@cache
+def baselines() -> tuple[Record, ...]:
+    """The committed records that later ones are compared with, those of modes with ranks left out."""
+    return tuple(record for record in _committed() if not ranks.has_ranks(record))
+
+
+def _of_processors() -> list[Record]:
+    return [record for record in baselines() if record.series.device == "cpu"]
+
+
+def of_formats() -> Mapping[str, str]:
+    """Which formats and quantizers frameworks have, and keep, on a CPU."""
+    return formats.blocks(_of_processors())
+
+
+def with_ranks() -> Mapping[str, str]:
+    """What the families say of runs of two ranks."""
+    return ranks.blocks(_committed())
+
+
+@cache
+def trained() -> Mapping[str, list[Record]]:
+    """The committed records of each scenario."""
+    return {name: [load(path) for path in listed(FOLDER / name)] for name in SCENARIOS}
+
+
+def clauses() -> Mapping[str, str]:
+    """How many clauses there are, by family, and how many have tests."""
+    known = load_clauses()
+    tested = {SETTINGS, *(code.clause for code in inventory().values())}
+    levels = Counter(clause.level for clause in known.values())
+    families = Counter(clause.family for clause in known.values())
+    counted = ", ".join(f"{family} {count}" for family, count in sorted(families.items()))
+    by_level = ", ".join(f"{levels[level]} {level}" for level in Level if levels[level])
+    return {"clauses": f"{len(known)} clauses ({counted}), {len(tested)} of them with tests; {by_level}."}
+
+
+def failure() -> Mapping[str, str]:
+    """A clause, its test, and what the test prints for a copy of the reference with one bug."""
+    return {"failure": example_failure.block()}
+
+
+def tables() -> Mapping[str, str]:
+    """The baselines as a table, and where the time of those of CPUs went."""
+    records = _of_processors()
+    return {
+        "baselines": f"```text\n{plain(baselines(), WIDTH).strip(chr(10))}\n```",
+        "seconds by family": times.markdown(records, times.seconds),
+        "seconds by clause": times.markdown(records, times.by_clause, COSTLIEST),
+        "slowest tests": "\n".join(("```text", *times.listed(records, "test", times.SLOWEST), "```")),
+    }
+
+
+def known_failures() -> Mapping[str, str]:
+    """The findings behind adapters' expectations, and the adapters' workarounds."""
+    return findings.blocks(load_known())
+
+
+def changes() -> Mapping[str, str]:
+    """What upgrades changed: a line each, what the command prints of one of them, and all in full."""
+    pairs = upgrades()
+    return {
+        "upgrades": counts(pairs),
+        "example": example(next((pair for pair in pairs if pair.old.series.framework == "torch"), pairs[0])),
+        "changes": "\n\n".join("\n".join(section(pair)).strip() for pair in pairs),
+    }
+
+
+def counts(pairs: Iterable[Comparison]) -> str:
+    """An item for each: how many changes of each kind there are."""
+    return "\n".join(f"- {words(headline(pair))}" for pair in pairs)
+
+
+def example(pair: Comparison) -> str:
+    """What the command prints of one of them."""
+    return f"```text\n{to_text(Comparisons((pair,))).strip()}\n```"
+
+
+def promises() -> Mapping[str, str]:
+    """A table for each published promise."""
+    records = [*baselines(), *chain.from_iterable(trained().values())]
+    return {name: table(quantities, records) for name, quantities in PROMISES.items()}
+
+
+def scenarios() -> Mapping[str, str]:
+    """A table of each scenario's records, and one of the time that they took."""
+    tables = {f"scenario {name}": scenario_table(SCENARIOS[name], records) for name, records in trained().items()}
+    return {"scenario times": durations(trained()), **tables}

@@ -1,0 +1,73 @@
+"""The README's example: a clause, its test, and what the test prints for a copy of the reference with one bug."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from conformance.runner.quickstart import BROKEN_CLAUSE, TWIN
+from conformance.spec.clauses import load_clauses
+from conformance.test_ids.inventory import SUITES
+
+ROOT = Path(__file__).parents[2]
+WIDTH = 118
+_CODE = "```"
+_OTHERS = ("PYTEST_", "CONFORMANCE_")
+
+
+def block() -> str:
+    """Markdown: the requirement, the first test of the clause, a command, and the failure that it prints.
+
+    Raises:
+        ValueError: no test of the clause fails.
+    """
+    path, name, source = _first_test()
+    case = f"{path.relative_to(ROOT)}::{name}"
+    command = ["pytest", f"--framework={TWIN}", case]
+    requirement = " ".join(load_clauses()[BROKEN_CLAUSE].requirement.split())
+    return "\n\n".join(
+        (
+            f"`{BROKEN_CLAUSE}`: {requirement}",
+            f"{_CODE}python\n{source}\n{_CODE}",
+            "`feed` back-propagates given gradients through the framework's own loss scaler; `spiked` makes one of\n"
+            "them infinite or NaN. On a copy of the reference that applies the update instead of skipping it:",
+            f"{_CODE}text\n$ python -m {' '.join(command)}\n{_failure(command)}\n{_CODE}",
+        )
+    )
+
+
+def _first_test() -> tuple[Path, str, str]:
+    for path in sorted(SUITES.glob("test_scaling_skip*.py")):
+        text = path.read_text("utf-8")
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef) and any(
+                ast.unparse(mark) == f"clause({BROKEN_CLAUSE!r})" for mark in node.decorator_list
+            ):
+                first = node.decorator_list[0].lineno
+                return path, node.name, "\n".join(text.splitlines()[first - 1 : node.end_lineno])
+    raise ValueError(f"{BROKEN_CLAUSE} has no test")
+
+
+def _failure(command: list[str]) -> str:
+    """What pytest prints for the first failing case, wrapped; float64 arithmetic on exact fixtures repeats it."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CONFORMANCE_"))
+    }
+    words = [sys.executable, "-m", *command, "-q", "-x", "--device=cpu", "--seed=0", "-p", "no:randomly"]
+    ended = subprocess.run(
+        words, cwd=ROOT, env={**environment, "COLUMNS": "80"}, capture_output=True, text=True, check=False
+    )
+    lines = ended.stdout.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith(f"{BROKEN_CLAUSE} [fail]")), None)
+    if ended.returncode != 1 or start is None:
+        raise ValueError(f"{' '.join(command)} did not fail: {lines[-1:] or ended.stderr[-200:]}")
+    shown = []
+    for line in lines[start:]:
+        if line.startswith("=="):
+            break
+        shown += textwrap.wrap(line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(shown)

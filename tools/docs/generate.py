@@ -1,0 +1,167 @@
+"""Generated text: the blocks between `<!-- NAME: begin -->` and `<!-- NAME: end -->`, and pages generated as a whole.
+
+README's blocks and results/schema.json are committed, and so are blocks that only a measurement makes. Every other
+block is filled where the documentation is built (`tools.docs.site`): the committed page has `PLACEHOLDER` there.
+What makes a block is named as MODULE:FUNCTION, for tests and benchmarks lie above this package, and is imported when it
+is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+from conformance.scenarios import SCENARIOS
+from results.record.files import read, replace
+from tools.docs.promises import PROMISES
+
+ROOT = Path(__file__).parents[2]
+
+PLACEHOLDER = "*Generated: `python -m tools docs --page {}` prints it.*"
+"""What a committed page of docs has in the place of a block, by the page's name."""
+
+SOURCES: Mapping[str, tuple[str, ...]] = {
+    "tools.docs.blocks:clauses": ("clauses",),
+    "tools.docs.blocks:failure": ("failure",),
+    "tools.docs.blocks:tables": ("baselines", "seconds by family", "seconds by clause", "slowest tests"),
+    "tools.docs.blocks:known_failures": ("finding counts", "findings", "workarounds"),
+    "tools.docs.blocks:of_formats": ("formats", "formats in short"),
+    "tools.docs.blocks:with_ranks": ("ranks", "modes in short"),
+    "tools.docs.blocks:changes": ("upgrades", "example", "changes"),
+    "tools.docs.blocks:promises": tuple(PROMISES),
+    "tools.docs.blocks:scenarios": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
+    "tools.docs.surface:blocks": ("surface", "surface by technique"),
+    "tools.docs.ways:blocks": ("ways",),
+    "tools.docs.laws:blocks": ("drawn", "left out of drawing", "beyond drawing"),
+    "tools.faults.rounds:blocks": ("scores", "rounds", "rounds by family", "missed faults"),
+    "tools.benchmarks.overhead.tables:blocks": ("overhead",),
+    "tools.benchmarks.encoder.tables:blocks": ("encoder in 8 bits",),
+    "tools.benchmarks.roofline.tables:blocks": ("roofline",),
+}
+"""The blocks by what makes them, a function that returns the text of each by its name."""
+
+MEASURED = frozenset({"faults"})
+"""Blocks that only a measurement makes, which puts them into the committed page."""
+
+README = "README.md"
+COMMITTED: Mapping[str, str] = {"results/schema.json": "results.record.schema:text"}
+"""Files that are generated as a whole and committed, with what returns their text."""
+
+_MARKER = re.compile(r"<!-- ([^\n:]+): begin -->")
+
+
+class PageError(ValueError):
+    """A page cannot be made; the message is one line that names it."""
+
+
+def pages() -> list[Path]:
+    """README and every page of docs."""
+    return [ROOT / README, *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def markers(text: str) -> list[str]:
+    """The names of the blocks that a page has a place for."""
+    return _MARKER.findall(text)
+
+
+def texts(names: Collection[str]) -> dict[str, str]:
+    """These blocks, made now.
+
+    Raises:
+        PageError: nothing makes one, or what makes it lacks a package.
+    """
+    made: dict[str, str] = {}
+    for source, theirs in SOURCES.items():
+        if set(theirs) & set(names):
+            made |= resolve(source)()
+    if unknown := [name for name in names if name not in made]:
+        known = sorted(name for theirs in SOURCES.values() for name in theirs)
+        raise PageError(f"nothing makes a block {unknown[0]!r}; there are {', '.join(known)}")
+    return {name: made[name] for name in names}
+
+
+def place(made: Mapping[str, str]) -> None:
+    """Puts blocks into the committed pages, but where a page has the placeholder.
+
+    Raises:
+        PageError: no page has a place for one, or an end is missing.
+        RecordError: a page cannot be read or written.
+    """
+    placed_names: set[str] = set()
+    for page in pages():
+        text = read(page).decode()
+        here = {name: made[name] for name in markers(text) if name in made}
+        placed_names |= here.keys()
+        blank = PLACEHOLDER.format(page.stem)
+        kept = {name: block for name, block in here.items() if between(page, text, name) != blank}
+        if (new := placed(page, text, kept)) != text:
+            replace(page, new.encode())
+    if missing := sorted(made.keys() - placed_names):
+        raise PageError(f"no page has <!-- {missing[0]}: begin -->")
+
+
+def stale(*, write: bool, report: Callable[[Path], None] = lambda _: None) -> list[Path]:
+    """README and the committed files that are not as they would be made now; they are written if `write`.
+
+    Args:
+        report: called with each before it is made.
+
+    Raises:
+        PageError: README has a block that nothing makes, or a package is missing for it.
+        RecordError: a file cannot be read or written.
+    """
+    changed: dict[Path, str] = {}
+    for page in (ROOT / README, *(ROOT / name for name in COMMITTED if (ROOT / name).exists())):
+        report(page)
+        text = read(page).decode()
+        source = COMMITTED.get(page.relative_to(ROOT).as_posix())
+        new = resolve(source)() if source else placed(page, text, texts(markers(text)))
+        if new != text:
+            changed[page] = new
+    if write:
+        for page, new in changed.items():
+            replace(page, new.encode())
+    return list(changed)
+
+
+def between(page: Path, text: str, name: str) -> str:
+    """What a page has between the markers of a block.
+
+    Raises:
+        PageError: a marker is missing.
+    """
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    _, has_begin, rest = text.partition(begin)
+    block, has_end, _ = rest.partition(end)
+    if not has_begin or not has_end:
+        raise PageError(f"{page}: there is no {begin} … {end}")
+    return block.strip("\n")
+
+
+def placed(page: Path, text: str, made: Mapping[str, str]) -> str:
+    """The text of a page with these blocks between their markers.
+
+    Raises:
+        PageError: a marker is missing.
+    """
+    for name, block in made.items():
+        between(page, text, name)
+        before, begin, rest = text.partition(f"<!-- {name}: begin -->")
+        _, end, after = rest.partition(f"<!-- {name}: end -->")
+        text = f"{before}{begin}\n{block}\n{end}{after}"
+    return text
+
+
+def resolve(source: str) -> Any:
+    """The function that MODULE:FUNCTION names.
+
+    Raises:
+        PageError: a package that it needs is not installed.
+    """
+    try:
+        return resolve_name(source)
+    except ModuleNotFoundError as error:
+        raise PageError(f"{error.name} is not installed: `tox -e dev --` and the command have it") from None

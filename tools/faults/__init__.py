@@ -1,0 +1,86 @@
+"""Faults: frameworks with one fault each, small overrides that bring a real bug back.
+
+    @fault("https://…", component="scaler", clauses=("scaling.stays-finite",))
+    class ScaleGrowsToInfinity(ReferenceTrainer):
+        \"\"\"The scale has no largest value.\"\"\"
+
+        def next_scale(self, scaler, finite): ...
+
+The decorator makes a framework of it, so that `--framework=tools.faults.scaling.scale_updates:ScaleGrowsToInfinity`
+runs it. The decorator's arguments are literals: `tools.faults.catalogue` reads them without importing a framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fixtures.plateau import PlateauRule
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.functions import ReferenceFunction
+from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.quantization.delayed_scaling import ReferenceDelayedProduct
+from frameworks.reference.quantization.eight_bit_state import EightBitState
+from frameworks.reference.quantization.float8_training import Float8Layers
+from frameworks.reference.quantization.formats import ReferenceFormats
+from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
+from frameworks.reference.quantization.qat import AwareLayers
+from frameworks.reference.quantization.quantizers import ReferenceQuantizers
+from frameworks.reference.shipped.operations_and_layers import ReferenceFunctions, ReferenceShipped
+from frameworks.reference.shipped.optimizers import ReferenceOptimizers
+from frameworks.reference.training.loop import ReferenceLoop
+from frameworks.reference.training.trainer import ReferenceTrainer
+
+PLACES: Mapping[type, tuple[str, type]] = {
+    ReferenceTrainer: ("trainer_class", ReferenceFramework),
+    ReferenceCompany: ("company_class", ReferenceFramework),
+    Operations: ("operations_class", ReferenceFramework),
+    ReferenceFormats: ("formats_class", ReferenceFramework),
+    ReferenceQuantizers: ("quantizers_class", ReferenceFramework),
+    ReferenceDelayedProduct: ("delayed_class", ReferenceFramework),
+    ReferenceFunction: ("function_class", ReferenceFramework),
+    ReferenceLoop: ("loop_class", ReferenceFramework),
+    PlateauRule: ("plateau_class", ReferenceFramework),
+    ReferenceFunctions: ("functions_class", ReferenceFramework),
+    ReferenceShipped: ("shipped_class", ReferenceFramework),
+    ReferenceOptimizers: ("shipped_optimizers_class", ReferenceFramework),
+    ReferenceQuantizedModel: ("quantized_model_class", ReferenceFramework),
+    AwareLayers: ("aware_class", ReferenceTrainer),
+    Float8Layers: ("float8_class", ReferenceTrainer),
+    EightBitState: ("eight_bit_class", ReferenceTrainer),
+}
+"""The attribute that names each replaceable class of the reference, and the class that has it."""
+
+
+def fault(
+    link: str,
+    *,
+    component: str,
+    clauses: tuple[str, ...],
+    raises: bool = False,
+    mode: str = "",
+    names: str = "",
+) -> Callable[[type], type]:
+    """Makes a framework of a class that overrides part of one.
+
+    A subclass of one of `PLACES` replaces that class in the reference; a framework stays as it is.
+
+    Args:
+        link: the real bug that the fault brings back, "" for an invented one.
+        component: where it lives, such as "scaler".
+        clauses: the clauses that are about it. Each of them must fail.
+        raises: the fault is an exception of the framework's own, so an outcome `error` is what must be seen.
+        mode: the adapter's mode in which it is run, the first one by default.
+        names: text that the message of every failing verdict of `clauses` must contain, none by default: the layer that
+            a parity failure blames, as its message puts it, such as "(SelfAttention), output".
+    """
+    del link, component, clauses, raises, mode, names
+    return _framework
+
+
+def _framework(broken: type) -> type:
+    while base := next((base for base in PLACES if issubclass(broken, base)), None):
+        attribute, owner = PLACES[base]
+        own = {"__doc__": broken.__doc__, "__module__": broken.__module__}
+        broken = type(broken.__name__, (owner,), {**own, attribute: broken})
+    return broken

@@ -1,0 +1,171 @@
+"""Runs the faults and prints the score.
+
+    python -m tools faults                          every fault of the reference and of every adapter
+    python -m tools faults --of reference           those of one framework
+    python -m tools faults ScaleGrowsToInfinity     these
+    python -m tools faults --write                  and puts the table into the page that has a place for it
+    python -m tools faults --alone                  those of the reference by drawn programs alone, which is no score
+    python -m tools faults --sample 40              so many of them, others for each commit
+    python -m tools faults --matrix                 measures again which tests fail on each, kills.json.gz
+    python -m tools faults --list                   names them
+
+Exit status 0 if every fault is caught by every clause that is about it and no MUST clause is unproven; 1 if not; 2 if
+a run could not be made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from importlib.util import find_spec
+
+from conformance.spec.clauses import load_clauses
+from frameworks.adapter_file import adapter_file
+from tools.docs import generate
+from tools.faults import alone, kills, matrix
+from tools.faults.catalogue import Fault, faults
+from tools.faults.engine import LAWS, ROOT, Baseline, Engine, Fate, Group, RunError
+from tools.faults.score import Score, must_clauses
+
+
+class MadeOnce:
+    """Runs without a fault, each made once when it is first asked for."""
+
+    def __init__(self, engine: Engine, group: Group, chosen: Sequence[Fault], workers: int) -> None:
+        self._engine, self._group, self._workers = engine, group, workers
+        self._clauses = {clause for fault in chosen for clause in fault.clauses}
+        self._lock = threading.Lock()
+
+    def whole(self) -> Baseline:
+        """All tests."""
+        with self._lock:
+            return self._all
+
+    def laws(self) -> Baseline:
+        """The laws."""
+        with self._lock:
+            return self._laws
+
+    @cached_property
+    def _laws(self) -> Baseline:
+        laws = [clause for clause in load_clauses() if clause.startswith(LAWS)]
+        return self._engine.baseline(self._group, laws, self._workers, may_be_empty=True)
+
+    @cached_property
+    def _all(self) -> Baseline:
+        return self._engine.baseline(self._group)
+
+    @cached_property
+    def needed(self) -> Baseline:
+        """The tests of the clauses that the faults name."""
+        return self._engine.baseline(self._group, self._clauses, self._workers)
+
+
+def run(chosen: Sequence[Fault], workers: int) -> list[Fate]:
+    """The fate of every fault, printed as it ends."""
+    engine = Engine()
+    groups = dict.fromkeys((fault.framework, fault.mode) for fault in chosen)
+    held = {g: MadeOnce(engine, g, [m for m in chosen if (m.framework, m.mode) == g], workers) for g in groups}
+    for group in groups:
+        print(f"baseline of {' '.join(filter(None, group))} …", flush=True)
+        _ = held[group].needed
+
+    def judged(fault: Fault) -> Fate:
+        fate = engine.fate(fault, held[fault.framework, fault.mode])
+        seen = ", ".join(fate.broken) or "-"
+        print(f"{fate.word:12}{fault.framework:10} {fault.label}: {seen}  ({fate.seconds:.1f} s)", flush=True)
+        return fate
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(judged, chosen))
+
+
+def sampled(chosen: Sequence[Fault], size: int) -> list[Fault]:
+    """So many faults, spread over all of them, from another place on for each commit."""
+    words = ("git", "rev-parse", "HEAD")
+    commit = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    count = len(chosen)
+    places = {(int(commit or "0", 16) + i * count // size) % count for i in range(min(size, count))}
+    return [chosen[place] for place in sorted(places)]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs what the arguments choose; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tools faults", description="The suite's mutation score.")
+    parser.add_argument("names", nargs="*", metavar="CLASS", help="faults, as Class or module:Class; all if none")
+    parser.add_argument("--of", action="append", metavar="FRAMEWORK", help="only faults of this framework")
+    parser.add_argument("--workers", type=int, default=2, help="how many run at once")
+    parser.add_argument("--write", action="store_true", help="puts the table into the page with the block `faults`")
+    parser.add_argument("--alone", action="store_true", help="by drawn programs alone; the reference's faults only")
+    parser.add_argument("--sample", type=int, metavar="COUNT", help="only so many of them, others for each commit")
+    parser.add_argument("--matrix", action="store_true", help="which tests fail on each; the reference's faults only")
+    parser.add_argument("--list", action="store_true", help="names the faults and runs none")
+    given = parser.parse_args(arguments)
+    every = [m for m in faults() if m.framework == "reference" or not (given.alone or given.matrix)]
+    chosen = [
+        m
+        for m in every
+        if (not given.names or {m.label, m.name} & set(given.names)) and (not given.of or m.framework in given.of)
+    ]
+    known = {name for m in chosen for name in (m.label, m.name)}
+    if unknown := set(given.names) - known | set(given.of or ()) - {m.framework for m in every}:
+        return _refuse(f"there is no fault {', '.join(sorted(unknown))}; --list names them all")
+    if given.sample is not None and given.sample < 1:
+        return _refuse("--sample wants a count of faults, 1 or more")
+    if given.sample is not None and chosen:
+        chosen = sampled(chosen, given.sample)
+    whole = len(chosen) == len(every)
+    if given.write and (given.alone or given.matrix or not whole):
+        return _refuse("--write takes the score of all faults: leave out names, --of, --sample, --alone and --matrix")
+    if given.list:
+        for m in chosen:
+            print(f"{m.name}  {m.component}: {m.text} [{', '.join(m.clauses)}] {m.link}")
+        return 0
+    if given.alone:
+        print("", alone.table(alone.run(chosen, given.workers)), sep="\n")
+        return 0
+    if given.matrix:
+        return _measure(chosen, every, given.workers)
+    needed = {framework: adapter_file(framework).imports for framework in {m.framework for m in chosen}}
+    if absent := sorted(framework for framework, modules in needed.items() if not all(map(find_spec, modules[:1]))):
+        return _refuse(f"{', '.join(absent)} not installed: `conformance install NAME`, or choose with --of")
+    begun = time.monotonic()
+    try:
+        score = Score(tuple(run(chosen, given.workers)), must_clauses(load_clauses().values()))
+    except RunError as error:
+        return _refuse(str(error))
+    table = score.table(time.monotonic() - begun, whole)
+    problems = score.problems(whole)
+    print("", table, *problems, sep="\n")
+    if given.write:
+        generate.place({"faults": f"```text\n{table}\n```"})
+    return 1 if problems else 0
+
+
+def _measure(chosen: Sequence[Fault], every: Sequence[Fault], workers: int) -> int:
+    """Measures which tests fail on the chosen faults, and keeps what is known of the others."""
+    known = kills.read()
+    try:
+        for count, (fault, tests) in enumerate(matrix.measured(chosen, workers), 1):
+            known[fault.id] = tests
+            print(f"{count} of {len(chosen)}  {fault.id}: {len(tests)} tests fail", flush=True)
+            kills.write({each.id: known[each.id] for each in every if each.id in known})
+    except RunError as error:
+        return _refuse(str(error))
+    print(*(f"dominated: {name}" for name in kills.dominated(known) if name.startswith("held_out_")), sep="\n")
+    return 0
+
+
+def _refuse(line: str) -> int:
+    print(line, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Faults of gradient accumulation."""

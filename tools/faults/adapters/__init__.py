@@ -1,0 +1,1 @@
+"""Faults of frameworks and libraries, patched into their calls."""

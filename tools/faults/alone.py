@@ -1,0 +1,58 @@
+"""Which faults of the reference drawn programs catch without any other test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tools.faults.catalogue import Fault
+from tools.faults.engine import FIRST, LAW_TESTS, Engine, first_failure
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What the laws say of a fault.
+
+    Attributes:
+        breaks: the clause that the first failure names, "" where every law holds.
+    """
+
+    fault: Fault
+    breaks: str
+
+    @property
+    def named(self) -> bool:
+        """Whether that is a clause that is about the fault."""
+        return self.breaks in self.fault.clauses
+
+
+def alone(engine: Engine, fault: Fault) -> Alone:
+    """What the laws say of a fault, up to the first that fails."""
+    failed = first_failure(engine.run(fault.name, fault.mode, [LAW_TESTS], more=FIRST))
+    return Alone(fault, "" if failed is None else failed.signature or failed.clause)
+
+
+def run(chosen: Sequence[Fault], workers: int) -> list[Alone]:
+    """What the laws say of every fault, printed as it ends."""
+    engine = Engine()
+
+    def judged(fault: Fault) -> Alone:
+        result = alone(engine, fault)
+        print(f"{'caught' if result.breaks else 'not':7} {fault.label}: {result.breaks or '-'}", flush=True)
+        return result
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(judged, chosen))
+
+
+def table(results: Sequence[Alone]) -> str:
+    """By family: how many there are, how many drawn programs catch, and how many of these by a clause about them."""
+    lines = ["| family | faults | caught by drawn programs alone | by the name of a clause about them |"]
+    lines.append("|---|---|---|---|")
+    for family in (*sorted({each.fault.family for each in results}), "all"):
+        of = [each for each in results if family in ("all", each.fault.family)]
+        caught = [each for each in of if each.breaks]
+        share = f"{len(caught)} ({100 * len(caught) // len(of)} %)"
+        lines.append(f"| {family} | {len(of)} | {share} | {sum(each.named for each in caught)} |")
+    return "\n".join(lines)

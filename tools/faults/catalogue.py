@@ -1,0 +1,119 @@
+"""The planted faults, read from their source without importing it, and the page of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+ADAPTERS = "adapters"
+"""The package of faults of adapters; those in every other package are the reference's."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A framework with one fault.
+
+    Attributes:
+        name: what `--framework` takes, "tools.faults.FAMILY.MODULE:CLASS".
+        framework: whose fault it is, "reference" or an adapter's name.
+        text: what is wrong, in one sentence.
+        link: the real bug that it brings back, "" for an invented one.
+        component: where the fault lives.
+        clauses: the clauses that are about it, each of which must fail.
+        raises: the fault shows as an exception of the framework's own.
+        mode: the adapter's mode, "" for its first.
+        names: what the message of every failing verdict of these clauses must contain, "" for nothing.
+    """
+
+    name: str
+    framework: str
+    text: str
+    link: str
+    component: str
+    clauses: tuple[str, ...]
+    raises: bool = False
+    mode: str = ""
+    names: str = ""
+
+    @property
+    def family(self) -> str:
+        """The family of the first clause."""
+        return self.clauses[0].split(".", 1)[0]
+
+    @property
+    def id(self) -> str:
+        """Module and class, which no other fault shares."""
+        return ".".join(re.split("[.:]", self.name)[-2:])
+
+    @property
+    def label(self) -> str:
+        """The class's name."""
+        return self.name.rpartition(":")[2]
+
+
+def faults(folder: Path = FOLDER) -> tuple[Fault, ...]:
+    """Every fault, by module and in the order of the source.
+
+    A module NAME or NAME_LIBRARY of the package `adapters` has faults of the adapter NAME.
+
+    Raises:
+        ValueError: a `fault` decorator is not made of literals, or a fault has no docstring.
+    """
+    found: list[Fault] = []
+    for path in sorted(folder.glob("*/*.py")):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and (mark := _mark(node)) is not None:
+                found.append(_fault(path.parent.name, path.stem, node, mark))
+    return tuple(found)
+
+
+def _mark(node: ast.ClassDef) -> ast.Call | None:
+    for mark in node.decorator_list:
+        match mark:
+            case ast.Call(func=ast.Name(id="fault")):
+                return mark
+    return None
+
+
+def _fault(package: str, module: str, node: ast.ClassDef, mark: ast.Call) -> Fault:
+    where = f"{package}.{module}:{node.name}"
+    try:
+        (link,) = (ast.literal_eval(argument) for argument in mark.args)
+        given = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in mark.keywords}
+    except ValueError:
+        raise ValueError(f"{where}: @fault takes one link and keywords, all of them literals") from None
+    told = ast.get_docstring(node)
+    if not told:
+        raise ValueError(f"{where}: a docstring says what is wrong")
+    framework = module.split("_")[0] if package == ADAPTERS else "reference"
+    return Fault(f"tools.faults.{where}", framework, " ".join(told.split()), link, **given)
+
+
+def markdown(listed: Iterable[Fault]) -> str:
+    """Every fault in a table a family: what is wrong, in which framework, the bug, and the clauses about it."""
+    listed = list(listed)
+    real = sum(bool(fault.link) for fault in listed)
+    lines = [
+        "# Faults",
+        "",
+        f"{len(listed)} faults, {real} of which bring a real bug back. `python -m tools faults CLASS` runs one and",
+        "`python -m pytest --framework=tools.faults.FAMILY.MODULE:CLASS` shows what the suites say of it.",
+    ]
+    for family in sorted({fault.family for fault in listed}):
+        lines += ["", f"## {family}", "", "| fault | of | component | what is wrong | must be caught by |"]
+        lines.append("|---|---|---|---|---|")
+        for m in (m for m in listed if m.family == family):
+            clauses = ", ".join(f"[{clause}](clauses.md#{clause})" for clause in m.clauses)
+            text = m.text.replace("|", "\\|")
+            bug = f" ([bug]({m.link}))" if m.link else ""
+            lines.append(f"| {m.label} | {m.framework} | {m.component} | {text}{bug} | {clauses} |")
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """The page of every fault."""
+    return markdown(faults())

@@ -1,0 +1,1 @@
+"""Faults that show where techniques meet."""

@@ -1,0 +1,298 @@
+"""Runs faults: the tests of the clauses that are about a fault, each clause up to its first failure.
+
+Only tests that pass without the fault count, so every framework is first run as it is (the baseline). A fault that its
+own clauses do not all catch is run through all other tests too, to tell whether anything else saw it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from conformance.runner.recorder import SETTINGS
+from conformance.test_ids.inventory import inventory, node_of
+from results.record.reading import Outcome, RecordError, TestVerdict, load
+from tools.faults import kills
+from tools.faults.catalogue import ADAPTERS, Fault
+
+ROOT = Path(__file__).parent.parent.parent
+SUITES = "conformance/suites"
+PRELOADED = (
+    "conformance.runner.plugin",
+    "conformance.runner.recorder",
+    "frameworks.reference",
+    "hypothesis.strategies",
+    "pytest",
+    "scipy.special",
+    "sklearn.datasets",
+    "tools.faults.warm",
+)
+QUICK = ("--profile=quick",)
+"""A failing case of a law is not made smaller."""
+
+LIMIT_S = 1800
+"""How long one run may take. The laws and all other tests take a third of it on a core that has other work too."""
+LAW_TESTS = f"{SUITES}/composition/test_laws.py"
+FIRST = ("--exitfirst", *QUICK, "--timeout=300")
+"""Words for a run up to the first failure."""
+LAWS = "laws."
+"""How the ids of the laws begin, whose failures name the clause that is broken."""
+SEEN = {Outcome.FAIL, Outcome.MISDECLARED}
+UNENDED = {Outcome.TIMEOUT, Outcome.CRASH}
+RAISED = SEEN | {Outcome.ERROR} | UNENDED
+_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+Group = tuple[str, str]
+"""A framework and the mode that it runs in, "" for its first."""
+
+
+class RunError(Exception):
+    """A run could not be made; one line says why."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a framework does without a fault: node id and seconds of every test that passed, by clause."""
+
+    passed: Mapping[str, Sequence[tuple[str, float]]]
+
+    def tests(self, clauses: Iterable[str]) -> list[str]:
+        """Node ids of the passing tests of some clauses, the quickest first.
+
+        `autocast.settings-restored` has none of its own: every test shows it, the scopes' first of all.
+        """
+        chosen: list[tuple[float, str]] = []
+        for clause in clauses:
+            entries = self.passed.get(clause, ())
+            if clause == SETTINGS:
+                entries = [e for held in self.passed.values() for e in held if "test_autocast_scope" in e[0]]
+            chosen += [(seconds, node) for node, seconds in entries]
+        return list(dict.fromkeys(node for _, node in sorted(chosen)))
+
+    def others(self, clauses: Iterable[str]) -> list[str]:
+        """Node ids of every other passing test."""
+        return self.tests(self.passed.keys() - set(clauses))
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a fault.
+
+    Attributes:
+        broken: clauses that failed among those that are about the fault.
+        missed: those of them that did not.
+        elsewhere: other clauses that failed, looked for only where some were missed.
+        unnamed: failing tests of the fault's clauses whose message does not contain what it must.
+        seconds: wall time.
+    """
+
+    fault: Fault
+    broken: tuple[str, ...]
+    missed: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    seconds: float = 0.0
+    unnamed: tuple[str, ...] = ()
+
+    @property
+    def word(self) -> str:
+        """What became of it.
+
+        "caught"; "not named", if a failure does not say what it must; "missed by" some of its clauses; "by accident",
+        if only other clauses saw it; or "survived".
+        """
+        if not self.missed:
+            return "not named" if self.unnamed else "caught"
+        if self.broken:
+            return "missed by"
+        return "by accident" if self.elsewhere else "survived"
+
+
+class Baselines(Protocol):
+    """Runs of a framework without a fault."""
+
+    @property
+    def needed(self) -> Baseline:
+        """The tests of the clauses that the faults name."""
+
+    def laws(self) -> Baseline:
+        """The laws."""
+
+    def whole(self) -> Baseline:
+        """All tests."""
+
+
+@dataclass
+class Engine:
+    """Runs pytest in a process of its own for each fault."""
+
+    device: str = "cpu"
+
+    def baseline(
+        self, group: Group, clauses: Iterable[str] | None = None, workers: int = 1, *, may_be_empty: bool = False
+    ) -> Baseline:
+        """Runs a framework without a fault on the tests of some clauses, on all tests without them.
+
+        Raises:
+            RunError: nothing passed, unless the baseline may be empty, as that of laws where no mode draws programs.
+        """
+        framework, mode = group
+        tests = [SUITES] if clauses is None else _files(set(clauses))
+        verdicts = self.run(framework, mode, tests, workers)
+        passed: dict[str, list[tuple[str, float]]] = {}
+        for verdict in verdicts:
+            node = node_of(verdict.test)
+            if verdict.outcome is Outcome.PASS and node is not None:
+                passed.setdefault(verdict.clause, []).append((node, verdict.duration_s))
+        if not passed and not may_be_empty:
+            raise RunError(f"no test passes on {framework} {mode} without a fault")
+        return Baseline(passed)
+
+    def fate(self, fault: Fault, baselines: Baselines) -> Fate:
+        """What becomes of a fault; its clauses may be broken by their own tests, or by what a law says."""
+        baseline = baselines.needed
+        begun = time.monotonic()
+        counted = RAISED if fault.raises else SEEN
+
+        def judged(tests: list[str]) -> tuple[TestVerdict, ...]:
+            return self.run(fault.name, fault.mode, tests, stop=True, more=QUICK) if tests else ()
+
+        def failing(verdicts: tuple[TestVerdict, ...]) -> set[str]:
+            leaking = {SETTINGS} if any(v.leaks for v in verdicts) else set()
+            broken = {name for v in verdicts if v.outcome in counted for name in (v.clause, _named_by_a_law(v))}
+            return broken | leaking
+
+        own = judged(baseline.tests(fault.clauses))
+        found = failing(own)
+        if {*fault.clauses} - found:
+            found |= failing(judged(_known_laws(fault)))
+        if {*fault.clauses} - found:
+            found |= failing(judged(baselines.laws().others(())))
+        unnamed = tuple(
+            v.test for v in own if v.outcome in counted and v.clause in fault.clauses and fault.names not in v.message
+        )
+        broken = tuple(c for c in fault.clauses if c in found)
+        missed = tuple(c for c in fault.clauses if c not in found)
+        elsewhere: set[str] = set()
+        if missed:
+            elsewhere = failing(judged(baselines.whole().others(fault.clauses))) - set(fault.clauses)
+        return Fate(fault, broken, missed, tuple(sorted(elsewhere)), time.monotonic() - begun, unnamed)
+
+    def run(
+        self,
+        framework: str,
+        mode: str,
+        tests: Sequence[str],
+        workers: int = 1,
+        stop: bool = False,
+        more: Sequence[str] = (),
+    ) -> tuple[TestVerdict, ...]:
+        """Runs tests on a framework; the verdicts.
+
+        Args:
+            stop: a clause that has failed once is not tested any further.
+            more: further words for pytest.
+        Raises:
+            RunError: nothing was recorded, or the run did not end in time, so that nothing is known of its tests.
+        """
+        with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
+            folder = Path(temporary)
+            record, log = folder / "record.json", folder / "output.log"
+            words = ["-q", f"--framework={framework}", f"--device={self.device}"]
+            words += [f"--mode={mode}"] if mode else []
+            words += ["-p", "tools.faults.stop"] if stop else []
+            words += [f"--numprocesses={workers}"] if workers > 1 else ["-p", "no:xdist"]
+            words += ["--timeout=120", f"--record={record}", *more, *tests]
+            said = _forked(words, log) if workers == 1 and _light(framework) else _started(words)
+            # A run that leaves tests out, once their clause has failed, writes record.interrupted-1.json.
+            written = [*folder.glob("record*.json"), *folder.glob("record.jsonl")]
+            if not written:
+                raise RunError(f"{framework}: no record was written: {said}")
+            try:
+                return load(written[0]).verdicts
+            except RecordError as error:
+                raise RunError(f"{framework}: {error}: {said}") from None
+
+
+def first_failure(verdicts: Iterable[TestVerdict]) -> TestVerdict | None:
+    """The first verdict that shows a fault, None if none does.
+
+    A test that does not end in time has said nothing: on a busy machine it is no sign of a fault. Nor has one that took
+    the interpreter with it, as one does that cannot be stopped otherwise.
+    """
+    return next((v for v in verdicts if v.outcome in RAISED - UNENDED or v.leaks), None)
+
+
+def _named_by_a_law(verdict: TestVerdict) -> str:
+    """The clause that a failing law says is broken, the test's own where it is no law."""
+    return (verdict.signature or verdict.clause) if verdict.clause.startswith(LAWS) else verdict.clause
+
+
+def _known_laws(fault: Fault) -> list[str]:
+    """Node ids of the laws that failed on a fault before, which are tried first."""
+    tests = kills.read().get(fault.id, ()) if fault.framework == "reference" else ()
+    return [node for test in tests if test.startswith(LAWS) and (node := node_of(test)) is not None]
+
+
+def _light(framework: str) -> bool:
+    """Whether a run needs no framework but the reference, so that it can be forked off."""
+    module = framework.removeprefix("tools.faults.")
+    return framework == "reference" or (module != framework and not module.startswith(f"{ADAPTERS}."))
+
+
+def _started(words: Sequence[str]) -> str:
+    """Runs pytest in a new interpreter; returns the last line that it printed."""
+    command = [sys.executable, "-m", "pytest", *words]
+    environment = {**os.environ, **_THREADS}
+    try:
+        ended = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(f"a run did not end within {LIMIT_S} s") from None
+    return _last_line(ended.stdout + ended.stderr)
+
+
+def _forked(words: Sequence[str], log: Path) -> str:
+    """Runs pytest in a fork of a process that has imported what every run needs; returns the last line printed."""
+    os.environ.update(_THREADS)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    process = context.Process(target=_pytest, args=(list(words), log))
+    process.start()
+    process.join(LIMIT_S)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        raise RunError(f"a run did not end within {LIMIT_S} s")
+    return _last_line(log.read_text("utf-8", "replace"))
+
+
+def _pytest(words: list[str], log: Path) -> None:
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(ROOT)
+    sys.exit(int(pytest.main(words)))
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "pytest said nothing"
+
+
+def _files(clauses: set[str]) -> list[str]:
+    """Node ids, without parameters, of the tests of these clauses; for the settings clause the scopes' file."""
+    scopes = [f"{SUITES}/autocast/test_autocast_scope.py"] if SETTINGS in clauses else []
+    codes = (code for code in inventory().values() if code.clause in clauses)
+    nodes = sorted(f"{SUITES}/{code.file}::{code.function}" for code in codes)
+    return [*scopes, *(node for node in nodes if not node.startswith(tuple(f"{each}::" for each in scopes)))]

@@ -1,0 +1,55 @@
+"""Measures which tests fail on each fault of the reference, without a stop at the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from conformance.runner.recorder import SETTINGS
+from conformance.test_ids.inventory import node_of
+from results.record.reading import Outcome, TestVerdict, load
+from tools.faults.catalogue import Fault
+from tools.faults.engine import FIRST, LAWS, QUICK, RAISED, ROOT, SEEN, Engine, first_failure
+
+BASELINE = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
+"""Which tests pass on the reference, and how long each takes."""
+QUICK_S = 0.2
+"""Tests of a fault's families that are not about it are run if they take no longer."""
+
+
+def measured(chosen: Sequence[Fault], workers: int) -> Iterator[tuple[Fault, list[str]]]:
+    """Each fault with the tests that fail on it, as its runs end.
+
+    The tests are those of the clauses about a fault, and the quick ones of their families. Where none of them fails,
+    the drawn programs run up to the first that does, the quickest first.
+    """
+    passed = [verdict for verdict in load(BASELINE).verdicts if verdict.outcome is Outcome.PASS]
+    passed.sort(key=lambda verdict: verdict.duration_s)
+    laws = [verdict for verdict in passed if verdict.clause.startswith(LAWS)]
+    others = [verdict for verdict in passed if not verdict.clause.startswith(LAWS)]
+    engine = Engine()
+
+    def killers(fault: Fault) -> list[str]:
+        shown = RAISED if fault.raises else SEEN
+        verdicts = _run(engine, fault, [v for v in others if _concerns(v, fault)], QUICK)
+        failing = [v.test for v in verdicts if v.outcome in shown or v.leaks]
+        if not failing and (failed := first_failure(_run(engine, fault, laws, FIRST))):
+            failing.append(failed.test)
+        return failing
+
+    with ThreadPoolExecutor(workers) as pool:
+        jobs = {pool.submit(killers, fault): fault for fault in chosen}
+        for job in as_completed(jobs):
+            yield jobs[job], job.result()
+
+
+def _concerns(verdict: TestVerdict, fault: Fault) -> bool:
+    family = verdict.clause.partition(".")[0]
+    if verdict.duration_s < QUICK_S and any(clause.partition(".")[0] == family for clause in fault.clauses):
+        return True
+    return verdict.clause in fault.clauses or (SETTINGS in fault.clauses and "scope" in verdict.test)
+
+
+def _run(engine: Engine, fault: Fault, verdicts: Sequence[TestVerdict], words: Sequence[str]) -> Sequence[TestVerdict]:
+    nodes = [node for verdict in verdicts if (node := node_of(verdict.test)) is not None]
+    return engine.run(fault.name, fault.mode, nodes, more=words) if nodes else ()

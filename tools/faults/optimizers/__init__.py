@@ -1,0 +1,1 @@
+"""Faults of optimizers and of the weights that they update."""

@@ -1,0 +1,219 @@
+"""Faults of the optimizers' arithmetic: Adam's epsilon, moments and counters, decay, velocity and the schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fixtures.recipe import Adam, AdamW
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.optimizers import EPSILON, Arithmetic
+from frameworks.reference.training.trainer import ReferenceTrainer
+from tools.faults import fault
+
+
+class _AsStored(Arithmetic):
+    def epsilon(self, value: float) -> float:
+        return float(self(np.asarray(value)))
+
+
+class _AdamInFormat(ReferenceTrainer):
+    """Computes an update in the format that `arithmetic` names."""
+
+    def arithmetic(self, name: str) -> str:
+        return self.master_formats[name]
+
+    def arithmetic_of(self, name: str) -> Arithmetic:
+        return _AsStored(self.rounding, self.arithmetic(name))
+
+
+@fault(
+    "https://github.com/google-deepmind/optax/issues/1754",
+    component="optimizer",
+    clauses=("master.adam-epsilon-survives",),
+)
+class EpsilonIsRoundedToZero(_AdamInFormat):
+    """Adam's epsilon is rounded to the weights' format, where 1e-8 is zero if that is float16."""
+
+
+@fault(
+    "https://github.com/keras-team/keras/issues/11860",
+    component="optimizer",
+    clauses=("master.adam-epsilon-survives", "master.moments-keep-precision"),
+)
+class UpdateIsComputedLow(_AdamInFormat):
+    """Every update is computed in the compute format, whatever the masters' is."""
+
+    def arithmetic(self, name: str) -> str:
+        del name
+        return self.recipe.precision.format
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/issues/5836",
+    component="optimizer",
+    clauses=("master.decay-survives", "autocast.float32-parity"),
+)
+class DecayIsIgnored(ReferenceTrainer):
+    """Weight decay is accepted and has no effect."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        held = self.recipe
+        if isinstance(held.optimizer, AdamW):
+            self.recipe = held.but(optimizer=replace(held.optimizer, weight_decay=0.0))
+        super().apply_update(gradients, rate)
+        self.recipe = held
+
+
+@fault(
+    "https://github.com/nntrainer/nntrainer/pull/3565",
+    component="optimizer",
+    clauses=("master.decay-survives", "autocast.float32-parity"),
+)
+class DecayIsCoupled(ReferenceTrainer):
+    """Weight decay joins the gradient before Adam normalises it."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        held = self.recipe
+        if isinstance(held.optimizer, AdamW):
+            share = held.optimizer.weight_decay
+            gradients = {name: g + share * self.masters[name] for name, g in gradients.items()}
+            self.recipe = held.but(optimizer=replace(held.optimizer, weight_decay=0.0))
+        super().apply_update(gradients, rate)
+        self.recipe = held
+
+
+@fault(
+    "https://github.com/google-deepmind/optax/issues/1552",
+    component="optimizer",
+    clauses=("master.moments-keep-precision",),
+)
+class SecondMomentIsLow(ReferenceTrainer):
+    """The second moment holds low values, in arrays of float32."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        super().apply_update(gradients, rate)
+        if self.scope.active:
+            held, low = self.slots.get("second_moment", {}), self.recipe.precision.format
+            held.update({name: self.rounding.round(value, low) for name, value in held.items()})
+
+
+@fault(
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/10766",
+    component="checkpoint",
+    clauses=("master.moments-keep-precision",),
+)
+class MomentsAreLoadedLow(ReferenceTrainer):
+    """A load casts the moments to the model's compute format."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        if self.scope.active:
+            low = self.recipe.precision.format
+            for values in self.slots.values():
+                values.update({name: self.rounding.round(value, low) for name, value in values.items()})
+
+
+@fault(
+    "https://github.com/ml-explore/mlx/pull/1640",
+    component="optimizer",
+    clauses=("autocast.float32-parity",),
+)
+class AdamIsNotCorrected(ReferenceTrainer):
+    """Adam leaves out the correction for the zeros that its moments began with."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        held, self.counts = self.counts, dict.fromkeys(self.counts, 10**6)
+        super().apply_update(gradients, rate)
+        self.counts = {name: count + (name in gradients) for name, count in held.items()}
+
+
+@fault(
+    "https://github.com/keras-team/keras/issues/17391",
+    component="optimizer",
+    clauses=("autocast.float32-parity",),
+)
+class EpsilonInsideTheRoot(ReferenceTrainer):
+    """Adam takes the square root of the second moment and epsilon together."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        held = self.recipe
+        if isinstance(held.optimizer, Adam | AdamW):
+            epsilon = EPSILON if held.optimizer.epsilon is None else held.optimizer.epsilon
+            self.recipe = held.but(optimizer=replace(held.optimizer, epsilon=epsilon**0.5))
+        super().apply_update(gradients, rate)
+        self.recipe = held
+
+
+@fault(
+    "https://github.com/tensorflow/tensorflow/issues/9047",
+    component="optimizer",
+    clauses=("autocast.float32-parity",),
+)
+class EpsilonIsDividedByTheCorrection(ReferenceTrainer):
+    """Adam divides epsilon by the correction of the second moment along with that moment."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        held = self.recipe
+        if isinstance(held.optimizer, Adam | AdamW):
+            epsilon = EPSILON if held.optimizer.epsilon is None else held.optimizer.epsilon
+            correction = (1.0 - held.optimizer.beta2 ** (self.steps + 1)) ** 0.5
+            self.recipe = held.but(optimizer=replace(held.optimizer, epsilon=epsilon / correction))
+        super().apply_update(gradients, rate)
+        self.recipe = held
+
+
+@fault(
+    "https://github.com/ooples/AiDotNet/issues/2008",
+    component="optimizer",
+    clauses=("autocast.float32-parity",),
+)
+class VelocityNeverDecays(ReferenceTrainer):
+    """Momentum's factor stands before the gradient instead of the velocity."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        factor = getattr(self.recipe.optimizer, "momentum", 0.0)
+        if factor:
+            held = self.slots["momentum"]
+            held.update({name: value / factor for name, value in held.items()})
+            gradients = {name: factor * g for name, g in gradients.items()}
+        super().apply_update(gradients, rate)
+
+
+@fault(
+    "https://github.com/pytorch/ao/pull/4915",
+    component="optimizer state",
+    clauses=("master.counts-every-update",),
+)
+class CountsInBfloat16(ReferenceTrainer):
+    """The count that Adam's bias correction reads stands still at 256."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        super().apply_update(gradients, rate)
+        self.counts = {name: min(count, 255) for name, count in self.counts.items()}
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/28294",
+    component="optimizer state",
+    clauses=("scaling.tolerates-missing-gradients",),
+)
+class MissingGradientsAreZero(ReferenceTrainer):
+    """A parameter without a gradient is updated as if its gradient were zero: its moments move it."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        super().apply_update({**{n: np.zeros_like(v) for n, v in self.masters.items()}, **gradients}, rate)
+
+
+@fault(
+    "https://github.com/facebookresearch/ParlAI/pull/1400",
+    component="schedule",
+    clauses=("composition.pairs",),
+)
+class ScheduleOneUpdateLate(ReferenceTrainer):
+    """The schedule's boundaries are passed one update late."""
+
+    def learning_rate(self) -> float:
+        factor = 1.0 if self.recipe.schedule is None else self.recipe.schedule.factor(max(0, self.schedule - 1))
+        return self.recipe.optimizer.learning_rate * factor

@@ -1,0 +1,43 @@
+"""Faults of the training loop around an update: when a schedule steps, and what a hook finds."""
+
+from __future__ import annotations
+
+from fixtures.arrays import Array
+from frameworks.reference.training.loop import ReferenceLoop
+from tools.faults import fault
+
+
+@fault(
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/17544",
+    component="schedule",
+    clauses=("accumulation.schedule-frequency",),
+)
+class FrequencyCountsTheEpochsMicroBatches(ReferenceLoop):
+    """A schedule's frequency counts the micro-batches of the epoch."""
+
+    def is_due(self, frequency: int, updates: int, seen: int, place: int) -> bool:
+        return place % frequency == 0
+
+
+@fault(
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/1476",
+    component="schedule",
+    clauses=("accumulation.schedule-frequency",),
+)
+class FrequencyCountsMicroBatches(ReferenceLoop):
+    """A schedule's frequency counts the micro-batches of the run."""
+
+    def is_due(self, frequency: int, updates: int, seen: int, place: int) -> bool:
+        return seen % frequency == 0
+
+
+@fault(
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/9330",
+    component="unscale",
+    clauses=("scaling.hooks-see-unscaled",),
+)
+class HookFindsScaledGradients(ReferenceLoop):
+    """The hook before the optimizer step finds gradients multiplied by the loss scale."""
+
+    def shown(self, unscaled: Array, scale: float) -> Array:
+        return unscaled * scale

@@ -1,0 +1,1 @@
+"""Faults of formats, quantizers and quantized models."""

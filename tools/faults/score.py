@@ -1,0 +1,80 @@
+"""The mutation score: how many faults the clauses that are about them catch, and which clauses nothing has broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from conformance.spec.clauses import Clause, Level
+from tools.faults.engine import Fate
+
+
+@dataclass(frozen=True)
+class Score:
+    """The fates of some faults, and the MUST clauses that they are to break."""
+
+    fates: tuple[Fate, ...]
+    must: tuple[str, ...]
+
+    @property
+    def caught(self) -> tuple[Fate, ...]:
+        """Those that every clause about them caught."""
+        return tuple(fate for fate in self.fates if fate.word == "caught")
+
+    @property
+    def unproven(self) -> tuple[str, ...]:
+        """MUST clauses that no fault broke."""
+        broken = {clause for fate in self.fates for clause in fate.broken}
+        return tuple(clause for clause in self.must if clause not in broken)
+
+    def problems(self, whole: bool = True) -> list[str]:
+        """One line for whatever keeps the score from being perfect; unproven clauses only where all faults ran."""
+        lines = [_told(fate) for fate in self.fates if fate.word != "caught"]
+        return lines + ([f"unproven: no fault breaks {clause}" for clause in self.unproven] if whole else [])
+
+    def table(self, seconds: float, whole: bool = True) -> str:
+        """The score by framework and family, with its totals."""
+        rows: list[tuple[str, ...]] = [
+            ("faults of", "family", "faults", "caught", "by accident", "survived", "MUST clauses broken")
+        ]
+        for framework in sorted({f.fault.framework for f in self.fates}, key=lambda n: (n != "reference", n)):
+            of = [f for f in self.fates if f.fault.framework == framework]
+            for family in sorted({f.fault.family for f in of}):
+                rows.append((framework, family, *self._counts([f for f in of if f.fault.family == family], family)))
+        total = self._counts(self.fates, "")
+        rows.append(("all", "", *total))
+        share = 100 * len(self.caught) // max(1, len(self.fates))
+        last = f"score {share} %: {len(self.caught)} of {len(self.fates)} faults caught by every clause about them"
+        if whole:
+            last += f"; {len(self.must) - len(self.unproven)} of {len(self.must)} MUST clauses proven"
+        return f"{_aligned(rows)}\n\n{last}; {seconds:.0f} s"
+
+    def _counts(self, fates: Sequence[Fate], family: str) -> tuple[str, ...]:
+        words = [fate.word for fate in fates]
+        must = {c for c in self.must if c.startswith(f"{family}." if family else "")}
+        broken = must & {clause for fate in fates for clause in fate.broken}
+        counts = (len(words), words.count("caught"), words.count("by accident"), words.count("survived"))
+        return (*map(str, counts), f"{len(broken)} of {len(must)}")
+
+
+def must_clauses(clauses: Iterable[Clause]) -> tuple[str, ...]:
+    """The ids of the MUST clauses."""
+    return tuple(sorted(c.id for c in clauses if c.level is Level.MUST))
+
+
+def _told(fate: Fate) -> str:
+    if fate.word == "not named":
+        return f"not named: {fate.fault.name}: {', '.join(fate.unnamed)} failed without saying {fate.fault.names!r}"
+    others = f"; {', '.join(fate.elsewhere[:4])} failed" if fate.elsewhere else ""
+    return f"{fate.word}: {fate.fault.name} was not caught by {', '.join(fate.missed)}{others}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = zip(row, widths, strict=True)
+        return "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(cells)).rstrip()
+
+    rule = "─" * sum(widths, 2 * len(widths) - 2)
+    return "\n".join([line(rows[0]), rule, *map(line, rows[1:-1]), rule, line(rows[-1])])

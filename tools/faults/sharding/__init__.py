@@ -1,0 +1,1 @@
+"""Faults of ranks and of offload."""

@@ -1,0 +1,265 @@
+"""Faults of what lies elsewhere while it is not used."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from pathlib import Path
+
+import numpy as np
+from autograd.core import VJPNode
+
+from fixtures.arrays import Array
+from fixtures.recipe import Offload, OffloadedKind
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.offload import ArrayStore, Away, DiskStore, HostStore
+from frameworks.reference.training.trainer import ReferenceTrainer
+from tools.faults import fault
+
+
+class InStore(ReferenceTrainer):
+    """A run whose stores are of these types."""
+
+    host: type[HostStore] = HostStore
+    disk: type[DiskStore] = DiskStore
+
+    def make_store(self, offload: Offload) -> ArrayStore:
+        return self.host() if offload.to == "host" else self.disk(offload.folder)
+
+
+class _OfShapes(HostStore):
+    def get(self, key: str) -> Array:
+        like = self.held[key]
+        if not key.startswith("activation/") or like.ndim != 2 or like.shape[0] != like.shape[1]:
+            return super().get(key)
+        return next(v for k, v in self.held.items() if k.startswith("activation/") and v.shape == like.shape).copy()
+
+
+@fault("https://github.com/modelscope/ms-swift/pull/10157", component="offload", clauses=("offload.same-bits",))
+class SquareArraysShareACopy(InStore):
+    """Square arrays that are saved for backward count as one where their shape is one."""
+
+    host = _OfShapes
+
+
+class _OfOneKey(DiskStore):
+    def put(self, key: str, array: Array) -> None:
+        if key.startswith("value/"):
+            self.shapes = {**getattr(self, "shapes", {}), key: array.shape}
+        super().put(key, array)
+
+    def path(self, key: str) -> Path:
+        shape = getattr(self, "shapes", {}).get(key)
+        return super().path(key) if shape is None else self.folder / f"value-{'x'.join(map(str, shape))}.npy"
+
+
+@fault("https://github.com/huggingface/accelerate/pull/4083", component="offload", clauses=("offload.same-bits",))
+class WeightsOnDiskShareAFile(InStore):
+    """Weights of one shape lie in one file."""
+
+    disk = _OfOneKey
+
+
+class _InFloat16(DiskStore):
+    def put(self, key: str, array: Array) -> None:
+        super().put(key, array.astype(np.float16).astype(np.float64))
+
+
+@fault("https://github.com/huggingface/transformers/pull/46849", component="offload", clauses=("offload.same-bits",))
+class FilesAreInFloat16(InStore):
+    """What goes to disk goes in a format that is not its own."""
+
+    disk = _InFloat16
+
+
+class _WithoutEmptying(HostStore):
+    def get(self, key: str) -> Array:
+        found = super().get(key)
+        if key.startswith("activation/"):
+            self.held[key] = np.zeros_like(found)
+        return found
+
+
+@fault("https://github.com/meta-pytorch/torchtune/issues/1867", component="offload", clauses=("offload.same-bits",))
+class FreedAfterTheFirstUse(InStore):
+    """What a backward pass has fetched once is gone when a second loss needs it."""
+
+    host = _WithoutEmptying
+
+
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/6550", component="offload", clauses=("offload.same-bits",))
+class CopiesWhereItShouldAdd(ReferenceTrainer):
+    """Where the optimizer's state is offloaded, a window's last micro-batch is copied from the second window on."""
+
+    def accumulate_gradient(self, name: str, gradient: Array) -> None:
+        away = self.recipe.offload is not None and "optimizer" in self.recipe.offload.what
+        if away and self.steps > 0 and self.window.micro_batches == self.recipe.accumulation > 1:
+            self.window.gradients.pop(name, None)
+        super().accumulate_gradient(name, gradient)
+
+
+@fault("https://github.com/facebookresearch/fairscale/pull/588", component="offload", clauses=("offload.acts",))
+class NothingLeaves(ReferenceTrainer):
+    """A request to offload activations is accepted, and they stay."""
+
+    def node_type(self) -> type[VJPNode]:
+        return VJPNode
+
+
+@fault("https://github.com/facebookresearch/fairscale/pull/588", component="offload", clauses=("offload.acts",))
+class LeavesInTheFirstUpdateAlone(ReferenceTrainer):
+    """Activations leave until the first update was applied."""
+
+    def node_type(self) -> type[VJPNode]:
+        return VJPNode if self.steps else super().node_type()
+
+
+@fault("https://github.com/verl-project/verl/pull/7804", component="offload", clauses=("offload.acts",))
+class SecondMomentsStay(ReferenceTrainer):
+    """Of the optimizer's state the first moment alone is offloaded."""
+
+    def held(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
+        return super().held(kind, group, arrays) if group != "slot.second_moment" else dict(arrays)
+
+
+@fault("https://github.com/hpcaitech/ColossalAI/issues/4528", component="offload", clauses=("offload.acts",))
+class StaysAfterALoad(ReferenceTrainer):
+    """What a checkpoint is loaded into lies on the device from then on."""
+
+    loaded = False
+
+    def held(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
+        return dict(arrays) if self.loaded else super().held(kind, group, arrays)
+
+    def load_state(self, arrays: Arrays) -> None:
+        self.loaded = True
+        super().load_state(arrays)
+
+
+class _Frozen(Away):
+    def __setitem__(self, name: str, array: Array) -> None:
+        if name not in self._names:
+            super().__setitem__(name, array)
+
+
+@fault("https://github.com/huggingface/accelerate/pull/2214", component="offload", clauses=("offload.trains",))
+class UpdatesACopy(ReferenceTrainer):
+    """An update is made on fetched parameters, which are thrown away."""
+
+    def held(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
+        made = super().held(kind, group, arrays)
+        return _Frozen(self.store, group, arrays) if isinstance(made, Away) and group == "master" else made  # type: ignore[arg-type]
+
+
+@fault("https://github.com/NVIDIA/Megatron-LM/pull/5071", component="offload", clauses=("offload.trains",))
+class TrainsWhatWasBeforeTheLoad(ReferenceTrainer):
+    """A load brings the model's weights, and not those that the offloaded optimizer updates."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        own = {name: self.masters[name] for name in self.masters}
+        super().load_state(arrays)
+        if self.recipe.offload is not None and "optimizer" in self.recipe.offload.what:
+            self.masters.update(own)
+
+
+@fault("https://github.com/radixark/miles/pull/1793", component="offload", clauses=("offload.trains",))
+class SavesEmptyMoments(ReferenceTrainer):
+    """A save of offloaded moments holds zeros."""
+
+    def save_state(self) -> Arrays:
+        state = super().save_state()
+        away = self.recipe.offload is not None and "optimizer" in self.recipe.offload.what
+        return {n: np.zeros_like(a) if away and n.startswith("slot.") else a for n, a in state.items()}
+
+
+class _Keeping(DiskStore):
+    def drop(self, key: str) -> None:
+        """Nothing."""
+
+
+@fault("https://github.com/vllm-project/llm-compressor/pull/2605", component="offload", clauses=("offload.gives-back",))
+class FilesStay(InStore):
+    """Files of activations stay in the folder after their backward pass."""
+
+    disk = _Keeping
+
+
+class _Staying(DiskStore):
+    def __init__(self, folder: str | None) -> None:
+        super().__init__(folder)
+        self._ending.detach()
+
+
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/4416", component="offload", clauses=("offload.gives-back",))
+class FoldersStay(InStore):
+    """Each run leaves its folder behind."""
+
+    disk = _Staying
+
+
+class _Trusting(DiskStore):
+    def put(self, key: str, array: Array) -> None:
+        order = np.argsort([-abs(stride) for stride in array.strides], kind="stable").astype(int)
+        self.orders = {**getattr(self, "orders", {}), key: (order, array.shape)}
+        self.path(key).write_bytes(array.transpose(order).tobytes())
+
+    def get(self, key: str) -> Array:
+        order, shape = self.orders[key]
+        values = np.frombuffer(self.path(key).read_bytes(), np.float64)
+        return values.reshape([shape[axis] for axis in order]).transpose(np.argsort(order)).copy(order="K")
+
+
+@fault("https://github.com/nntrainer/nntrainer/pull/4342", component="offload", clauses=("offload.disk-fault",))
+class FilesAreTrusted(InStore):
+    """What a file holds is taken as it is: a changed bit is another weight."""
+
+    disk = _Trusting
+
+
+class _Filling(DiskStore):
+    def put(self, key: str, array: Array) -> None:
+        self.shapes = {**getattr(self, "shapes", {}), key: array.shape}
+        super().put(key, array)
+
+    def get(self, key: str) -> Array:
+        return super().get(key) if self.path(key).exists() else np.zeros(self.shapes[key])
+
+
+@fault("https://github.com/deepspeedai/DeepSpeed/issues/1627", component="offload", clauses=("offload.disk-fault",))
+class MissingFilesAreZeros(InStore):
+    """A file that is missing stands for zeros."""
+
+    disk = _Filling
+
+
+class _Nameless(DiskStore):
+    def get(self, key: str) -> Array:
+        try:
+            return super().get(key)
+        except (OSError, ValueError):
+            raise RuntimeError("the swap failed") from None
+
+
+@fault("https://github.com/deepspeedai/DeepSpeed/issues/5087", component="offload", clauses=("offload.disk-fault",))
+class FaultsAreNameless(InStore):
+    """An error says that something is wrong with a file, and not with which."""
+
+    disk = _Nameless
+
+
+class _Ignoring(DiskStore):
+    def put(self, key: str, array: Array) -> None:
+        try:
+            super().put(key, array)
+        except OSError:
+            self.lost = {**getattr(self, "lost", {}), key: np.zeros_like(array)}
+
+    def get(self, key: str) -> Array:
+        lost: dict[str, Array] = getattr(self, "lost", {})
+        return lost[key] if key in lost else super().get(key)
+
+
+@fault("https://github.com/deepspeedai/DeepSpeed/issues/1070", component="offload", clauses=("offload.disk-fault",))
+class FailedWritesAreIgnored(InStore):
+    """Where a file cannot be written, zeros come back."""
+
+    disk = _Ignoring

@@ -1,0 +1,68 @@
+"""Faults of what ranks do about one of them that stops, of what the next ones find, and of who can reach them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from typing import ClassVar
+
+from fixtures.arrays import Array
+from frameworks.reference.distributed.ranks import ReferenceCompany
+from tools.faults import fault
+
+
+@fault("https://github.com/pytorch/pytorch/issues/42107", component="sharding", clauses=("sharding.dead-rank",))
+class GoesOnWithoutTheRank(ReferenceCompany):
+    """The others go on without a rank that has stopped, as if its gradients were zero."""
+
+    def lost(self, rank: int) -> None:
+        """Nobody notices."""
+
+
+@fault(
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/6430",
+    component="sharding",
+    clauses=("sharding.dead-rank",),
+)
+class TriesAgainWithoutTheRank(ReferenceCompany):
+    """The call in which a rank stops ends with an error, and later calls answer for it as if it were there."""
+
+    def lost(self, rank: int) -> None:
+        self.missing -= {rank}
+        super().lost(rank)
+
+
+@fault("https://github.com/pytorch/pytorch/issues/17113", component="sharding", clauses=("sharding.dead-rank",))
+class WaitsLongerThanItsLimit(ReferenceCompany):
+    """A rank that has stopped is waited for longer than is declared."""
+
+    limit_s = 0.1
+
+    def lost(self, rank: int) -> None:
+        time.sleep(2.0 * self.limit_s)
+        super().lost(rank)
+
+
+@fault("https://github.com/pytorch/pytorch/issues/189245", component="sharding", clauses=("sharding.dead-rank",))
+class NextRanksFindWhatWasLeft(ReferenceCompany):
+    """What ranks had when one of them stopped stays where the next ranks of the model start."""
+
+    _left: ClassVar[dict[str, Mapping[str, Array]]] = {}
+
+    def lost(self, rank: int) -> None:
+        self._left[self.model.name] = {name: value.copy() for name, value in self.first.masters.items()}
+        super().lost(rank)
+
+    def starting_weights(self, rank: int, given: Mapping[str, Array]) -> Mapping[str, Array]:
+        return self._left.get(self.model.name, given)
+
+
+@fault("https://github.com/pytorch/pytorch/issues/173909", component="sharding", clauses=("sharding.loopback",))
+class RanksMeetOnEveryInterface(ReferenceCompany):
+    """The server where ranks meet listens on every address."""
+
+    def starting_weights(self, rank: int, given: Mapping[str, Array]) -> Mapping[str, Array]:
+        if rank == 0:
+            self._store = socket.create_server(("", 0))
+        return super().starting_weights(rank, given)

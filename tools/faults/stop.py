@@ -1,0 +1,31 @@
+"""A pytest plugin, `-p tools.faults.stop`: a clause that has failed once is not tested any further."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.test_ids.inventory import code_of
+from results.record.outcomes import Outcome
+
+_SHOWN = {Outcome.FAIL.value, Outcome.MISDECLARED.value}
+_broken: set[str] = set()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Leaves the test out if its clause is known to be broken.
+
+    The test before it has left standing what this one shares with it; the next one may be of another file.
+    """
+    code = code_of(item.nodeid)
+    if code is None or code.clause not in _broken:
+        return None
+    item.session._setupstate.teardown_exact(nextitem)
+    return True
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Notes the clause of a test whose outcome shows the fault; an error of a fault's own shows nothing."""
+    code = code_of(report.nodeid)
+    if code is not None and dict(report.user_properties).get("outcome") in _SHOWN:
+        _broken.add(code.clause)

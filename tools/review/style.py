@@ -1,0 +1,97 @@
+"""Searches texts for phrases that readers would have to translate; `style.toml` lists these, docs/style.md says why.
+
+Searched are string literals and docstrings of Python, the prose of the documentation, TOML texts, and the report's
+templates and scripts. Not searched are the programs of findings, code, and generated blocks of pages.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from conformance.spec.tables import Kind, read_tables
+
+ROOT = Path(__file__).parents[2]
+FILE = Path(__file__).with_suffix(".toml")
+PACKAGES = ("conformance", "frameworks", "results", "fixtures", "tools")
+_PAGE = ROOT / "docs" / "style.md"
+_SUFFIXES = (".py", ".toml", ".html", ".js", ".jinja", ".j2")
+_NOT_PROSE = re.compile(r"```.*?```|<!-- ([\w' ]+): begin -->.*?<!-- \1: end -->|`[^`\n]*`|\]\([^)\n]*\)", re.DOTALL)
+_NAME = re.compile(r'"[^"\s]*"')
+"""A string of TOML without spaces, such as an id; names in records do not change."""
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A phrase in a text.
+
+    Attributes:
+        place: path of the file, relative to the checkout.
+        line: its number, from 1.
+        better: what to write instead.
+    """
+
+    place: str
+    line: int
+    phrase: str
+    better: str
+
+    def __str__(self) -> str:
+        return f"{self.place}:{self.line}: {self.phrase!r}: write {self.better!r}"
+
+
+@cache
+def phrases() -> tuple[tuple[re.Pattern[str], str], ...]:
+    """Each phrase as a pattern, with what to write instead.
+
+    Raises:
+        ValueError: the file is invalid; the message is one line.
+    """
+    tables = read_tables(FILE, {"phrase": Kind("find", frozenset({"find", "write"}))})["phrase"]
+    return tuple((_pattern(table.text("find")), table.text("write")) for table in tables)
+
+
+def _pattern(find: str) -> re.Pattern[str]:
+    spaced = find.replace(" ", r"\s+")
+    return re.compile(rf"\b(?:{spaced})(?!\w)", re.IGNORECASE)
+
+
+def texts(root: Path = ROOT) -> Iterator[Path]:
+    """The searched files of a checkout."""
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*")):
+            if path.suffix in _SUFFIXES and "findings" not in path.parent.parts and path != FILE:
+                yield path
+    yield from (root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))
+    yield from (path for path in sorted((root / "docs").glob("*.md")) if path != _PAGE)
+
+
+def hits(paths: Iterable[Path], root: Path = ROOT) -> Iterator[Phrase]:
+    """Every phrase in these files."""
+    for path in paths:
+        place, source = path.relative_to(root).as_posix(), path.read_text("utf-8")
+        for first, text in _parts(path, source):
+            for pattern, better in phrases():
+                for match in pattern.finditer(text):
+                    line = first + text.count("\n", 0, match.start())
+                    yield Phrase(place, line, " ".join(match[0].split()), better)
+
+
+def _parts(path: Path, source: str) -> Iterator[tuple[int, str]]:
+    """Texts of a file, each with the number of its first line."""
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+                yield node.lineno, _prose(node.value)
+    elif path.suffix == ".md":
+        yield 1, _prose(source)
+    else:
+        yield 1, _NAME.sub('""', source) if path.suffix == ".toml" else source
+
+
+def _prose(text: str) -> str:
+    return _NOT_PROSE.sub(lambda match: "\n" * match[0].count("\n"), text)

@@ -1,0 +1,232 @@
+"""Blindings that suppress what a framework does: state stays, results are zero, requests are ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Window
+from fixtures.recipe import FLOAT32, Precision, Recipe
+from frameworks.contract import (
+    Gradients,
+    OpResult,
+    RecomputeCase,
+    RecomputeResult,
+    State,
+    Trainer,
+    Update,
+)
+from tools.sabotage.delegates import Blinded, BlindedTrainer
+
+
+def zeros(arrays: State) -> dict[str, Array]:
+    """Zeros of the same names, shapes and formats."""
+    return {name: np.zeros_like(value) for name, value in arrays.items()}
+
+
+class _WithoutGradients(BlindedTrainer):
+    def gradients(self, window: Window) -> dict[str, Array]:
+        return zeros(self.real.gradients(window))
+
+    def accumulator(self) -> dict[str, Array]:
+        return zeros(self.real.accumulator())
+
+    def feed(self, *window: Gradients, poison: Gradients | None = None, **asked: Any) -> Update:
+        blank = [{n: None if g is None else np.zeros_like(g) for n, g in part.items()} for part in window]
+        added = None if poison is None else {n: None if g is None else np.zeros_like(g) for n, g in poison.items()}
+        return self._told(self.real.feed(*blank, poison=added, **asked))
+
+    def apply(self) -> Update:
+        return self._told(self.real.apply())
+
+    def _told(self, update: Update) -> Update:
+        return replace(update, gradient_norm=None if update.gradient_norm is None else 0.0)
+
+
+class ZeroGradients(Blinded):
+    """Gradients are zeros, whether read or given; those of a window's own backward pass do not cross the contract."""
+
+    trainer_class = _WithoutGradients
+
+
+class _Frozen(BlindedTrainer):
+    """Parts of the state keep their initial values."""
+
+    parts: Collection[str] = ()
+
+    def __init__(self, real: Trainer, again: Callable[[], Trainer]) -> None:
+        super().__init__(real, again)
+        self.start: dict[str, dict[str, Array]] = {part: self._read(part) for part in self.parts}
+        self._untrained: Trainer | None = None
+
+    def _read(self, part: str) -> dict[str, Array]:
+        return {name: np.array(value) for name, value in getattr(self.real, part)().items()}
+
+    def _now(self, part: str) -> dict[str, Array]:
+        return dict(self.start[part]) if part in self.parts else self._read(part)
+
+    def parameters(self) -> dict[str, Array]:
+        return self._now("parameters")
+
+    def master_parameters(self) -> dict[str, Array]:
+        return self._now("master_parameters")
+
+    def optimizer_state(self) -> dict[str, Array]:
+        return self._now("optimizer_state")
+
+    def buffers(self) -> dict[str, Array]:
+        return self._now("buffers")
+
+    def scaler_state(self) -> dict[str, Array]:
+        return self._now("scaler_state")
+
+    def random_state(self) -> dict[str, Array]:
+        return self._now("random_state")
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        if "parameters" not in self.parts:
+            return self.real.predict(inputs)
+        if self._untrained is None:
+            self._untrained = self.again()
+        return self._untrained.predict(inputs)
+
+
+class _FrozenParameters(_Frozen):
+    parts = ("parameters", "master_parameters")
+
+
+class FrozenParameters(Blinded):
+    """Parameters, masters and predictions keep their initial values."""
+
+    trainer_class = _FrozenParameters
+
+
+class _FrozenOptimizer(_Frozen):
+    parts = ("optimizer_state",)
+
+    def apply(self) -> Update:
+        update = self.real.apply()
+        rate = self._first_rate = getattr(self, "_first_rate", update.learning_rate)
+        return replace(update, learning_rate=rate)
+
+
+class FrozenOptimizer(Blinded):
+    """Moments, counters and the learning rate keep their initial values."""
+
+    trainer_class = _FrozenOptimizer
+
+
+class _FrozenStreams(_Frozen):
+    parts = ("buffers", "random_state")
+
+
+class FrozenStreams(Blinded):
+    """Running statistics and random streams keep their initial values."""
+
+    trainer_class = _FrozenStreams
+
+
+class _FrozenScaler(_Frozen):
+    parts = ("scaler_state",)
+    _first: tuple[float, int | None] | None = None
+
+    def apply(self) -> Update:
+        return self._still(self.real.apply())
+
+    def feed(self, *window: Gradients, **asked: Any) -> Update:
+        return self._still(self.real.feed(*window, **asked))
+
+    def _still(self, update: Update) -> Update:
+        good_steps = None if update.good_steps is None else 0
+        scale, count = self._first = self._first or (update.scale_before, good_steps)
+        return replace(update, scale_before=scale, scale_after=scale, good_steps=count, skipped=False)
+
+
+class FrozenScaler(Blinded):
+    """The scale and its counter keep their initial values, and no update is reported as skipped."""
+
+    trainer_class = _FrozenScaler
+
+
+class _ConstantLoss(BlindedTrainer):
+    def accumulate(self, batch: Batch, items: int) -> float:
+        return self.real.accumulate(batch, items) * 0.0 + 1.0
+
+    def apply(self) -> Update:
+        update = self.real.apply()
+        return replace(update, loss=1.0, micro_losses=tuple(1.0 for _ in update.micro_losses))
+
+
+class ConstantLoss(Blinded):
+    """Every loss is 1."""
+
+    trainer_class = _ConstantLoss
+
+
+class _Amnesiac(BlindedTrainer):
+    def restore(self, path: Path) -> None:
+        """Restores nothing."""
+
+
+class RestoresNothing(Blinded):
+    """Saved files are never read."""
+
+    trainer_class = _Amnesiac
+
+
+class _Costless(BlindedTrainer):
+    def saved_bytes(self, batch: Batch) -> int:
+        return self.real.saved_bytes(batch) * 0
+
+    def peak_bytes(self) -> int:
+        return self.real.peak_bytes() * 0
+
+    def segment_calls(self) -> tuple[int, ...]:
+        return tuple(0 for _ in self.real.segment_calls())
+
+
+class NothingCounted(Blinded):
+    """Bytes and segment calls are all zero."""
+
+    trainer_class = _Costless
+
+
+class NoPrecision(Blinded):
+    """Everything is computed in float32, whatever precision is requested; scopes have no effect."""
+
+    def asked(self, recipe: Recipe) -> Recipe:
+        return recipe.but(precision=FLOAT32)
+
+    def autocast(
+        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        del precision, enabled, wide, low
+        return nullcontext()
+
+
+class NoRecomputation(Blinded):
+    """Nothing is recomputed, whatever is requested."""
+
+    def asked(self, recipe: Recipe) -> Recipe:
+        return recipe.but(recompute=None)
+
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
+        del case, variant
+        return self.real.recompute("plain", x, w)
+
+
+class NoResults(Blinded):
+    """Operations return zeros in an unrequested format; recomputed functions return no value or gradient."""
+
+    def run_op(self, op: str, *arrays: Array) -> OpResult:
+        result = self.real.run_op(op, *arrays)
+        return OpResult(np.zeros_like(result.value), "float8")
+
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
+        return self.real.recompute(case, x, w, variant) if case == "plain" else RecomputeResult(0.0, None, None)
