@@ -48,6 +48,8 @@ class Search(Generic[C, F]):
     Attributes:
         judge: the failure of a case, None if there is none; raises `Unsupported` if the framework refuses it.
         enough: number of passing cases after which the search ends.
+        refusals: what `judge` raises for a case that cannot be judged.
+        backend: Hypothesis' generator of cases.
         judged, refused: number of judged cases, and of cases that the framework refused.
         refusal: the last refusal.
         smallest: the last failing case with its failure, shrunk as far as time allowed.
@@ -55,9 +57,11 @@ class Search(Generic[C, F]):
 
     judge: Callable[[C], F | None]
     enough: float = math.inf
+    refusals: tuple[type[Exception], ...] = (Unsupported,)
+    backend: str = INDEPENDENT
     judged: int = 0
     refused: int = 0
-    refusal: Unsupported | None = None
+    refusal: Exception | None = None
     smallest: tuple[C, F] | None = None
     _end: float = field(default=math.inf, repr=False)
     _raised: Exception | None = field(default=None, repr=False)
@@ -76,7 +80,7 @@ class Search(Generic[C, F]):
                 raise _Over
             try:
                 failure = self.judge(case)
-            except Unsupported as refusal:
+            except self.refusals as refusal:
                 self.refused, self.refusal = self.refused + 1, refusal
                 return
             except Exception as error:
@@ -98,7 +102,7 @@ class Search(Generic[C, F]):
             report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
             print_blob=False,
-            backend=INDEPENDENT,
+            backend=self.backend,
         )
         try:
             seed(chosen)(drawn(given(cases)(hold)))()

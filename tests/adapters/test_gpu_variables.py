@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.suite_runs import ROOT
 
-_SPEC = spec_from_file_location("gpu_variables", ROOT / "frameworks" / "jax" / "gpu_variables.py")
+_SPEC = spec_from_file_location("gpu_variables", ROOT / "frameworks" / "jax" / "core" / "gpu_variables.py")
 assert _SPEC is not None
 assert _SPEC.loader is not None
 _MODULE = module_from_spec(_SPEC)  # by its place: its package imports JAX, which the suite's own tests do without

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.suite_runs import hang_limit, wait_for
 
-STORE = Path(__file__).parent.parent / "frameworks" / "paddle" / "meeting.py"
+STORE = Path(__file__).parents[2] / "frameworks" / "paddle" / "distributed" / "rendezvous.py"
 ADD, GET, CHECK, SET, WAIT = range(5)
 IS_THERE, READY, NOT_READY = 1, 2, 3
 

@@ -25,7 +25,8 @@ from results.record.files import RecordError
 from results.record.reading import Outcome, TestVerdict, load, write
 from tests.support.small_record import BASE, verdict
 from tests.support.suite_runs import ROOT, Ended, run
-from tools.__main__ import TOOLS, development
+from tools.commands import TOOLS
+from tools.commands import commands as tools
 
 
 def conformance(*words: str | Path, root: Path = ROOT) -> Ended:
@@ -33,6 +34,7 @@ def conformance(*words: str | Path, root: Path = ROOT) -> Ended:
 
 
 COMMANDS = [entry for entries in SECTIONS.values() for entry in entries]
+NAMES = {"conformance": {entry.name for entry in COMMANDS}, "tools": set(tools.commands)}
 HELPED = (*(entry.name for entry in COMMANDS), "baseline accept", "expectations update", "spec show")
 
 
@@ -82,7 +84,7 @@ def test_help_lists_every_command_in_the_order_of_the_work() -> None:
 
 def test_help_and_tables_start_without_numpy_and_adapters() -> None:
     slow = "{'numpy', 'scipy', 'pytest', 'frameworks.contract', 'results.compare'}"
-    words = f"[['--help'], ['table', {str(ROOT / 'results' / 'baselines')!r}], ['self', '--help']]"
+    words = f"[['--help'], ['table', {str(ROOT / 'results' / 'baselines')!r}], ['spec', '--help']]"
     program = (
         f"import sys\nfrom conformance.cli import main\nfor words in {words}: main(words)\n"
         f"print(sorted({slow} & set(sys.modules)), file=sys.stderr)"
@@ -91,12 +93,12 @@ def test_help_and_tables_start_without_numpy_and_adapters() -> None:
 
 
 def test_tools_of_the_suite_get_the_words_and_give_their_status(tmp_path: Path) -> None:
-    ended = run([sys.executable, "-m", "conformance", "self", "faults", "--list", "ScaleGrowsToInfinity"])
+    ended = run([sys.executable, "-m", "tools", "faults", "--list", "ScaleGrowsToInfinity"])
     assert ended.status == 0
     assert ended.output.startswith("tools.faults.")
-    refused = conformance("self", "faults", "NoSuchFault")
+    refused = run([sys.executable, "-m", "tools", "faults", "NoSuchFault"])
     assert (refused.status, len(refused.lines)) == (2, 1)
-    shown = run([sys.executable, "-m", "conformance", "self", "overhead", "--help"], tmp_path, PYTHONPATH=str(ROOT))
+    shown = run([sys.executable, "-m", "tools", "overhead", "--help"], tmp_path, PYTHONPATH=str(ROOT))
     assert shown.output.startswith("usage: python -m tools overhead")
 
 
@@ -116,20 +118,16 @@ def test_tox_only_installs_and_calls_the_command() -> None:
             assert all(f"testenv:{each}" in config.sections() for each in named)
             continue
         for line in (re.sub(r"^[a-z]+: ", "", each) for each in config[name]["commands"].strip().splitlines()):
-            word, *rest = line.removeprefix("python -m conformance ").split()
-            assert line.startswith("python -m conformance "), f"{name} calls {line!r}"
-            assert word in {*(entry.name for entry in COMMANDS), "{posargs:--help}"}
-            assert word != "self" or rest[0] in TOOLS
+            python, option, package, word, *_ = [*line.split(), ""]
+            assert (python, option) == ("python", "-m"), f"{name} calls {line!r}"
+            assert word in NAMES.get(package, ()) or package == "{posargs:tools", f"{name} calls {line!r}"
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
 def test_pages_name_commands_that_exist(page: str) -> None:
     text = (ROOT / page).read_text("utf-8")
-    names = {entry.name for entry in COMMANDS}
-    spoken = re.findall(r"(?:python -m|bin/|`)\s*conformance ([a-z][\w-]*)(?: ([a-z][\w-]*))?", text)
-    spoken += re.findall(r"tox -e dev -- ([\w-]+)(?: ([\w-]+))?", text)
-    assert [words for words in spoken if words[0] not in names] == []
-    assert [tool for group, tool in spoken if group == "self" and tool not in development.commands] == []
+    spoken = re.findall(r"(?:python -m|bin/|`|tox -e dev --)\s*(conformance|tools) ([a-z][\w-]*)", text)
+    assert [words for words in spoken if words[1] not in NAMES[words[0]]] == []
 
 
 def test_a_comparison_has_three_statuses(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from frameworks.cache_folder import CACHE_FOLDER
 from frameworks.contract import Conventions
 from frameworks.reference.framework import CONVENTIONS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RECIPE = Recipe(SGD(2.0**-4), precision=FLOAT16)
 
 

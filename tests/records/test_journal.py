@@ -27,7 +27,7 @@ from results.record.reading import (
 )
 from tests.support.recorded import CLAUSE, filled, header, judged, verdict
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_journal_cut_at_any_byte_gives_the_verdicts_whose_line_is_whole(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from results.record.schema import schema, text
 from results.record.values import as_number
 from tests.support.recorded import CLAUSE, filled, header
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_round_trip_is_byte_stable(complete: Path) -> None:

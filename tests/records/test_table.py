@@ -34,7 +34,7 @@ from results.show.digest import markdown as digest
 from results.show.findings import findings, markdown
 from results.show.table import CAPTION, layout, plain, summary, troubles
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FAMILIES = ("accumulation", "autocast", "quantization", "recompute", "scaling")
 DATE = "2026-01-02T03:04:05+00:00"
 

@@ -18,7 +18,7 @@ from results.record.upgrading import not_offered, upgrade
 from tests.support.hostile import VALUES, Raw
 from tests.support.small_record import BASE, CLAUSE
 
-OLD = Path(__file__).parent / "records" / "schema-1.json"
+OLD = Path(__file__).parents[1] / "records" / "schema-1.json"
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from frameworks.cache_folder import CACHE_FOLDER, cache_folder, prune
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 STEP = """
 import hashlib, sys
 import jax

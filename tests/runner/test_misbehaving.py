@@ -9,7 +9,7 @@ import pytest
 from results.record.model import Record
 from results.record.outcomes import Outcome
 from results.record.reading import load
-from tests.behaviours import BEHAVIOURS, DEADLY
+from tests.support.behaviours import BEHAVIOURS, DEADLY
 from tests.support.suite_runs import TIMEOUTS, WORKERS, Ended, checkout, command, hang_limit, run
 
 SUITE = """
@@ -19,7 +19,7 @@ import pytest
 
 from conformance.checks.api import Subject, Verdict, clause
 from fixtures.models import scalar
-from tests import behaviours
+from tests.support import behaviours
 
 BEGINNING = behaviours.surroundings()
 STEPS = [step for name in behaviours.{which} for step in (name, f"after {{name}}")]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from conformance.cli.specifying import style
 from tests.support.suite_runs import ROOT
+from tools.commands import style
 from tools.review.style import Phrase, hits, texts
 
 

@@ -18,7 +18,7 @@ from tests.support.recorded import filled, header
 from tests.support.small_record import BASE, CLAUSE
 
 NEW = json.loads(to_json(BASE))
-OLD = json.loads((Path(__file__).parent / "records" / "schema-1.json").read_bytes())
+OLD = json.loads((Path(__file__).parents[1] / "records" / "schema-1.json").read_bytes())
 OLD["clauses"].update(NEW["clauses"])
 PLACE = {"clause": CLAUSE, "key": "k", "case": ""}
 BARE = {**NEW, **dict.fromkeys(("verdicts", "observations", "measurements"), ())}

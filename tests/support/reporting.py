@@ -35,7 +35,7 @@ from results.report import porting
 from results.report.page import render
 from results.show.portability import words
 
-BASELINES = Path(__file__).parent.parent / "results" / "baselines"
+BASELINES = Path(__file__).parents[2] / "results" / "baselines"
 DATE = "2026-01-02T03:04:05+00:00"
 MEGABYTES = 10
 FEW = 3

@@ -20,7 +20,7 @@ from frameworks.registry import built_in
 from results.record.model import Record
 from results.record.outcomes import Outcome
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 WORKERS, TIMEOUTS = ("-p", "xdist.plugin"), ("-p", "pytest_timeout")
 """Words that load a plugin: the runs here load none of their own accord."""

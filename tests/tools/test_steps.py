@@ -19,8 +19,8 @@ from frameworks.contract import Capability, Declaration, Trainer
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.support.suite_runs import ROOT, Ended, run
-from tools.__main__ import TOOLS
 from tools.benchmarks.steps.cases import AT_MOST, FIXTURES, SETTLING, NotTheStep, reach_all, settle, techniques
+from tools.commands import TOOLS
 
 BATCH = exact_batch(8)
 
@@ -168,4 +168,4 @@ def test_recomputation_is_timed_in_every_variant_and_without_one() -> None:
 
 def test_the_command_runs_what_the_page_says() -> None:
     assert TOOLS["bench"].words == ("tools.benchmarks.steps",)
-    assert "tox -e dev -- self bench torch" in (ROOT / "docs" / "bench.md").read_text("utf-8")
+    assert "tox -e dev -- tools bench torch" in (ROOT / "docs" / "bench.md").read_text("utf-8")

@@ -93,7 +93,7 @@ def survived(folder: Path, suites: Sequence[str], size: int, seed: int) -> list[
 def copy(package: Path) -> None:
     """Copies frameworks/reference to a package of another name, which imports its own modules."""
     shutil.copytree(ROOT / "frameworks" / "reference", package, ignore=shutil.ignore_patterns("__pycache__"))
-    for module in package.glob("*.py"):
+    for module in package.rglob("*.py"):
         text = module.read_text("utf-8")
         module.write_text(text.replace("frameworks.reference", package.name), "utf-8")
 

@@ -10,7 +10,7 @@ import signal
 import time
 
 from results.record.outcomes import Outcome
-from tests.behaviours.registry import DEADLY, behaves
+from tests.support.behaviours.registry import DEADLY, behaves
 
 
 @behaves(Outcome.CRASH, DEADLY)

@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 
 from results.record.outcomes import Outcome
-from tests.behaviours.registry import BIG, LATER_S, behaves
+from tests.support.behaviours.registry import BIG, LATER_S, behaves
 
 
 @behaves(Outcome.PASS)

@@ -11,7 +11,7 @@ import pytest
 
 from frameworks.contract import Capability, Unsupported
 from results.record.outcomes import Outcome
-from tests.behaviours.registry import BEHAVIOURS, BIG, Behaviour, behaves
+from tests.support.behaviours.registry import BEHAVIOURS, BIG, Behaviour, behaves
 
 
 class HostileError(Exception):

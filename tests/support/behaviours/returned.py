@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from results.record.outcomes import Outcome
-from tests.behaviours.registry import BEHAVIOURS, Behaviour
+from tests.support.behaviours.registry import BEHAVIOURS, Behaviour
 
 
 class Unlike:

@@ -1,0 +1,198 @@
+"""`python -m tools`: what develops the suite itself.
+
+python -m tools test -k scaling
+python -m tools faults ScaleGrowsToInfinity
+python -m tools overhead torch
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from conformance.test_ids.inventory import inventory
+from results.record.files import one_line, replace
+from tools.review import revisions
+from tools.review import style as phrases
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program of the checkout.
+
+    Attributes:
+        purpose: what it does, in one line.
+        words: what Python is started with; the user's own words follow.
+    """
+
+    purpose: str
+    words: tuple[str, ...]
+
+
+WITH_FRAMEWORKS = (
+    "tests/runner/test_cache_folder.py",
+    "tests/adapters/test_deepspeed_mode.py",
+    "tests/adapters/test_keras_mode.py",
+    "tests/runner/test_temporary_directory.py",
+)
+"""Tests of the suite's own that are skipped where a framework is not installed, as it is not in `tox -e self`."""
+
+TOOLS: Mapping[str, Tool] = {
+    "test": Tool(
+        "The suite's own tests, by pytest.",
+        ("pytest", "--numprocesses=2", "--dist=worksteal", "--timeout=900", "tests"),
+    ),
+    "faults": Tool("Is every fault of tools/faults caught by its clauses?", ("tools.faults",)),
+    "mutation": Tool("A sample of first-order mutants of the reference, by cosmic-ray.", ("tools.faults.mutation",)),
+    "drawn": Tool("What generated tests draw, and what they never do.", ("conformance.generative.coverage",)),
+    "programs": Tool(
+        "The program of every finding, and tests of adapters that need their framework.",
+        ("pytest", "--numprocesses=2", "--timeout=900", "tests/programs.py", *WITH_FRAMEWORKS),
+    ),
+    "vacuity": Tool(
+        "Which tests does no blinded framework fail?",
+        ("pytest", "--numprocesses=2", "--timeout=120", "--framework=reference", "-p", "tools.sabotage.vacuity"),
+    ),
+    "schema": Tool("Make results/schema.json again, from the classes of a record.", ("results.record.schema",)),
+    "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),
+    "screenshot": Tool("The picture of the report, taken in Chromium.", ("tools.screenshot",)),
+    "lock": Tool("Make locks/*.txt again.", ("frameworks.installer.lock",)),
+    "overhead": Tool("What an adapter adds to the time of a step.", ("tools.benchmarks.overhead",)),
+    "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("tools.benchmarks.steps",)),
+    "roofline": Tool("How far steps are from what the device's rates allow.", ("tools.benchmarks.roofline",)),
+    "encoder": Tool("The effect of 8-bit loading on a real sentence encoder.", ("tools.benchmarks.encoder",)),
+}
+"""By the name of the command."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def commands() -> None:
+    """Develop the suite. A command that starts a program runs it in the checkout, with paths relative to it, and passes
+    on all that follows its name, --help among it.
+
+    \b
+    python -m tools test -k scaling
+    python -m tools faults ScaleGrowsToInfinity
+    python -m tools overhead torch
+    """
+
+
+@commands.command(short_help="Make the generated parts of README and results/schema.json again.")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a file is not as it would be made.")
+def pages(check: bool) -> int:
+    """Makes README's blocks and results/schema.json. Each file is named as it starts; nothing is written before all of
+    them are made. `python -m tools docs` makes the rest of the documentation.
+
+    \b
+    python -m tools pages
+    python -m tools pages --check
+    """
+    from tools.docs import generate
+
+    try:
+        changed = generate.stale(
+            write=not check, report=lambda page: click.echo(f"{page.relative_to(generate.ROOT)} …")
+        )
+    except generate.PageError as error:
+        raise click.ClickException(str(error)) from None
+    for page in changed:
+        click.echo(f"{page.relative_to(generate.ROOT)} {'is out of date' if check else 'is made again'}")
+    return 1 if check and changed else 0
+
+
+@commands.command(short_help="Build the documentation as an offline site, or print one page.")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default="site", metavar="[FOLDER]")
+@click.option("--page", metavar="NAME", help="Print this page as Markdown instead, such as upgrades or clauses.")
+def docs(folder: Path, page: str | None) -> None:
+    """Builds the documentation: the pages of docs with their generated tables, and the lists of all clauses and
+    faults. The site needs no network and no server: open FOLDER/index.html. MkDocs builds it (`tox -e docs`); --page
+    needs nothing but the suite.
+
+    \b
+    python -m tools docs
+    python -m tools docs --page upgrades
+    """
+    from tools.docs import generate, site
+
+    try:
+        if page is None:
+            site.build(folder)
+            click.echo(f"{folder / 'index.html'} is made")
+        else:
+            click.echo(site.text(page))
+    except generate.PageError as error:
+        raise click.ClickException(str(error)) from None
+
+
+@commands.command(short_help="Review clauses whose tests changed.")
+@click.option("--refactoring", metavar="WHY", help="Confirm that no change affects a meaning, and say why.")
+@click.option("--raised", is_flag=True, help="Confirm clauses that are new or have a higher revision.")
+def review(refactoring: str | None, raised: bool) -> int:
+    """List clauses whose text or test code has changed since the last review, and store reviews.
+
+    Verdicts of two versions of the suite are compared if the clause has the same revision in both. Raise the revision,
+    in conformance/spec/FAMILY.toml, if the meaning of the clause or of its tests' results has changed.
+
+    \b
+    python -m tools review
+    python -m tools review --refactoring "the helper started has another name"
+    python -m tools review --raised
+
+    Exit status: 0, no change is left to review; 1, some clauses need a review.
+    """
+    stored, now = revisions.reviews(), revisions.present()
+    asked = revisions.questions(stored, now, inventory())
+    fallen = [each for each in asked if each.former is not None and each.revision < each.former.revision]
+    reason = " ".join((refactoring or "").split())
+    wanting = fallen or [each for each in asked if not (each.answered if raised else reason)]
+    for each in wanting or asked:
+        click.echo(one_line(str(each), 1000))
+    if wanting:
+        ways = "raise the revision and use --raised, or use --refactoring WHY"
+        click.echo(
+            f"{len(wanting)} clauses need a review: {'a revision cannot decrease' if fallen else ways}", err=True
+        )
+        return 1
+    if asked or stored.keys() != now.keys():
+        replace(revisions.FILE, revisions.answered(stored, now, asked, reason).encode())
+    return 0
+
+
+@commands.command(short_help="Find phrases that need a second reading.")
+def style() -> int:
+    """Search messages, docstrings, documentation and TOML texts for phrases of tools/review/style.toml, which
+    docs/style.md explains.
+
+    Exit status: 0, there are none; 1, each is listed with what to write instead.
+    """
+    found = list(phrases.hits(phrases.texts()))
+    for hit in found:
+        click.echo(one_line(str(hit)))
+    return 1 if found else 0
+
+
+def _command(name: str, tool: Tool) -> click.Command:
+    def start(words: tuple[str, ...]) -> None:
+        sys.stdout.flush()
+        os.chdir(ROOT)
+        os.execv(sys.executable, [sys.executable, "-m", *tool.words, *words])
+
+    return click.Command(
+        name,
+        callback=start,
+        params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
+        short_help=tool.purpose,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    )
+
+
+for _name, _tool in TOOLS.items():
+    commands.add_command(_command(_name, _tool))
