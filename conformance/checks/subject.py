@@ -12,7 +12,7 @@ from conformance.oracle.bound import Bound
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.contract import Capability, Company, Conventions, Framework, Trainer, Unsupported, model_needs
+from frameworks.contract import Capability, Conventions, Framework, RankGroup, Trainer, Unsupported, model_needs
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Exact
 from frameworks.ways import Way
@@ -94,14 +94,14 @@ class Subject:
         need(self, *model_needs(model))
         return self.framework.trainer(model, self.seeded(recipe), weights)
 
-    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Company:
+    def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> RankGroup:
         """The ranks of a run of the framework from the session's seed.
 
         Raises:
             Unsupported: the model or the recipe needs an unsupported capability.
         """
         need(self, *model_needs(model))
-        return self.framework.company(model, self.seeded(recipe), weights)
+        return self.framework.rank_group(model, self.seeded(recipe), weights)
 
     def oracle(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:
         """The same run on the float64 reference, with the framework's conventions and no rounding."""

@@ -11,7 +11,7 @@ from conformance.checks.evidence import cleaned, same_bits, shown
 from conformance.checks.subject import Subject
 from conformance.generative.operations import NestedScope, failed, opened
 from conformance.oracle.errormodel import distance
-from conformance.search.adapter_settings import LawsOfAdapter
+from conformance.search.adapter_settings import GenerativeSettings
 from conformance.search.failure import Failure
 from conformance.search.layouts import laid_out, nth
 from conformance.techniques.recompute.bounds import function_bounds
@@ -36,7 +36,7 @@ class Calls:
         scope = {f"scope={self.scope.format}"} if self.scope is not None else set()
         return frozenset(word for call in self.calls for word in call.words()) | scope
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         """The first difference from the plain call, which is made before all others in the same scope."""
         plain: list[RecomputeResult] = []
         for call in self.calls:
@@ -54,7 +54,7 @@ class Calls:
     def _opened(self, subject: Subject) -> AbstractContextManager[None]:
         return nullcontext() if self.scope is None else opened(subject, self.scope)
 
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
+    def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
         """The clause that a failure breaks, and the message."""
         clause = "recompute.same-loss" if failure.name == "value" else "recompute.same-gradients"
         if len(self.calls) > 1 and Calls(self.calls[-1:], self.scope).failure(subject, laws) is None:

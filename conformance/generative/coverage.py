@@ -19,7 +19,7 @@ from itertools import combinations, pairwise, product
 
 from conformance.generative import vocabulary
 from conformance.generative.masks import MaskedCase
-from conformance.generative.programs.case import DrawnCase
+from conformance.generative.programs.case import GeneratedCase
 from conformance.generative.programs.features import features, word
 from conformance.generative.programs.instances import Instance, Program
 from conformance.generative.programs.triage import reachable
@@ -34,7 +34,7 @@ from conformance.generative.programs.variations import (
 from conformance.generative.registry import LAWS
 from conformance.known_failures.entries import known_of
 from conformance.known_failures.exclusions import Exclusion
-from conformance.search.adapter_settings import laws_of
+from conformance.search.adapter_settings import generative_settings
 from conformance.search.search import Search
 from conformance.spec.clauses import load_clauses
 from frameworks.contract import Framework, MissingDevice
@@ -68,7 +68,7 @@ class Drawn:
         for case in _cases(instance):
             self._add(case)
 
-    def _add(self, case: DrawnCase) -> None:
+    def _add(self, case: GeneratedCase) -> None:
         words = features(case)
         self.programs += 1
         inside = [word for names in vocabulary.FIELDS.values() for word in names if word in words]
@@ -77,7 +77,7 @@ class Drawn:
         self.sizes.update(math.prod(shape) for shape in case.drawn.model.parameter_shapes().values())
 
 
-def _cases(instance: Instance) -> tuple[DrawnCase, ...]:
+def _cases(instance: Instance) -> tuple[GeneratedCase, ...]:
     match instance:
         case SecondRun(case=case, first=first):
             return (case, first)
@@ -95,7 +95,7 @@ def _cases(instance: Instance) -> tuple[DrawnCase, ...]:
 
 def drawn(framework: Framework, excluded: Collection[Exclusion] = (), seed: int = 0) -> Drawn:
     """The cases of the profile "ci" at a seed, without running them."""
-    counts, laws = Drawn(), laws_of(framework)
+    counts, laws = Drawn(), generative_settings(framework)
     for law in LAWS.values():
         if not all(framework.declares(capability).supported for capability in law.needs):
             continue

@@ -21,10 +21,10 @@ from conformance.generative.programs.case import (
     Train,
     Verb,
 )
-from conformance.generative.programs.data import DrawnBatch
+from conformance.generative.programs.data import GeneratedBatch
 from conformance.generative.programs.recipe_strategies import PRECISIONS, offered, variants
 from conformance.generative.programs.variation_strategies import MANY_UPDATES
-from conformance.search.adapter_settings import laws_of
+from conformance.search.adapter_settings import generative_settings
 from fixtures.layers import Dense, Dropout, Embedding, Flatten, Head, Heads, Layer
 from fixtures.model import LossKind
 from fixtures.recipe import DynamicScaling, Precision, Recipe, Recompute, Scaling, StaticScaling
@@ -43,7 +43,7 @@ def masked(draw: st.DrawFn, framework: Framework) -> MaskedCase:
     recipe = draw(_recipes(framework, drawn))
     first, last = draw(_passes(drawn, recipe)), draw(_passes(drawn, recipe))
     steps = draw(st.lists(_steps(framework, drawn, recipe, first), min_size=2, max_size=LONGEST))
-    long = [2**32] * 2 if laws_of(framework).seed_bits > 32 else []
+    long = [2**32] * 2 if generative_settings(framework).seed_bits > 32 else []
     stride = draw(st.sampled_from([*STRIDES, *long]))
     return MaskedCase(drawn, recipe, (StartAgain(), first, *(verb for step in steps for verb in step), last), stride)
 
@@ -99,12 +99,12 @@ def _deep(drawn: RevealingModel) -> bool:
 
 
 @st.composite
-def _windows(draw: st.DrawFn, drawn: RevealingModel, count: int) -> tuple[DrawnBatch, ...]:
+def _windows(draw: st.DrawFn, drawn: RevealingModel, count: int) -> tuple[GeneratedBatch, ...]:
     """Micro-batches of one size, no two of which take the same row."""
     most = ROWS // (count * drawn.places)
     size = 1 if _deep(drawn) else draw(st.integers(1, min(most, 8)))
     start = draw(st.integers(0, ROWS - 1))
-    return tuple(DrawnBatch(size, start + place * size * drawn.places) for place in range(count))
+    return tuple(GeneratedBatch(size, start + place * size * drawn.places) for place in range(count))
 
 
 @st.composite

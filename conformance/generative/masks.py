@@ -18,13 +18,13 @@ import numpy as np
 from conformance.checks.evidence import same_bits
 from conformance.checks.subject import Subject
 from conformance.generative.mask_statistics import Shares, ShownMask, readable, repeated
-from conformance.generative.programs.case import DrawnCase, Gradients, StartAgain, TraceLayers, Train, Verb
-from conformance.generative.programs.data import DrawnBatch, DrawnModel
+from conformance.generative.programs.case import GeneratedCase, Gradients, StartAgain, TraceLayers, Train, Verb
+from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.executor import PlayFailed
 from conformance.generative.programs.features import features
 from conformance.generative.programs.judge import raised
-from conformance.generative.programs.subject_executor import SubjectPlayer
-from conformance.search.adapter_settings import LawsOfAdapter
+from conformance.generative.programs.subject_executor import SubjectExecutor
+from conformance.search.adapter_settings import GenerativeSettings
 from conformance.search.failure import Failure
 from conformance.search.observed_names import Observation
 from fixtures.arrays import Array, format_of
@@ -48,7 +48,7 @@ COARSE = 0.25
 
 
 @dataclass(frozen=True)
-class RevealingModel(DrawnModel):
+class RevealingModel(GeneratedModel):
     """A dense layer or an embedding, dropout, perhaps another dense layer with dropout, and heads."""
 
     @cached_property
@@ -71,12 +71,12 @@ class RevealingModel(DrawnModel):
         """Rows of the first weight that a sample takes."""
         return self.sample[0] if self.integer_inputs else 1
 
-    def rows(self, micro: DrawnBatch) -> Array:
+    def rows(self, micro: GeneratedBatch) -> Array:
         """The rows of each sample, (n, places), int64."""
         first = np.arange(micro.size * self.places).reshape(micro.size, self.places)
         return np.asarray((micro.seed + first) % ROWS)
 
-    def batch(self, micro: DrawnBatch) -> Batch:
+    def batch(self, micro: GeneratedBatch) -> Batch:
         """The data of a micro-batch: ids, or a one at the place of a sample's row; targets may be spoilt."""
         rows = self.rows(micro)
         inputs = rows if self.integer_inputs else np.eye(ROWS, dtype=np.float32)[rows[:, 0]]
@@ -85,7 +85,7 @@ class RevealingModel(DrawnModel):
         return Batch(inputs, {name: np.full((micro.size, n), target, np.float32) for name, n in units.items()})
 
 
-class _Player(SubjectPlayer):
+class _Executor(SubjectExecutor):
     """Plays a program on a revealing model; each new run has a seed that is larger by a stride."""
 
     runs, stride = 0, 1
@@ -94,7 +94,7 @@ class _Player(SubjectPlayer):
         recipe = self.case.recipe.but(seed=self.case.recipe.seed + self.runs * self.stride)
         return self._subject.trainer(self.case.drawn.model, recipe, weights)
 
-    def batch(self, micro: DrawnBatch) -> Batch:
+    def batch(self, micro: GeneratedBatch) -> Batch:
         drawn = self.case.drawn
         assert isinstance(drawn, RevealingModel)
         batch = drawn.batch(micro)
@@ -118,7 +118,7 @@ class TrainingPass:
     """
 
     place: int
-    micros: tuple[DrawnBatch, ...]
+    micros: tuple[GeneratedBatch, ...]
     weights: dict[str, Array]
     gradients: dict[str, Array]
     slack: dict[str, float] = field(default_factory=dict)
@@ -139,26 +139,26 @@ class MaskedCase:
     stride: int = 1
 
     @property
-    def case(self) -> DrawnCase:
+    def case(self) -> GeneratedCase:
         """The case in the form of other laws."""
-        return DrawnCase(self.drawn, self.recipe, self.program)
+        return GeneratedCase(self.drawn, self.recipe, self.program)
 
     def words(self) -> frozenset[str]:
         """What exclusions may name."""
         return features(self.case) | ({"seed=64-bit"} if self.stride >= 2**32 else frozenset())
 
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
+    def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
         """The law itself, or the clause about the kept share."""
         clause = "autocast.dropout-scales-what-it-keeps" if failure.name == "share" else "laws.masks"
         return clause, failure.breaking(clause)
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         """The first pass whose gradients match no mask, or the first mask that repeats an earlier one."""
         try:
             with TemporaryDirectory() as folder:
-                player = _Player(subject, self.case, Path(folder))
-                player.stride = self.stride
-                observations = player.play().observations
+                executor = _Executor(subject, self.case, Path(folder))
+                executor.stride = self.stride
+                observations = executor.play().observations
         except PlayFailed as failed:
             return raised(failed)
         if (place := self._stands_still(observations)) is not None:
@@ -226,7 +226,7 @@ class MaskedCase:
         values = _Computed(self, shown, keeps)
         return bool(max(float(y.max()) for y in values.outputs.values()) < TARGET / 2)
 
-    def _shapes(self, micros: tuple[DrawnBatch, ...]) -> Iterator[tuple[str, float, tuple[int, ...]]]:
+    def _shapes(self, micros: tuple[GeneratedBatch, ...]) -> Iterator[tuple[str, float, tuple[int, ...]]]:
         samples = sum(micro.size for micro in micros)
         for path, layer, shape in self.drawn.model.shapes():
             if isinstance(layer, Dropout):

@@ -12,7 +12,7 @@ from conformance.checks.evidence import same_bits, shown
 from conformance.checks.subject import Subject
 from conformance.generative.programs.ensemble import MEMBERS
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
-from conformance.search.adapter_settings import LawsOfAdapter
+from conformance.search.adapter_settings import GenerativeSettings
 from conformance.search.distances import gaps, unit
 from conformance.search.failure import Failure
 from conformance.search.layouts import Layout, laid_out
@@ -153,7 +153,7 @@ class ScopedOperation:
     def _cast(self, array: Array) -> Array:
         return array if array.dtype.kind in "iu" else array.astype(FORMATS[self.format].dtype)
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         """The difference between the operation here and in only the innermost scope.
 
         What the framework refuses there, such as operands in another low format, is not judged.
@@ -254,7 +254,7 @@ class ScopedOperation:
             return None
         return failed("value", f"distance of {self.op} in {result.dtype}: got {apart:.3g}, want at most {bound:.3g}")
 
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
+    def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
         """The clause that a failure breaks, and the message."""
         named = {
             "shape": "autocast.matmul-is-low",

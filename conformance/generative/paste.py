@@ -4,7 +4,7 @@ from conformance.generative.paste import *
 
 @clause("laws.programs")
 def test_example(subject: Subject, verdict: Verdict) -> None:
-    hold(subject, verdict, Program(DrawnCase(...)))
+    hold(subject, verdict, Program(GeneratedCase(...)))
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from conformance.generative.programs.case import (
     Break,
     CountBytes,
     DamageOffloaded,
-    DrawnCase,
     Feed,
+    GeneratedCase,
     Given,
     Gradients,
     OpenScope,
@@ -36,7 +36,7 @@ from conformance.generative.programs.case import (
     Train,
     Under,
 )
-from conformance.generative.programs.data import DrawnBatch, DrawnModel
+from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.instances import Program
 from conformance.generative.programs.variations import CutWindows, RecomputedCase, ResumedCase, ScaledCase, SecondRun
 from conformance.generative.verdicts import hold
@@ -44,7 +44,7 @@ from conformance.techniques.delayed_scaling.cases import DelayedCase, DelayedSte
 from conformance.techniques.formats.cases import CodedCalls, FakeCall, Matrix, QuantizerCall, SpoiltCall
 from conformance.techniques.formats.format_cases import CastCall, CodeProduct, Packing
 from conformance.techniques.post_training.cases import PredictBatch, QuantizedCase, RunLayers, SaveAndLoad
-from conformance.techniques.qat.cases import AwareCase, Convert, PredictAware, Reload, SkipAware, TrainAware
+from conformance.techniques.qat.cases import Convert, PredictQat, QatCase, Reload, SkipQat, TrainQat
 from fixtures.layers import (
     Activation,
     BatchNorm,
@@ -85,7 +85,6 @@ __all__ = [
     "AdamW",
     "Apply",
     "Aware",
-    "AwareCase",
     "BatchNorm",
     "Break",
     "Call",
@@ -101,15 +100,15 @@ __all__ = [
     "DelayedCase",
     "DelayedStep",
     "Dense",
-    "DrawnBatch",
-    "DrawnCase",
-    "DrawnModel",
     "Dropout",
     "DynamicScaling",
     "Embedding",
     "FakeCall",
     "Feed",
     "Flatten",
+    "GeneratedBatch",
+    "GeneratedCase",
+    "GeneratedModel",
     "Given",
     "Gradients",
     "Head",
@@ -126,9 +125,10 @@ __all__ = [
     "Positions",
     "Precision",
     "Predict",
-    "PredictAware",
     "PredictBatch",
+    "PredictQat",
     "Program",
+    "QatCase",
     "QuantizedCase",
     "QuantizerCall",
     "Ranks",
@@ -148,7 +148,7 @@ __all__ = [
     "ScopedOperation",
     "SecondRun",
     "SelfAttention",
-    "SkipAware",
+    "SkipQat",
     "Spike",
     "SpoiltCall",
     "StartAgain",
@@ -157,7 +157,7 @@ __all__ = [
     "Subject",
     "TraceLayers",
     "Train",
-    "TrainAware",
+    "TrainQat",
     "Under",
     "Verdict",
     "clause",

@@ -13,7 +13,7 @@ from conformance.generative import mask_strategies, operation_strategies
 from conformance.generative.programs import variation_strategies
 from conformance.generative.programs.instances import Instance
 from conformance.known_failures.exclusions import Exclusion
-from conformance.search.adapter_settings import LawsOfAdapter
+from conformance.search.adapter_settings import GenerativeSettings
 from conformance.techniques import quantized_models
 from conformance.techniques.delayed_scaling import step_strategies
 from conformance.techniques.formats import code_strategies
@@ -24,7 +24,7 @@ ATTEMPTS = 8
 
 
 @dataclass(frozen=True)
-class Law:
+class Property:
     """One law.
 
     Attributes:
@@ -57,7 +57,7 @@ class Law:
 
         return self.together(self.draw(framework), allowed)
 
-    def count(self, laws: LawsOfAdapter) -> int:
+    def count(self, laws: GenerativeSettings) -> int:
         """Examples of one part."""
         return max(1, round(laws.programs * self.share / self.parts)) if self.share else ATTEMPTS
 
@@ -71,21 +71,21 @@ class Law:
         return 10_000 * seed + 10 * self.number + part
 
 
-LAWS: Mapping[str, Law] = {
-    "laws.programs": Law(0, variation_strategies.programs, 8, 1.0),
-    "laws.recomputation": Law(
+LAWS: Mapping[str, Property] = {
+    "laws.programs": Property(0, variation_strategies.programs, 8, 1.0),
+    "laws.recomputation": Property(
         1, variation_strategies.recomputed, 2, 1 / 8, (Capability.RECOMPUTE,), always=frozenset({"recompute"})
     ),
-    "laws.scales": Law(2, variation_strategies.scaled, 1, 1 / 16, (Capability.DYNAMIC_SCALING,)),
-    "laws.restores": Law(3, variation_strategies.resumed, 2, 1 / 8, (Capability.CHECKPOINT,)),
-    "laws.second-run": Law(4, variation_strategies.second_runs, 2, 1 / 8),
-    "laws.windows": Law(5, variation_strategies.cuts, 1, 1 / 64, (Capability.ACCUMULATION,)),
-    "laws.operations": Law(6, operation_strategies.scoped, 2, 1.0, (Capability.AUTOCAST_SCOPE,)),
-    "laws.calls": Law(7, operation_strategies.calls, 1, 1 / 16, (Capability.RECOMPUTE_CASES,)),
-    "laws.masks": Law(9, mask_strategies.masked, 1, 1 / 8),
-    "laws.codes": Law(10, code_strategies.coded, 2, 1.0),
-    "laws.quantized-models": Law(11, quantized_models.quantized, 1, 1 / 4),
-    "laws.delayed-scales": Law(12, step_strategies.delayed, 1, 1 / 8, (Capability.DELAYED_SCALING,)),
-    "laws.processes": Law(8, variation_strategies.elsewhere, 1, 0.0, (), variation_strategies.handfuls),
+    "laws.scales": Property(2, variation_strategies.scaled, 1, 1 / 16, (Capability.DYNAMIC_SCALING,)),
+    "laws.restores": Property(3, variation_strategies.resumed, 2, 1 / 8, (Capability.CHECKPOINT,)),
+    "laws.second-run": Property(4, variation_strategies.second_runs, 2, 1 / 8),
+    "laws.windows": Property(5, variation_strategies.cuts, 1, 1 / 64, (Capability.ACCUMULATION,)),
+    "laws.operations": Property(6, operation_strategies.scoped, 2, 1.0, (Capability.AUTOCAST_SCOPE,)),
+    "laws.calls": Property(7, operation_strategies.calls, 1, 1 / 16, (Capability.RECOMPUTE_CASES,)),
+    "laws.masks": Property(9, mask_strategies.masked, 1, 1 / 8),
+    "laws.codes": Property(10, code_strategies.coded, 2, 1.0),
+    "laws.quantized-models": Property(11, quantized_models.quantized, 1, 1 / 4),
+    "laws.delayed-scales": Property(12, step_strategies.delayed, 1, 1 / 8, (Capability.DELAYED_SCALING,)),
+    "laws.processes": Property(8, variation_strategies.elsewhere, 1, 0.0, (), variation_strategies.handfuls),
 }
 """Laws by clause id."""

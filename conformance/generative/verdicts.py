@@ -9,7 +9,7 @@ from conformance.checks.subject import Profile, Subject, need
 from conformance.generative.programs.instances import Instance
 from conformance.generative.registry import LAWS
 from conformance.known_failures.exclusions import Exclusion
-from conformance.search.adapter_settings import LawsOfAdapter, laws_of
+from conformance.search.adapter_settings import GenerativeSettings, generative_settings
 from conformance.search.failure import Failure
 from conformance.search.search import Search
 
@@ -80,7 +80,7 @@ def hold(subject: Subject, verdict: Verdict, instance: Instance) -> None:
     verdict.checks.append(Check("the law holds for this case", True, "1 case", "all"))
 
 
-def _broken(subject: Subject, verdict: Verdict, laws: LawsOfAdapter, instance: Instance, failure: Failure) -> None:
+def _broken(subject: Subject, verdict: Verdict, laws: GenerativeSettings, instance: Instance, failure: Failure) -> None:
     __tracebackhide__ = True
     with np.errstate(all="ignore"):
         clause, text = instance.clause(subject, laws, failure)
@@ -99,5 +99,5 @@ def as_test(instance: Instance) -> str:
     )
 
 
-def _laws(subject: Subject) -> LawsOfAdapter:
-    return laws_of(subject.framework)
+def _laws(subject: Subject) -> GenerativeSettings:
+    return generative_settings(subject.framework)

@@ -197,8 +197,8 @@ class Budget:
                 chosen.append(each)
                 time_left -= each.seconds + OVERHEAD_S
         self._expected = {nodes[each.test].nodeid: each.seconds for each in chosen}
-        dealt = [each for worker in range(self._workers) for each in chosen[worker :: self._workers]]
-        kept = [nodes[each.test] for each in dealt]
+        split_across_ranks = [each for worker in range(self._workers) for each in chosen[worker :: self._workers]]
+        kept = [nodes[each.test] for each in split_across_ranks]
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in self._expected])
         items[:] = kept
 

@@ -19,7 +19,7 @@ from conformance.checks.outcome import Judgement, conclude
 from conformance.known_failures.entries import Expectation
 from conformance.runner.process_state import ProcessState
 from frameworks.contract import Framework
-from frameworks.ranks.folders import CrewFolder
+from frameworks.ranks.folders import WorkerGroupFolder
 from results.record.files import one_line
 from results.record.outcomes import Outcome
 
@@ -128,7 +128,7 @@ def own_temporary_directory() -> Generator[None]:
     So nothing stays of a framework that removes none of its files, or of a worker that was killed. If this process is
     killed, the next run removes the directory.
     """
-    folder = CrewFolder("conformance-")
+    folder = WorkerGroupFolder("conformance-")
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TMPDIR", str(folder.path))

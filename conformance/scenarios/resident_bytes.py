@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fixtures.arrays import Array
 from fixtures.model import Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import dealt_window
+from frameworks.base import window_across_ranks
 from frameworks.contract import Capability, Framework, Trainer
 
 
@@ -61,10 +61,10 @@ def away_in_an_update(trainer: Trainer, window: Window) -> dict[str, int]:
 
 def held_by_ranks(framework: Framework, model: Model, recipe: Recipe, window: Window) -> Held:
     """Resident bytes of a new run's ranks after an update from this window, split across them."""
-    with closing(framework.company(model, recipe)) as company:
-        company.update(dealt_window(window, company.count))
-        held = company.bytes_held()
+    with closing(framework.rank_group(model, recipe)) as rank_group:
+        rank_group.update(window_across_ranks(window, rank_group.count))
+        held = rank_group.bytes_held()
         most = {kind: max(own[kind] for own in held) for kind in held[0] if kind != "buffer"}
         if not framework.declares(Capability.RANKS_COLLECTIVES).supported:
             return Held(most)
-        return Held(most, max(counted["gradients"] for counted in company.collectives()))
+        return Held(most, max(counted["gradients"] for counted in rank_group.collectives()))

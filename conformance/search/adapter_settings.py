@@ -23,7 +23,7 @@ _KEYS = {"programs", "seed-bits", "moments", "not-compared", "not-judged", "not-
 
 
 @dataclass(frozen=True)
-class LawsOfAdapter:
+class GenerativeSettings:
     """The table `[laws]` of an adapter.
 
     Attributes:
@@ -49,7 +49,7 @@ class LawsOfAdapter:
         return self.moments.get(type(optimizer).__name__, {})
 
 
-def laws_of(framework: Framework) -> LawsOfAdapter:
+def generative_settings(framework: Framework) -> GenerativeSettings:
     """The settings of a framework's adapter; the reference and its faults need none.
 
     Raises:
@@ -57,12 +57,12 @@ def laws_of(framework: Framework) -> LawsOfAdapter:
     """
     if isinstance(framework, ReferenceFramework):
         kinds = ("SGD", "Adam", "AdamW")
-        return LawsOfAdapter(REFERENCE_PROGRAMS, 64, dict.fromkeys(kinds, REFERENCE_MOMENTS))
+        return GenerativeSettings(REFERENCE_PROGRAMS, 64, dict.fromkeys(kinds, REFERENCE_MOMENTS))
     name = framework.name
     table: Mapping[str, Any] = (adapter_file(name) if name in known() else AdapterFile()).laws
     if unknown := sorted(table.keys() - _KEYS):
         raise ValueError(f"{name}: adapter.toml: [laws] has no key {unknown[0]!r}")
-    return LawsOfAdapter(
+    return GenerativeSettings(
         table.get("programs", PROGRAMS),
         table.get("seed-bits", 32),
         table.get("moments", {}),

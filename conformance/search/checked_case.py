@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from conformance.checks.evidence import Verdict, Violation, cleaned
 from conformance.checks.subject import Subject
-from conformance.search.adapter_settings import LawsOfAdapter
+from conformance.search.adapter_settings import GenerativeSettings
 from conformance.search.failure import Failure
 
 
@@ -44,7 +44,7 @@ class CheckedInstance(ABC):
             ClauseBroken: it does not hold.
         """
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         """The first failed check; its clause is the failure's name."""
         try:
             self.check(subject)
@@ -52,6 +52,6 @@ class CheckedInstance(ABC):
             return Failure(0, broken.clause, False, str(broken))
         return None
 
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
+    def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
         """The clause that a failure breaks, and the message."""
         return failure.name, failure.breaking(failure.name)

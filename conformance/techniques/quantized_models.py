@@ -16,7 +16,7 @@ from conformance.techniques.post_training.cases import (
     RunLayers,
     SaveAndLoad,
 )
-from conformance.techniques.qat.cases import AwareCase
+from conformance.techniques.qat.cases import QatCase
 from conformance.techniques.qat.run_strategies import beginnings, converted
 from fixtures.layers import Activation, Dense, Head, Heads, Layer, LayerNorm
 from fixtures.model import Model, dense_weights
@@ -28,7 +28,7 @@ _ROWS = st.sampled_from([1, 2, 3, 7, 9, 16, 33, 300, 520])
 _BETWEEN: tuple[Layer, ...] = (Activation("relu"), Activation("tanh"), LayerNorm())
 
 
-def quantized(framework: Framework) -> SearchStrategy[QuantizedCase | AwareCase]:
+def quantized(framework: Framework) -> SearchStrategy[QuantizedCase | QatCase]:
     """Models that are quantized when they are trained, and where a framework converts them, those trained for it."""
     trained = _quantized(framework)
     converts = framework.declares(Capability.AWARE).supported and framework.declares(Capability.CONVERT).supported

@@ -16,8 +16,8 @@ from frameworks.base.quantizing_attempts import (
     technique_attempts,
 )
 from frameworks.base.rank_attempts import with_ranks
-from frameworks.base.rank_group import Arguments, BaseCompany, ranks_of, with_items
-from frameworks.base.rank_group_trainer import CompanyTrainer, dealt, dealt_window
+from frameworks.base.rank_group import Arguments, BaseRankGroup, ranks_of, with_items
+from frameworks.base.rank_group_trainer import RankGroupTrainer, split_across_ranks, window_across_ranks
 from frameworks.base.segments import Bounds, inner_bounds, segment_bounds
 from frameworks.base.shipped import BaseShipped, shipped_attempts
 from frameworks.base.shipping import ships, takes
@@ -34,18 +34,16 @@ __all__ = [
     "OPTIONS",
     "AppliedMicroBatch",
     "Arguments",
-    "BaseCompany",
     "BaseFormats",
     "BaseFramework",
+    "BaseRankGroup",
     "BaseShipped",
     "BaseTrainer",
     "Bounds",
-    "CompanyTrainer",
     "LossLedger",
     "MicroBatch",
+    "RankGroupTrainer",
     "aware_attempts",
-    "dealt",
-    "dealt_window",
     "elapsed",
     "ending",
     "float8_attempts",
@@ -66,6 +64,7 @@ __all__ = [
     "segment_bounds",
     "shipped_attempts",
     "ships",
+    "split_across_ranks",
     "structure_attempts",
     "takes",
     "takes_state",
@@ -73,6 +72,7 @@ __all__ = [
     "traced_paths",
     "unscaled_in_trace",
     "uses_function",
+    "window_across_ranks",
     "with_items",
     "with_ranks",
 ]

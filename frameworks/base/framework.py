@@ -15,10 +15,11 @@ from fixtures.functions import FunctionUse
 from fixtures.model import Model
 from fixtures.plateau import Plateau
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
+from frameworks import version_1
 from frameworks.adapter_file import adapter_file
 from frameworks.base.gpus import named_device
 from frameworks.base.introspection import elapsed, observed
-from frameworks.base.rank_group import BaseCompany
+from frameworks.base.rank_group import BaseRankGroup
 from frameworks.base.shipped import BaseShipped
 from frameworks.base.shipping import appeared
 from frameworks.base.trainer import BaseTrainer
@@ -27,7 +28,6 @@ from frameworks.contract import (
     SHIPPED,
     SUPPORTED,
     Attempt,
-    AwareRule,
     Capability,
     DataRun,
     Declaration,
@@ -41,6 +41,7 @@ from frameworks.contract import (
     NumberFormats,
     Part,
     PostTraining,
+    QatRule,
     Quantizers,
     RecomputeCase,
     RecomputeResult,
@@ -79,6 +80,10 @@ class BaseFramework(ABC):
         self._shipped: dict[Part, BaseShipped] = {}
         own = f"{type(self).__module__}:{type(self).__qualname__}"
         self._file = adapter_file(self.name if self.name in known() else own)
+
+    def __init_subclass__(cls, **named: object) -> None:
+        super().__init_subclass__(**named)
+        version_1.rename(cls)
 
     @abstractmethod
     def devices(self) -> tuple[str, ...]:
@@ -191,7 +196,7 @@ class BaseFramework(ABC):
     def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
         raise self.refusal(Capability.DATA_POSITION)
 
-    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+    def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
         raise self.refusal(Capability.RANKS_REPLICATED)
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
@@ -213,7 +218,7 @@ class BaseFramework(ABC):
     def post_training(self) -> PostTraining:
         raise self.refusal(Capability.DYNAMIC_INT8)
 
-    def aware_rule(self) -> AwareRule:
+    def qat_rule(self) -> QatRule:
         raise self.refusal(Capability.AWARE)
 
     def float8_rule(self) -> Float8Rule:

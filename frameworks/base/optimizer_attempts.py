@@ -63,7 +63,7 @@ def follows_metric(plateau: Callable[[Plateau, Sequence[float]], Sequence[float]
 def _weight(run: Make, recipe: Recipe, values: tuple[float, ...]) -> float:
     trainer = run(scalar(1.0), recipe)
     for value in values:
-        trainer.feed({name: np.full_like(array, value) for name, array in trainer.parameters().items()})
+        trainer.apply_gradients({name: np.full_like(array, value) for name, array in trainer.parameters().items()})
     return float(trainer.parameters()[_WEIGHT].item())
 
 
@@ -75,7 +75,7 @@ def _moves(capability: Capability, run: Make) -> bool:
 def takes_state(run: Make) -> bool:
     """Whether a run that takes the state of another one has its weight."""
     given, taker = (run(scalar(1.0), Recipe(SGD(1.0, momentum=0.5))) for _ in range(2))
-    given.feed({name: np.full_like(array, 0.5) for name, array in given.parameters().items()})
+    given.apply_gradients({name: np.full_like(array, 0.5) for name, array in given.parameters().items()})
     taker.take(given)
     return float(taker.parameters()[_WEIGHT].item()) == 0.5
 
@@ -85,14 +85,14 @@ def _freezes(run: Make) -> bool:
     trainer = run(scalar(1.0), Recipe(SGD(0.5, momentum=0.5)))
     for frozen in ((), (_WEIGHT,)):
         trainer.freeze(frozen)
-        trainer.feed({name: np.ones_like(array) for name, array in trainer.parameters().items()})
+        trainer.apply_gradients({name: np.ones_like(array) for name, array in trainer.parameters().items()})
     return float(trainer.parameters()[_WEIGHT].item()) == 0.5
 
 
 def _has_own_rates(run: Make) -> bool:
     """Whether the second group, a bias, moves by a rate of its own."""
     trainer = run(scalar(1.0), Recipe(SGD(1.0), groups=2, second_rate=0.5))
-    trainer.feed({name: np.ones_like(array) for name, array in trainer.parameters().items()})
+    trainer.apply_gradients({name: np.ones_like(array) for name, array in trainer.parameters().items()})
     return [float(value.item()) for value in trainer.parameters().values()] == [0.0, -0.5]
 
 
@@ -109,7 +109,7 @@ def _factors_from(run: Make) -> bool:
     optimizer = Adafactor(0.5, smallest=9)
     trainer = run(tied(), Recipe(optimizer))
     (name, weight), *_ = trainer.parameters().items()
-    trainer.feed({name: np.ldexp(np.ones_like(weight), np.arange(8) * np.arange(8)[:, None] % 3)})
+    trainer.apply_gradients({name: np.ldexp(np.ones_like(weight), np.arange(8) * np.arange(8)[:, None] % 3)})
     moved = np.abs(trainer.parameters()[name] - weight)
     return float(moved.max() - moved.min()) < 2.0**-20
 
@@ -118,7 +118,7 @@ def _makes_orthogonal(adjustment: Literal["rms", "width", "none"], factor: float
     """Whether the update by a matrix of ones, whose one singular value is not zero, has a norm near the rate's."""
     trainer = run(tied(), Recipe(Muon(1.0, adjustment=adjustment)))
     (name, weight), *_ = trainer.parameters().items()
-    trainer.feed({name: np.ones_like(weight)})
+    trainer.apply_gradients({name: np.ones_like(weight)})
     moved = np.linalg.norm((trainer.parameters()[name] - weight).astype(np.float64))
     return bool(0.6 < moved / factor < 1.3)
 

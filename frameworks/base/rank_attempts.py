@@ -14,11 +14,11 @@ from fixtures.data import exact_batch
 from fixtures.model import Model
 from fixtures.models import exact_linear, exact_stack, scalar
 from fixtures.recipe import SGD, Adam, Ranks, Recipe, Sharding
-from frameworks.base.rank_group import BaseCompany
-from frameworks.base.rank_group_trainer import dealt_window
+from frameworks.base.rank_group import BaseRankGroup
+from frameworks.base.rank_group_trainer import window_across_ranks
 from frameworks.contract import Attempt, Capability, RankFailed
 
-Make = Callable[[Model, Recipe], BaseCompany]
+Make = Callable[[Model, Recipe], BaseRankGroup]
 """Creates the ranks of a run without the adapter's guards."""
 
 _MESHES: Mapping[Capability, Ranks] = {
@@ -63,11 +63,11 @@ def _attempts(make: Make, reshaped: Sharding) -> dict[Capability, Attempt]:
     }
 
 
-def _trained(make: Make, ranks: Ranks) -> BaseCompany:
+def _trained(make: Make, ranks: Ranks) -> BaseRankGroup:
     """A rank group after one update with different samples on every rank."""
-    company = make(exact_stack(), Recipe(Adam(), ranks=ranks))
-    company.update(dealt_window((exact_batch(8),), ranks.count))
-    return company
+    rank_group = make(exact_stack(), Recipe(Adam(), ranks=ranks))
+    rank_group.update(window_across_ranks((exact_batch(8),), ranks.count))
+    return rank_group
 
 
 def _shards(make: Make, ranks: Ranks) -> bool:
@@ -79,36 +79,36 @@ def _shards(make: Make, ranks: Ranks) -> bool:
     return all(0 < own[kind] < below[kind] for own in held for kind in copy)
 
 
-def _weight(company: BaseCompany) -> Array:
-    weight: Array = company.states()[0]["parameter/0.output.weight"]
+def _weight(rank_group: BaseRankGroup) -> Array:
+    weight: Array = rank_group.states()[0]["parameter/0.output.weight"]
     return weight
 
 
 def _reduces_low(make: Make) -> bool:
     """The sum of 1 and 2^-9 is not representable in bfloat16."""
-    company = make(scalar(0.0), Recipe(SGD(1.0), ranks=Ranks(2, reduce="bfloat16")))
-    company.feed([[{"0.output.weight": np.full((1, 1), 2.0 * g, np.float32)}] for g in (1.0, 2.0**-9)])
-    return float(_weight(company)[0, 0]) == -1.0
+    rank_group = make(scalar(0.0), Recipe(SGD(1.0), ranks=Ranks(2, reduce="bfloat16")))
+    rank_group.apply_gradients([[{"0.output.weight": np.full((1, 1), 2.0 * g, np.float32)}] for g in (1.0, 2.0**-9)])
+    return float(_weight(rank_group)[0, 0]) == -1.0
 
 
 def _takes_nothing(make: Make) -> bool:
     """A rank without samples leaves the gradient to the other."""
-    company = make(exact_linear(), Recipe(SGD(0.5), ranks=Ranks(2)))
-    before = _weight(company)
-    updates = company.update(dealt_window((exact_batch(1),), 2))
-    return not any(own.skipped for own in updates) and not np.array_equal(before, _weight(company))
+    rank_group = make(exact_linear(), Recipe(SGD(0.5), ranks=Ranks(2)))
+    before = _weight(rank_group)
+    updates = rank_group.update(window_across_ranks((exact_batch(1),), 2))
+    return not any(own.skipped for own in updates) and not np.array_equal(before, _weight(rank_group))
 
 
 def _counts(make: Make) -> bool:
-    company = _trained(make, Ranks(2))
-    return company.collectives()[0]["gradients"] == len(exact_stack().parameter_shapes())
+    rank_group = _trained(make, Ranks(2))
+    return rank_group.collectives()[0]["gradients"] == len(exact_stack().parameter_shapes())
 
 
 def _loses_one(make: Make) -> bool:
     """Whether the other ranks survive if one exits."""
-    company = make(exact_linear(), Recipe(SGD(0.5), ranks=Ranks(2)))
+    rank_group = make(exact_linear(), Recipe(SGD(0.5), ranks=Ranks(2)))
     try:
-        company.lose(dealt_window((exact_batch(8),), 2), 1, "exits")
+        rank_group.fail_rank(window_across_ranks((exact_batch(8),), 2), 1, "exits")
     except RankFailed as failed:
         return failed.ranks == (1,)
     return False

@@ -35,8 +35,8 @@ def ranks_of(recipe: Recipe) -> Ranks:
     return recipe.ranks
 
 
-class BaseCompany(ABC):
-    """The methods of `Company`, each of which calls every rank's trainer.
+class BaseRankGroup(ABC):
+    """The methods of `RankGroup`, each of which calls every rank's trainer.
 
     A rank's trainer is the adapter's own, with two more methods: `bytes_held()` and `collectives()`.
     """
@@ -77,21 +77,21 @@ class BaseCompany(ABC):
     def gradients(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
         return self.ask("gradients_share", with_items(windows))
 
-    def feed(
+    def apply_gradients(
         self,
         windows: Sequence[Sequence[Gradients]],
         *,
         unscale_calls: int | None = None,
-        poison: Sequence[Gradients | None] | None = None,
-        abandon: bool = False,
+        inject: Sequence[Gradients | None] | None = None,
+        discard: bool = False,
     ) -> tuple[Update, ...]:
         given = zip(*map(_with_zeros, zip(*windows, strict=True)), strict=True)
         named = [
-            {"unscale_calls": unscale_calls, "poison": own, "abandon": abandon} for own in poison or [None] * self.count
+            {"unscale_calls": unscale_calls, "inject": own, "discard": discard} for own in inject or [None] * self.count
         ]
-        return self.ask("feed", [Arguments(tuple(w), kw) for w, kw in zip(given, named, strict=True)])
+        return self.ask("apply_gradients", [Arguments(tuple(w), kw) for w, kw in zip(given, named, strict=True)])
 
-    def lose(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
+    def fail_rank(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
         raise Unsupported.declared(Capability.RANKS_LOST, NOT_OFFERED)
 
     def states(self) -> tuple[dict[str, Array], ...]:

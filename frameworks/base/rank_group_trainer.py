@@ -11,39 +11,39 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
-from frameworks.base.rank_group import BaseCompany
+from frameworks.base.rank_group import BaseRankGroup
 from frameworks.base.trainer import BaseTrainer
 from frameworks.base.window import LossLedger, MicroBatch
 from frameworks.contract import Capability, Gradients, Update
 
 
-def dealt(batch: Batch, count: int) -> tuple[Batch, ...]:
+def split_across_ranks(batch: Batch, count: int) -> tuple[Batch, ...]:
     """Consecutive parts of a micro-batch, one for each rank, as equal as possible, longer ones first; some may be
     empty."""
     short, longer = divmod(len(batch), count)
     return batch.split(*(short + (rank < longer) for rank in range(count)))
 
 
-def dealt_window(window: Window, count: int) -> list[Window]:
+def window_across_ranks(window: Window, count: int) -> list[Window]:
     """The window of each rank: its part of every micro-batch."""
-    parts = [dealt(batch, count) for batch in window]
+    parts = [split_across_ranks(batch, count) for batch in window]
     return [tuple(own[rank] for own in parts) for rank in range(count)]
 
 
-class CompanyTrainer(BaseTrainer):
+class RankGroupTrainer(BaseTrainer):
     """One training run on several ranks, each of which gets a part of the data.
 
     State is read from rank 0, except random streams, which are "STREAM.RANK" for every rank.
     """
 
-    def __init__(self, company: BaseCompany) -> None:
-        self.company = company
+    def __init__(self, rank_group: BaseRankGroup) -> None:
+        self.rank_group = rank_group
         self.ledger: LossLedger[MicroBatch] = LossLedger()
 
     def update(self, window: Window) -> Update:
         self.ledger.empty()
-        windows = dealt_window(window, self.company.count)
-        updates = self.company.update(windows)
+        windows = window_across_ranks(window, self.rank_group.count)
+        updates = self.rank_group.update(windows)
         items = sum(batch.items for batch in window)
         for place, batch in enumerate(window):
             losses = [update.micro_losses[place] for update in updates]
@@ -51,8 +51,8 @@ class CompanyTrainer(BaseTrainer):
         return self._whole(updates)
 
     def accumulate(self, batch: Batch, items: int) -> float:
-        parts = dealt(batch, self.company.count)
-        return self._enter(self.company.accumulate(parts, items), parts, batch, items)
+        parts = split_across_ranks(batch, self.rank_group.count)
+        return self._enter(self.rank_group.accumulate(parts, items), parts, batch, items)
 
     def _enter(self, losses: Sequence[float], parts: Sequence[Batch], batch: Batch, items: int) -> float:
         """Records the micro-batch made of the ranks' parts."""
@@ -60,7 +60,7 @@ class CompanyTrainer(BaseTrainer):
         return self.ledger.add(MicroBatch(total, batch.items), items)
 
     def apply(self) -> Update:
-        return self._whole(self.company.apply())
+        return self._whole(self.rank_group.apply())
 
     def _whole(self, updates: Sequence[Update]) -> Update:
         """The ranks' update as one update; its losses are over all items."""
@@ -78,18 +78,20 @@ class CompanyTrainer(BaseTrainer):
         )
 
     def gradients(self, window: Window) -> dict[str, Array]:
-        return self.company.gradients(dealt_window(window, self.company.count))[0]
+        return self.rank_group.gradients(window_across_ranks(window, self.rank_group.count))[0]
 
-    def feed(
+    def apply_gradients(
         self,
         *window: Gradients,
         unscale_calls: int | None = None,
-        poison: Gradients | None = None,
-        abandon: bool = False,
+        inject: Gradients | None = None,
+        discard: bool = False,
     ) -> Update:
-        count = self.company.count
-        given = None if poison is None else [poison] * count
-        updates = self.company.feed([window] * count, unscale_calls=unscale_calls, poison=given, abandon=abandon)
+        count = self.rank_group.count
+        given = None if inject is None else [inject] * count
+        updates = self.rank_group.apply_gradients(
+            [window] * count, unscale_calls=unscale_calls, inject=given, discard=discard
+        )
         self.ledger.empty()
         return self._whole(updates)
 
@@ -97,7 +99,7 @@ class CompanyTrainer(BaseTrainer):
         """Of all ranks together, each with its part of the batch."""
         if not self.declares(Capability.SAVED_BYTES).supported:
             raise self.refusal(Capability.SAVED_BYTES)
-        return sum(self.company.each("saved_bytes", dealt(batch, self.company.count)))
+        return sum(self.rank_group.each("saved_bytes", split_across_ranks(batch, self.rank_group.count)))
 
     def parameters(self) -> dict[str, Array]:
         return self._read("parameters")
@@ -115,47 +117,47 @@ class CompanyTrainer(BaseTrainer):
         return self._read("scaler_state")
 
     def scaler_settings(self) -> dict[str, float]:
-        settings: dict[str, float] = self.company.all("scaler_settings")[0]
+        settings: dict[str, float] = self.rank_group.all("scaler_settings")[0]
         return settings
 
     def accumulator(self) -> dict[str, Array]:
         return self._read("accumulator")
 
     def random_state(self) -> dict[str, Array]:
-        streams = self.company.all("random_state")
+        streams = self.rank_group.all("random_state")
         return {f"{name}.{rank}": state for rank, own in enumerate(streams) for name, state in own.items()}
 
     def _read(self, verb: str) -> dict[str, Array]:
         """Rank 0's result; every rank is called, since each holds a part of it."""
-        answer: dict[str, Array] = self.company.all(verb)[0]
+        answer: dict[str, Array] = self.rank_group.all(verb)[0]
         return answer
 
     def predict(self, inputs: Array) -> dict[str, Array]:
-        outputs: dict[str, Array] = self.company.all("predict", inputs)[0]
+        outputs: dict[str, Array] = self.rank_group.all("predict", inputs)[0]
         return outputs
 
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:
-        outputs: dict[str, Array] = self.company.all("predict_averaged", inputs)[0]
+        outputs: dict[str, Array] = self.rank_group.all("predict_averaged", inputs)[0]
         return outputs
 
     def segment_calls(self) -> tuple[int, ...]:
-        calls: tuple[int, ...] = self.company.all("segment_calls")[0]
+        calls: tuple[int, ...] = self.rank_group.all("segment_calls")[0]
         return calls
 
     def offloaded(self) -> dict[str, int]:
         """Offloaded bytes of all ranks."""
         total: Counter[str] = Counter()
-        for own in self.company.all("offloaded"):
+        for own in self.rank_group.all("offloaded"):
             total.update(own)
         return dict(total)
 
     def save(self, path: Path) -> None:
-        self.company.save(path)
+        self.rank_group.save(path)
         np.save(path / _LEDGER, [[self.ledger.items, 0.0], *([m.items, m.total] for m in self.ledger.micro_batches)])
 
     def restore(self, path: Path) -> None:
         micro_batches, items = _read_ledger(path / _LEDGER)
-        self.company.restore(path)
+        self.rank_group.restore(path)
         self.ledger.replace(micro_batches, items)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
+from frameworks import version_1
 from frameworks.base.window import over_window
 from frameworks.contract import (
     NOT_OFFERED,
@@ -43,6 +44,10 @@ class BaseTrainer(ABC):
     """
 
     declares: Callable[[Capability], Declaration] = staticmethod(_nothing_offered)
+
+    def __init_subclass__(cls, **named: object) -> None:
+        super().__init_subclass__(**named)
+        version_1.rename(cls)
 
     @abstractmethod
     def accumulate(self, batch: Batch, items: int) -> float: ...

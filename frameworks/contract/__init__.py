@@ -21,9 +21,9 @@ from frameworks.contract.delayed_scaling import DelayedProduct, DelayedRule, Flo
 from frameworks.contract.eight_bit_state import EightBitRule
 from frameworks.contract.framework import Framework
 from frameworks.contract.post_training import Calibrated, CodeRange, LinearRule, PostTraining, QuantizedModel
-from frameworks.contract.qat import AwareRule
+from frameworks.contract.qat import QatRule
 from frameworks.contract.quantization import CastRule, FakeRule, NumberFormats, Quantized, Quantizers, QuantRule
-from frameworks.contract.rank_group import Company, RankFailed, Stop
+from frameworks.contract.rank_group import RankFailed, RankGroup, Stop
 from frameworks.contract.shipped import SHIPPED, Part, Shipped, Values
 from frameworks.contract.trainer import Trainer
 from frameworks.contract.values import (
@@ -42,7 +42,7 @@ from frameworks.contract.values import (
     Update,
 )
 
-CONTRACT_VERSION = 1
+CONTRACT_VERSION = 2
 """Increased by changes that break existing adapters; see docs/versioning.md."""
 
 __all__ = [
@@ -51,12 +51,10 @@ __all__ = [
     "SHIPPED",
     "SUPPORTED",
     "Attempt",
-    "AwareRule",
     "Calibrated",
     "Capability",
     "CastRule",
     "CodeRange",
-    "Company",
     "Conventions",
     "DataRun",
     "Declaration",
@@ -80,11 +78,13 @@ __all__ = [
     "Part",
     "Passed",
     "PostTraining",
+    "QatRule",
     "QuantRule",
     "Quantized",
     "QuantizedModel",
     "Quantizers",
     "RankFailed",
+    "RankGroup",
     "RecomputeCase",
     "RecomputeResult",
     "Remembered",

@@ -16,9 +16,9 @@ from frameworks.contract.conventions import Conventions
 from frameworks.contract.delayed_scaling import DelayedProduct, Float8Rule
 from frameworks.contract.eight_bit_state import EightBitRule
 from frameworks.contract.post_training import PostTraining
-from frameworks.contract.qat import AwareRule
+from frameworks.contract.qat import QatRule
 from frameworks.contract.quantization import NumberFormats, Quantizers
-from frameworks.contract.rank_group import Company
+from frameworks.contract.rank_group import RankGroup
 from frameworks.contract.shipped import Part, Shipped
 from frameworks.contract.trainer import Trainer
 from frameworks.contract.values import (
@@ -113,7 +113,7 @@ class Framework(Protocol):
             Unsupported: DATA_POSITION.
         """
 
-    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Company:
+    def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> RankGroup:
         """The ranks of a new run, as many as the recipe says; `trainer` gives a view of them as one run.
 
         Raises:
@@ -167,7 +167,7 @@ class Framework(Protocol):
     def post_training(self) -> PostTraining:
         """The framework's quantization of trained models; what is offered is declared by capabilities."""
 
-    def aware_rule(self) -> AwareRule:
+    def qat_rule(self) -> QatRule:
         """The rule of dense layers under `Recipe(quantization=Aware())`.
 
         Raises:

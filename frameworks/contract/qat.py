@@ -9,7 +9,7 @@ from frameworks.contract.post_training import LinearRule
 
 
 @dataclass(frozen=True)
-class AwareRule:
+class QatRule:
     """The computation of QAT dense layers, as documented by the framework.
 
     Inputs, weight and outputs are fake-quantized; the product is float32. The

@@ -1,4 +1,4 @@
-"""`Company`: the rank group of one training run, with one result for each rank."""
+"""`RankGroup`: the rank group of one training run, with one result for each rank."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RankFailed(Exception):
         self.ranks = ranks
 
 
-class Company(Protocol):
+class RankGroup(Protocol):
     """The rank group of one run. Every call goes to all ranks concurrently; results are in rank order.
 
     Each method does on each rank what the same method of `Trainer` does. State is gathered: each rank returns whole
@@ -61,13 +61,13 @@ class Company(Protocol):
     def gradients(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
         """Unscaled, unclipped gradients of the windows together, as each rank's optimizer would take them."""
 
-    def feed(
+    def apply_gradients(
         self,
         windows: Sequence[Sequence[Gradients]],
         *,
         unscale_calls: int | None = None,
-        poison: Sequence[Gradients | None] | None = None,
-        abandon: bool = False,
+        inject: Sequence[Gradients | None] | None = None,
+        discard: bool = False,
     ) -> tuple[Update, ...]:
         """One update attempt from given unscaled gradients of each rank's micro-batches, all of equally many items.
 
@@ -80,7 +80,7 @@ class Company(Protocol):
             abandon: unscale by hand once and leave the step out.
         """
 
-    def lose(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
+    def fail_rank(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
         """`update`, in which one rank stops at the start; the rank group has then terminated.
 
         Ranks in the same process stop too.

@@ -40,12 +40,12 @@ class Trainer(Protocol):
         left out.
         """
 
-    def feed(
+    def apply_gradients(
         self,
         *window: Gradients,
         unscale_calls: int | None = None,
-        poison: Gradients | None = None,
-        abandon: bool = False,
+        inject: Gradients | None = None,
+        discard: bool = False,
     ) -> Update:
         """One update attempt from given unscaled gradients instead of a backward pass of the model.
 

@@ -20,10 +20,10 @@ State = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Update:
-    """The result of `Trainer.update`, `apply` or `feed`.
+    """The result of `Trainer.update`, `apply` or `apply_gradients`.
 
     Attributes:
-        loss: unscaled loss of the window, normalised by its items; NaN after `feed`.
+        loss: unscaled loss of the window, normalised by its items; NaN after `apply_gradients`.
         micro_losses: unscaled mean loss of each micro-batch; NaN, or what the framework says, of one without items.
         scale_before, scale_after: the loss scale, 1.0 where there is none.
         good_steps: the growth counter after the update, None where the framework has none to read.

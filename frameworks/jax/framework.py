@@ -17,9 +17,9 @@ from fixtures.plateau import Plateau
 from fixtures.recipe import Offload, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
-    BaseCompany,
+    BaseRankGroup,
     BaseShipped,
-    CompanyTrainer,
+    RankGroupTrainer,
     float8_attempts,
     follows_metric,
     format_attempts,
@@ -54,7 +54,7 @@ from frameworks.jax.core.network import VARIANTS
 from frameworks.jax.core.on_device import WHOLE, OnDevice
 from frameworks.jax.core.operations import OPERATIONS
 from frameworks.jax.declarations import conventions, refusals
-from frameworks.jax.launch import company
+from frameworks.jax.launch import rank_group
 from frameworks.jax.probes import ATTEMPTS
 from frameworks.jax.quantization.formats import JaxFormats
 from frameworks.jax.quantization.post_training import QwixPostTraining, refused, refused_attempts
@@ -112,7 +112,7 @@ class JaxFramework(OnDevice):
         if self.mode == "nojit":
             return here
         here |= offload_attempts(self._run, (_OFFLOAD,))
-        return here if self.device != "cpu" else with_ranks(here, company, self.ranks())
+        return here if self.device != "cpu" else with_ranks(here, rank_group, self.ranks())
 
     def _here(self, attempt: Attempt) -> bool:
         with jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
@@ -154,18 +154,18 @@ class JaxFramework(OnDevice):
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return WAYS
 
-    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+    def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
         self.require_recipe(recipe)
-        return company(model, recipe, weights)
+        return rank_group(model, recipe, weights)
 
     def trainer(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
-    ) -> JaxTrainer | CompanyTrainer:
+    ) -> JaxTrainer | RankGroupTrainer:
         self.require_recipe(recipe)
         options.require(recipe)
         if recipe.ranks is not None:
             recipe = recipe.but(ways=())
-            return self.bound(CompanyTrainer(company(model, recipe, weights)))
+            return self.bound(RankGroupTrainer(rank_group(model, recipe, weights)))
         return self.bound(self._run(model, recipe, weights))
 
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> JaxTrainer:

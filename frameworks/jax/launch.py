@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
-from frameworks.base import BaseCompany, ranks_of
+from frameworks.base import BaseRankGroup, ranks_of
 from frameworks.jax.core.modes import KERAS, SHARDED
-from frameworks.ranks import RemoteCompany, crew_of
+from frameworks.ranks import RemoteRankGroup, worker_group_of
 
-_MEMBERS = {SHARDED: "frameworks.jax.distributed.ranks:JaxMember", KERAS: "frameworks.jax.keras.ranks:KerasMember"}
+_MEMBERS = {SHARDED: "frameworks.jax.distributed.ranks:JaxWorker", KERAS: "frameworks.jax.keras.ranks:KerasWorker"}
 
 
-def company(
+def rank_group(
     model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, mode: str = SHARDED
-) -> BaseCompany:
+) -> BaseRankGroup:
     """The ranks of a new run, each a device of XLA's on the CPU; the mode is that of their process.
 
     Raises:
@@ -26,5 +26,5 @@ def company(
     """
     count = ranks_of(recipe).count
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}".strip()
-    crew = crew_of(_MEMBERS[mode], count, "cpu", mode, {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}, 1)
-    return RemoteCompany(crew, crew.make([(model, recipe, weights)]))
+    worker_group = worker_group_of(_MEMBERS[mode], count, "cpu", mode, {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}, 1)
+    return RemoteRankGroup(worker_group, worker_group.make([(model, recipe, weights)]))

@@ -97,14 +97,14 @@ class KerasRun(BaseTrainer):
         ledger.empty()
         return Update(loss, losses, before, last.scale_after, good, not moved, None, rate)
 
-    def feed(
+    def apply_gradients(
         self,
         *window: Gradients,
         unscale_calls: int | None = None,
-        poison: Gradients | None = None,
-        abandon: bool = False,
+        inject: Gradients | None = None,
+        discard: bool = False,
     ) -> Update:
-        if unscale_calls is not None or poison is not None or abandon:
+        if unscale_calls is not None or inject is not None or discard:
             raise self.refusal(Capability.EXPLICIT_UNSCALE)
         self.check_length(len(window))
         with self.scope():

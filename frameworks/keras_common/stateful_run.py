@@ -49,7 +49,7 @@ class KerasLoop(Protocol):
     def trace(self, batch: Batch) -> Traced:
         """The pass of `gradients` on one micro-batch, with outputs and gradients of every layer."""
 
-    def feed(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
+    def apply_gradients(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
         """`optimizer.apply` of the back-propagated scaled Σ p·g over the parameters in `gradients`."""
 
     def predict(self, inputs: Array) -> dict[str, Tensor]:
@@ -79,7 +79,7 @@ class StatefulRun(KerasRun):
             return self.enter(self.loop.train(batch))
 
     def fed(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
-        return self.loop.feed(gradients)
+        return self.loop.apply_gradients(gradients)
 
     def gradients(self, window: Window) -> dict[str, Array]:
         with self.scope():

@@ -14,10 +14,10 @@ from fixtures.model import Model
 from fixtures.plateau import Plateau
 from fixtures.recipe import LEVELS_OF, Offload, Ranks, Recipe
 from frameworks.base import (
-    BaseCompany,
+    BaseRankGroup,
     BaseShipped,
     BaseTrainer,
-    CompanyTrainer,
+    RankGroupTrainer,
     follows_metric,
     format_attempts,
     offload_attempts,
@@ -49,7 +49,7 @@ from frameworks.paddle.core.network import HOOKS, REENTRANT
 from frameworks.paddle.core.offload import ONE_PAIR, hooks_nest, shards_leave
 from frameworks.paddle.core.operations import OPERATIONS
 from frameworks.paddle.declarations import refusals
-from frameworks.paddle.launch import company, has_ranks
+from frameworks.paddle.launch import has_ranks, rank_group
 from frameworks.paddle.probes import dynamic_attempts
 from frameworks.paddle.quantization.attempts import gpu_kernel_attempts
 from frameworks.paddle.quantization.formats import NO_PRODUCTS, PaddleFormats, integer_products
@@ -73,7 +73,7 @@ class PaddleFramework(OneGraph):
     `frameworks.paddle.training.forced_scaler`); "data-parallel", which trains every recipe with two ranks.
     """
 
-    member = "frameworks.paddle.distributed.ranks:PaddleMember"
+    member = "frameworks.paddle.distributed.ranks:PaddleWorker"
     """Whose trainers a rank has."""
 
     own_modes = (DYGRAPH, FORCED, DATA_PARALLEL)
@@ -155,16 +155,18 @@ class PaddleFramework(OneGraph):
         if recipe.offload is not None and recipe.recompute is not None and recipe.recompute.variant == HOOKS:
             raise Unsupported(Capability.OFFLOAD_ACTIVATIONS, ONE_PAIR, hooks_nest)
 
-    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+    def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
         self.admit(model, recipe)
         return self._ranks_of_a_run(model, recipe, weights)
 
-    def _ranks_of_a_run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
-        return company(model, recipe, weights, member=self.member, mode=FORCED if self.mode == FORCED else DYGRAPH)
+    def _ranks_of_a_run(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
+    ) -> BaseRankGroup:
+        return rank_group(model, recipe, weights, member=self.member, mode=FORCED if self.mode == FORCED else DYGRAPH)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
         if recipe.ranks is not None:
-            return CompanyTrainer(
+            return RankGroupTrainer(
                 self._ranks_of_a_run(model, recipe.but(ways=recipe.ways_of(*LEVELS_OF).ways), weights)
             )
         return DygraphTrainer(model, recipe, weights, forced=self.mode == FORCED)

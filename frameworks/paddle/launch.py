@@ -9,8 +9,8 @@ import paddle
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
-from frameworks.base import BaseCompany, ranks_of
-from frameworks.ranks import Limits, RemoteCompany, crew_of
+from frameworks.base import BaseRankGroup, ranks_of
+from frameworks.ranks import Limits, RemoteRankGroup, worker_group_of
 
 _MEETS_IN = "3.3."
 """Versions whose clients are known to understand the ranks' store (`frameworks.paddle.distributed.rendezvous`)."""
@@ -24,9 +24,9 @@ def has_ranks(device: str) -> bool:
     return device == "cpu" and paddle.__version__.startswith(_MEETS_IN)
 
 
-def company(
+def rank_group(
     model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, *, member: str, mode: str
-) -> BaseCompany:
+) -> BaseRankGroup:
     """The ranks of a new run, each a process on the CPU.
 
     Args:
@@ -38,5 +38,5 @@ def company(
     """
     count = ranks_of(recipe).count
     start = model.weights(recipe.seed) if weights is None else weights
-    crew = crew_of(member, count, "cpu", mode, {}, limits=_LIMITS)
-    return RemoteCompany(crew, crew.make([(model, recipe, start)] * count))
+    worker_group = worker_group_of(member, count, "cpu", mode, {}, limits=_LIMITS)
+    return RemoteRankGroup(worker_group, worker_group.make([(model, recipe, start)] * count))

@@ -1,19 +1,19 @@
 """Ranks as worker processes: started once, reused for many runs, and ended together if one fails."""
 
 from frameworks.ranks.limits import LIMITS, Limits, group_seconds
-from frameworks.ranks.pool import close_all, crew_of
-from frameworks.ranks.protocol import Member, SeveralRanks
-from frameworks.ranks.remote_group import RemoteCompany
-from frameworks.ranks.worker_group import Crew
+from frameworks.ranks.pool import close_all, worker_group_of
+from frameworks.ranks.protocol import SeveralRanks, Worker
+from frameworks.ranks.remote_group import RemoteRankGroup
+from frameworks.ranks.worker_group import WorkerGroup
 
 __all__ = [
     "LIMITS",
-    "Crew",
     "Limits",
-    "Member",
-    "RemoteCompany",
+    "RemoteRankGroup",
     "SeveralRanks",
+    "Worker",
+    "WorkerGroup",
     "close_all",
-    "crew_of",
     "group_seconds",
+    "worker_group_of",
 ]

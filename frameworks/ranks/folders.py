@@ -13,7 +13,7 @@ PREFIX = "ranks-"
 _LOCK = "owner"
 
 
-class CrewFolder:
+class WorkerGroupFolder:
     """An empty folder for this process.
 
     Attributes:

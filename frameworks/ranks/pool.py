@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from frameworks.ranks.limits import LIMITS, Limits
-from frameworks.ranks.worker_group import Crew
+from frameworks.ranks.worker_group import WorkerGroup
 
 MOST = 2
 """How many worker groups live at a time."""
 
-_living: dict[tuple[Any, ...], Crew] = {}
+_living: dict[tuple[Any, ...], WorkerGroup] = {}
 """In the order in which they were asked for last."""
 
 
-def crew_of(
+def worker_group_of(
     kind: str,
     count: int,
     device: str,
@@ -25,31 +25,31 @@ def crew_of(
     processes: int | None = None,
     *,
     limits: Limits = LIMITS,
-) -> Crew:
-    """The cached worker group with these properties, or a new one; arguments and errors as for `Crew`.
+) -> WorkerGroup:
+    """The cached worker group with these properties, or a new one; arguments and errors as for `WorkerGroup`.
 
     Beyond `MOST` groups, the least recently used one is ended with all its runs.
     """
     key = (kind, count, device, mode, tuple(sorted(environment.items())), processes, limits)
-    crew = _living.pop(key, None)
-    if crew is None or not crew.alive:
-        _end([crew] if crew is not None else [])
+    worker_group = _living.pop(key, None)
+    if worker_group is None or not worker_group.alive:
+        _end([worker_group] if worker_group is not None else [])
         _end([_living.pop(next(iter(_living))) for _ in range(len(_living) - MOST + 1)])
-        crew = Crew(kind, count, device, mode, environment, processes=processes, limits=limits)
-    _living[key] = crew
-    return crew
+        worker_group = WorkerGroup(kind, count, device, mode, environment, processes=processes, limits=limits)
+    _living[key] = worker_group
+    return worker_group
 
 
-def _end(crews: Iterable[Crew]) -> None:
-    for crew in crews:
-        crew.close("ranks of another kind or number were started since")
+def _end(worker_groups: Iterable[WorkerGroup]) -> None:
+    for worker_group in worker_groups:
+        worker_group.close("ranks of another kind or number were started since")
 
 
 def close_all(why: str = "they were closed") -> None:
     """Ends this process' worker groups."""
     while _living:
-        _, crew = _living.popitem()
-        crew.close(why)
+        _, worker_group = _living.popitem()
+        worker_group.close(why)
 
 
 atexit.register(close_all)

@@ -1,4 +1,4 @@
-"""`RemoteCompany`: a run on a worker group."""
+"""`RemoteRankGroup`: a run on a worker group."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 from weakref import finalize
 
 from fixtures.model import Window
-from frameworks.base import Arguments, BaseCompany, with_items
+from frameworks.base import Arguments, BaseRankGroup, with_items
 from frameworks.contract import Stop, Update
-from frameworks.ranks.worker_group import Crew
+from frameworks.ranks.worker_group import WorkerGroup
 
 
-class RemoteCompany(BaseCompany):
+class RemoteRankGroup(BaseRankGroup):
     """One run on a worker group, which drops the run when this object is closed or garbage collected."""
 
-    def __init__(self, crew: Crew, number: int) -> None:
-        """Wraps the run with the number that `crew.make` returned."""
-        self.crew = crew
-        self.count = crew.count
-        self.limit_s = crew.limits.group_s + crew.limits.grace_s
+    def __init__(self, worker_group: WorkerGroup, number: int) -> None:
+        """Wraps the run with the number that `worker_group.make` returned."""
+        self.worker_group = worker_group
+        self.count = worker_group.count
+        self.limit_s = worker_group.limits.group_s + worker_group.limits.grace_s
         self._number = number
-        self._drop = finalize(self, crew.drop, number)
+        self._drop = finalize(self, worker_group.drop, number)
         self._drop.atexit = False
 
     def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
         self._check()
-        return self.crew.ask(self._number, verb, given)
+        return self.worker_group.ask(self._number, verb, given)
 
-    def lose(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
+    def fail_rank(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
         self._check()
-        return self.crew.ask(self._number, "update_share", with_items(windows), stop=(rank, how))
+        return self.worker_group.ask(self._number, "update_share", with_items(windows), stop=(rank, how))
 
     def _check(self) -> None:
         if not self._drop.alive:

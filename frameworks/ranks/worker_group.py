@@ -1,4 +1,4 @@
-"""`Crew`: a worker group, the processes of several ranks, which start and end together."""
+"""`WorkerGroup`: a worker group, the processes of several ranks, which start and end together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from frameworks.base import Arguments
 from frameworks.contract import RankFailed, Stop
-from frameworks.ranks.folders import CrewFolder
+from frameworks.ranks.folders import WorkerGroupFolder
 from frameworks.ranks.limits import GROUP_SECONDS, LIMITS, Limits
 from frameworks.ranks.messages import Answer, Command, Opening
 from frameworks.ranks.process import Guardian, RankProcess
@@ -27,7 +27,7 @@ LEAVE_S = 2.0
 """Seconds that a process may take to end after the command, or after it has closed its connection."""
 
 
-class Crew:
+class WorkerGroup:
     """A group of worker processes. Every command goes to all of them, and all of them answer. If one dies, does not
     answer in time, or raises alone, all are ended at once, and the group cannot be used any more.
 
@@ -50,7 +50,7 @@ class Crew:
         """Starts the ranks and waits until they have connected.
 
         Args:
-            kind: the member's class, a `Member`, as package.module:Class.
+            kind: the member's class, a `Worker`, as package.module:Class.
             environment: additional environment variables of the ranks.
             processes: number of processes, with equally many ranks each; None for one per rank.
         Raises:
@@ -69,9 +69,9 @@ class Crew:
         self._dropped: deque[int] = deque()
         self._guardian: Guardian | None = None
         self._processes: list[RankProcess] = []
-        self._place = CrewFolder()
+        self._place = WorkerGroupFolder()
         self._folder = self._place.path
-        _crews.add(self)
+        _worker_groups.add(self)
         try:
             self._start(kind, device, mode, {**environment, GROUP_SECONDS: str(limits.group_s)})
         except BaseException as error:
@@ -287,12 +287,12 @@ def _packed(method: str, arguments: Sequence[tuple[Any, ...]]) -> list[bytes]:
     return [pickle.dumps((method, own)) for own in arguments]
 
 
-_crews: WeakSet[Crew] = WeakSet()
+_worker_groups: WeakSet[WorkerGroup] = WeakSet()
 
 
 def _let_go() -> None:
-    for crew in list(_crews):
-        crew.let_go()
+    for worker_group in list(_worker_groups):
+        worker_group.let_go()
 
 
 os.register_at_fork(after_in_child=_let_go)

@@ -24,7 +24,7 @@ from frameworks import calls
 from frameworks.base import Arguments
 from frameworks.contract import Stop
 from frameworks.ranks.messages import Answer, Command, Opening, packed
-from frameworks.ranks.protocol import Member
+from frameworks.ranks.protocol import Worker
 
 
 class Servant:
@@ -32,8 +32,8 @@ class Servant:
 
     def __init__(self) -> None:
         self.opening: Opening
-        self.kind: Callable[..., Member]
-        self.member: Member
+        self.kind: Callable[..., Worker]
+        self.member: Worker
         self.runs: dict[int, Any] = {}
 
     def load(self, opening: Opening) -> None:

@@ -17,7 +17,7 @@ from frameworks.base import (
     OPTIONS,
     BaseFramework,
     BaseShipped,
-    CompanyTrainer,
+    RankGroupTrainer,
     aware_attempts,
     float8_attempts,
     format_attempts,
@@ -33,7 +33,6 @@ from frameworks.base import (
 )
 from frameworks.contract import (
     Attempt,
-    AwareRule,
     Capability,
     Conventions,
     EightBitRule,
@@ -42,6 +41,7 @@ from frameworks.contract import (
     FunctionResult,
     OpResult,
     Part,
+    QatRule,
     RecomputeCase,
     RecomputeResult,
     Trainer,
@@ -54,7 +54,7 @@ from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.functions import ReferenceFunction
 from frameworks.reference.core.rounding import Nearest, Rounding
 from frameworks.reference.declarations import CONVENTIONS, REFUSALS, VARIANTS, WHOLE_BLOCKS
-from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.distributed.ranks import ReferenceRankGroup
 from frameworks.reference.quantization.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.quantization.formats import ReferenceFormats
 from frameworks.reference.quantization.post_training import ReferencePostTraining, ReferenceQuantizedModel
@@ -86,7 +86,7 @@ class ReferenceFramework(BaseFramework):
     offload_of_modes = MappingProxyType({"offload": _OFFLOADS[0]})
     modes: tuple[str, ...] = ("emulated", *ranks_of_modes, *offload_of_modes)
     trainer_class: type[ReferenceTrainer] = ReferenceTrainer
-    company_class: type[ReferenceCompany] = ReferenceCompany
+    company_class: type[ReferenceRankGroup] = ReferenceRankGroup
     operations_class: type[Operations] = Operations
     formats_class: type[ReferenceFormats] = ReferenceFormats
     quantizers_class: type[ReferenceQuantizers] = ReferenceQuantizers
@@ -133,7 +133,7 @@ class ReferenceFramework(BaseFramework):
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
         self.require_recipe(recipe)
         if recipe.ranks is not None and self._conventions.batch_statistics == "rank":
-            return self.bound(CompanyTrainer(self.company(model, recipe, weights)))
+            return self.bound(RankGroupTrainer(self.rank_group(model, recipe, weights)))
         return self.run(model, recipe, weights)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
@@ -147,19 +147,21 @@ class ReferenceFramework(BaseFramework):
         self.require_recipe(recipe)
         return self.bound(ReferenceTrainer(model, recipe, self._conventions, self._operations(), weights))
 
-    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceCompany:
+    def rank_group(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
+    ) -> ReferenceRankGroup:
         self.require_recipe(recipe)
         if ranks_of(recipe).level != "replicated" and Capability.ADAM_8BIT in needs(recipe):
             attempt = partial(probes.shards_are_encoded, partial(self._company, recipe=recipe), self.run)
             raise Unsupported(Capability.ADAM_8BIT, WHOLE_BLOCKS, attempt)
         return self._company(model, recipe, weights)
 
-    def _company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceCompany:
+    def _company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceRankGroup:
         given = model.weights(recipe.seed) if weights is None else weights
-        company = self.company_class(model, recipe, self._conventions, self._operations(), given, self.trainer_class)
-        for trainer in company.trainers:
+        rank_group = self.company_class(model, recipe, self._conventions, self._operations(), given, self.trainer_class)
+        for trainer in rank_group.trainers:
             self.bound(trainer)
-        return company
+        return rank_group
 
     def _operations(self) -> Operations:
         return self.operations_class(self.rounding, self._conventions.variance)
@@ -190,7 +192,7 @@ class ReferenceFramework(BaseFramework):
     def post_training(self) -> ReferencePostTraining:
         return ReferencePostTraining(self.quantized_model_class)
 
-    def aware_rule(self) -> AwareRule:
+    def qat_rule(self) -> QatRule:
         return self.trainer_class.aware_class.rule
 
     def float8_rule(self) -> Float8Rule:
@@ -252,7 +254,7 @@ class ReferenceFramework(BaseFramework):
             here[Capability.LOAD_ORDER] = partial(probes.restores_in_order, self)
             here[Capability.LIVE_STATE] = partial(takes_state, self.run)
             here |= optimizer_attempts(self.run, Capability.FREEZE)
-        return with_ranks(here | offload_attempts(self.run, _OFFLOADS), self.company, self.ranks())
+        return with_ranks(here | offload_attempts(self.run, _OFFLOADS), self.rank_group, self.ranks())
 
     def global_state(self) -> dict[str, str]:
         return settings.read_settings()

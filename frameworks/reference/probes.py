@@ -15,7 +15,7 @@ from fixtures.model import Model
 from fixtures.models import digits_mlp, exact_linear, exact_stack, scalar, sincos, two_heads
 from fixtures.recipe import FLOAT16, SGD, Adam, DynamicScaling, Precision, Recipe, Recompute, StaticScaling, Steps
 from frameworks.base import follows_metric, uses_function
-from frameworks.contract import Capability, Company, Framework, Trainer
+from frameworks.contract import Capability, Framework, RankGroup, Trainer
 from frameworks.operations import CATALOGUE
 from frameworks.reference.core.rounding import Rounding
 from frameworks.reference.training.trainer import ReferenceTrainer
@@ -60,30 +60,30 @@ def _precision(precision: Precision) -> Callable[[Probed], bool]:
 
 def _moves(framework: Probed) -> bool:
     run = _scalar(framework, scaling=_SCALING)
-    grown = run.feed(_filled(run, 0.5)).scale_after
-    return grown == 2.0**11 and run.feed(_filled(run, np.inf)).scale_after == 2.0**10
+    grown = run.apply_gradients(_filled(run, 0.5)).scale_after
+    return grown == 2.0**11 and run.apply_gradients(_filled(run, np.inf)).scale_after == 2.0**10
 
 
 def _stays(framework: Probed) -> bool:
     run = _scalar(framework, scaling=StaticScaling(8.0))
-    return [run.feed(_filled(run, v)).scale_after for v in (0.5, np.inf, 0.5)] == [8.0] * 3
+    return [run.apply_gradients(_filled(run, v)).scale_after for v in (0.5, np.inf, 0.5)] == [8.0] * 3
 
 
 def _factors(framework: Probed) -> bool:
     run = _scalar(framework, scaling=DynamicScaling(2.0**10, growth=4.0, backoff=0.25, interval=1))
-    return [run.feed(_filled(run, v)).scale_after for v in (0.5, np.inf)] == [2.0**12, 2.0**10]
+    return [run.apply_gradients(_filled(run, v)).scale_after for v in (0.5, np.inf)] == [2.0**12, 2.0**10]
 
 
 def _unscales(framework: Probed) -> bool:
     run = _scalar(framework, scaling=_SCALING)
-    run.feed(_filled(run, 0.5), unscale_calls=1)
+    run.apply_gradients(_filled(run, 0.5), unscale_calls=1)
     return bool(run.parameters()["0.output.bias"][0] == -0.25)
 
 
 def _unscales_once(framework: Probed) -> bool:
     run = _scalar(framework, scaling=_SCALING)
     try:
-        run.feed(_filled(run, 0.5), unscale_calls=2)
+        run.apply_gradients(_filled(run, 0.5), unscale_calls=2)
     except RuntimeError:
         return True
     return False
@@ -92,7 +92,7 @@ def _unscales_once(framework: Probed) -> bool:
 def _partly_skipped(framework: Probed) -> bool:
     run = _scalar(framework, scaling=_SCALING, optimizers=2)
     first, second = run.parameters()
-    return not run.feed({first: np.full((1, 1), np.inf), second: np.ones(1)}).skipped
+    return not run.apply_gradients({first: np.full((1, 1), np.inf), second: np.ones(1)}).skipped
 
 
 def _two_losses(framework: Probed) -> bool:
@@ -131,45 +131,45 @@ def _cases(framework: Probed) -> bool:
 
 def _clips(framework: Probed) -> bool:
     run = _scalar(framework, clip=1.0)
-    run.feed(_filled(run, 8.0))
+    run.apply_gradients(_filled(run, 8.0))
     return bool(run.parameters()["0.output.bias"][0] > -1.0)
 
 
 def _schedules(framework: Probed) -> bool:
     run = _scalar(framework, schedule=Steps((1,), (1.0, 0.5)))
-    return [run.feed(_filled(run, 1.0)).learning_rate for _ in range(2)] == [0.5, 0.25]
+    return [run.apply_gradients(_filled(run, 1.0)).learning_rate for _ in range(2)] == [0.5, 0.25]
 
 
 def _skips_missing(framework: Probed) -> bool:
     run = _scalar(framework)
     first, second = run.parameters()
-    run.feed({first: np.ones((1, 1)), second: None})
+    run.apply_gradients({first: np.ones((1, 1)), second: None})
     return bool(run.parameters()[second][0] == 0.0 and run.parameters()[first][0, 0] == 0.5)
 
 
 def _averages(framework: Probed) -> bool:
     run = _scalar(framework, average=0.5)
     for _ in range(2):
-        run.feed(_filled(run, 1.0))
+        run.apply_gradients(_filled(run, 1.0))
     return bool(run.optimizer_state()["average/0.output.bias"][0] == -0.75)
 
 
 def _keeps_codes(framework: Probed) -> bool:
     run = framework.run(exact_linear(1, 4096), Recipe(Adam(state_bits=8)))
-    run.feed(_filled(run, 1.0))
+    run.apply_gradients(_filled(run, 1.0))
     state = run.optimizer_state()
     found = {state[f"codes/{slot}/0.output.bias"].dtype for slot in ("first_moment", "second_moment")}
     return found == {np.dtype(np.uint8)} and bool((run.parameters()["0.output.bias"] < 0).all())
 
 
-def shards_are_encoded(company: Callable[[Model], Company], run: Callable[[Model, Recipe], Trainer]) -> bool:
+def shards_are_encoded(rank_group: Callable[[Model], RankGroup], run: Callable[[Model, Recipe], Trainer]) -> bool:
     """Whether ranks with sharded 8-bit moments equal a run without ranks after an update."""
     model = exact_linear(1, 4224)
     shapes = model.parameter_shapes()
     gradients = {name: -np.linspace(1.0, 2.0, int(np.prod(shape))).reshape(shape) for name, shape in shapes.items()}
-    ranks, alone = company(model), run(model, Recipe(Adam(state_bits=8)))
-    ranks.feed([[gradients]] * ranks.count)
-    alone.feed(gradients)
+    ranks, alone = rank_group(model), run(model, Recipe(Adam(state_bits=8)))
+    ranks.apply_gradients([[gradients]] * ranks.count)
+    alone.apply_gradients(gradients)
     expected = alone.state()
     return all(np.array_equal(state[name], expected[name]) for state in ranks.states() for name in expected)
 
@@ -178,7 +178,7 @@ def _restores(framework: Probed) -> bool:
     run = _scalar(framework)
     with tempfile.TemporaryDirectory() as folder:
         run.save(Path(folder))
-        run.feed(_filled(run, 1.0))
+        run.apply_gradients(_filled(run, 1.0))
         run.restore(Path(folder))
     return bool(run.parameters()["0.output.bias"][0] == 0.0)
 
@@ -187,7 +187,7 @@ def restores_in_order(framework: Probed) -> bool:
     """Whether parts that are loaded in reverse give the saved run."""
     run = _scalar(framework, schedule=Steps((1,), (1.0, 0.5)))
     with tempfile.TemporaryDirectory() as folder:
-        run.feed(_filled(run, 1.0))
+        run.apply_gradients(_filled(run, 1.0))
         run.save(Path(folder))
         resumed = _scalar(framework, schedule=Steps((1,), (1.0, 0.5)))
         resumed.restore_in(Path(folder), "optimizer-first")
@@ -242,7 +242,7 @@ ATTEMPTS: dict[Capability, Callable[[Probed], bool]] = {
     Capability.MISSING_GRADIENTS: _skips_missing,
     Capability.AVERAGE: _averages,
     Capability.ADAM_8BIT: _keeps_codes,
-    Capability.FEED: lambda f: not (run := _scalar(f)).feed(_filled(run, 1.0)).skipped,
+    Capability.FEED: lambda f: not (run := _scalar(f)).apply_gradients(_filled(run, 1.0)).skipped,
     Capability.CHECKPOINT: _restores,
     Capability.SAVED_BYTES: lambda f: f.run(exact_stack(), Recipe()).saved_bytes(_BATCH) > 0,
     Capability.PEAK_BYTES: _peak,

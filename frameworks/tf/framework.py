@@ -17,10 +17,10 @@ from fixtures.plateau import Plateau
 from fixtures.recipe import LEVELS_OF, DynamicScaling, Precision, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
-    BaseCompany,
     BaseFramework,
+    BaseRankGroup,
     BaseShipped,
-    CompanyTrainer,
+    RankGroupTrainer,
     elapsed,
     float8_attempts,
     format_attempts,
@@ -68,7 +68,7 @@ from frameworks.tf.core.settings import (
     write_global_state,
 )
 from frameworks.tf.declarations import conventions, has_ranks, refusals
-from frameworks.tf.launch import company, started
+from frameworks.tf.launch import rank_group, started
 from frameworks.tf.probes import attempts
 from frameworks.tf.quantization import tflite_models
 from frameworks.tf.quantization.delayed_scaling import KerasDelayedProduct
@@ -166,18 +166,18 @@ class TensorFlowFramework(BaseFramework):
         if isinstance(recipe.scaling, DynamicScaling) and not has_factors_of(recipe.scaling):
             raise self.refusal(Capability.SCALING_FACTORS)
 
-    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+    def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
         self.require_recipe(recipe)
-        return company(self.mode, model, recipe, weights)
+        return rank_group(self.mode, model, recipe, weights)
 
     def trainer(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
-    ) -> TensorFlowTrainer | CompanyTrainer:
+    ) -> TensorFlowTrainer | RankGroupTrainer:
         self.require_recipe(recipe)
         ways.require(recipe)
         if recipe.ranks is not None:
             recipe = recipe.but(ways=recipe.ways_of(*LEVELS_OF).ways)
-            return self.bound(CompanyTrainer(company(self.mode, model, recipe, weights)))
+            return self.bound(RankGroupTrainer(rank_group(self.mode, model, recipe, weights)))
         return self.bound(self._run(model, recipe, weights))
 
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TensorFlowTrainer:

@@ -10,17 +10,17 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
-from frameworks.base import BaseCompany, ranks_of
+from frameworks.base import BaseRankGroup, ranks_of
 from frameworks.contract import Capability, Unsupported
-from frameworks.ranks import RemoteCompany, crew_of
+from frameworks.ranks import RemoteRankGroup, worker_group_of
 
-_MEMBER = "frameworks.tf.distributed.ranks:MirroredMember"
+_MEMBER = "frameworks.tf.distributed.ranks:MirroredWorker"
 _MERGES_IN_A_GRAPH = (
     "Keras ends a window inside a conditional, where tf.distribute refuses the optimizer's merge_call in a tf.function"
 )
 
 
-def company(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+def rank_group(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
     """The ranks of a new run, each a replica on a logical CPU; in mode "eager" their steps are no `tf.function`.
 
     Raises:
@@ -32,15 +32,15 @@ def company(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array
     return started(mode, model, recipe, weights)
 
 
-def started(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
-    """`company` without known failures."""
+def started(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
+    """`rank_group` without known failures."""
     count = ranks_of(recipe).count
-    crew = crew_of(_MEMBER, count, "cpu", "eager" if mode == "eager" else "graph", {}, 1)
-    return RemoteCompany(crew, crew.make([(model, recipe, weights)]))
+    worker_group = worker_group_of(_MEMBER, count, "cpu", "eager" if mode == "eager" else "graph", {}, 1)
+    return RemoteRankGroup(worker_group, worker_group.make([(model, recipe, weights)]))
 
 
 def _trains(mode: str, model: Model, recipe: Recipe) -> bool:
     """Whether a refused update succeeds if tried without the adapter's guards."""
     run = started(mode, model, recipe)
     gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
-    return not any(update.skipped for update in run.feed([[gradients] * recipe.accumulation] * run.count))
+    return not any(update.skipped for update in run.apply_gradients([[gradients] * recipe.accumulation] * run.count))

@@ -15,11 +15,11 @@ from fixtures.model import Model
 from fixtures.plateau import Plateau
 from fixtures.recipe import LEVELS_OF, Offload, Precision, Ranks, Recipe
 from frameworks.base import (
-    BaseCompany,
     BaseFramework,
+    BaseRankGroup,
     BaseShipped,
     BaseTrainer,
-    CompanyTrainer,
+    RankGroupTrainer,
     aware_attempts,
     elapsed,
     follows_metric,
@@ -37,7 +37,6 @@ from frameworks.base import (
 from frameworks.contract import (
     SHIPPED,
     Attempt,
-    AwareRule,
     Capability,
     Conventions,
     EightBitRule,
@@ -46,6 +45,7 @@ from frameworks.contract import (
     OpResult,
     Part,
     PostTraining,
+    QatRule,
     RecomputeCase,
     RecomputeResult,
     Unsupported,
@@ -59,13 +59,13 @@ from frameworks.torch.core.recompute import VARIANTS, function_used, recompute
 from frameworks.torch.core.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
 from frameworks.torch.declarations import NO_MASTERS, conventions, no_scope, refusals
 from frameworks.torch.distributed import deepspeed_start
-from frameworks.torch.launch import company, is_flat, own_attempts
+from frameworks.torch.launch import is_flat, own_attempts, rank_group
 from frameworks.torch.libraries import STACKS
 from frameworks.torch.probes import attempts, scope_of_everything
 from frameworks.torch.quantization import torchao_models, transformers_models
 from frameworks.torch.quantization.formats import TorchFormats, products
 from frameworks.torch.quantization.post_training import TorchPostTraining, converts
-from frameworks.torch.quantization.qat import RULE, AwareTrainer
+from frameworks.torch.quantization.qat import RULE, QatTrainer
 from frameworks.torch.quantization.quantizers import TorchQuantizers
 from frameworks.torch.shipped import operations_and_layers
 from frameworks.torch.shipped.control_flow import TorchFunctions
@@ -155,7 +155,9 @@ class TorchFramework(BaseFramework):
         if self.device != "cpu" or self._compiles:
             return here
         shown = () if self.mode == deepspeed_start.MODE else (Capability.SAVED_BYTES,)
-        return with_ranks(here | own_attempts(self.mode), partial(company, mode=self.mode), self.ranks(), shown=shown)
+        return with_ranks(
+            here | own_attempts(self.mode), partial(rank_group, mode=self.mode), self.ranks(), shown=shown
+        )
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
         if self.mode != "eager" and not self._compiles:
@@ -186,7 +188,7 @@ class TorchFramework(BaseFramework):
             case _:
                 return TorchPostTraining(self.device)
 
-    def aware_rule(self) -> AwareRule:
+    def qat_rule(self) -> QatRule:
         return RULE
 
     def eight_bit_rule(self) -> EightBitRule:
@@ -202,10 +204,10 @@ class TorchFramework(BaseFramework):
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return WAYS
 
-    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+    def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
         self.require_recipe(recipe)
         eight_bit_state.require(recipe, self.device)
-        return company(model, recipe, weights, mode=self.mode)
+        return rank_group(model, recipe, weights, mode=self.mode)
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
         self.require_recipe(recipe)
@@ -219,7 +221,7 @@ class TorchFramework(BaseFramework):
             raise Unsupported(low, NO_MASTERS, attempts(self.device, self.mode)[low])
         if recipe.ranks is not None:
             recipe = recipe.but(ways=recipe.ways_of(*LEVELS_OF).ways)
-            return self.bound(CompanyTrainer(company(model, recipe, weights, mode=self.mode)))
+            return self.bound(RankGroupTrainer(rank_group(model, recipe, weights, mode=self.mode)))
         return self.bound(self._run(model, recipe, weights))
 
     def require_clipping(self, recipe: Recipe) -> None:
@@ -232,7 +234,7 @@ class TorchFramework(BaseFramework):
             raise Unsupported(Capability.CLIP, no_clipping(), partial(float16_clipped, recipe.optimizer, self.device))
 
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
-        kind = TorchTrainer if recipe.quantization is None else AwareTrainer
+        kind = TorchTrainer if recipe.quantization is None else QatTrainer
         return kind(model, recipe, weights, self.device, self.mode)
 
     def autocast(

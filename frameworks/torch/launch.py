@@ -12,9 +12,9 @@ from fixtures.data import sincos_batch
 from fixtures.model import Model
 from fixtures.models import sincos
 from fixtures.recipe import MASTERED, SGD, Adafactor, Adagrad, Muon, Precision, Ranks, Recipe
-from frameworks.base import BaseCompany, dealt_window, ranks_of
+from frameworks.base import BaseRankGroup, ranks_of, window_across_ranks
 from frameworks.contract import Attempt, Capability, Unsupported, needs
-from frameworks.ranks import RemoteCompany, crew_of
+from frameworks.ranks import RemoteRankGroup, worker_group_of
 from frameworks.torch.declarations import NO_MASTERS
 from frameworks.torch.distributed import deepspeed_probes, deepspeed_start
 from frameworks.torch.distributed.deepspeed_probes import stays_without_gradient
@@ -22,9 +22,9 @@ from frameworks.torch.probes import attempts
 from frameworks.torch.training.scaler import wants_float32_gradients, wants_fused
 from frameworks.torch.training.trainer import TorchTrainer
 
-_MEMBER = "frameworks.torch.distributed.ranks:TorchMember"
-_FLAT_MEMBER = "frameworks.torch.distributed.fsdp1_ranks:FlatMember"
-_ENGINE_MEMBER = "frameworks.torch.distributed.deepspeed_ranks:EngineMember"
+_MEMBER = "frameworks.torch.distributed.ranks:TorchWorker"
+_FLAT_MEMBER = "frameworks.torch.distributed.fsdp1_ranks:Fsdp1Worker"
+_ENGINE_MEMBER = "frameworks.torch.distributed.deepspeed_ranks:DeepSpeedWorker"
 _MEMBERS = {"fsdp1": _FLAT_MEMBER, deepspeed_start.MODE: _ENGINE_MEMBER}
 _ENVIRONMENT = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 """DDP's reducer warns of find_unused_parameters where every parameter was used."""
@@ -51,9 +51,9 @@ def is_flat(mode: str, recipe: Recipe) -> bool:
     return mode == "fsdp1" and recipe.ranks is not None and recipe.ranks.level in ("gradients", "full")
 
 
-def company(
+def rank_group(
     model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, *, mode: str = "eager"
-) -> BaseCompany:
+) -> BaseRankGroup:
     """The ranks of a new run in a mode, each a process on the CPU.
 
     Raises:
@@ -104,8 +104,8 @@ def _as_without_ranks(model: Model, recipe: Recipe, mode: str) -> bool:
     shapes = model.parameter_shapes().items()
     given = {name: np.resize([1.0, -0.5, 0.25], shape).astype(np.float32) for name, shape in shapes}
     ranks, alone = _started(model, recipe, mode=mode), TorchTrainer(model, recipe.but(ranks=None), None, "cpu", "eager")
-    ranks.feed([[given]] * ranks.count)
-    alone.feed(given)
+    ranks.apply_gradients([[given]] * ranks.count)
+    alone.apply_gradients(given)
     found, wanted = ranks.all("parameters")[0], alone.parameters()
     return all(np.allclose(found[name], value, rtol=2.0**-18) for name, value in wanted.items())
 
@@ -114,19 +114,19 @@ def _trains(model: Model, recipe: Recipe, mode: str) -> bool:
     """Whether a refused update succeeds if tried without the adapter's guards."""
     run = _started(model, recipe, mode=mode)
     gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
-    return not any(update.skipped for update in run.feed([[gradients]] * run.count))
+    return not any(update.skipped for update in run.apply_gradients([[gradients]] * run.count))
 
 
 def _started(
     model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, *, mode: str = "eager"
-) -> BaseCompany:
+) -> BaseRankGroup:
     count = ranks_of(recipe).count
     member, environment = _MEMBERS.get(mode, _MEMBER), _ENVIRONMENT
     if mode == deepspeed_start.MODE:
         deepspeed_start.require()
         environment = environment | deepspeed_start.environment()
-    crew = crew_of(member, count, "cpu", "eager", environment)
-    return RemoteCompany(crew, crew.make([(model, recipe, weights)] * count))
+    worker_group = worker_group_of(member, count, "cpu", "eager", environment)
+    return RemoteRankGroup(worker_group, worker_group.make([(model, recipe, weights)] * count))
 
 
 def own_attempts(mode: str) -> dict[Capability, Attempt]:
@@ -150,7 +150,7 @@ def own_attempts(mode: str) -> dict[Capability, Attempt]:
 def _keeps_masters(precision: Precision, mode: str) -> bool:
     """Whether shards stay float32 where the layers are gathered in another format."""
     run = _started(sincos(4), Recipe(SGD(2.0**-10), precision, ranks=Ranks(2, "full")), mode=mode)
-    run.update(dealt_window((sincos_batch(4),), 2))
+    run.update(window_across_ranks((sincos_batch(4),), 2))
     models, masters = run.all("parameters")[0], run.all("master_parameters")[0]
     return any(not np.array_equal(models[name], master) for name, master in masters.items())
 
@@ -159,4 +159,4 @@ def _two_losses(ranks: Ranks, mode: str) -> bool:
     recipe = Recipe(SGD(), separate_losses=True, ranks=ranks)
     batch = sincos_batch(4)
     run = _started(sincos(4), recipe, mode=mode)
-    return not any(update.skipped for update in run.update(dealt_window((batch,), 2)))
+    return not any(update.skipped for update in run.update(window_across_ranks((batch,), 2)))

@@ -12,7 +12,7 @@ from conformance.spec.findings import named
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_convolution, exact_linear, exact_stack
 from fixtures.recipe import SGD, Adam, Ranks, Recipe
-from frameworks.base import CompanyTrainer, dealt
+from frameworks.base import RankGroupTrainer, split_across_ranks
 from frameworks.contract import Capability, Unsupported
 from frameworks.reference import ReferenceFramework
 
@@ -24,7 +24,7 @@ EXACT = Recipe(SGD(2.0**-4))
 )
 def test_batches_are_dealt_in_parts_as_equal_as_can_be(size: int, count: int, sizes: list[int]) -> None:
     batch = exact_batch(8).part(0, size)
-    parts = dealt(batch, count)
+    parts = split_across_ranks(batch, count)
     assert [len(part) for part in parts] == sizes
     assert np.array_equal(np.concatenate([part.inputs for part in parts]), batch.inputs)
 
@@ -43,7 +43,7 @@ def test_a_mesh_has_a_short_name() -> None:
 def test_the_view_of_a_company_is_a_run_of_the_whole_batch() -> None:
     reference = ReferenceFramework("cpu")
     alone, spread = (reference.trainer(exact_linear(), EXACT.but(ranks=ranks)) for ranks in (None, Ranks(2, "full")))
-    assert isinstance(spread, CompanyTrainer)
+    assert isinstance(spread, RankGroupTrainer)
     assert alone.update((exact_batch(8),)) == spread.update((exact_batch(8),))
     for name, value in alone.parameters().items():
         assert np.array_equal(spread.parameters()[name], value)
@@ -78,7 +78,7 @@ def test_every_capability_of_ranks_is_seen_to_act() -> None:
 
 def test_a_company_without_ranks_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"recipe\.ranks is required, e\.g\. Recipe\(ranks=Ranks\(2\)\)"):
-        ReferenceFramework("cpu").company(exact_linear(), Recipe(Adam()))
+        ReferenceFramework("cpu").rank_group(exact_linear(), Recipe(Adam()))
 
 
 def test_an_adapter_that_says_nothing_about_ranks_refuses_them() -> None:

@@ -18,16 +18,16 @@ from typing import Any
 import pytest
 
 from frameworks.contract import Capability, RankFailed, Unsupported
-from frameworks.ranks import Crew, Limits, close_all, crew_of
-from tests.support.rank_crews import PATIENT, TOY, Clock, assert_clean, assert_gone, company, each, gone, toy
+from frameworks.ranks import Limits, WorkerGroup, close_all, worker_group_of
 from tests.support.suite_runs import ROOT, environment
 from tests.support.suite_runs import run as run_to_its_end
+from tests.support.toy_worker_groups import PATIENT, TOY, Clock, assert_clean, assert_gone, each, gone, rank_group, toy
 
 PARENT = """
 import json, sys
 from frameworks.base import Arguments
-from frameworks.ranks import crew_of
-crew = crew_of("tests.support.toy_ranks:Toy", 2, "cpu", "", {})
+from frameworks.ranks import worker_group_of
+crew = worker_group_of("tests.support.toy_ranks:Toy", 2, "cpu", "", {})
 run = crew.make([(0, "", None)] * 2)
 child, _ = crew.ask(run, "start_child", [Arguments(("popen",))] * 2)
 print(json.dumps({"pids": [*crew.pids, crew._guardian.pid, child], "folder": str(crew._folder)}), flush=True)
@@ -44,7 +44,7 @@ def ended() -> Iterator[None]:
 
 
 @pytest.fixture
-def crew() -> Crew:
+def worker_group() -> WorkerGroup:
     return toy()
 
 
@@ -52,7 +52,7 @@ def crew() -> Crew:
 
 
 def test_answers_in_the_order_of_ranks() -> None:
-    run = company(toy(4), 10)
+    run = rank_group(toy(4), 10)
     assert run.ask("add", each(1, 2, 3, 4)) == ((0, 11), (1, 12), (2, 13), (3, 14))
     assert run.all("add", 1, times=5) == ((0, 16), (1, 17), (2, 18), (3, 19))
     assert run.ask("sleep", each(0.3, 0.2, 0.1, 0.0)) == (0, 1, 2, 3)
@@ -61,59 +61,59 @@ def test_answers_in_the_order_of_ranks() -> None:
 
 
 def test_one_process_is_all_ranks() -> None:
-    crew = toy(4, "tests.support.toy_ranks:ToyTogether", processes=1)
-    assert len(crew.pids) == 1
-    run = company(crew, 10)
+    worker_group = toy(4, "tests.support.toy_ranks:ToyTogether", processes=1)
+    assert len(worker_group.pids) == 1
+    run = rank_group(worker_group, 10)
     assert run.ask("add", each(1, 2, 3, 4)) == ((0, 11), (1, 12), (2, 13), (3, 14))
     with pytest.raises(ValueError, match="of rank 0"):
         run.all("fail", "value")
-    assert crew.alive
+    assert worker_group.alive
     with pytest.raises(RankFailed, match=r"^the process of ranks 0 to 3 ended with exit status 4; "):
         run.all("leave", "exit")
     with pytest.raises(ValueError, match="cannot divide 3 ranks equally among 2 processes"):
-        Crew(TOY, 3, "cpu", "", {}, processes=2)
+        WorkerGroup(TOY, 3, "cpu", "", {}, processes=2)
 
 
 def test_a_trainer_of_one_rank_cannot_answer_for_several() -> None:
-    run = company(toy(2, "tests.support.toy_ranks:Lonely", processes=1))
+    run = rank_group(toy(2, "tests.support.toy_ranks:Lonely", processes=1))
     with pytest.raises(TypeError, match=r"ToyTrainer needs ask\(verb, given\): its process has 2 ranks"):
         run.all("add", 1)
 
 
-def test_large_values_travel(crew: Crew) -> None:
+def test_large_values_travel(worker_group: WorkerGroup) -> None:
     value = bytes(10_000_000)
-    assert company(crew).all("echo", value) == (value, value)
+    assert rank_group(worker_group).all("echo", value) == (value, value)
 
 
 def test_environment_and_loopback() -> None:
-    run = company(toy(2, TOY_VARIABLE="here"))
+    run = rank_group(toy(2, TOY_VARIABLE="here"))
     assert run.all("environment", "TOY_VARIABLE") == ("here",) * 2
     assert run.all("environment", "OMP_NUM_THREADS") == ("1",) * 2
     assert run.all("environment", "CONFORMANCE_GROUP_S") == (str(PATIENT.group_s),) * 2
 
 
-def test_what_a_rank_prints_and_reads_does_not_matter(crew: Crew) -> None:
-    assert company(crew).all("chatter") == ("", "")
+def test_what_a_rank_prints_and_reads_does_not_matter(worker_group: WorkerGroup) -> None:
+    assert rank_group(worker_group).all("chatter") == ("", "")
 
 
 def test_dropped_runs_are_gone() -> None:
     close_all()
-    crew = toy()
-    runs = [company(crew, start) for start in range(3)]
-    assert crew.held() == ((1, 2, 3),) * 2
+    worker_group = toy()
+    runs = [rank_group(worker_group, start) for start in range(3)]
+    assert worker_group.held() == ((1, 2, 3),) * 2
     runs[1].close()
     with pytest.raises(ValueError, match="this run is closed"):
         runs[1].all("add", 1)
-    assert crew.held() == ((1, 3),) * 2
+    assert worker_group.held() == ((1, 3),) * 2
     runs.clear()
     gc.collect()
-    assert crew.held() == ((),) * 2
+    assert worker_group.held() == ((),) * 2
 
 
-def test_paths_are_whole(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_whole(worker_group: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    run = company(crew)
-    monkeypatch.setattr(crew, "ask", lambda _, verb, given: asked.append((verb, given[0].arguments)))
+    run = rank_group(worker_group)
+    monkeypatch.setattr(worker_group, "ask", lambda _, verb, given: asked.append((verb, given[0].arguments)))
     run.save(Path("here"))
     run.restore(Path("here"))
     assert asked == [("save", (Path("here").absolute(),)), ("restore", (Path("here").absolute(),))]
@@ -132,26 +132,26 @@ def test_paths_are_whole(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
         ("local", RuntimeError, "Local: cannot be pickled"),
     ],
 )
-def test_exceptions_travel(crew: Crew, what: str, kind: type[Exception], text: str) -> None:
-    run = company(crew)
+def test_exceptions_travel(worker_group: WorkerGroup, what: str, kind: type[Exception], text: str) -> None:
+    run = rank_group(worker_group)
     with pytest.raises(kind) as raised:
         run.all("fail", what)
     assert (type(raised.value), str(raised.value)) == (kind, text)
     assert any("in fail" in note for note in raised.value.__notes__)
     assert raised.value.__notes__[-1] == "raised by rank 0"
-    assert crew.alive
+    assert worker_group.alive
     assert run.all("add", 1) == ((0, 1), (1, 1))
 
 
-def test_a_refusal_keeps_what_it_says(crew: Crew) -> None:
+def test_a_refusal_keeps_what_it_says(worker_group: WorkerGroup) -> None:
     with pytest.raises(Unsupported) as raised:
-        company(crew, recipe="refused")
+        rank_group(worker_group, recipe="refused")
     assert (raised.value.capability, raised.value.reason) == (Capability.RANKS_FULL, "not here")
-    assert company(crew).all("add", 1) == ((0, 1), (1, 1))
+    assert rank_group(worker_group).all("add", 1) == ((0, 1), (1, 1))
 
 
-def test_what_cannot_be_pickled(crew: Crew) -> None:
-    run = company(crew)
+def test_what_cannot_be_pickled(worker_group: WorkerGroup) -> None:
+    run = rank_group(worker_group)
     with pytest.raises(RuntimeError, match="the result cannot be pickled"):
         run.all("unpicklable")
     with pytest.raises(Exception, match="pickle"):
@@ -160,30 +160,30 @@ def test_what_cannot_be_pickled(crew: Crew) -> None:
 
 
 def test_ranks_that_raise_and_do_not_meet_again_are_ended() -> None:
-    crew = toy(2, "tests.support.toy_ranks:Apart")
-    pids = crew.pids
-    run = company(crew)
+    worker_group = toy(2, "tests.support.toy_ranks:Apart")
+    pids = worker_group.pids
+    run = rank_group(worker_group)
     with pytest.raises(ValueError, match="of rank 0"):
         run.all("fail", "value")
     with pytest.raises(RankFailed, match="the ranks could not synchronise after an exception"):
         run.all("add", 1)
-    assert_clean(crew, pids)
+    assert_clean(worker_group, pids)
 
 
 @pytest.mark.parametrize("others", ["return", "raise-another", "hang"])
-def test_a_rank_that_raises_alone(crew: Crew, others: str) -> None:
-    pids = crew.pids
-    run = company(crew)
+def test_a_rank_that_raises_alone(worker_group: WorkerGroup, others: str) -> None:
+    pids = worker_group.pids
+    run = rank_group(worker_group)
     verbs = {"return": ("echo", "x"), "raise-another": ("fail", "key-later"), "hang": ("sleep", 3600.0)}
     asked = [(run._number, verb, tuple(each(given))) for verb, given in (verbs[others], ("fail", "value"))]
     with pytest.MonkeyPatch.context() as patch:
-        waits_s = crew.limits.group_s + crew.limits.grace_s
+        waits_s = worker_group.limits.group_s + worker_group.limits.grace_s
         clock = Clock(patch, answers=1, step_s=waits_s / 3 if others == "hang" else 0.0)
         with pytest.raises(ValueError, match="of rank 1") as raised:
-            crew._command("ask", asked, 10 * waits_s)
+            worker_group._command("ask", asked, 10 * waits_s)
     assert clock.now <= 2 * waits_s
     assert raised.value.__notes__[-1] == "raised by rank 1"
-    assert_clean(crew, pids)
+    assert_clean(worker_group, pids)
     with pytest.raises(RankFailed, match=r"^rank group has terminated: rank 1 raised ValueError"):
         run.all("add", 1)
 
@@ -204,24 +204,24 @@ def test_ranks_that_do_not_start(kind: str, device: str, answers: int, error: ty
     with pytest.MonkeyPatch.context() as patch:
         Clock(patch, answers, step_s=3600.0)
         with pytest.raises(error, match=text):
-            crew_of(kind, 2, device, "", {}, limits=PATIENT)
-    assert company(toy()).all("add", 1) == ((0, 1), (1, 1))
+            worker_group_of(kind, 2, device, "", {}, limits=PATIENT)
+    assert rank_group(toy()).all("add", 1) == ((0, 1), (1, 1))
 
 
 def test_ranks_that_do_not_start_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch, answers=2, step_s=60.0)
     with pytest.raises(RankFailed, match=r"^rank 0 and rank 1 did not answer within 50 s$"):
-        Crew(TOY, 2, "cpu", "slow", {}, limits=Limits(start_s=50.0))
+        WorkerGroup(TOY, 2, "cpu", "slow", {}, limits=Limits(start_s=50.0))
 
 
 def test_two_crews_at_a_time() -> None:
     close_all()
     two, three = toy(2), toy(3)
-    runs = company(two), company(three)
+    runs = rank_group(two), rank_group(three)
     assert toy(2) is two
     one = toy(1)
     assert all(map(gone, three.pids))
-    assert company(one).all("add", 1) == ((0, 1),)
+    assert rank_group(one).all("add", 1) == ((0, 1),)
     assert runs[0].all("add", 1) == ((0, 1), (1, 1))
     with pytest.raises(RankFailed, match="ranks of another kind or number were started since"):
         runs[1].all("add", 1)
@@ -231,14 +231,14 @@ def test_two_crews_at_a_time() -> None:
 
 
 def test_close_leaves_nothing() -> None:
-    crew = toy()
-    pids = (*crew.pids, crew._guardian.pid, *company(crew).all("start_child", "popen"))
+    worker_group = toy()
+    pids = (*worker_group.pids, worker_group._guardian.pid, *rank_group(worker_group).all("start_child", "popen"))
     close_all()
     assert_gone(pids)
-    assert not crew._folder.exists()
-    crew.close()
+    assert not worker_group._folder.exists()
+    worker_group.close()
     with pytest.raises(RankFailed, match="rank group has terminated: they were closed"):
-        crew.make([(0, "", None)] * 2)
+        worker_group.make([(0, "", None)] * 2)
 
 
 @pytest.mark.parametrize("verb", ["sleep", "hold"])
@@ -263,13 +263,13 @@ def test_nothing_outlives_a_parent_that_ends() -> None:
     assert not Path(started["folder"]).exists()
 
 
-def test_a_forked_copy_leaves_its_parents_ranks_alone(crew: Crew) -> None:
-    run = company(crew)
+def test_a_forked_copy_leaves_its_parents_ranks_alone(worker_group: WorkerGroup) -> None:
+    run = rank_group(worker_group)
     copy = os.fork()
     if copy == 0:
         status = 1
         try:
-            crew.close()
+            worker_group.close()
             close_all()
             run.all("add", 1)
         except RuntimeError as error:
@@ -278,13 +278,13 @@ def test_a_forked_copy_leaves_its_parents_ranks_alone(crew: Crew) -> None:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) == 0
     assert run.all("add", 1) == ((0, 1), (1, 1))
-    assert toy() is crew
+    assert toy() is worker_group
 
 
 @needs_proc
-def test_a_rank_has_its_own_connection_only(crew: Crew) -> None:
-    held = [set(links) for links in company(crew).all("descriptors")]
-    ours = {os.readlink(f"/proc/self/fd/{process.connection.fileno()}") for process in crew._processes}
+def test_a_rank_has_its_own_connection_only(worker_group: WorkerGroup) -> None:
+    held = [set(links) for links in rank_group(worker_group).all("descriptors")]
+    ours = {os.readlink(f"/proc/self/fd/{process.connection.fileno()}") for process in worker_group._processes}
     ends = [{link for link in links if link.startswith(("socket", "pipe"))} for links in held]
     assert [len(own) for own in ends] == [2, 2]
     assert not ends[0] & ends[1]
@@ -311,12 +311,12 @@ def test_folders_of_killed_crews_are_removed_by_the_next_crew_and_others_stay(
     assert killed.is_dir()
     (tmp_path / "ranks-of-nobody").mkdir()
     (tmp_path / "ranks-linked").symlink_to(living)
-    crew = Crew("tests.support.toy_ranks:Toy", 1, "cpu", "", {})
-    mine = crew._folder
+    worker_group = WorkerGroup("tests.support.toy_ranks:Toy", 1, "cpu", "", {})
+    mine = worker_group._folder
     try:
         assert {path.name for path in tmp_path.iterdir()} == {living.name, mine.name, "ranks-of-nobody", "ranks-linked"}
     finally:
-        crew.close()
+        worker_group.close()
         parents[1].kill()
         parents[1].wait()
     assert not mine.exists()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fixtures.models import exact_linear
+from fixtures.recipe import SGD, Recipe
 from frameworks.contract import CONTRACT_VERSION
 from frameworks.registry import UnknownFramework, load
 from tests.support.suite_runs import ROOT, judge
@@ -33,13 +36,41 @@ def test_an_adapter_of_this_contract_is_loaded(tmp_path: Path, monkeypatch: pyte
     source = (
         "from frameworks.reference import ReferenceFramework\n\n\nclass Mine(ReferenceFramework):\n    contract = {}\n"
     )
-    for name, version in (("current", CONTRACT_VERSION), ("older", CONTRACT_VERSION - 1)):
+    for name, version in (("current", CONTRACT_VERSION), ("former", 1), ("older", 0)):
         (tmp_path / f"contract_{name}.py").write_text(source.format(version), "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    assert load("contract_current:Mine").name == "reference"
-    with pytest.raises(UnknownFramework, match=f"got {CONTRACT_VERSION - 1}, want {CONTRACT_VERSION}; "):
+    assert load("contract_current:Mine").name == load("contract_former:Mine").name == "reference"
+    with pytest.raises(UnknownFramework, match=f"got 0, want {CONTRACT_VERSION}; "):
         load("contract_older:Mine")
 
 
 def test_the_page_says_which_version_the_contract_has() -> None:
     assert f"    contract = {CONTRACT_VERSION}\n" in (ROOT / "docs" / "versioning.md").read_text("utf-8")
+
+
+OF_VERSION_1 = """
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.trainer import ReferenceTrainer
+
+class Doubling(ReferenceTrainer):
+    def feed(self, *window, poison=None, **named):
+        return super().feed(*[{name: 2.0 * value for name, value in each.items()} for each in window], poison=poison, **named)
+
+class Mine(ReferenceFramework):
+    contract = 1
+    trainer_class = Doubling
+"""
+
+
+def test_an_adapter_of_version_1_runs_by_its_former_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "of_version_1.py").write_text(OF_VERSION_1, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.warns(DeprecationWarning) as seen:
+        framework = load("of_version_1:Mine")
+    told = {str(warning.message) for warning in seen}
+    assert "frameworks.reference.trainer is now frameworks.reference.training.trainer" in told
+    assert "Doubling.feed is now apply_gradients" in told
+    run = framework.trainer(exact_linear(), Recipe(SGD(0.5)))
+    before = run.parameters()
+    run.apply_gradients({name: np.ones_like(value) for name, value in before.items()})
+    assert all((run.parameters()[name] == value - 1.0).all() for name, value in before.items())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conformance.checks.subject import Subject
-from conformance.search.adapter_settings import laws_of
+from conformance.search.adapter_settings import generative_settings
 from conformance.search.layouts import Layout
 from conformance.techniques.formats.cases import CodedCalls, FakeCall, Matrix, QuantizerCall, SpoiltCall
 from conformance.techniques.formats.format_cases import CastCall, CodeProduct, Packing
@@ -49,7 +49,7 @@ CALLS = (MATRIX, ZEROS, SPOILT, GROUPED, FAKE, CAST, CASTS, SCALES, PRODUCT, FLO
 def failure(instance: Any, **parts: type) -> Any:
     """What a law says of one case on the reference with parts of it replaced."""
     framework = type("Broken", (ReferenceFramework,), parts)("cpu")
-    return instance.failure(Subject(framework), laws_of(framework))
+    return instance.failure(Subject(framework), generative_settings(framework))
 
 
 @pytest.mark.parametrize("call", CALLS, ids=str)

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from conformance.checks.subject import Subject
 from conformance.generative.programs import compare
 from conformance.generative.programs.batch_strategies import LARGE_BATCHES, ROWS, large_batches
-from conformance.generative.programs.case import DrawnCase, Predict, Restore, Save, StartAgain, Train
-from conformance.generative.programs.data import DrawnBatch, DrawnModel
+from conformance.generative.programs.case import GeneratedCase, Predict, Restore, Save, StartAgain, Train
+from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.ensemble import Ensemble
 from conformance.generative.programs.judge import against_the_oracle
-from conformance.generative.programs.subject_executor import SubjectPlayer
+from conformance.generative.programs.subject_executor import SubjectExecutor
 from conformance.generative.programs.variations import CutWindows
-from conformance.search.adapter_settings import laws_of
+from conformance.search.adapter_settings import generative_settings
 from conformance.search.failure import Failure
 from conformance.search.search import Search
 from fixtures.arrays import Array
@@ -30,12 +30,14 @@ from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.trainer import ReferenceTrainer
 from frameworks.registry import load
 
-MODEL = DrawnModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),), exact=False)
-MICRO = DrawnBatch(3)
-SAVED = DrawnCase(MODEL, Recipe(SGD(2.0**-4, 0.5)), (StartAgain(), Train((MICRO,)), Save(), Restore(), Train((MICRO,))))
-LOW = DrawnCase(MODEL, Recipe(SGD(0.03), Precision("O1", "bfloat16")), (StartAgain(), Train((MICRO,))))
+MODEL = GeneratedModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),), exact=False)
+MICRO = GeneratedBatch(3)
+SAVED = GeneratedCase(
+    MODEL, Recipe(SGD(2.0**-4, 0.5)), (StartAgain(), Train((MICRO,)), Save(), Restore(), Train((MICRO,)))
+)
+LOW = GeneratedCase(MODEL, Recipe(SGD(0.03), Precision("O1", "bfloat16")), (StartAgain(), Train((MICRO,))))
 
-TWO_HEADS = DrawnModel(
+TWO_HEADS = GeneratedModel(
     (Embedding(5, 1), Flatten(), Dense(67), Activation("relu"), Heads((Head("a", 4), Head("b", 4)))),
     (3,),
     (("a", "squared_error"), ("b", "squared_error")),
@@ -43,7 +45,9 @@ TWO_HEADS = DrawnModel(
     gain=7,
 )
 LARGE = CutWindows(
-    DrawnCase(TWO_HEADS, Recipe(SGD(0.03), Precision("O1", "bfloat16"), seed=1), (Train((DrawnBatch(4, seed=50),)),)),
+    GeneratedCase(
+        TWO_HEADS, Recipe(SGD(0.03), Precision("O1", "bfloat16"), seed=1), (Train((GeneratedBatch(4, seed=50),)),)
+    ),
     (1, 2, 1),
 )
 """Outputs that bfloat16 nearly holds, so that hardly any member rounds them the other way."""
@@ -91,10 +95,10 @@ def subject(trainer: type[ReferenceTrainer] = ReferenceTrainer) -> Subject:
     return Subject(type("Changed", (ReferenceFramework,), {"trainer_class": trainer})("cpu"), 0)
 
 
-def failure(trainer: type[ReferenceTrainer], case: DrawnCase) -> Failure | None:
+def failure(trainer: type[ReferenceTrainer], case: GeneratedCase) -> Failure | None:
     """What is wrong with a case on the reference with another trainer."""
     judged = subject(trainer)
-    return against_the_oracle(judged, laws_of(ReferenceFramework("cpu")), case)
+    return against_the_oracle(judged, generative_settings(ReferenceFramework("cpu")), case)
 
 
 def test_a_load_that_is_off_by_less_than_rounding_explains_is_seen() -> None:
@@ -157,7 +161,7 @@ def test_no_more_members_are_played_than_a_value_wants() -> None:
 @pytest.mark.parametrize("seed", [0, 13])
 def test_two_programs_may_both_be_off_by_what_rounding_to_nearest_takes_away(seed: int) -> None:
     judged = replace(subject(), seed=seed)
-    assert LARGE.failure(judged, laws_of(judged.framework)) is None
+    assert LARGE.failure(judged, generative_settings(judged.framework)) is None
 
 
 def test_a_play_is_bounded_from_the_exact_value_where_all_members_are_the_oracle() -> None:
@@ -172,7 +176,7 @@ def test_a_play_is_bounded_from_the_exact_value_where_all_members_are_the_oracle
 
 
 @pytest.mark.parametrize("case", [LOW, LARGE.case], ids=["low", "large"])
-def test_some_members_allow_no_value_more_than_all(case: DrawnCase) -> None:
+def test_some_members_allow_no_value_more_than_all(case: GeneratedCase) -> None:
     ensemble = Ensemble(subject().conventions, case, frozenset(), 0)
     assert ensemble.rounded(2) == ensemble.members[:2]
     for place, exact in enumerate(ensemble.nearest.observations):
@@ -184,7 +188,7 @@ def test_some_members_allow_no_value_more_than_all(case: DrawnCase) -> None:
 
 def test_micro_batches_that_weigh_too_much_are_seen_where_values_are_large() -> None:
     judged = Subject(load("tools.faults.composition.drawn:ItemsCountedInWholeBatches", "cpu"))
-    failed = LARGE.failure(judged, laws_of(judged.framework))
+    failed = LARGE.failure(judged, generative_settings(judged.framework))
     assert failed is not None
     assert failed.name == "result/gradient_norm"
 
@@ -199,8 +203,8 @@ def test_a_search_leaves_out_what_holds_nothing_and_stops_when_it_has_enough() -
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_half_of_the_data_lie_column_by_column(seed: int, tmp_path: Path) -> None:
-    player = SubjectPlayer(subject(), DrawnCase(MODEL, Recipe(), (StartAgain(), Predict(MICRO))), tmp_path)
-    batch = player.batch(DrawnBatch(3, seed=seed))
+    executor = SubjectExecutor(subject(), GeneratedCase(MODEL, Recipe(), (StartAgain(), Predict(MICRO))), tmp_path)
+    batch = executor.batch(GeneratedBatch(3, seed=seed))
     assert batch.inputs.flags.f_contiguous == bool(seed)
 
 
@@ -209,7 +213,7 @@ def test_half_of_the_data_lie_column_by_column(seed: int, tmp_path: Path) -> Non
 def test_rows_that_16_bits_do_not_count_are_drawn_for_narrow_models(
     layers: tuple[Layer, ...], most: int, classes: int
 ) -> None:
-    drawn = DrawnModel((*layers, Heads((Head("a", 2), Head("b", classes)))), (5,), (("a", "squared_error"),))
+    drawn = GeneratedModel((*layers, Heads((Head("a", 2), Head("b", classes)))), (5,), (("a", "squared_error"),))
     assert max(large_batches(drawn)) == (most if classes == 4 else max(LARGE_BATCHES))
 
 

@@ -12,8 +12,8 @@ from conformance.checks.subject import Subject
 from conformance.generative.mask_statistics import Shares, ShownMask
 from conformance.generative.masks import OPTIMIZER, MaskedCase, RevealingModel
 from conformance.generative.programs.case import Gradients, StartAgain, Train, Verb
-from conformance.generative.programs.data import DrawnBatch
-from conformance.search.adapter_settings import laws_of
+from conformance.generative.programs.data import GeneratedBatch
+from conformance.search.adapter_settings import generative_settings
 from fixtures.arrays import Array
 from fixtures.layers import Dense, Dropout, Head, Heads
 from fixtures.recipe import DynamicScaling, Recipe
@@ -22,7 +22,7 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 WIDE = RevealingModel((Dense(47), Dropout(0.5), Heads((Head("a", 2),))), (32,), (("a", "squared_error"),))
-PASSES = (StartAgain(), Train((DrawnBatch(4),)), Gradients((DrawnBatch(4, 4),)))
+PASSES = (StartAgain(), Train((GeneratedBatch(4),)), Gradients((GeneratedBatch(4, 4),)))
 
 
 def failure(
@@ -34,7 +34,7 @@ def failure(
 ) -> Any:
     """What the law says of a program, of two passes of a run at first."""
     broken = type("Broken", (ReferenceFramework,), {"trainer_class": trainer})("cpu")
-    return MaskedCase(model, recipe, program, stride).failure(Subject(broken), laws_of(broken))
+    return MaskedCase(model, recipe, program, stride).failure(Subject(broken), generative_settings(broken))
 
 
 def test_new_masks_that_both_passes_use_are_no_failure() -> None:
@@ -101,7 +101,7 @@ def test_seeds_that_differ_in_any_bit_draw_other_masks() -> None:
 
 
 def test_a_skipped_update_moves_the_random_stream() -> None:
-    skipped = (StartAgain(), Train((DrawnBatch(4, spoilt=math.inf),)), Gradients((DrawnBatch(4),)))
+    skipped = (StartAgain(), Train((GeneratedBatch(4, spoilt=math.inf),)), Gradients((GeneratedBatch(4),)))
     scaled = Recipe(OPTIMIZER, scaling=DynamicScaling(8.0))
     assert failure(ReferenceTrainer, program=skipped, recipe=scaled) is None
     assert failure(SkipRewinds, recipe=scaled) is None
@@ -109,7 +109,7 @@ def test_a_skipped_update_moves_the_random_stream() -> None:
 
 
 def test_each_of_many_passes_is_read() -> None:
-    many = (StartAgain(), Gradients((DrawnBatch(4),), times=260))
+    many = (StartAgain(), Gradients((GeneratedBatch(4),), times=260))
     assert failure(ReferenceTrainer, program=many) is None
     assert failure(StreamOf256Draws) is None
     assert failure(StreamOf256Draws, program=many).name == "repeated"
@@ -139,8 +139,8 @@ def test_a_mask_before_a_dropout_that_keeps_nothing_is_not_read() -> None:
     layers = (Dense(47), Dropout(0.5), Dense(3), Dropout(0.5), Heads((Head("a", 2),)))
     model = RevealingModel(layers, (32,), (("a", "squared_error"),))
     broken = type("Broken", (ReferenceFramework,), {"trainer_class": Nothing})("cpu")
-    single = (StartAgain(), Train((DrawnBatch(1),)), Gradients((DrawnBatch(1, 4),)))
-    assert MaskedCase(model, Recipe(OPTIMIZER), single).failure(Subject(broken), laws_of(broken)) is None
+    single = (StartAgain(), Train((GeneratedBatch(1),)), Gradients((GeneratedBatch(1, 4),)))
+    assert MaskedCase(model, Recipe(OPTIMIZER), single).failure(Subject(broken), generative_settings(broken)) is None
 
 
 @pytest.mark.parametrize(("rate", "values"), [(0.5, 40), (0.25, 60), (0.75, 60), (0.1, 140)])

@@ -15,8 +15,8 @@ from conformance.checks.subject import Subject
 from conformance.generative.programs.case import (
     Accumulate,
     DamageOffloaded,
-    DrawnCase,
     Feed,
+    GeneratedCase,
     Given,
     Restore,
     Save,
@@ -25,22 +25,22 @@ from conformance.generative.programs.case import (
     Train,
     Under,
 )
-from conformance.generative.programs.data import DrawnBatch, DrawnModel
+from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.judge import against_the_oracle
 from conformance.generative.programs.strategies import few_files
-from conformance.generative.programs.triage import attributed
+from conformance.generative.programs.triage import triaged
 from conformance.generative.programs.variations import ResumedCase, SecondRun
-from conformance.search.adapter_settings import laws_of
+from conformance.search.adapter_settings import generative_settings
 from fixtures.arrays import Array
 from fixtures.layers import Dense, Dropout, Head, Heads
 from fixtures.recipe import SGD, Offload, Ranks, Recipe
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.distributed.ranks import ReferenceRankGroup
 from frameworks.reference.training.offload import ArrayStore, DiskStore
 from frameworks.reference.training.trainer import ReferenceTrainer
 
-MODEL = DrawnModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
-WINDOW = (DrawnBatch(4), DrawnBatch(4, seed=1))
+MODEL = GeneratedModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
+WINDOW = (GeneratedBatch(4), GeneratedBatch(4, seed=1))
 MOMENTUM = Recipe(SGD(2.0**-4, 0.5), accumulation=2)
 DISK = Offload(("parameters", "optimizer"), "disk")
 PAIR = Ranks(2, "optimizer")
@@ -55,11 +55,11 @@ def broken(trainer: type[ReferenceTrainer] = ReferenceTrainer, **parts: type) ->
 
 def clause(subject: Subject, recipe: Recipe, *verbs: Any) -> str | None:
     """The clause that a program breaks, None if it breaks none."""
-    case, laws = DrawnCase(MODEL, recipe, (StartAgain(), *verbs)), laws_of(subject.framework)
+    case, laws = GeneratedCase(MODEL, recipe, (StartAgain(), *verbs)), generative_settings(subject.framework)
     failure = against_the_oracle(subject, laws, case)
     if failure is None:
         return None
-    return attributed(case, failure, lambda other: against_the_oracle(subject, laws, other)).clause
+    return triaged(case, failure, lambda other: against_the_oracle(subject, laws, other)).clause
 
 
 FOUR = Restore(under=Under(Ranks(4, "optimizer")))
@@ -82,7 +82,7 @@ def test_the_reference_goes_on_anywhere(recipe: Recipe, verbs: tuple[Any, ...]) 
     assert clause(broken(), recipe, *verbs) is None
 
 
-class _DropsMomentsOfOthers(ReferenceCompany):
+class _DropsMomentsOfOthers(ReferenceRankGroup):
     """What another number of ranks saved comes without moments."""
 
     def restore(self, path: Path) -> None:
@@ -99,7 +99,7 @@ def test_what_other_ranks_load_is_what_was_saved() -> None:
     assert clause(subject, MOMENTUM.but(ranks=PAIR), TRAIN, Save(), Restore(), TRAIN) is None
 
 
-class _FirstRankAloneLoadsTheAverage(ReferenceCompany):
+class _FirstRankAloneLoadsTheAverage(ReferenceRankGroup):
     """After a load, every rank but the first begins the average anew."""
 
     def restore(self, path: Path) -> None:
@@ -112,14 +112,14 @@ class _FirstRankAloneLoadsTheAverage(ReferenceCompany):
 def test_a_save_of_other_ranks_is_resumed_by_as_many(into: Target) -> None:
     model = replace(MODEL, layers=(Dropout(0.5), *MODEL.layers))
     moved = Restore(0, under=Under(Ranks(4, "optimizer")))
-    case = DrawnCase(model, MOMENTUM.but(ranks=PAIR), (StartAgain(), Save(), moved, TRAIN))
-    assert ResumedCase(case, 3, into).failure(broken(), laws_of(broken().framework)) is None
+    case = GeneratedCase(model, MOMENTUM.but(ranks=PAIR), (StartAgain(), Save(), moved, TRAIN))
+    assert ResumedCase(case, 3, into).failure(broken(), generative_settings(broken().framework)) is None
 
 
 def test_a_load_that_is_not_played_leaves_the_other_ranks_on() -> None:
     """An open window is loaded by as many ranks alone; the first rank's part of one depends on how many there are."""
     moved = Restore(0, under=Under(Ranks(1)))
-    window = (Accumulate(DrawnBatch(2), 4), Save(), Restore(), Accumulate(DrawnBatch(2, seed=5), 4))
+    window = (Accumulate(GeneratedBatch(2), 4), Save(), Restore(), Accumulate(GeneratedBatch(2, seed=5), 4))
     assert clause(broken(), MOMENTUM.but(ranks=Ranks(2)), Save(), moved, TRAIN, *window) is None
 
 
@@ -217,16 +217,16 @@ class _SharesFiles(ReferenceTrainer):
 
 
 def test_runs_that_share_a_folder_have_files_of_their_own() -> None:
-    case = DrawnCase(MODEL, MOMENTUM.but(offload=DISK), (StartAgain(), TRAIN, DamageOffloaded(), TRAIN))
+    case = GeneratedCase(MODEL, MOMENTUM.but(offload=DISK), (StartAgain(), TRAIN, DamageOffloaded(), TRAIN))
     other = replace(case, program=(StartAgain(), TRAIN, TRAIN, TRAIN), drawn=replace(MODEL, seed=5))
-    pair, laws = SecondRun(case, other, in_turn=True), laws_of(broken().framework)
+    pair, laws = SecondRun(case, other, in_turn=True), generative_settings(broken().framework)
     assert pair.failure(broken(), laws) is None
     assert pair.failure(broken(_SharesFiles), laws) is not None
 
 
 def test_a_loaded_run_of_many_updates_is_not_offloaded_to_files() -> None:
     often = Feed((Given(1.0),), times=300)
-    case = few_files(DrawnCase(MODEL, Recipe(), (StartAgain(), Save(), AWAY, often)))
+    case = few_files(GeneratedCase(MODEL, Recipe(), (StartAgain(), Save(), AWAY, often)))
     restore = case.program[2]
     assert isinstance(restore, Restore)
     assert restore.under == Under(offload=replace(DISK, to="host"))

@@ -12,10 +12,10 @@ import pytest
 
 from conformance.checks.subject import Subject
 from conformance.generative.operations import NestedScope, ScopedOperation
-from conformance.generative.programs.case import DrawnCase, StartAgain, Train
-from conformance.generative.programs.data import DrawnBatch, DrawnModel
+from conformance.generative.programs.case import GeneratedCase, StartAgain, Train
+from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.strategies import few_files
-from conformance.search.adapter_settings import laws_of
+from conformance.search.adapter_settings import generative_settings
 from conformance.search.layouts import Layout
 from fixtures.arrays import Array
 from fixtures.layers import Dense, Embedding, Flatten, Head, Heads
@@ -34,7 +34,7 @@ NAMED = ScopedOperation("matmul", (4, 4), "float32", (), False, (replace(SCOPE, 
 
 def failure(instance: ScopedOperation, framework: Any) -> Any:
     """What the law says of one operation."""
-    return instance.failure(Subject(framework), laws_of(framework))
+    return instance.failure(Subject(framework), generative_settings(framework))
 
 
 @pytest.mark.parametrize("instance", [JOINED, NAMED], ids=["empty", "named"])
@@ -87,16 +87,16 @@ def test_what_is_refused_in_one_order_is_not_judged() -> None:
 
 @pytest.mark.parametrize(("times", "to"), [(1, "disk"), (260, "host")])
 def test_a_run_of_many_updates_is_not_offloaded_to_files(times: int, to: str) -> None:
-    model = DrawnModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
-    program = (StartAgain(), Train((DrawnBatch(2),), times=times))
-    case = few_files(DrawnCase(model, Recipe(offload=Offload(("optimizer",), "disk")), program))
+    model = GeneratedModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
+    program = (StartAgain(), Train((GeneratedBatch(2),), times=times))
+    case = few_files(GeneratedCase(model, Recipe(offload=Offload(("optimizer",), "disk")), program))
     assert case.recipe.offload == Offload(("optimizer",), to)  # type: ignore[arg-type]
 
 
 def test_rows_of_a_table_are_no_terms_of_a_sum() -> None:
     heads, losses = Heads((Head("a", 2),)), (("a", "squared_error"),)
-    assert DrawnModel((Embedding(4097, 4), Flatten(), heads), (3,), losses).longest_sum == 12  # type: ignore[arg-type]
-    assert DrawnModel((Dense(300), heads), (5,), losses).longest_sum == 300  # type: ignore[arg-type]
+    assert GeneratedModel((Embedding(4097, 4), Flatten(), heads), (3,), losses).longest_sum == 12  # type: ignore[arg-type]
+    assert GeneratedModel((Dense(300), heads), (5,), losses).longest_sum == 300  # type: ignore[arg-type]
 
 
 class OpensWhereItIsMade(ReferenceFramework):

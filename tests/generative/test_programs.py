@@ -17,8 +17,8 @@ from conformance.generative import coverage, paste, vocabulary
 from conformance.generative.operation_strategies import WAYS
 from conformance.generative.programs import features
 from conformance.generative.programs.case import (
-    DrawnCase,
     Feed,
+    GeneratedCase,
     Given,
     Predict,
     Restore,
@@ -27,17 +27,17 @@ from conformance.generative.programs.case import (
     StartAgain,
     Train,
 )
-from conformance.generative.programs.data import DrawnBatch, DrawnModel
+from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.ensemble import Ensemble
 from conformance.generative.programs.instances import Program
 from conformance.generative.programs.judge import against_the_oracle, play
 from conformance.generative.programs.rounding_freedom import NormsInParts, NotesKinks, OtherRange
-from conformance.generative.programs.triage import attributed, reachable
+from conformance.generative.programs.triage import reachable, triaged
 from conformance.generative.registry import LAWS
 from conformance.generative.verdicts import explore
 from conformance.known_failures.entries import load_known, read_known
 from conformance.known_failures.exclusions import Exclusion
-from conformance.search.adapter_settings import laws_of
+from conformance.search.adapter_settings import generative_settings
 from conformance.search.search import Search
 from conformance.spec.clauses import load_clauses
 from fixtures.layers import Dense, Head, Heads
@@ -49,18 +49,20 @@ from frameworks.reference.core.tape import taped
 from frameworks.reference.core.tensor import Tensor
 from frameworks.registry import built_in, load
 
-MODEL = DrawnModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
-WINDOW = (DrawnBatch(2), DrawnBatch(2, seed=1))
+MODEL = GeneratedModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
+WINDOW = (GeneratedBatch(2), GeneratedBatch(2, seed=1))
 SCALED = Recipe(SGD(2.0**-4), scaling=DynamicScaling(initial=16.0, interval=2), accumulation=2)
 INFINITE = Given(1.0, (Spike(float("inf"), 0.0, 0.0),))
-SKIPPED = DrawnCase(MODEL, SCALED, (StartAgain(), Train(WINDOW), Feed((INFINITE, Given(1.0)))))
-RESUMED = DrawnCase(
+SKIPPED = GeneratedCase(MODEL, SCALED, (StartAgain(), Train(WINDOW), Feed((INFINITE, Given(1.0)))))
+RESUMED = GeneratedCase(
     MODEL,
     SCALED.but(average=0.5),
-    (StartAgain(), Train(WINDOW), Train(WINDOW), Save(), Train(WINDOW), Restore(), Predict(DrawnBatch(1))),
+    (StartAgain(), Train(WINDOW), Train(WINDOW), Save(), Train(WINDOW), Restore(), Predict(GeneratedBatch(1))),
 )
-ONWARD = DrawnCase(MODEL, SCALED, (StartAgain(), Train(WINDOW), StartAgain(onward=True), Train(WINDOW)))
-READ = DrawnCase(MODEL, SCALED, (StartAgain(), Predict(DrawnBatch(2)), Train(WINDOW), Predict(DrawnBatch(2))))
+ONWARD = GeneratedCase(MODEL, SCALED, (StartAgain(), Train(WINDOW), StartAgain(onward=True), Train(WINDOW)))
+READ = GeneratedCase(
+    MODEL, SCALED, (StartAgain(), Predict(GeneratedBatch(2)), Train(WINDOW), Predict(GeneratedBatch(2)))
+)
 SEEN = Profile(shrinking_s=0.0)
 
 
@@ -71,7 +73,9 @@ def subject(name: str = "reference", seed: int = 0) -> Subject:
 
 @pytest.mark.parametrize("clause", LAWS)
 def test_a_law_is_silent_on_the_reference_at_another_seed(clause: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conformance.generative.verdicts.laws_of", lambda f: replace(laws_of(f), programs=48))
+    monkeypatch.setattr(
+        "conformance.generative.verdicts.generative_settings", lambda f: replace(generative_settings(f), programs=48)
+    )
     verdict = Verdict()
     explore(subject(seed=3), verdict, (), clause)
     assert all(check.passed for check in verdict.checks)
@@ -88,23 +92,23 @@ def test_a_law_is_silent_on_the_reference_at_another_seed(clause: str, monkeypat
         ("drawn:OutputsAreReused", READ, "accumulation.evaluation-changes-nothing"),
     ],
 )
-def test_a_failure_is_attributed_to_the_clause_that_it_breaks(fault: str, case: DrawnCase, clause: str) -> None:
+def test_a_failure_is_attributed_to_the_clause_that_it_breaks(fault: str, case: GeneratedCase, clause: str) -> None:
     broken = subject(fault)
-    laws = laws_of(broken.framework)
+    laws = generative_settings(broken.framework)
     failure = against_the_oracle(broken, laws, case)
     assert failure is not None
-    assert attributed(case, failure, lambda other: against_the_oracle(broken, laws, other)).clause == clause
+    assert triaged(case, failure, lambda other: against_the_oracle(broken, laws, other)).clause == clause
 
 
 def test_what_a_run_was_given_is_the_callers_again() -> None:
     broken = subject("drawn:GivenWeightsAreNotCopied")
-    failure = against_the_oracle(broken, laws_of(broken.framework), ONWARD)
+    failure = against_the_oracle(broken, generative_settings(broken.framework), ONWARD)
     assert failure is not None
     assert failure.place == 3
 
 
 def test_the_same_cases_hold_on_the_reference() -> None:
-    laws = laws_of(subject().framework)
+    laws = generative_settings(subject().framework)
     assert [against_the_oracle(subject(), laws, case) for case in (SKIPPED, RESUMED, ONWARD, READ)] == [None] * 4
 
 
@@ -179,7 +183,7 @@ def test_what_only_float16_would_not_hold_is_noted(value: float, overflowed: boo
 
 
 def test_values_that_need_no_rounding_are_asked_for_to_the_bit() -> None:
-    exact = DrawnCase(MODEL, Recipe(SGD(2.0**-4)), (StartAgain(), Train((DrawnBatch(2),))))
+    exact = GeneratedCase(MODEL, Recipe(SGD(2.0**-4)), (StartAgain(), Train((GeneratedBatch(2),))))
     ensemble = Ensemble(subject().conventions, exact, frozenset(), 0)
     for member in ensemble.members:
         for mine, other in zip(member.observations, ensemble.nearest.observations, strict=True):
@@ -209,7 +213,9 @@ def test_what_an_exclusion_names_is_not_drawn() -> None:
 
 @pytest.mark.parametrize("clause", ["laws.programs", "laws.processes"])
 def test_a_law_of_which_nothing_is_left_to_draw_abstains(clause: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conformance.generative.verdicts.laws_of", lambda f: replace(laws_of(f), programs=48))
+    monkeypatch.setattr(
+        "conformance.generative.verdicts.generative_settings", lambda f: replace(generative_settings(f), programs=48)
+    )
     finding = load_known(["torch"]).findings[0]
     entry = Exclusion(finding, ">=0", "*", "*", ("verb=StartAgain",))
     with pytest.raises(Abstention, match="excluded by a known defect"):
@@ -274,7 +280,7 @@ def test_an_exclusion_that_is_none_is_refused(old: str, new: str, message: str, 
 
 def test_what_is_drawn_and_what_never_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     framework: Framework = ReferenceFramework("cpu")
-    monkeypatch.setattr(coverage, "laws_of", lambda f: replace(laws_of(f), programs=8))
+    monkeypatch.setattr(coverage, "generative_settings", lambda f: replace(generative_settings(f), programs=8))
     few = coverage.drawn(framework)
     assert few.programs > 8
     assert sum(few.steps.values()) > 0
@@ -303,6 +309,6 @@ def test_a_search_that_has_used_up_its_time_draws_no_further_case() -> None:
 
 
 def test_the_precision_of_a_pasted_case_is_the_one_that_was_drawn() -> None:
-    case = DrawnCase(MODEL, SCALED.but(precision=Precision("O1", "float16")), (StartAgain(),))
+    case = GeneratedCase(MODEL, SCALED.but(precision=Precision("O1", "float16")), (StartAgain(),))
     names = {name: getattr(paste, name) for name in paste.__all__}
     assert eval(repr(case), names) == case

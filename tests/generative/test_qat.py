@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from conformance.checks.subject import Subject
-from conformance.search.adapter_settings import laws_of
-from conformance.techniques.qat.cases import AwareCase, AwareVerb, Convert, PredictAware, Reload, SkipAware, TrainAware
+from conformance.search.adapter_settings import generative_settings
+from conformance.techniques.qat.cases import Convert, PredictQat, QatCase, QatVerb, Reload, SkipQat, TrainQat
 from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Model
@@ -23,14 +23,14 @@ from tools.faults.quantization import aware
 MODEL = Model(
     "aware", (Dense(5), Activation("relu"), Heads((Head("output", 3),))), (8,), (("output", "squared_error"),)
 )
-TRAIN, LARGE = TrainAware((4, 3), (0, 1)), TrainAware((5, 2), (3, 2))
+TRAIN, LARGE = TrainQat((4, 3), (0, 1)), TrainQat((5, 2), (3, 2))
 
 
-def failure(framework: Any, *verbs: AwareVerb, freeze: int | None = None, **fields: Any) -> Any:
+def failure(framework: Any, *verbs: QatVerb, freeze: int | None = None, **fields: Any) -> Any:
     """What the law says of a run of two micro-batches an update."""
     subject = Subject(framework("cpu"))
-    case = AwareCase(MODEL, freeze, 2, (TRAIN, *verbs), 7, **fields)
-    return case.failure(subject, laws_of(subject.framework))
+    case = QatCase(MODEL, freeze, 2, (TRAIN, *verbs), 7, **fields)
+    return case.failure(subject, generative_settings(subject.framework))
 
 
 def framework_of(trainer: type[ReferenceTrainer]) -> type[ReferenceFramework]:
@@ -69,7 +69,7 @@ class _LoadsOverItself(ReferenceTrainer):
     [
         (aware.AverageStartsAtOne, (), "quantization.ranges-follow"),
         (aware.WidestRangeStays, (LARGE, TRAIN), "quantization.ranges-follow"),
-        (aware.PredictionsAreObserved, (PredictAware(3, 4),), "quantization.observers-hold-still"),
+        (aware.PredictionsAreObserved, (PredictQat(3, 4),), "quantization.observers-hold-still"),
         (aware.ConvertsByAnotherScale, (Convert(2),), "quantization.convert-is-faithful"),
         (aware.ConvertedClipsElsewhere, (LARGE, Convert(33)), "quantization.convert-is-faithful"),
         (framework_of(_ConvertsOnce), (Convert(2), LARGE, Convert(2)), "quantization.convert-is-faithful"),
@@ -77,7 +77,7 @@ class _LoadsOverItself(ReferenceTrainer):
         (framework_of(_LoadsOverItself), (Reload("itself"),), "quantization.aware-survives-saving"),
     ],
 )
-def test_what_is_broken_is_named(framework: Any, verbs: tuple[AwareVerb, ...], clause: str) -> None:
+def test_what_is_broken_is_named(framework: Any, verbs: tuple[QatVerb, ...], clause: str) -> None:
     assert failure(ReferenceFramework, *verbs) is None
     assert failure(framework, *verbs).name == clause
 
@@ -109,10 +109,10 @@ class _FreezesByWindows(ReferenceTrainer):
 
 
 def test_a_skipped_window_freezes_nothing() -> None:
-    assert failure(ReferenceFramework, SkipAware(), LARGE, freeze=2, scaled=True) is None
+    assert failure(ReferenceFramework, SkipQat(), LARGE, freeze=2, scaled=True) is None
     broken = framework_of(_FreezesByWindows)
     assert failure(broken, LARGE, freeze=2, scaled=True) is None
-    assert failure(broken, SkipAware(), LARGE, freeze=2, scaled=True).name == "quantization.ranges-follow"
+    assert failure(broken, SkipQat(), LARGE, freeze=2, scaled=True).name == "quantization.ranges-follow"
 
 
 class _EndsLater(ReferenceQuantizedModel):

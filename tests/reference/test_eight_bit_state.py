@@ -29,7 +29,7 @@ def gradients(seed: int) -> dict[str, Array]:
 def state_after(recipe: Recipe, updates: int = 3) -> dict[str, Array]:
     trainer = ReferenceFramework("cpu").trainer(MODEL, recipe)
     for update in range(updates):
-        trainer.feed(gradients(update))
+        trainer.apply_gradients(gradients(update))
     return trainer.optimizer_state()
 
 
@@ -77,13 +77,13 @@ def test_masters_have_codes_and_low_weights_follow() -> None:
 
 def test_bytes_that_are_away_are_those_of_codes() -> None:
     trainer = ReferenceFramework("cpu").trainer(MODEL, RECIPE.but(offload=Offload(("optimizer",))))
-    trainer.feed(gradients(0))
+    trainer.apply_gradients(gradients(0))
     assert trainer.offloaded() == {"optimizer": 2 * state_bytes(ENTRIES, 256, 4096)}
 
 
 def test_ranks_hold_the_bytes_of_codes() -> None:
-    company = ReferenceFramework("cpu").company(MODEL, RECIPE.but(ranks=Ranks(2)))
-    assert [held["optimizer"] for held in company.bytes_held()] == [2 * state_bytes(ENTRIES, 256, 4096)] * 2
+    rank_group = ReferenceFramework("cpu").rank_group(MODEL, RECIPE.but(ranks=Ranks(2)))
+    assert [held["optimizer"] for held in rank_group.bytes_held()] == [2 * state_bytes(ENTRIES, 256, 4096)] * 2
 
 
 @pytest.mark.parametrize("level", ["optimizer", "gradients", "full"])
@@ -99,7 +99,7 @@ def test_a_save_with_other_moments_is_refused_and_changes_nothing(tmp_path: Path
     framework = ReferenceFramework("cpu")
     saved, other = framework.trainer(MODEL, Recipe(Adam())), framework.trainer(MODEL, RECIPE)
     saved.save(tmp_path)
-    other.feed(gradients(0))
+    other.apply_gradients(gradients(0))
     before = other.state()
     with pytest.raises(ValueError, match="another model or recipe"):
         other.restore(tmp_path)

@@ -135,7 +135,7 @@ class TestScaler:
         run = trained(scalar(), Recipe(SGD(2.0**-6), scaling=DynamicScaling(2.0**10, interval=interval)))
         exponent, good, applied = 10, 0, 0
         for value in schedule:
-            update = run.feed({"0.output.weight": np.ones((1, 1)), "0.output.bias": np.array([value])})
+            update = run.apply_gradients({"0.output.weight": np.ones((1, 1)), "0.output.bias": np.array([value])})
             good = good + 1 if value == 1.0 else 0
             applied += value == 1.0
             exponent = max(exponent + (good == interval) - (value != 1.0), -14)
@@ -146,7 +146,7 @@ class TestScaler:
 
     def test_a_static_scale_never_moves(self) -> None:
         run = trained(scalar(), Recipe(SGD(0.5), scaling=StaticScaling(8.0)))
-        updates = [run.feed({"0.output.bias": np.array([v])}) for v in (1.0, math.inf, 1.0)]
+        updates = [run.apply_gradients({"0.output.bias": np.array([v])}) for v in (1.0, math.inf, 1.0)]
         assert [u.scale_after for u in updates] == [8.0] * 3
         assert [u.skipped for u in updates] == [False, True, False]
         assert run.parameters()["0.output.bias"][0] == -1.0
@@ -156,14 +156,14 @@ class TestScaler:
         rule = ScalerRule(minimum=2.0**-126, maximum=2.0**127, latched=latched)
         recipe = Recipe(SGD(0.5), scaling=DynamicScaling(2.0**10))
         run = trained(scalar(), recipe, conventions=Conventions(scaler=rule))
-        update = run.feed({"0.output.bias": np.ones(1)}, poison={"0.output.bias": np.array([math.nan])})
+        update = run.apply_gradients({"0.output.bias": np.ones(1)}, inject={"0.output.bias": np.array([math.nan])})
         assert update.skipped == (not latched)
 
     def test_what_overflows_in_the_optimizers_format_is_not_applied(self) -> None:
         recipe = Recipe(SGD(0.5), Precision("O3", "float16"), scaling=DynamicScaling(2.0**-8))
         run = trained(scalar(), recipe)
         before = run.parameters()
-        assert run.feed({"0.output.bias": np.array([1e5])}).skipped
+        assert run.apply_gradients({"0.output.bias": np.array([1e5])}).skipped
         assert same(run.parameters(), before)
 
     def test_settings_that_cannot_work_are_refused(self) -> None:
@@ -177,7 +177,7 @@ class TestConventions:
     def moved(self, optimizer: Optimizer, gradients: list[float], **conventions: object) -> float:
         run = trained(scalar(0.0), Recipe(optimizer), conventions=Conventions(**conventions), rounding=Exact())
         for g in gradients:
-            run.feed({"0.output.bias": np.array([g])})
+            run.apply_gradients({"0.output.bias": np.array([g])})
         return float(run.parameters()["0.output.bias"][0])
 
     def test_where_epsilon_joins(self) -> None:
@@ -190,7 +190,7 @@ class TestConventions:
 
     def test_decay_is_decoupled(self) -> None:
         run = trained(scalar(1.0), Recipe(AdamW(0.5, weight_decay=0.25)), rounding=Exact())
-        run.feed({"0.output.weight": np.zeros((1, 1))})
+        run.apply_gradients({"0.output.weight": np.zeros((1, 1))})
         assert run.parameters()["0.output.weight"][0, 0] == 1.0 - 0.5 * 0.25
 
     @pytest.mark.parametrize("rule", ["drop-window", "drop-micro-batch"])
@@ -198,7 +198,7 @@ class TestConventions:
         recipe = Recipe(SGD(0.5), accumulation=2, scaling=DynamicScaling(2.0**10))
         conventions = Conventions(nonfinite_micro_batch=rule)
         run = trained(scalar(), recipe, conventions=conventions)
-        update = run.feed({"0.output.bias": np.array([math.inf])}, {"0.output.bias": np.array([2.0])})
+        update = run.apply_gradients({"0.output.bias": np.array([math.inf])}, {"0.output.bias": np.array([2.0])})
         assert update.skipped == (rule == "drop-window")
         assert update.scale_after == 2.0**9
         assert run.parameters()["0.output.bias"][0] == (0.0 if rule == "drop-window" else -0.5)
@@ -340,7 +340,7 @@ class TestCheckpoint:
         run.save(tmp_path)
         (file,) = tmp_path.iterdir()
         content = file.read_bytes()
-        run.feed({"0.output.bias": np.ones(1)})
+        run.apply_gradients({"0.output.bias": np.ones(1)})
         before = run.state()
         flipped = bytearray(content)
         flipped[len(content) // 2] ^= 1

@@ -18,7 +18,6 @@ from conformance.runner.workers import MOST
 from results.record.journal import recover
 from results.record.outcomes import Outcome
 from results.record.reading import load
-from tests.support.rank_crews import assert_gone
 from tests.support.suite_runs import (
     TIMEOUTS,
     WORKERS,
@@ -33,6 +32,7 @@ from tests.support.suite_runs import (
     run,
     wait_for,
 )
+from tests.support.toy_worker_groups import assert_gone
 
 SUITE = """
 import os
@@ -75,12 +75,12 @@ import time
 from pathlib import Path
 
 from conformance.checks.api import Subject, clause
-from frameworks.ranks import crew_of
+from frameworks.ranks import worker_group_of
 
 
 @clause("scaling.automaton")
 def test_with_ranks(subject: Subject) -> None:
-    crew = crew_of("tests.support.toy_ranks:Toy", 2, "cpu", "", {})
+    crew = worker_group_of("tests.support.toy_ranks:Toy", 2, "cpu", "", {})
     Path("writing").write_text(json.dumps([os.getpid(), os.getppid(), *crew.pids]))
     os.replace("writing", "processes")
     time.sleep(3600.0)

@@ -22,7 +22,7 @@ from fixtures.recipe import SGD, Adam, Ranks, Recipe, Sharding
 from frameworks.base import Arguments
 from frameworks.contract import Attempt, Capability, Framework, RankFailed, Trainer
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.distributed.ranks import ReferenceRankGroup
 from results.record.outcomes import Outcome
 from results.record.reading import load
 from tests.scenarios.test_scenarios import SMALL
@@ -85,17 +85,17 @@ def test_the_control_is_not_trained_again_next_to_nothing() -> None:
     assert [len(one.losses) for one in found] == [3, 0, 0]
 
 
-class OneCrew(ReferenceCompany):
+class OneWorkerGroup(ReferenceRankGroup):
     """Ranks that end when others of another number are made, as those of processes do."""
 
     living: ClassVar[int] = 0
 
     def __init__(self, model: Model, recipe: Recipe, *given: Any) -> None:
         super().__init__(model, recipe, *given)
-        OneCrew.living = self.count
+        OneWorkerGroup.living = self.count
 
     def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
-        if self.count != OneCrew.living:
+        if self.count != OneWorkerGroup.living:
             raise RankFailed("rank group has terminated")
         return super().ask(verb, given)
 
@@ -107,17 +107,17 @@ class OneCrew(ReferenceCompany):
 class LikeProcesses(ReferenceFramework):
     """Its ranks are those of one crew at a time."""
 
-    company_class = OneCrew
+    company_class = OneWorkerGroup
 
 
 def test_no_rank_is_asked_once_ranks_of_another_number_have_begun(seen: Mapping[str, Seen]) -> None:
     found = trained(LikeProcesses("cpu"))
     assert [one.error for one in found.values()] == [None] * 3
     assert [one.losses for one in found.values()] == [one.losses for one in seen.values()]
-    company = LikeProcesses("cpu").company(SHARDED.setting().model, SHARDED.sides[1].recipe)
-    OneCrew.living = 4
+    rank_group = LikeProcesses("cpu").rank_group(SHARDED.setting().model, SHARDED.sides[1].recipe)
+    OneWorkerGroup.living = 4
     with pytest.raises(RankFailed):
-        company.states()
+        rank_group.states()
 
 
 def test_ranks_train_as_one_place_does(seen: Mapping[str, Seen]) -> None:
@@ -156,7 +156,7 @@ def test_what_a_rank_holds_is_that_of_the_rank_that_holds_most(level: Sharding) 
 class HoldingAll(ReferenceFramework):
     """It holds whole copies, whatever is to be sharded, and nobody counts what it reduces."""
 
-    class company_class(ReferenceCompany):  # noqa: N801 - it is the attribute
+    class company_class(ReferenceRankGroup):  # noqa: N801 - it is the attribute
         def sharded(self, kind: str) -> bool:
             return False
 
@@ -196,7 +196,7 @@ class SecondFails(ReferenceFramework):
         return super().trainer(model, recipe, weights)
 
 
-class DyingCompany(ReferenceCompany):
+class DyingRankGroup(ReferenceRankGroup):
     """Of four ranks one dies in the third update."""
 
     def apply(self) -> tuple[Any, ...]:
@@ -208,14 +208,16 @@ class DyingCompany(ReferenceCompany):
 class Dying(ReferenceFramework):
     """One of four ranks dies."""
 
-    company_class = DyingCompany
+    company_class = DyingRankGroup
 
 
 class Still(ReferenceFramework):
     """Ranks that train nothing."""
 
-    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceCompany:
-        return super().company(model, recipe.but(optimizer=SGD(0.0)), weights)
+    def rank_group(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
+    ) -> ReferenceRankGroup:
+        return super().rank_group(model, recipe.but(optimizer=SGD(0.0)), weights)
 
 
 def test_what_a_framework_declines_or_fails_in_costs_that_side_alone() -> None:

@@ -37,7 +37,7 @@ def test_a_planted_phrase_is_found_with_its_line(
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("a.py", '"""See `told` and `crew.make`; told: a line; they cannot tell, or tell apart."""'),
+        ("a.py", '"""See `told` and `worker_group.make`; told: a line; they cannot tell, or tell apart."""'),
         ("a.py", "told = crew  # mend it"),
         ("a.py", '__all__ = ["told"]'),
         ("a.md", "```text\nmend it\n```\n[page](told.md)"),

@@ -1,4 +1,4 @@
-"""Members of no framework, whose trainers do to their processes what a rank can do."""
+"""Workers of no framework, whose trainers do to their processes what a rank can do."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from fixtures.models import exact_linear
 from fixtures.recipe import SGD, DynamicScaling, Recipe
 from frameworks.reference import ReferenceFramework
 from tests.support.suite_runs import checkout, judge
-from tools.sabotage import BLINDINGS
+from tools.sabotage import SABOTAGES
 
 SUITE = """
 import numpy as np
@@ -31,7 +31,7 @@ SCALED = Recipe(SGD(2.0**-6), scaling=DynamicScaling(initial=2.0**10, interval=1
 @clause("scaling.automaton")
 def test_looks_at_the_scale(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(exact_linear(), SCALED)
-    verdict.equal(trainer.feed(full(trainer, 1.0)).scale_after, 2.0**11, "scale after an update")
+    verdict.equal(trainer.apply_gradients(full(trainer, 1.0)).scale_after, 2.0**11, "scale after an update")
 
 
 @clause("scaling.skip-is-atomic")
@@ -61,7 +61,8 @@ def test_looks_at_an_operation(subject: Subject, verdict: Verdict) -> None:
 @explore(st.integers(1, 4), examples=3)
 def test_looks_at_every_case(subject: Subject, verdict: Verdict, case: int) -> None:
     trainer = subject.trainer(exact_linear(), SCALED)
-    verdict.holds([trainer.feed(full(trainer, 1.0)).skipped for _ in range(case)] == [False] * case, "none is skipped")
+    skipped = [trainer.apply_gradients(full(trainer, 1.0)).skipped for _ in range(case)]
+    verdict.holds(skipped == [False] * case, "none is skipped")
     verdict.equal(trainer.scaler_state()["scale"].item(), 2.0 ** (10 + case), "scale")
 
 
@@ -109,7 +110,7 @@ def test_vacuous_tests_are_listed_and_no_others(copies: dict[str, Path]) -> None
     assert [line.split()[0] for line in listed] == ["scaling.stays-finite", "scaling.stays-positive"]
     assert "test_compares_a_thing_with_itself" in listed[0]
     assert "test_sees_nothing" in listed[1]
-    assert all(line.endswith(", ".join(BLINDINGS)) for line in listed)
+    assert all(line.endswith(", ".join(SABOTAGES)) for line in listed)
 
 
 def test_without_the_flag_nothing_is_probed(copies: dict[str, Path]) -> None:
@@ -118,9 +119,9 @@ def test_without_the_flag_nothing_is_probed(copies: dict[str, Path]) -> None:
     assert "vacuous" not in ended.output
 
 
-@pytest.mark.parametrize("name", BLINDINGS)
+@pytest.mark.parametrize("name", SABOTAGES)
 def test_a_blinded_run_still_trains_saves_and_loads(name: str, tmp_path: Path) -> None:
-    blinded = BLINDINGS[name](ReferenceFramework())
+    blinded = SABOTAGES[name](ReferenceFramework())
     recipe = Recipe(SGD(2.0**-6), scaling=DynamicScaling(initial=2.0**10), accumulation=2)
     trainer = blinded.trainer(exact_linear(), recipe)
     update = trainer.update(exact_batch(8).into(2))
@@ -132,7 +133,7 @@ def test_a_blinded_run_still_trains_saves_and_loads(name: str, tmp_path: Path) -
 
 
 def test_a_frozen_run_stands_still_and_only_there() -> None:
-    frozen = BLINDINGS["frozen-parameters"](ReferenceFramework()).trainer(exact_linear(), Recipe(SGD(2.0**-6)))
+    frozen = SABOTAGES["frozen-parameters"](ReferenceFramework()).trainer(exact_linear(), Recipe(SGD(2.0**-6)))
     real = ReferenceFramework().trainer(exact_linear(), Recipe(SGD(2.0**-6)))
     for run in (frozen, real):
         run.update((exact_batch(8),))

@@ -18,13 +18,13 @@ from fixtures.plateau import PlateauRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.functions import ReferenceFunction
-from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.distributed.ranks import ReferenceRankGroup
 from frameworks.reference.quantization.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.quantization.eight_bit_state import EightBitState
 from frameworks.reference.quantization.float8_training import Float8Layers
 from frameworks.reference.quantization.formats import ReferenceFormats
 from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
-from frameworks.reference.quantization.qat import AwareLayers
+from frameworks.reference.quantization.qat import QatLayers
 from frameworks.reference.quantization.quantizers import ReferenceQuantizers
 from frameworks.reference.shipped.operations_and_layers import ReferenceFunctions, ReferenceShipped
 from frameworks.reference.shipped.optimizers import ReferenceOptimizers
@@ -33,7 +33,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 
 PLACES: Mapping[type, tuple[str, type]] = {
     ReferenceTrainer: ("trainer_class", ReferenceFramework),
-    ReferenceCompany: ("company_class", ReferenceFramework),
+    ReferenceRankGroup: ("company_class", ReferenceFramework),
     Operations: ("operations_class", ReferenceFramework),
     ReferenceFormats: ("formats_class", ReferenceFramework),
     ReferenceQuantizers: ("quantizers_class", ReferenceFramework),
@@ -45,7 +45,7 @@ PLACES: Mapping[type, tuple[str, type]] = {
     ReferenceShipped: ("shipped_class", ReferenceFramework),
     ReferenceOptimizers: ("shipped_optimizers_class", ReferenceFramework),
     ReferenceQuantizedModel: ("quantized_model_class", ReferenceFramework),
-    AwareLayers: ("aware_class", ReferenceTrainer),
+    QatLayers: ("aware_class", ReferenceTrainer),
     Float8Layers: ("float8_class", ReferenceTrainer),
     EightBitState: ("eight_bit_class", ReferenceTrainer),
 }

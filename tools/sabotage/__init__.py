@@ -1,7 +1,7 @@
 """Frameworks sabotaged on purpose: a test whose verdict no sabotage changes is vacuous.
 
 A blinding delegates to the real framework and corrupts values that cross the contract. It does not depend on tests, and
-the oracle is unchanged. `BLINDINGS` has them by name.
+the oracle is unchanged. `SABOTAGES` has them by name.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from frameworks.contract import Framework
-from tools.sabotage.delegates import Blinded
+from tools.sabotage.delegates import Sabotaged
 from tools.sabotage.disturbing import (
     DriftingScale,
     LookingDisturbs,
@@ -35,7 +35,7 @@ from tools.sabotage.hiding import (
     ZeroGradients,
 )
 
-BLINDINGS: dict[str, Callable[[Framework], Blinded]] = {
+SABOTAGES: dict[str, Callable[[Framework], Sabotaged]] = {
     "zero-gradients": ZeroGradients,
     "frozen-parameters": FrozenParameters,
     "frozen-scaler": FrozenScaler,

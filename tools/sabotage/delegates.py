@@ -28,7 +28,7 @@ PARTS = {
 """The method that reads a part of the state, by the part's prefix."""
 
 
-class BlindedTrainer:
+class SabotagedTrainer:
     """A trainer that delegates to `real` what it does not override; `update` and `state` use the other methods.
 
     Args:
@@ -62,10 +62,10 @@ class BlindedTrainer:
         return whole
 
 
-class Blinded:
+class Sabotaged:
     """A framework that delegates to `real` what it does not override, with trainers of `trainer_class`."""
 
-    trainer_class: type[BlindedTrainer] = BlindedTrainer
+    trainer_class: type[SabotagedTrainer] = SabotagedTrainer
 
     def __init__(self, real: Framework) -> None:
         self.real = real

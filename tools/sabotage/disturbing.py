@@ -23,10 +23,10 @@ from frameworks.contract import (
     Trainer,
     Update,
 )
-from tools.sabotage.delegates import Blinded, BlindedTrainer
+from tools.sabotage.delegates import Sabotaged, SabotagedTrainer
 
 
-class _NoisyLoss(BlindedTrainer):
+class _NoisyLoss(SabotagedTrainer):
     _draws = itertools.count(1)
 
     def _noisy(self, loss: float) -> float:
@@ -42,20 +42,20 @@ class _NoisyLoss(BlindedTrainer):
         return replace(update, loss=self._noisy(update.loss), micro_losses=losses)
 
 
-class NoisyLoss(Blinded):
+class NoisyLoss(Sabotaged):
     """Every loss is far too large, by a different amount at each report."""
 
     trainer_class = _NoisyLoss
 
 
-class _OtherSettings(BlindedTrainer):
+class _OtherSettings(SabotagedTrainer):
     _readings = itertools.count(1)
 
     def scaler_settings(self) -> dict[str, float]:
         return {name: 3.0 * value + next(self._readings) for name, value in self.real.scaler_settings().items()}
 
 
-class OtherDeclarations(Blinded):
+class OtherDeclarations(Sabotaged):
     """Probes contradict declarations, and settings read back differ from those that were set."""
 
     trainer_class = _OtherSettings
@@ -64,7 +64,7 @@ class OtherDeclarations(Blinded):
         return not self.real.declares(capability).supported
 
 
-class _Disturbed(BlindedTrainer):
+class _Disturbed(SabotagedTrainer):
     """Calls that should only read or restore change the parameters."""
 
     _touched = 0
@@ -86,13 +86,13 @@ class _Disturbed(BlindedTrainer):
         return {name: (value * factor).astype(value.dtype) for name, value in self.real.parameters().items()}
 
 
-class LookingDisturbs(Blinded):
+class LookingDisturbs(Sabotaged):
     """Saving, restoring and predicting each make the parameters larger by an eighth."""
 
     trainer_class = _Disturbed
 
 
-class _Spoilt(BlindedTrainer):
+class _Spoilt(SabotagedTrainer):
     """Training ends in NaN."""
 
     _spoilt = False
@@ -101,9 +101,9 @@ class _Spoilt(BlindedTrainer):
         self._spoilt = True
         return self.real.apply()
 
-    def feed(self, *window: Gradients, **asked: Any) -> Update:
+    def apply_gradients(self, *window: Gradients, **asked: Any) -> Update:
         self._spoilt = True
-        return self.real.feed(*window, **asked)
+        return self.real.apply_gradients(*window, **asked)
 
     def parameters(self) -> dict[str, Array]:
         return self._ruined(self.real.parameters())
@@ -118,7 +118,7 @@ class _Spoilt(BlindedTrainer):
         return {n: np.full_like(a, np.nan) for n, a in arrays.items()} if self._spoilt else arrays
 
 
-class NotANumber(Blinded):
+class NotANumber(Sabotaged):
     """Gradients are NaN, and so is every parameter after the first update; operations return NaN."""
 
     trainer_class = _Spoilt
@@ -129,7 +129,7 @@ class NotANumber(Blinded):
         return OpResult(value, result.dtype)
 
 
-class _OtherFormats(BlindedTrainer):
+class _OtherFormats(SabotagedTrainer):
     def parameters(self) -> dict[str, Array]:
         return _narrowed(self.real.parameters())
 
@@ -149,20 +149,20 @@ def _narrowed(arrays: State) -> dict[str, Array]:
         return {n: a.astype(np.float32 if a.dtype.itemsize == 2 else np.float16) for n, a in arrays.items()}
 
 
-class OtherFormats(Blinded):
+class OtherFormats(Sabotaged):
     """Values are returned in another format than their own."""
 
     trainer_class = _OtherFormats
 
 
-class _Drifting(BlindedTrainer):
+class _Drifting(SabotagedTrainer):
     _updates = 0
 
     def apply(self) -> Update:
         return self._moved(self.real.apply())
 
-    def feed(self, *window: Gradients, **asked: Any) -> Update:
-        return self._moved(self.real.feed(*window, **asked))
+    def apply_gradients(self, *window: Gradients, **asked: Any) -> Update:
+        return self._moved(self.real.apply_gradients(*window, **asked))
 
     def _moved(self, update: Update) -> Update:
         self._updates += 1
@@ -170,7 +170,7 @@ class _Drifting(BlindedTrainer):
         return replace(update, scale_before=update.scale_before * factor, scale_after=update.scale_after * factor)
 
 
-class DriftingScale(Blinded):
+class DriftingScale(Sabotaged):
     """The reported scale triples with every update, and differs before and after an update."""
 
     trainer_class = _Drifting
@@ -184,7 +184,7 @@ def another() -> float:
     return 1.0 + next(_steps) * (math.sqrt(5.0) - 1.0) / 2.0 % 1.0
 
 
-class RestlessRuns(Blinded):
+class RestlessRuns(Sabotaged):
     """No two runs begin with the same weights."""
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
@@ -223,7 +223,7 @@ class TechniquesDisturb(RestlessRuns):
         return self.real.run_op(op, *(moved(array) for array in arrays) if self._scopes else arrays)
 
 
-class RestlessSettings(Blinded):
+class RestlessSettings(Sabotaged):
     """Process-wide settings read differently each time."""
 
     _readings = itertools.count()

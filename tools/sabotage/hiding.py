@@ -22,7 +22,7 @@ from frameworks.contract import (
     Trainer,
     Update,
 )
-from tools.sabotage.delegates import Blinded, BlindedTrainer
+from tools.sabotage.delegates import Sabotaged, SabotagedTrainer
 
 
 def zeros(arrays: State) -> dict[str, Array]:
@@ -30,17 +30,17 @@ def zeros(arrays: State) -> dict[str, Array]:
     return {name: np.zeros_like(value) for name, value in arrays.items()}
 
 
-class _WithoutGradients(BlindedTrainer):
+class _WithoutGradients(SabotagedTrainer):
     def gradients(self, window: Window) -> dict[str, Array]:
         return zeros(self.real.gradients(window))
 
     def accumulator(self) -> dict[str, Array]:
         return zeros(self.real.accumulator())
 
-    def feed(self, *window: Gradients, poison: Gradients | None = None, **asked: Any) -> Update:
+    def apply_gradients(self, *window: Gradients, inject: Gradients | None = None, **asked: Any) -> Update:
         blank = [{n: None if g is None else np.zeros_like(g) for n, g in part.items()} for part in window]
-        added = None if poison is None else {n: None if g is None else np.zeros_like(g) for n, g in poison.items()}
-        return self._told(self.real.feed(*blank, poison=added, **asked))
+        added = None if inject is None else {n: None if g is None else np.zeros_like(g) for n, g in inject.items()}
+        return self._told(self.real.apply_gradients(*blank, inject=added, **asked))
 
     def apply(self) -> Update:
         return self._told(self.real.apply())
@@ -49,13 +49,13 @@ class _WithoutGradients(BlindedTrainer):
         return replace(update, gradient_norm=None if update.gradient_norm is None else 0.0)
 
 
-class ZeroGradients(Blinded):
+class ZeroGradients(Sabotaged):
     """Gradients are zeros, whether read or given; those of a window's own backward pass do not cross the contract."""
 
     trainer_class = _WithoutGradients
 
 
-class _Frozen(BlindedTrainer):
+class _Frozen(SabotagedTrainer):
     """Parts of the state keep their initial values."""
 
     parts: Collection[str] = ()
@@ -101,7 +101,7 @@ class _FrozenParameters(_Frozen):
     parts = ("parameters", "master_parameters")
 
 
-class FrozenParameters(Blinded):
+class FrozenParameters(Sabotaged):
     """Parameters, masters and predictions keep their initial values."""
 
     trainer_class = _FrozenParameters
@@ -116,7 +116,7 @@ class _FrozenOptimizer(_Frozen):
         return replace(update, learning_rate=rate)
 
 
-class FrozenOptimizer(Blinded):
+class FrozenOptimizer(Sabotaged):
     """Moments, counters and the learning rate keep their initial values."""
 
     trainer_class = _FrozenOptimizer
@@ -126,7 +126,7 @@ class _FrozenStreams(_Frozen):
     parts = ("buffers", "random_state")
 
 
-class FrozenStreams(Blinded):
+class FrozenStreams(Sabotaged):
     """Running statistics and random streams keep their initial values."""
 
     trainer_class = _FrozenStreams
@@ -139,8 +139,8 @@ class _FrozenScaler(_Frozen):
     def apply(self) -> Update:
         return self._still(self.real.apply())
 
-    def feed(self, *window: Gradients, **asked: Any) -> Update:
-        return self._still(self.real.feed(*window, **asked))
+    def apply_gradients(self, *window: Gradients, **asked: Any) -> Update:
+        return self._still(self.real.apply_gradients(*window, **asked))
 
     def _still(self, update: Update) -> Update:
         good_steps = None if update.good_steps is None else 0
@@ -148,13 +148,13 @@ class _FrozenScaler(_Frozen):
         return replace(update, scale_before=scale, scale_after=scale, good_steps=count, skipped=False)
 
 
-class FrozenScaler(Blinded):
+class FrozenScaler(Sabotaged):
     """The scale and its counter keep their initial values, and no update is reported as skipped."""
 
     trainer_class = _FrozenScaler
 
 
-class _ConstantLoss(BlindedTrainer):
+class _ConstantLoss(SabotagedTrainer):
     def accumulate(self, batch: Batch, items: int) -> float:
         return self.real.accumulate(batch, items) * 0.0 + 1.0
 
@@ -163,24 +163,24 @@ class _ConstantLoss(BlindedTrainer):
         return replace(update, loss=1.0, micro_losses=tuple(1.0 for _ in update.micro_losses))
 
 
-class ConstantLoss(Blinded):
+class ConstantLoss(Sabotaged):
     """Every loss is 1."""
 
     trainer_class = _ConstantLoss
 
 
-class _Amnesiac(BlindedTrainer):
+class _Amnesiac(SabotagedTrainer):
     def restore(self, path: Path) -> None:
         """Restores nothing."""
 
 
-class RestoresNothing(Blinded):
+class RestoresNothing(Sabotaged):
     """Saved files are never read."""
 
     trainer_class = _Amnesiac
 
 
-class _Costless(BlindedTrainer):
+class _Costless(SabotagedTrainer):
     def saved_bytes(self, batch: Batch) -> int:
         return self.real.saved_bytes(batch) * 0
 
@@ -191,13 +191,13 @@ class _Costless(BlindedTrainer):
         return tuple(0 for _ in self.real.segment_calls())
 
 
-class NothingCounted(Blinded):
+class NothingCounted(Sabotaged):
     """Bytes and segment calls are all zero."""
 
     trainer_class = _Costless
 
 
-class NoPrecision(Blinded):
+class NoPrecision(Sabotaged):
     """Everything is computed in float32, whatever precision is requested; scopes have no effect."""
 
     def asked(self, recipe: Recipe) -> Recipe:
@@ -210,7 +210,7 @@ class NoPrecision(Blinded):
         return nullcontext()
 
 
-class NoRecomputation(Blinded):
+class NoRecomputation(Sabotaged):
     """Nothing is recomputed, whatever is requested."""
 
     def asked(self, recipe: Recipe) -> Recipe:
@@ -221,7 +221,7 @@ class NoRecomputation(Blinded):
         return self.real.recompute("plain", x, w)
 
 
-class NoResults(Blinded):
+class NoResults(Sabotaged):
     """Operations return zeros in an unrequested format; recomputed functions return no value or gradient."""
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:

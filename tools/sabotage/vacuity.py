@@ -16,7 +16,7 @@ from conformance.checks.subject import Subject
 from conformance.spec.clauses import Level, load_clauses
 from conformance.test_ids.inventory import code_of
 from frameworks.contract import Unsupported
-from tools.sabotage import BLINDINGS
+from tools.sabotage import SABOTAGES
 
 PROPERTY = "vacuity"
 BINDING = (Level.MUST, Level.SHOULD)
@@ -53,13 +53,13 @@ class Vacuity:
             if name == PROPERTY and code is not None and isinstance(value, list):
                 self._keep(report.nodeid, code.clause, *value)
 
-    def _keep(self, test: str, clause: str, blinding: str, how: str) -> None:
+    def _keep(self, test: str, clause: str, sabotage: str, how: str) -> None:
         if how == "unjudged":
             self.unjudged += 1
         elif how == "survived":
-            self.survivors.append((clause, test, blinding))
+            self.survivors.append((clause, test, sabotage))
         else:
-            self.flips[blinding] = self.flips.get(blinding, 0) + 1
+            self.flips[sabotage] = self.flips.get(sabotage, 0) + 1
             if how == "error":
                 self.by_error.append((clause, test))
 
@@ -94,16 +94,16 @@ def _probed(item: pytest.Function) -> tuple[str, str]:
     An error counts only if no blinding causes a failure: it may be the blinding's own.
     """
     erring = ""
-    for name in BLINDINGS:
+    for name in SABOTAGES:
         match _rerun(item, name):
             case "fail":
                 return name, "fail"
             case "error":
                 erring = erring or name
-    return (erring, "error") if erring else (", ".join(BLINDINGS), "survived")
+    return (erring, "error") if erring else (", ".join(SABOTAGES), "survived")
 
 
-def _rerun(item: pytest.Function, blinding: str) -> str:
+def _rerun(item: pytest.Function, sabotage: str) -> str:
     """Runs the test on a sabotaged framework, with a new verdict and folder."""
     given = {name: item.funcargs[name] for name in inspect.signature(item.obj).parameters}
     subject = given.get("subject")
@@ -111,7 +111,7 @@ def _rerun(item: pytest.Function, blinding: str) -> str:
         return "pass"
     framework = subject.framework
     settings = framework.global_state()
-    blinded: Any = BLINDINGS[blinding](framework)
+    blinded: Any = SABOTAGES[sabotage](framework)
     profile = replace(subject.profile, shrinking_s=0.0)
     given["subject"] = replace(subject, framework=blinded, profile=profile)
     given["verdict"] = Verdict()

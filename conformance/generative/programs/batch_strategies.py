@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from conformance.generative.programs.data import DrawnBatch, DrawnModel, MaskKind
+from conformance.generative.programs.data import GeneratedBatch, GeneratedModel, MaskKind
 from conformance.generative.programs.features import MANY
 from conformance.generative.programs.grammar import WIDTHS
 from fixtures.layers import BatchNorm, walk
@@ -39,7 +39,7 @@ class Habits:
 
 
 @st.composite
-def habits(draw: st.DrawFn, framework: Framework, drawn: DrawnModel, recipe: Recipe) -> Habits:
+def habits(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel, recipe: Recipe) -> Habits:
     """The habits of a program; most have none."""
     even = recipe.accumulation > 1 and draw(st.booleans())
     if not framework.declares(Capability.MISSING_GRADIENTS).supported or draw(st.integers(0, 3)):
@@ -48,7 +48,7 @@ def habits(draw: st.DrawFn, framework: Framework, drawn: DrawnModel, recipe: Rec
     return Habits(even, head, draw(st.integers(0, 15)) / 16)
 
 
-def large_batches(drawn: DrawnModel) -> list[int]:
+def large_batches(drawn: GeneratedModel) -> list[int]:
     """Sizes of micro-batches that are large for a model, the likelier the more often."""
     widest = max(math.prod(shape) for shape in (drawn.sample, *drawn.model.output_shapes().values()))
     vectors = len(drawn.sample) == 1 and not drawn.integer_inputs
@@ -63,7 +63,7 @@ class Batches:
     """
 
     def __init__(
-        self, framework: Framework, drawn: DrawnModel, recipe: Recipe, habits: Habits, subnormal: bool
+        self, framework: Framework, drawn: GeneratedModel, recipe: Recipe, habits: Habits, subnormal: bool
     ) -> None:
         self._drawn, self._habits = drawn, habits
         self._magnitudes = [*MAGNITUDES, SUBNORMAL] if subnormal else [*MAGNITUDES]
@@ -74,7 +74,7 @@ class Batches:
         self._missing = framework.declares(Capability.MISSING_GRADIENTS).supported
         self._large = large_batches(drawn)
 
-    def window(self, draw: st.DrawFn, count: int) -> tuple[DrawnBatch, ...]:
+    def window(self, draw: st.DrawFn, count: int) -> tuple[GeneratedBatch, ...]:
         """So many micro-batches, of which at least one has an item."""
         micros = tuple(self._one(draw) for _ in range(count))
         if self._drawn.exact and draw(st.booleans()):
@@ -85,15 +85,15 @@ class Batches:
             micros = tuple(replace(micro, size=micros[0].size, mask="none") for micro in micros)
         if self._habits.head:
             micros = tuple(replace(micro, heads=(self._habits.head,)) for micro in micros)
-        return micros if any(m.items(self._drawn) for m in micros) else (DrawnBatch(2), *micros[1:])
+        return micros if any(m.items(self._drawn) for m in micros) else (GeneratedBatch(2), *micros[1:])
 
-    def predicted(self, draw: st.DrawFn) -> DrawnBatch:
+    def predicted(self, draw: st.DrawFn) -> GeneratedBatch:
         """A micro-batch to be evaluated, of which sizes, magnitudes and equal values are of interest."""
         size = draw(st.sampled_from([1, 2, 3] * 5 + self._large))
         seed, rare = draw(st.integers(0, 9)), draw(st.integers(0, 7))
         if rare == 0 and not self._drawn.integer_inputs:
-            return DrawnBatch(size, seed, magnitude=draw(st.sampled_from(MAGNITUDES)))
-        return DrawnBatch(size, seed, constant=rare == 1)
+            return GeneratedBatch(size, seed, magnitude=draw(st.sampled_from(MAGNITUDES)))
+        return GeneratedBatch(size, seed, constant=rare == 1)
 
     def _sizes(self, draw: st.DrawFn, count: int) -> list[int]:
         """Sizes that add up to a power of two, so that means over a window are exact."""
@@ -101,19 +101,19 @@ class Batches:
         ends = sorted(draw(st.permutations(range(1, total)))[: count - 1])
         return [end - start for start, end in zip([0, *ends], [*ends, total], strict=True)]
 
-    def _one(self, draw: st.DrawFn) -> DrawnBatch:
+    def _one(self, draw: st.DrawFn) -> GeneratedBatch:
         seed, rare = draw(st.integers(0, 99)), draw(st.integers(0, 3 if self._moving else 7))
         many = draw(st.integers(0, 23)) == 0
         size = draw(st.sampled_from(self._large if many else self._small))
         if not self._drawn.integer_inputs and rare < 2:
             spoilt = draw(st.sampled_from([math.inf, -math.inf, math.nan])) if self._dynamic and rare == 0 else None
             if rare == 1 and draw(st.booleans()):
-                return DrawnBatch(size, seed, constant=True)
-            return DrawnBatch(size, seed, magnitude=draw(st.sampled_from(self._magnitudes)), spoilt=spoilt)
+                return GeneratedBatch(size, seed, constant=True)
+            return GeneratedBatch(size, seed, magnitude=draw(st.sampled_from(self._magnitudes)), spoilt=spoilt)
         constant = self._drawn.integer_inputs and (rare < 2 or (many and draw(st.booleans())))
         if self._drawn.token_level:
             masks: list[MaskKind] = ["none", "ragged", "holes", "empty"]
-            return DrawnBatch(size, seed, draw(st.sampled_from(masks)), constant=constant)
+            return GeneratedBatch(size, seed, draw(st.sampled_from(masks)), constant=constant)
         if self._missing and len(self._drawn.losses) > 1 and draw(st.integers(0, 3)) == 0:
-            return DrawnBatch(size, seed, heads=(draw(st.sampled_from([name for name, _ in self._drawn.losses])),))
-        return DrawnBatch(size, seed, constant=constant)
+            return GeneratedBatch(size, seed, heads=(draw(st.sampled_from([name for name, _ in self._drawn.losses])),))
+        return GeneratedBatch(size, seed, constant=constant)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from conformance.generative.programs.data import DrawnBatch, DrawnModel
+from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from fixtures.arrays import Array
 from fixtures.model import Window
 from fixtures.recipe import FormatName, Offload, Ranks, Recipe
@@ -56,7 +56,7 @@ class Given:
 class Accumulate:
     """Forward and backward of a micro-batch of a window with so many items."""
 
-    micro: DrawnBatch
+    micro: GeneratedBatch
     items: int
 
 
@@ -74,19 +74,19 @@ class Train:
     With `cut` its only micro-batch is cut into micro-batches of these sizes.
     """
 
-    micros: tuple[DrawnBatch, ...]
+    micros: tuple[GeneratedBatch, ...]
     cut: tuple[int, ...] = ()
     times: int = 1
 
 
 @dataclass(frozen=True)
 class Feed:
-    """Gradients from outside, so often in a row; the other fields as in `Trainer.feed`."""
+    """Gradients from outside, so often in a row; the other fields as in `Trainer.apply_gradients`."""
 
     window: tuple[Given, ...]
     unscale_calls: int | None = None
-    abandon: bool = False
-    poison: Given | None = None
+    discard: bool = False
+    inject: Given | None = None
     times: int = 1
 
 
@@ -94,7 +94,7 @@ class Feed:
 class Gradients:
     """The gradients of a window, without an update, so often in a row."""
 
-    micros: tuple[DrawnBatch, ...]
+    micros: tuple[GeneratedBatch, ...]
     times: int = 1
 
 
@@ -102,7 +102,7 @@ class Gradients:
 class Predict:
     """An evaluation, of the average if `averaged`."""
 
-    micro: DrawnBatch
+    micro: GeneratedBatch
     averaged: bool = False
 
 
@@ -188,21 +188,21 @@ class StartAgain:
 class TraceLayers:
     """A trace of every layer in the pass of one micro-batch."""
 
-    micro: DrawnBatch
+    micro: GeneratedBatch
 
 
 @dataclass(frozen=True)
 class CountBytes:
     """A count of the bytes that a micro-batch keeps between forward and backward."""
 
-    micro: DrawnBatch
+    micro: GeneratedBatch
 
 
 @dataclass(frozen=True)
 class Break:
     """A micro-batch of the wrong width, whose forward pass raises, in one of the methods that take one."""
 
-    micro: DrawnBatch
+    micro: GeneratedBatch
     way: Way = "accumulate"
 
 
@@ -235,14 +235,14 @@ Verb = (
 
 
 @dataclass(frozen=True)
-class DrawnCase:
+class GeneratedCase:
     """A program of verbs on a model under a recipe."""
 
-    drawn: DrawnModel
+    drawn: GeneratedModel
     recipe: Recipe
     program: tuple[Verb, ...]
 
-    def loaded_under(self, change: Callable[[Under], Under]) -> DrawnCase:
+    def loaded_under(self, change: Callable[[Under], Under]) -> GeneratedCase:
         """The case with every restore that has overrides replaced."""
         verbs = (
             replace(verb, under=change(verb.under)) if isinstance(verb, Restore) and verb.under else verb

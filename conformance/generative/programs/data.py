@@ -19,7 +19,7 @@ BEYOND_FLOAT32 = 2.0**-30
 
 
 @dataclass(frozen=True)
-class DrawnModel:
+class GeneratedModel:
     """A model with its weights.
 
     With `exact` every row of a weight holds one value that is not zero, plus or minus one, and inputs are powers of
@@ -74,7 +74,7 @@ class DrawnModel:
         weights = [shape for name, shape in shapes if name.endswith("weight") and name not in tables]
         return max(max(math.prod(shape[:-1]), shape[-1]) for shape in weights)
 
-    def without_masks(self) -> DrawnModel:
+    def without_masks(self) -> GeneratedModel:
         """The model with dropout that drops nothing."""
         return replace(self, layers=tuple(Dropout(0.0) if isinstance(la, Dropout) else la for la in self.layers))
 
@@ -112,7 +112,7 @@ def _tables(model: Model) -> set[str]:
 
 
 @dataclass(frozen=True)
-class DrawnBatch:
+class GeneratedBatch:
     """One micro-batch of drawn data.
 
     Attributes:
@@ -132,11 +132,11 @@ class DrawnBatch:
     spoilt: float | None = None
     constant: bool = False
 
-    def items(self, drawn: DrawnModel) -> int:
+    def items(self, drawn: GeneratedModel) -> int:
         """Its number of items."""
         return self.batch(drawn).items if drawn.token_level else self.size
 
-    def batch(self, drawn: DrawnModel) -> Batch:
+    def batch(self, drawn: GeneratedModel) -> Batch:
         """The data for a model."""
         rng = np.random.default_rng([self.seed, self.size, 23])
         shape = (self.size, *drawn.sample)

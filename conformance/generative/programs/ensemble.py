@@ -7,9 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from conformance.generative.programs.case import DrawnCase, StartAgain
+from conformance.generative.programs.case import GeneratedCase, StartAgain
 from conformance.generative.programs.executor import Play
-from conformance.generative.programs.oracle_executor import OraclePlayer
+from conformance.generative.programs.oracle_executor import OracleExecutor
 from conformance.generative.programs.rounding_freedom import (
     NarrowNorms,
     NarrowWhereAllowed,
@@ -47,7 +47,7 @@ size depends on the order of sums.
 class Ensemble:
     """The oracle's play of a case: to nearest, and, where asked for, with random roundings."""
 
-    def __init__(self, conventions: Conventions, case: DrawnCase, left_out: frozenset[int], seed: int) -> None:
+    def __init__(self, conventions: Conventions, case: GeneratedCase, left_out: frozenset[int], seed: int) -> None:
         self.conventions, self._case, self.left_out, self._seed = conventions, case, left_out, seed
         self._exact: dict[int, bool] = {}
         self._rounded: list[Play] = []
@@ -167,6 +167,6 @@ class Ensemble:
         operations: type[Operations] = NotesKinks,
         trainers: type[NotesDrops] = NotesDrops,
     ) -> Play:
-        player = OraclePlayer(self.conventions, self._case, rounding, trainers, operations)
-        play = player.play(self.left_out)
+        executor = OracleExecutor(self.conventions, self._case, rounding, trainers, operations)
+        play = executor.play(self.left_out)
         return Play(tuple(None if o is None else canonical(o, REFERENCE_MOMENTS) for o in play.observations))

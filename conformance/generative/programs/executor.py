@@ -15,8 +15,8 @@ from conformance.generative.programs.case import (
     Break,
     CountBytes,
     DamageOffloaded,
-    DrawnCase,
     Feed,
+    GeneratedCase,
     Gradients,
     OpenScope,
     Predict,
@@ -29,7 +29,7 @@ from conformance.generative.programs.case import (
     Verb,
     cut_otherwise,
 )
-from conformance.generative.programs.data import DrawnBatch
+from conformance.generative.programs.data import GeneratedBatch
 from conformance.search.observed_names import Observation
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
@@ -76,14 +76,14 @@ class RanksApart(Exception):
     """A rank's state differs from that of rank 0."""
 
 
-class Player(ABC):
+class Executor(ABC):
     """Plays a case on runs made by `make`.
 
     Attributes:
         recipe: of the run that is played on; another one than the case's after a load under another.
     """
 
-    def __init__(self, case: DrawnCase) -> None:
+    def __init__(self, case: GeneratedCase) -> None:
         self.case, self.recipe = case, case.recipe
         self.trainer = self.make()
 
@@ -107,7 +107,7 @@ class Player(ABC):
         """The run's state."""
         return self.trainer.state()
 
-    def batch(self, micro: DrawnBatch) -> Batch:
+    def batch(self, micro: GeneratedBatch) -> Batch:
         """The data of a micro-batch."""
         batch = self.laid_out(micro.batch(self.case.drawn), micro.seed)
         self.lend([batch.inputs, *batch.targets.values(), *([] if batch.mask is None else [batch.mask])])
@@ -117,7 +117,7 @@ class Player(ABC):
         """The data in the memory layout that the run gets."""
         return batch
 
-    def window(self, micros: tuple[DrawnBatch, ...], cut: tuple[int, ...] = ()) -> Window:
+    def window(self, micros: tuple[GeneratedBatch, ...], cut: tuple[int, ...] = ()) -> Window:
         """The data of a window."""
         return cut_otherwise(tuple(self.batch(micro) for micro in micros), cut)
 
@@ -169,7 +169,7 @@ class Player(ABC):
                 window = self.window(micros, cut)
                 return _told([trainer.update(window) for _ in range(times)][-1])
             case Feed():
-                return self.feed(verb)
+                return self.apply_gradients(verb)
             case Gradients(micros=micros, times=times):
                 window = self.window(micros)
                 first, *others = [trainer.gradients(window) for _ in range(times)]
@@ -202,16 +202,16 @@ class Player(ABC):
                 self.scope(verb)
         return {}
 
-    def feed(self, verb: Feed) -> Mapping[str, object]:
+    def apply_gradients(self, verb: Feed) -> Mapping[str, object]:
         """Gradients from outside; what the last time gave. A new run begins where a second unscaling is refused."""
         parameters = self.case.drawn.model.weights(0)
         window = [given.gradients(parameters) for given in verb.window]
-        poison = None if verb.poison is None else verb.poison.gradients(parameters)
-        self.lend(array for given in (*window, poison or {}) for array in given.values() if array is not None)
+        inject = None if verb.inject is None else verb.inject.gradients(parameters)
+        self.lend(array for given in (*window, inject or {}) for array in given.values() if array is not None)
         try:
             for _ in range(verb.times):
-                update = self.trainer.feed(
-                    *window, unscale_calls=verb.unscale_calls, poison=poison, abandon=verb.abandon
+                update = self.trainer.apply_gradients(
+                    *window, unscale_calls=verb.unscale_calls, inject=inject, discard=verb.discard
                 )
         except RuntimeError:
             if (verb.unscale_calls or 0) < 2:
@@ -220,7 +220,7 @@ class Player(ABC):
             return {"refused": True}
         return _told(update)
 
-    def traced(self, micro: DrawnBatch) -> Mapping[str, object]:
+    def traced(self, micro: GeneratedBatch) -> Mapping[str, object]:
         """Outputs and gradients of every layer, and the parameters' gradients."""
         shown = self.trainer.trace(self.batch(micro))
         kinds = {"output": shown.outputs, "back": shown.gradients, "gradient": shown.parameters}

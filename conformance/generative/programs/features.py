@@ -12,8 +12,8 @@ from conformance.generative.programs.case import (
     Apply,
     Break,
     CountBytes,
-    DrawnCase,
     Feed,
+    GeneratedCase,
     Gradients,
     OpenScope,
     Predict,
@@ -24,7 +24,7 @@ from conformance.generative.programs.case import (
     Verb,
     cut_otherwise,
 )
-from conformance.generative.programs.data import DrawnBatch
+from conformance.generative.programs.data import GeneratedBatch
 from fixtures.layers import Activation, BatchNorm, Layer, SelfAttention, walk
 from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Recipe, StaticScaling, Steps
 
@@ -36,7 +36,7 @@ HUGE, BIG, TINY = 2.0**14, 2.0**6, 2.0**-13
 SMALLEST_NORMAL = -126
 
 
-def features(case: DrawnCase) -> frozenset[str]:
+def features(case: GeneratedCase) -> frozenset[str]:
     """Every feature of a case."""
     layers = case.drawn.layers
     return frozenset([*recipe_features(case.recipe, layers), *model_features(case), *program_features(case)])
@@ -98,7 +98,7 @@ def recipe_features(recipe: Recipe, layers: tuple[Layer, ...]) -> Iterator[str]:
     yield from (f"layer={type(layer).__name__}" for _, layer in walk(layers))
 
 
-def model_features(case: DrawnCase) -> Iterator[str]:
+def model_features(case: GeneratedCase) -> Iterator[str]:
     """Features of the model."""
     drawn = case.drawn
     yield "values=exact" if drawn.exact else "values=rounded"
@@ -123,7 +123,7 @@ def model_features(case: DrawnCase) -> Iterator[str]:
     yield from ["parameter=odd"] if any(size % 2 and size > 1 for size in sizes) else []
 
 
-def program_features(case: DrawnCase) -> Iterator[str]:
+def program_features(case: GeneratedCase) -> Iterator[str]:
     """Features of the program."""
     for verb in case.program:
         yield f"verb={word(verb)}"
@@ -153,7 +153,7 @@ def program_features(case: DrawnCase) -> Iterator[str]:
         waiting = isinstance(verb, Accumulate) or (waiting and not isinstance(verb, Apply))
 
 
-def windows(case: DrawnCase) -> Iterator[list[int]]:
+def windows(case: GeneratedCase) -> Iterator[list[int]]:
     """The items of each micro-batch, window by window."""
     open_window: list[int] = []
     for verb in case.program:
@@ -170,7 +170,7 @@ def windows(case: DrawnCase) -> Iterator[list[int]]:
     yield open_window
 
 
-def _optimizer_without_gradient(case: DrawnCase) -> bool:
+def _optimizer_without_gradient(case: GeneratedCase) -> bool:
     """Whether some optimizer owns nothing but parameters that a whole window has no gradient for."""
     names, count = list(case.drawn.model.parameter_shapes()), case.recipe.optimizers
     heads = {name for name, _ in case.drawn.losses}
@@ -207,7 +207,7 @@ def word(verb: Verb) -> str:
             return "Flush"
         case Predict(averaged=True):
             return "PredictAveraged"
-        case Feed(abandon=True):
+        case Feed(discard=True):
             return "Abandon"
         case Restore(into=into):
             return f"Restore.{into}"
@@ -217,7 +217,7 @@ def word(verb: Verb) -> str:
             return type(verb).__name__
 
 
-def _trained(verb: Verb) -> tuple[DrawnBatch, ...]:
+def _trained(verb: Verb) -> tuple[GeneratedBatch, ...]:
     """The micro-batches that a verb passes through the model in training."""
     match verb:
         case Accumulate(micro=micro) | TraceLayers(micro=micro) | CountBytes(micro=micro):
@@ -237,7 +237,7 @@ def _data(verb: Verb, length: int) -> Iterator[str]:
             flags = {
                 "unscaled-by-hand": verb.unscale_calls is not None,
                 "unscaled-twice": verb.unscale_calls == 2,
-                "poisoned": verb.poison is not None,
+                "poisoned": verb.inject is not None,
                 "often": verb.times > 1,
                 "a-hundred-times": verb.times >= 100,
                 "missing": any(given.missing is not None or given.nothing for given in window),
@@ -256,7 +256,7 @@ def _data(verb: Verb, length: int) -> Iterator[str]:
             yield f"scope={verb.format}"
 
 
-def _micro(micros: tuple[DrawnBatch, ...], length: int) -> Iterator[str]:
+def _micro(micros: tuple[GeneratedBatch, ...], length: int) -> Iterator[str]:
     for micro in micros:
         yield f"mask={micro.mask}"
         yield from ["batch=one-sample"] if micro.size == 1 else []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conformance.generative.programs.batch_strategies import Habits
 from conformance.generative.programs.case import Feed, Given, Spike
-from conformance.generative.programs.data import DrawnModel
+from conformance.generative.programs.data import GeneratedModel
 from conformance.generative.programs.grammar import LARGE
 from fixtures.recipe import DynamicScaling, Recipe
 from frameworks.contract import Capability, Framework
@@ -31,7 +31,7 @@ class Feeds:
         counted: whether anything depends on how many updates were applied, as is open of a window without gradients.
     """
 
-    def __init__(self, framework: Framework, drawn: DrawnModel, recipe: Recipe, habits: Habits) -> None:
+    def __init__(self, framework: Framework, drawn: GeneratedModel, recipe: Recipe, habits: Habits) -> None:
         def supports(capability: Capability) -> bool:
             return framework.declares(capability).supported
 
@@ -51,7 +51,7 @@ class Feeds:
         self._longest = LONG if recipe.accumulation == 1 and not self._large else OFTEN
         self._places = [i / 16 for i in range(16)] + [sizes.index(max(sizes)) / len(sizes)] * 8
 
-    def feed(self, draw: st.DrawFn) -> Feed:
+    def apply_gradients(self, draw: st.DrawFn) -> Feed:
         """One attempt, or several in a row."""
         window = tuple(self._given(draw) for _ in range(self._count))
         if self._large and self._dynamic and draw(st.booleans()):
@@ -66,10 +66,10 @@ class Feeds:
             case "twice":
                 return Feed(window, unscale_calls=2 if self._second_unscale else 1)
             case "abandon":
-                return Feed(self._overflowing(draw, window), abandon=True)
+                return Feed(self._overflowing(draw, window), discard=True)
             case "poison":
-                poison = Given(0.0, (Spike(draw(st.sampled_from([math.inf, math.nan, 0.5])), 0.5, 0.5),))
-                return Feed(tuple(replace(given, missing=None) for given in window), poison=poison)
+                inject = Given(0.0, (Spike(draw(st.sampled_from([math.inf, math.nan, 0.5])), 0.5, 0.5),))
+                return Feed(tuple(replace(given, missing=None) for given in window), inject=inject)
             case "often":
                 return Feed(window, times=draw(st.sampled_from([OFTEN] * 3 + [self._longest])))
             case _:

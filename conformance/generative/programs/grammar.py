@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from conformance.generative.programs.data import DrawnModel
+from conformance.generative.programs.data import GeneratedModel
 from fixtures.layers import (
     Activation,
     ActivationKind,
@@ -48,7 +48,7 @@ CURVED: tuple[ActivationKind, ...] = ("relu", "gelu", "tanh", "sigmoid")
 
 
 @st.composite
-def models(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> DrawnModel:
+def models(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> GeneratedModel:
     """Models of one of four kinds: vectors in exact values, vectors, token sequences, and pictures.
 
     Args:
@@ -74,7 +74,7 @@ def models(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> Draw
         layers, shift = (replace(layers[0], momentum=1.0), *layers[1:]), SHIFT
     heads, losses = draw(_heads(framework, kind, inner))
     plain = kind != "tokens" and not any(isinstance(layer, BatchNorm) for layer in layers)
-    return DrawnModel(
+    return GeneratedModel(
         (*layers, heads),
         sample,
         losses,

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from conformance.checks.subject import Subject
-from conformance.generative.programs.case import DrawnCase
+from conformance.generative.programs.case import GeneratedCase
 from conformance.generative.programs.features import features
 from conformance.generative.programs.judge import against_the_oracle
-from conformance.generative.programs.triage import attributed
-from conformance.search.adapter_settings import LawsOfAdapter
+from conformance.generative.programs.triage import triaged
+from conformance.search.adapter_settings import GenerativeSettings
 from conformance.search.failure import Failure
 
 
@@ -20,10 +20,10 @@ class Instance(Protocol):
     def words(self) -> frozenset[str]:
         """Features that exclusions may name."""
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         """The failure, if there is one."""
 
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
+    def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
         """The clause that a failure breaks, and the message."""
 
 
@@ -31,14 +31,14 @@ class Instance(Protocol):
 class Program:
     """A case, run on the framework and on the oracle."""
 
-    case: DrawnCase
+    case: GeneratedCase
 
     def words(self) -> frozenset[str]:
         return features(self.case)
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         return against_the_oracle(subject, laws, self.case)
 
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
-        broken = attributed(self.case, failure, lambda case: against_the_oracle(subject, laws, case))
+    def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
+        broken = triaged(self.case, failure, lambda case: against_the_oracle(subject, laws, case))
         return broken.clause, str(broken)

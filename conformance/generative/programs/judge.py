@@ -17,8 +17,8 @@ from conformance.generative.programs.case import (
     Break,
     CountBytes,
     DamageOffloaded,
-    DrawnCase,
     Feed,
+    GeneratedCase,
     Gradients,
     OpenScope,
     Predict,
@@ -32,17 +32,17 @@ from conformance.generative.programs.case import (
 from conformance.generative.programs.compare import Unlike, first_difference
 from conformance.generative.programs.ensemble import Ensemble
 from conformance.generative.programs.executor import Play, PlayFailed
-from conformance.generative.programs.subject_executor import SubjectPlayer
-from conformance.search.adapter_settings import LawsOfAdapter
+from conformance.generative.programs.subject_executor import SubjectExecutor
+from conformance.search.adapter_settings import GenerativeSettings
 from conformance.search.failure import Failure
 from conformance.search.observed_names import Observation, canonical, ends_by_itself
 from fixtures.layers import BatchNorm
 from fixtures.recipe import DynamicScaling, StaticScaling
 
-Judge = Callable[[DrawnCase], Failure | None]
+Judge = Callable[[GeneratedCase], Failure | None]
 
 
-def play(subject: Subject, case: DrawnCase) -> Play:
+def play(subject: Subject, case: GeneratedCase) -> Play:
     """The case on the framework under test.
 
     Raises:
@@ -50,10 +50,10 @@ def play(subject: Subject, case: DrawnCase) -> Play:
         Unsupported: the framework refuses the recipe.
     """
     with TemporaryDirectory() as folder:
-        return SubjectPlayer(subject, case, Path(folder)).play()
+        return SubjectExecutor(subject, case, Path(folder)).play()
 
 
-def play_in_turn(subject: Subject, *cases: DrawnCase) -> list[Play]:
+def play_in_turn(subject: Subject, *cases: GeneratedCase) -> list[Play]:
     """The cases on the framework under test, one verb of each in turn; they offload to files in one folder.
 
     Raises:
@@ -63,12 +63,12 @@ def play_in_turn(subject: Subject, *cases: DrawnCase) -> list[Play]:
     with ExitStack() as folders:
         away = Path(folders.enter_context(TemporaryDirectory()))
         saves = [Path(folders.enter_context(TemporaryDirectory())) for _ in cases]
-        players = [SubjectPlayer(subject, case, folder, away) for case, folder in zip(cases, saves, strict=True)]
-        rounds = list(zip_longest(*(player.steps() for player in players)))
+        players = [SubjectExecutor(subject, case, folder, away) for case, folder in zip(cases, saves, strict=True)]
+        rounds = list(zip_longest(*(executor.steps() for executor in players)))
     return [Play(tuple(each[i] for each in rounds[: len(case.program)])) for i, case in enumerate(cases)]
 
 
-def against_the_oracle(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -> Failure | None:
+def against_the_oracle(subject: Subject, laws: GenerativeSettings, case: GeneratedCase) -> Failure | None:
     """The first difference between the framework's play and the oracle's."""
     try:
         measured = play(subject, case)
@@ -82,7 +82,7 @@ def against_the_oracle(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -
     return None if apart is None else failure_of(case, ensemble, apart)
 
 
-def _leaked(case: DrawnCase, measured: Play) -> Failure | None:
+def _leaked(case: GeneratedCase, measured: Play) -> Failure | None:
     """The first verb after which a process-wide setting has changed."""
     first: Observation | None = None
     for place, observation in enumerate(measured.observations):
@@ -100,7 +100,7 @@ def _leaked(case: DrawnCase, measured: Play) -> Failure | None:
 _KEPT = ("parameter/", "master/", "optimizer/", "buffer/", "scaler/")
 
 
-def _reformatted(case: DrawnCase, measured: Play) -> Failure | None:
+def _reformatted(case: GeneratedCase, measured: Play) -> Failure | None:
     """The first verb after which a part of the state has changed its format."""
     first: Observation = {}
     for place, observation in enumerate(measured.observations):
@@ -112,7 +112,7 @@ def _reformatted(case: DrawnCase, measured: Play) -> Failure | None:
     return None
 
 
-def _moved(case: DrawnCase, measured: Play) -> Failure | None:
+def _moved(case: GeneratedCase, measured: Play) -> Failure | None:
     """The first read-only verb after which a part of the state has changed, bit for bit."""
     before: Observation | None = None
     for place, (verb, after) in enumerate(zip(case.program, measured.observations, strict=True)):
@@ -134,19 +134,19 @@ _PASSES = ("buffer/", "random/")
 """State that a training pass changes."""
 
 
-def canonical_play(measured: Play, laws: LawsOfAdapter, case: DrawnCase) -> Play:
+def canonical_play(measured: Play, laws: GenerativeSettings, case: GeneratedCase) -> Play:
     """A play of the framework with canonical names."""
     slots = laws.slots(case.recipe.optimizer)
     return Play(tuple(None if each is None else canonical(each, slots) for each in measured.observations))
 
 
-def ensemble_of(subject: Subject, case: DrawnCase, measured: Play) -> Ensemble:
+def ensemble_of(subject: Subject, case: GeneratedCase, measured: Play) -> Ensemble:
     """The oracle's plays of the same verbs, without recomputation and offload, which must have no effect."""
     plain = replace(case, recipe=subject.seeded(case.recipe).but(recompute=None, offload=None))
     return Ensemble(subject.conventions, plain, measured.left_out, subject.seed)
 
 
-def failure_of(case: DrawnCase, ensemble: Ensemble, apart: Unlike) -> Failure:
+def failure_of(case: GeneratedCase, ensemble: Ensemble, apart: Unlike) -> Failure:
     """The failure for a difference."""
     skipped = ensemble.skipped(apart.place)
     where = f"after step {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"
@@ -154,7 +154,7 @@ def failure_of(case: DrawnCase, ensemble: Ensemble, apart: Unlike) -> Failure:
 
 
 def not_judged(
-    subject: Subject, laws: LawsOfAdapter, case: DrawnCase, ensemble: Ensemble
+    subject: Subject, laws: GenerativeSettings, case: GeneratedCase, ensemble: Ensemble
 ) -> Mapping[int, frozenset[str]]:
     """Prefixes of names that are not compared with the oracle's, by the place of the verb.
 
@@ -198,7 +198,7 @@ _STILL = (Predict, Save, OpenScope, DamageOffloaded)
 _STATE = {"parameter/", "master/", "moment/", "steps/", "average/", "accumulator/", "scaler/"}
 
 
-def _ends_early(subject: Subject, case: DrawnCase, place: int, verb: Verb) -> bool:
+def _ends_early(subject: Subject, case: GeneratedCase, place: int, verb: Verb) -> bool:
     """Whether the framework has ended its window by itself after this verb, and the oracle has not."""
     if not isinstance(verb, Accumulate):
         return False

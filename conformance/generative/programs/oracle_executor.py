@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from conformance.generative.programs.case import DamageOffloaded, DrawnCase, OpenScope, Restore, RestoreDamaged
-from conformance.generative.programs.executor import NotPlayed, Player
+from conformance.generative.programs.case import DamageOffloaded, GeneratedCase, OpenScope, Restore, RestoreDamaged
+from conformance.generative.programs.executor import Executor, NotPlayed
 from conformance.generative.programs.rounding_freedom import NotesDrops, NotesKinks, OtherRange
 from conformance.search.observed_names import Observation
 from fixtures.arrays import Array
@@ -18,13 +18,13 @@ from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.rounding import Rounding
 
 
-class OraclePlayer(Player):
+class OracleExecutor(Executor):
     """Plays a case on the reference, which follows a framework's conventions; a moment is kept as a copy."""
 
     def __init__(
         self,
         conventions: Conventions,
-        case: DrawnCase,
+        case: GeneratedCase,
         rounding: Rounding | None,
         trainers: type[NotesDrops] = NotesDrops,
         operations: type[Operations] = Operations,

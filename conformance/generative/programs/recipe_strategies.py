@@ -10,8 +10,8 @@ from zlib import crc32
 
 from hypothesis import strategies as st
 
-from conformance.generative.programs.data import DrawnModel
-from conformance.search.adapter_settings import laws_of
+from conformance.generative.programs.data import GeneratedModel
+from conformance.search.adapter_settings import generative_settings
 from fixtures.layers import BatchNorm, walk
 from fixtures.recipe import (
     SGD,
@@ -52,7 +52,7 @@ def offered(framework: Framework, recipe: Recipe) -> bool:
 
 
 @st.composite
-def recipes(draw: st.DrawFn, framework: Framework, drawn: DrawnModel) -> Recipe:
+def recipes(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel) -> Recipe:
     """Recipes from every field that the framework declares, for a model; one in four has all of them that go together.
 
     Two optimizers under a loss scale get no schedule: what is counted where one of them skips is open
@@ -127,7 +127,7 @@ ONE_IN = 12
 
 
 @st.composite
-def _techniques(draw: st.DrawFn, framework: Framework, drawn: DrawnModel, recipe: Recipe) -> Recipe:
+def _techniques(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel, recipe: Recipe) -> Recipe:
     """The recipe with ranks, an offload, QAT or 8-bit moments, now and then, as far as declared.
 
     Ranks that share a batch norm differ in whose statistics they take (`sharding.buffers`), so they get none.
@@ -171,7 +171,7 @@ def techniques_of(framework: Framework) -> Techniques:
 
 @cache
 def _techniques_of(framework: Framework) -> Techniques:
-    left_out = laws_of(framework).not_drawn
+    left_out = generative_settings(framework).not_drawn
 
     def here(field: str, values: Sequence[Any]) -> list[Any]:
         return [v for v in values if field not in left_out and offered(framework, Recipe(**{field: v}))]
@@ -196,7 +196,7 @@ def _optimizers(draw: st.DrawFn, exact: bool) -> Optimizer:
     return AdamW(rate, first, second, epsilon or 1e-8, draw(st.sampled_from([0.25, 0.01, 0.0])))
 
 
-def variants(framework: Framework, drawn: DrawnModel) -> st.SearchStrategy[str | None]:
+def variants(framework: Framework, drawn: GeneratedModel) -> st.SearchStrategy[str | None]:
     """Recomputation variants that may be asked for; one that needs an input with a gradient takes no token ids."""
     withheld = framework.conventions().gradient_input if drawn.integer_inputs else ()
     return st.sampled_from([None, *(v for v in framework.recompute_variants() if v not in withheld)])

@@ -14,8 +14,8 @@ from conformance.generative.programs.case import (
     CountBytes,
     Damage,
     DamageOffloaded,
-    DrawnCase,
     Feed,
+    GeneratedCase,
     Gradients,
     OpenScope,
     Predict,
@@ -30,7 +30,7 @@ from conformance.generative.programs.case import (
     Verb,
     Way,
 )
-from conformance.generative.programs.data import DrawnBatch, DrawnModel
+from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.gradient_strategies import LONG, OFTEN, Feeds
 from conformance.generative.programs.grammar import models
 from conformance.generative.programs.recipe_strategies import PRECISIONS, offered, recipes, techniques_of
@@ -75,7 +75,7 @@ def _repertoires(draw: st.DrawFn, steps: _Steps) -> frozenset[str]:
 
 
 @st.composite
-def cases(draw: st.DrawFn, framework: Framework, dropout: bool = False, subnormal: bool = False) -> DrawnCase:
+def cases(draw: st.DrawFn, framework: Framework, dropout: bool = False, subnormal: bool = False) -> GeneratedCase:
     """A model, a recipe and a program.
 
     Args:
@@ -84,10 +84,10 @@ def cases(draw: st.DrawFn, framework: Framework, dropout: bool = False, subnorma
     drawn = draw(models(framework, dropout))
     recipe = draw(recipes(framework, drawn))
     chosen = draw(habits(framework, drawn, recipe))
-    return few_files(DrawnCase(drawn, recipe, draw(_programs(_Steps(framework, drawn, recipe, chosen, subnormal)))))
+    return few_files(GeneratedCase(drawn, recipe, draw(_programs(_Steps(framework, drawn, recipe, chosen, subnormal)))))
 
 
-def few_files(case: DrawnCase) -> DrawnCase:
+def few_files(case: GeneratedCase) -> GeneratedCase:
     """The case; offloaded to the host where so many updates would write files by the thousand."""
     if not any(isinstance(verb, Train | Feed) and verb.times > OFTEN for verb in case.program):
         return case
@@ -109,7 +109,7 @@ def _others(framework: Framework, recipe: Recipe) -> list[Under]:
     return moves + [Under(other, recipe.offload) for other in counts] * 4
 
 
-def _takes_any_width(drawn: DrawnModel) -> bool:
+def _takes_any_width(drawn: GeneratedModel) -> bool:
     """Whether a batch norm of one value comes first, of which wider inputs are rows, as arrays broadcast."""
     return isinstance(drawn.layers[0], BatchNorm) and drawn.sample == (1,)
 
@@ -122,7 +122,7 @@ class _Steps:
     """
 
     def __init__(
-        self, framework: Framework, drawn: DrawnModel, recipe: Recipe, chosen: Habits, subnormal: bool
+        self, framework: Framework, drawn: GeneratedModel, recipe: Recipe, chosen: Habits, subnormal: bool
     ) -> None:
         self.framework, self.drawn, self.recipe = framework, drawn, recipe
         self._batches = Batches(framework, drawn, recipe, chosen, subnormal)
@@ -214,19 +214,19 @@ class _Steps:
             case "trace":
                 return TraceLayers(*self._batches.window(draw, 1))
             case "bytes":
-                return CountBytes(DrawnBatch(draw(st.integers(2, 4)), draw(st.integers(0, 9))))
+                return CountBytes(GeneratedBatch(draw(st.integers(2, 4)), draw(st.integers(0, 9))))
             case "damage-offloaded":
                 places = st.sampled_from([0.0, 0.3, 0.6, 0.99])
                 return DamageOffloaded(draw(places), draw(st.none() | places))
             case "break":
                 ways: list[Way] = ["accumulate", "predict"]
                 ways += ["averaged", "averaged"] if self.recipe.average is not None else []
-                return Break(DrawnBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(ways)))
+                return Break(GeneratedBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(ways)))
             case "break-update":
                 others: list[Way] = ["update", "gradients"]
                 others += ["trace"] if self.trace else []
                 others += ["bytes"] if self.count else []
-                return Break(DrawnBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(others)))
+                return Break(GeneratedBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(others)))
             case _:
                 return OpenScope(draw(st.sampled_from(self.formats)), draw(st.booleans()), draw(st.booleans()))
 
@@ -252,7 +252,7 @@ class _Steps:
             verbs += self._between(draw, micros[-1], items, last=True)
         return [*verbs, Apply(flush=count < k)]
 
-    def _between(self, draw: st.DrawFn, micro: DrawnBatch, items: int, last: bool) -> list[Verb]:
+    def _between(self, draw: st.DrawFn, micro: GeneratedBatch, items: int, last: bool) -> list[Verb]:
         """A verb that changes nothing, within a window; `last` if one more micro-batch would end it."""
         kinds = ["nothing", "nothing", "predict"] + (["save", "save"] if self.checkpoint else [])
         kinds += ["damaged"] if self.checkpoint else []
@@ -280,7 +280,7 @@ class _Steps:
 
     def _fed(self, draw: st.DrawFn) -> list[Verb]:
         """Gradients from outside; after so many updates that counts grow long, the run is saved and loaded."""
-        feed, slot = self._feeds.feed(draw), draw(_SLOTS)
+        feed, slot = self._feeds.apply_gradients(draw), draw(_SLOTS)
         if feed.times < LONG or not self.checkpoint:
             return [feed]
         return [feed, Save(slot), Restore(slot, draw(st.sampled_from(self._targets())))]

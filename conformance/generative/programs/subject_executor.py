@@ -15,20 +15,20 @@ from conformance.checks.subject import Subject
 from conformance.generative.programs.case import (
     Damage,
     DamageOffloaded,
-    DrawnCase,
+    GeneratedCase,
     OpenScope,
     Restore,
     RestoreDamaged,
 )
-from conformance.generative.programs.data import DrawnBatch
-from conformance.generative.programs.executor import Misloaded, NotPlayed, Play, Player, PlayFailed, RanksApart
+from conformance.generative.programs.data import GeneratedBatch
+from conformance.generative.programs.executor import Executor, Misloaded, NotPlayed, Play, PlayFailed, RanksApart
 from conformance.search.layouts import laid_out, nth
 from conformance.search.observed_names import Observation
 from conformance.techniques.sharding.replicas import apart
 from fixtures.arrays import Array
 from fixtures.model import Batch
 from fixtures.recipe import Precision, Recipe
-from frameworks.base import CompanyTrainer
+from frameworks.base import RankGroupTrainer
 from frameworks.contract import Trainer
 
 STEPS = "optimizer/steps"
@@ -36,7 +36,7 @@ MOST_UPDATES = 8
 """Updates that a used run has made at most when it loads another one; otherwise as many as that one has."""
 
 
-class SubjectPlayer(Player):
+class SubjectExecutor(Executor):
     """Plays a case on the framework under test.
 
     Args:
@@ -44,7 +44,7 @@ class SubjectPlayer(Player):
         away: folder of offloaded files; runs may share it. None for one below `folder`.
     """
 
-    def __init__(self, subject: Subject, case: DrawnCase, folder: Path, away: Path | None = None) -> None:
+    def __init__(self, subject: Subject, case: GeneratedCase, folder: Path, away: Path | None = None) -> None:
         self._subject, self._folder, self._away = subject, folder, away or folder / "away"
         self._away.mkdir(exist_ok=True)
         self._saved: dict[int, Path] = {}
@@ -92,7 +92,7 @@ class SubjectPlayer(Player):
         return Play(tuple(observations))
 
     def state(self) -> Observation:
-        if isinstance(self.trainer, CompanyTrainer) and (differs := apart(self.trainer.company)):
+        if isinstance(self.trainer, RankGroupTrainer) and (differs := apart(self.trainer.rank_group)):
             raise RanksApart(f"leaves {differs}")
         return self._subject.state(self.trainer)
 
@@ -130,7 +130,7 @@ class SubjectPlayer(Player):
                 raise NotPlayed
             self.recipe = recipe
         target = self.trainer if into == "same" else self.make()
-        micro = DrawnBatch(2, seed=77)
+        micro = GeneratedBatch(2, seed=77)
         batch = self.batch(micro)
         match into:
             case "used" | "predicted":
@@ -144,7 +144,7 @@ class SubjectPlayer(Player):
                 target.accumulate(batch, batch.items * self.case.recipe.accumulation)
             case "skipped":
                 gradients = {name: np.full_like(v, np.inf) for name, v in target.parameters().items()}
-                target.feed(*[gradients] * self.case.recipe.accumulation)
+                target.apply_gradients(*[gradients] * self.case.recipe.accumulation)
         target.restore(self._saved[slot])
         self.trainer = target
         loaded = target.state()

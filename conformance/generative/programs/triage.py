@@ -9,8 +9,8 @@ from conformance.generative.programs.case import (
     Break,
     CountBytes,
     DamageOffloaded,
-    DrawnCase,
     Feed,
+    GeneratedCase,
     Gradients,
     OpenScope,
     Predict,
@@ -28,7 +28,7 @@ from conformance.search.failure import Failure
 from fixtures.recipe import Adam, DynamicScaling, Precision, StaticScaling
 from frameworks.contract import Unsupported
 
-Simpler = Callable[[DrawnCase], DrawnCase]
+Simpler = Callable[[GeneratedCase], GeneratedCase]
 LAW = "laws.programs"
 
 
@@ -59,7 +59,7 @@ def _but(**fields: object) -> Simpler:
     return lambda case: replace(case, recipe=case.recipe.but(**fields))
 
 
-def _no_loads_in_windows(case: DrawnCase) -> DrawnCase:
+def _no_loads_in_windows(case: GeneratedCase) -> GeneratedCase:
     """The case without saves and loads between two micro-batches of a window."""
     states = zip(case.program, open_windows(case.program), strict=True)
     kept = (verb for verb, waiting in states if not (waiting and isinstance(verb, Save | Restore)))
@@ -71,7 +71,7 @@ def _as_saved(field: str) -> Simpler:
     return lambda case: case.loaded_under(lambda under: replace(under, **{field: getattr(case.recipe, field)}))
 
 
-def _wide_moments(case: DrawnCase) -> DrawnCase:
+def _wide_moments(case: GeneratedCase) -> GeneratedCase:
     """The case with 32-bit moments."""
     optimizer = case.recipe.optimizer
     wide = replace(optimizer, state_bits=32) if isinstance(optimizer, Adam) else optimizer
@@ -109,7 +109,7 @@ CAUSES: dict[str, Simpler] = {
 """Parts that may be removed from a case, by name, in this order."""
 
 
-def attributed(case: DrawnCase, failure: Failure, judge: Judge) -> BrokenClause:
+def triaged(case: GeneratedCase, failure: Failure, judge: Judge) -> BrokenClause:
     """The clause that a failure breaks."""
     for name, simpler in CAUSES.items():
         without = simpler(case)
@@ -149,7 +149,7 @@ _BY_CAUSE = {
 }
 
 
-def clause_of(case: DrawnCase, failure: Failure, cause: str) -> str:
+def clause_of(case: GeneratedCase, failure: Failure, cause: str) -> str:
     """The clause about a part of the state after a verb, and about the part of the case that the failure needs."""
     verb, part = case.program[failure.place], failure.name
     if part == "apart":
@@ -193,7 +193,7 @@ def clause_of(case: DrawnCase, failure: Failure, cause: str) -> str:
     return _of_update(case, failure, cause)
 
 
-def _of_update(case: DrawnCase, failure: Failure, cause: str) -> str:
+def _of_update(case: GeneratedCase, failure: Failure, cause: str) -> str:
     part, recipe = failure.name, case.recipe
     scaled = recipe.scaling is not None
     if part.startswith("scaler/") or part.rsplit("/", 1)[-1] in ("scale_before", "scale_after", "good_steps"):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from conformance.generative.programs.case import (
     Accumulate,
-    DrawnCase,
     Feed,
+    GeneratedCase,
     Given,
     Gradients,
     Target,
@@ -19,7 +19,7 @@ from conformance.generative.programs.case import (
     Verb,
     open_windows,
 )
-from conformance.generative.programs.data import DrawnBatch
+from conformance.generative.programs.data import GeneratedBatch
 from conformance.generative.programs.grammar import models
 from conformance.generative.programs.instances import Program
 from conformance.generative.programs.recipe_strategies import recipes, variants
@@ -62,11 +62,11 @@ def recomputed(draw: st.DrawFn, framework: Framework) -> RecomputedCase:
 
 
 @st.composite
-def _after_many(draw: st.DrawFn, case: DrawnCase) -> DrawnCase:
+def _after_many(draw: st.DrawFn, case: GeneratedCase) -> GeneratedCase:
     """The case, now and then with many updates before all others, if the model is small."""
     if case.drawn.values > SMALL or case.recipe.accumulation > 1 or draw(st.integers(0, 11)):
         return case
-    long = Train((DrawnBatch(2, draw(st.integers(0, 9))),), times=MANY_UPDATES)
+    long = Train((GeneratedBatch(2, draw(st.integers(0, 9))),), times=MANY_UPDATES)
     return few_files(replace(case, program=(*case.program[:1], long, *case.program[1:])))
 
 
@@ -129,7 +129,7 @@ def elsewhere(framework: Framework) -> st.SearchStrategy[Elsewhere]:
     return _alike(framework).map(lambda pair: Elsewhere((*pair, _reseeded(pair[0]))))
 
 
-def _reseeded(case: DrawnCase) -> DrawnCase:
+def _reseeded(case: GeneratedCase) -> GeneratedCase:
     return replace(case, recipe=case.recipe.but(seed=case.recipe.seed + 1))
 
 
@@ -138,7 +138,7 @@ def handfuls(
     draw: st.DrawFn, threes: st.SearchStrategy[Elsewhere], allowed: Callable[[Elsewhere], bool]
 ) -> Elsewhere | None:
     """Some of them that are allowed, since a process takes longer to start than to play one; None if none is."""
-    chosen: list[DrawnCase] = []
+    chosen: list[GeneratedCase] = []
     for _ in range(TRIED):
         if len(chosen) == 3 * THREES:
             break
@@ -148,7 +148,7 @@ def handfuls(
 
 
 @st.composite
-def _alike(draw: st.DrawFn, framework: Framework) -> tuple[DrawnCase, DrawnCase]:
+def _alike(draw: st.DrawFn, framework: Framework) -> tuple[GeneratedCase, GeneratedCase]:
     """A case and another with the same shapes, in which one thing is changed."""
     case = draw(cases(framework, dropout=True, subnormal=True))
     other = draw(cases(framework, dropout=True))
@@ -189,5 +189,5 @@ def cuts(draw: st.DrawFn, framework: Framework) -> CutWindows:
     count = draw(st.integers(2, 4))
     even = st.integers(1, 4).map(lambda size: (size,) * count)
     sizes = draw(even | st.tuples(*[st.integers(1, 4)] * count))
-    micros = [DrawnBatch(sum(sizes), draw(st.integers(0, 99))) for _ in range(draw(st.integers(1, 3)))]
-    return CutWindows(DrawnCase(drawn, recipe, tuple(Train((micro,)) for micro in micros)), sizes)
+    micros = [GeneratedBatch(sum(sizes), draw(st.integers(0, 99))) for _ in range(draw(st.integers(1, 3)))]
+    return CutWindows(GeneratedCase(drawn, recipe, tuple(Train((micro,)) for micro in micros)), sizes)

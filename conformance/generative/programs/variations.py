@@ -13,7 +13,7 @@ import numpy as np
 from conformance.checks.subject import Subject
 from conformance.checks.subprocesses import apart, same_framework
 from conformance.generative.programs.case import (
-    DrawnCase,
+    GeneratedCase,
     Restore,
     Save,
     Target,
@@ -23,7 +23,7 @@ from conformance.generative.programs.compare import Unlike, apart_from_twin
 from conformance.generative.programs.executor import Play, PlayFailed
 from conformance.generative.programs.features import features
 from conformance.generative.programs.judge import canonical_play, ensemble_of, play, play_in_turn, raised
-from conformance.search.adapter_settings import LawsOfAdapter
+from conformance.search.adapter_settings import GenerativeSettings
 from conformance.search.failure import Failure
 from conformance.search.observed_names import Observation
 from fixtures.recipe import Scaling
@@ -45,7 +45,7 @@ class Variation:
 
     breaks: ClassVar[str]
 
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
+    def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
         """The clause that a failure breaks, and the message."""
         return self.breaks, failure.breaking(self.breaks)
 
@@ -56,12 +56,12 @@ class RecomputedCase(Variation):
 
     breaks = "recompute.same-state"
 
-    case: DrawnCase
+    case: GeneratedCase
 
     def words(self) -> frozenset[str]:
         return features(self.case)
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         plain = replace(self.case, recipe=self.case.recipe.but(recompute=None))
         kept = replace(self.case, drawn=self.case.drawn.without_masks())
         rounded = kept if subject.conventions.compiled else None
@@ -74,17 +74,17 @@ class ScaledCase(Variation):
 
     breaks = "scaling.is-transparent"
 
-    case: DrawnCase
+    case: GeneratedCase
     scaling: Scaling
 
     @property
-    def _scaled(self) -> DrawnCase:
+    def _scaled(self) -> GeneratedCase:
         return replace(self.case, recipe=self.case.recipe.but(scaling=self.scaling))
 
     def words(self) -> frozenset[str]:
         return features(self.case) | features(self._scaled)
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         left = ("scaler/", "accumulator/", "result/scale", "result/good", "result/setting", "result/back", "global/")
         kept = replace(self._scaled, drawn=self.case.drawn.without_masks())
         rounded = kept if subject.conventions.compiled else None
@@ -97,12 +97,12 @@ class ResumedCase(Variation):
 
     breaks = "resume.bit-identical"
 
-    case: DrawnCase
+    case: GeneratedCase
     place: int
     into: Target
 
     @property
-    def _resumed(self) -> DrawnCase:
+    def _resumed(self) -> GeneratedCase:
         program = self.case.program
         longer = (*program[: self.place], Save(SLOT), Restore(SLOT, self.into, alike=True), *program[self.place :])
         return replace(self.case, program=longer)
@@ -110,7 +110,7 @@ class ResumedCase(Variation):
     def words(self) -> frozenset[str]:
         return features(self.case) | features(self._resumed)
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         return _compared(subject, laws, self._resumed, self.case, None, (), (self.place, self.place + 2))
 
 
@@ -120,14 +120,14 @@ class SecondRun(Variation):
 
     breaks = "laws.second-run"
 
-    case: DrawnCase
-    first: DrawnCase
+    case: GeneratedCase
+    first: GeneratedCase
     in_turn: bool = False
 
     def words(self) -> frozenset[str]:
         return features(self.case) | features(self.first)
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         try:
             alone = play(subject, self.case)
             if self.in_turn:
@@ -146,12 +146,12 @@ class Elsewhere(Variation):
 
     breaks = "laws.processes"
 
-    cases: tuple[DrawnCase, ...]
+    cases: tuple[GeneratedCase, ...]
 
     def words(self) -> frozenset[str]:
         return frozenset(word for case in self.cases for word in features(case))
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         here = [_played(subject, case) for case in self.cases]
         refusals = [each for each in here if isinstance(each, Unsupported)]
         if len(refusals) == len(here):
@@ -174,10 +174,10 @@ class PlaysTask:
     device: str
     mode: str
     seed: int
-    cases: tuple[DrawnCase, ...]
+    cases: tuple[GeneratedCase, ...]
 
     @classmethod
-    def of(cls, subject: Subject, cases: tuple[DrawnCase, ...]) -> PlaysTask:
+    def of(cls, subject: Subject, cases: tuple[GeneratedCase, ...]) -> PlaysTask:
         """The cases on the same framework, device, mode and seed."""
         return cls(*same_framework(subject), subject.seed, cases)
 
@@ -188,7 +188,7 @@ class PlaysTask:
         return [each.observations if isinstance(each, Play) else None for each in plays]
 
 
-def _played(subject: Subject, case: DrawnCase) -> Play | Unsupported | None:
+def _played(subject: Subject, case: GeneratedCase) -> Play | Unsupported | None:
     try:
         return play(subject, case)
     except Unsupported as refusal:
@@ -203,18 +203,18 @@ class CutWindows(Variation):
 
     breaks = "accumulation.equals-full-batch"
 
-    case: DrawnCase
+    case: GeneratedCase
     sizes: tuple[int, ...]
 
     @property
-    def _cut(self) -> DrawnCase:
+    def _cut(self) -> GeneratedCase:
         program = tuple(replace(verb, cut=self.sizes) for verb in self.case.program if isinstance(verb, Train))
-        return DrawnCase(self.case.drawn, self.case.recipe.but(accumulation=len(self.sizes)), program)
+        return GeneratedCase(self.case.drawn, self.case.recipe.but(accumulation=len(self.sizes)), program)
 
     def words(self) -> frozenset[str]:
         return features(self.case) | features(self._cut)
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         try:
             plays = [canonical_play(play(subject, each), laws, each) for each in (self.case, self._cut)]
         except PlayFailed as failed:
@@ -226,10 +226,10 @@ class CutWindows(Variation):
 
 def _compared(
     subject: Subject,
-    laws: LawsOfAdapter,
-    case: DrawnCase,
-    twin: DrawnCase,
-    rounded: DrawnCase | None = None,
+    laws: GenerativeSettings,
+    case: GeneratedCase,
+    twin: GeneratedCase,
+    rounded: GeneratedCase | None = None,
     left: tuple[str, ...] = (),
     inserted: tuple[int, int] = (0, 0),
     largest: float = np.inf,
@@ -274,7 +274,7 @@ def _below(observation: Observation, largest: float) -> bool:
     return all(bool((np.abs(value.astype(np.float64)) <= largest).all()) for value in arrays)
 
 
-def _failure(case: DrawnCase, apart: Unlike | None) -> Failure | None:
+def _failure(case: GeneratedCase, apart: Unlike | None) -> Failure | None:
     if apart is None:
         return None
     where = f"after step {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"

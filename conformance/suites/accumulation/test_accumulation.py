@@ -225,7 +225,7 @@ def test_each_micro_batch_counts_once_in_every_format(subject: Subject, verdict:
     before, feeds = trainer.master_parameters(), [full(trainer, 0.0) for _ in range(4)]
     for row, gradients in enumerate(feeds):
         gradients["0.output.weight"][row] = 0.5
-    trainer.feed(*feeds)
+    trainer.apply_gradients(*feeds)
     moved = {"0.output.weight": 0.125, "0.output.bias": 0.0}
     expected = {name: (value.astype(np.float64) - moved[name]).astype(value.dtype) for name, value in before.items()}
     verdict.same_state(trainer.master_parameters(), expected, "weights, each row moved by one micro-batch")
@@ -255,7 +255,7 @@ def test_optimizer_clip_and_schedule_act_once_a_window(
         for gradients, turn in zip(micro, (1.0, -2.0, -0.5, 4.0), strict=True):
             gradients["0.output.bias"] *= np.float32(turn)
         mean = {name: np.asarray(np.mean([m[name] for m in micro], 0, np.float32)) for name in micro[0]}
-        rates = whole.feed(mean).learning_rate, parts.feed(*micro).learning_rate
+        rates = whole.apply_gradients(mean).learning_rate, parts.apply_gradients(*micro).learning_rate
         verdict.equal(rates[1], rates[0], f"learning rate of window {step}")
         verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after window {step}")
     left, right = (run.optimizer_state() for run in (parts, whole))
@@ -268,7 +268,7 @@ def test_small_contributions_are_not_lost(subject: Subject, verdict: Verdict, pr
     k = 64
     trainer = subject.trainer(scalar(0.0), Recipe(SGD(1.0), precision, accumulation=k))
     before = trainer.master_parameters()
-    trainer.feed(full(trainer, 1.0), *[full(trainer, 2.0**-12)] * (k - 1))
+    trainer.apply_gradients(full(trainer, 1.0), *[full(trainer, 2.0**-12)] * (k - 1))
     mean = (1.0 + (k - 1) * 2.0**-12) / k
     expected = {name: np.full_like(value, -mean) for name, value in before.items()}
     verdict.equal(
@@ -281,7 +281,7 @@ def test_small_contributions_are_not_lost(subject: Subject, verdict: Verdict, pr
 def test_unscaled_gradients_are_taken_in(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     recipe = Recipe(SGD(1.0), precision, DynamicScaling(initial=2.0**10), accumulation=2)
     trainer = subject.trainer(scalar(0.0), recipe)
-    trainer.feed(full(trainer, 0.5), full(trainer, 0.25))
+    trainer.apply_gradients(full(trainer, 0.5), full(trainer, 0.25))
     expected = {name: np.full_like(value, -0.375) for name, value in trainer.parameters().items()}
     verdict.same_state(trainer.parameters(), expected, "parameters after the mean of two scaled gradients")
 
@@ -292,7 +292,7 @@ def test_gradients_of_two_formats_accumulate_in_their_own(subject: Subject, verd
     before = trainer.parameters()
     fine = {name: 2.0 ** (-40 if value.dtype == np.float64 else -12) for name, value in before.items()}
     small = {name: np.full_like(value, fine[name]) for name, value in before.items()}
-    trainer.feed(full(trainer, 1.0), small, small, small)
+    trainer.apply_gradients(full(trainer, 1.0), small, small, small)
     expected = {name: value - value.dtype.type((1.0 + 3 * fine[name]) / 4) for name, value in before.items()}
     verdict.same_state(trainer.parameters(), expected, "parameters in float32 and float64", "contributions-lost")
 
@@ -337,7 +337,7 @@ def test_a_non_finite_micro_batch_is_never_applied(subject: Subject, verdict: Ve
     recipe = Recipe(SGD(0.5), accumulation=4, scaling=DynamicScaling(initial=2.0**10))
     trainer = subject.trainer(scalar(), recipe)
     before, state = trainer.parameters(), subject.state(trainer)
-    update = trainer.feed(*spoilt_window(trainer))
+    update = trainer.apply_gradients(*spoilt_window(trainer))
     verdict.finite(trainer.parameters(), "parameters after inf in the second of four", "applied-non-finite")
     left = ("scaler/", "accumulator/")
     verdict.same_state(subject.state(trainer), state, "training state while the window cannot be applied", but=left)
@@ -346,7 +346,7 @@ def test_a_non_finite_micro_batch_is_never_applied(subject: Subject, verdict: Ve
     following = [full(trainer, 2.0**-3)] * (4 if rule == "drop-window" else 1)
     step = np.float32(0.5 * 2.0**-3)
     expected = {name: (value - step).astype(value.dtype) for name, value in before.items()}
-    trainer.feed(*following)
+    trainer.apply_gradients(*following)
     verdict.equal(trainer.parameters(), expected, f"parameters after the other micro-batches, by the rule {rule!r}")
 
 
@@ -362,13 +362,13 @@ def test_windows_after_a_bad_one_are_those_of_a_new_run(
     recipe = RECIPE.but(accumulation=2, scaling=scaling)
     trainer = subject.trainer(exact_linear(), recipe)
     calm = full(trainer, 2.0**-3)
-    trainer.feed(spiked(trainer, bad, base=2.0**-3), calm)
+    trainer.apply_gradients(spiked(trainer, bad, base=2.0**-3), calm)
     if scaling is not None and subject.conventions.nonfinite_micro_batch == "drop-micro-batch":
-        trainer.feed(calm)  # the second of the window
+        trainer.apply_gradients(calm)  # the second of the window
     new = subject.trainer(exact_linear(), recipe, trainer.parameters())
     for number in (1, 2):
         for run in (trainer, new):
-            run.feed(calm, full(run, 2.0**-4))
+            run.apply_gradients(calm, full(run, 2.0**-4))
         what = f"parameters after {number} of two windows behind the bad one"
         verdict.same_state(trainer.parameters(), new.parameters(), what, "bad-window-stays")
 
@@ -378,8 +378,8 @@ def test_what_a_non_finite_micro_batch_costs_is_observed(subject: Subject, verdi
     recipe = Recipe(SGD(1.0), accumulation=2, scaling=DynamicScaling(initial=2.0**10))
     trainer = subject.trainer(scalar(), recipe)
     before = trainer.parameters()["0.output.bias"].item()
-    trainer.feed(spiked(trainer, math.inf), full(trainer, 2.0**-3))
-    trainer.feed(full(trainer, 2.0**-5), full(trainer, 2.0**-5))
+    trainer.apply_gradients(spiked(trainer, math.inf), full(trainer, 2.0**-3))
+    trainer.apply_gradients(full(trainer, 2.0**-5), full(trainer, 2.0**-5))
     moved = before - trainer.parameters()["0.output.bias"].item()
     rules = {2.0**-5: "drop-window", (2.0**-3 + 2.0**-5) / 2: "drop-micro-batch"}
     verdict.holds(moved in rules, "distance moved by the next window", moved, list(rules), "neither-rule")

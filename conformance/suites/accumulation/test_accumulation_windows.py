@@ -128,7 +128,9 @@ def test_a_gradient_counts_though_other_micro_batches_have_none(
     trainer = subject.trainer(exact_linear(), RECIPE.but(accumulation=4))
     before, name = trainer.parameters(), "0.output.weight"
     feeds = [full(trainer, 1.0) for _ in range(4)]
-    trainer.feed(*({n: None if i in absent and n == name else g for n, g in f.items()} for i, f in enumerate(feeds)))
+    trainer.apply_gradients(
+        *({n: None if i in absent and n == name else g for n, g in f.items()} for i, f in enumerate(feeds))
+    )
     shares = {n: (4 - len(absent)) / 4 if n == name else 1.0 for n in before}
     expected = {n: (value - np.float32(2.0**-4 * shares[n])).astype(value.dtype) for n, value in before.items()}
     verdict.same_state(trainer.parameters(), expected, "parameters after the window", "contribution-lost")
@@ -142,7 +144,7 @@ def test_gradients_beside_a_non_finite_one_are_applied_as_they_are(
 ) -> None:
     trainer = subject.trainer(exact_linear(), RECIPE.but(accumulation=k))
     before, spike = trainer.parameters(), spiked(trainer, bad, base=1.0)
-    trainer.feed(*[spike] * k)
+    trainer.apply_gradients(*[spike] * k)
     expected = {name: (value - np.float32(2.0**-4) * spike[name]).astype(value.dtype) for name, value in before.items()}
     after, finite = trainer.parameters(), {name: np.isfinite(value) for name, value in expected.items()}
     reached, due = ({name: state[name][own] for name, own in finite.items()} for state in (after, expected))

@@ -25,7 +25,7 @@ def test_a_thousand_small_updates_add_up(subject: Subject, verdict: Verdict, pre
     start = trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
     gradient = full(trainer, 1.0)
     for _ in range(1000):
-        trainer.feed(gradient)
+        trainer.apply_gradients(gradient)
     end = trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
     verdict.equal(start - end, 1000 * 2.0**-13, "distance moved by 1,000 updates of 2^-13 from 1", "updates-lost")
 
@@ -42,9 +42,9 @@ def test_bias_correction_counts_on(subject: Subject, verdict: Verdict, precision
     trainer = subject.trainer(scalar(1.0), Recipe(optimizer, precision))
     gradient = full(trainer, 1.0)
     for _ in range(updates - 1):
-        trainer.feed(gradient)
+        trainer.apply_gradients(gradient)
     before = trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
-    trainer.feed(gradient)
+    trainer.apply_gradients(gradient)
     moved = before - trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
     apart = abs(moved / optimizer.learning_rate - 1.0)
     verdict.within(apart, equal_steps(optimizer, updates), f"update {updates}, against the rate", "updates-uncounted")
@@ -71,7 +71,7 @@ def test_without_masters_the_same_run_stands_still(subject: Subject, verdict: Ve
     start = trainer.parameters()["0.output.weight"].astype(np.float64).item()
     gradient = full(trainer, 1.0)
     for _ in range(1000):
-        trainer.feed(gradient)
+        trainer.apply_gradients(gradient)
     moved = start - trainer.parameters()["0.output.weight"].astype(np.float64).item()
     verdict.observe(f"{precision.format}-moved", moved)
     verdict.holds(moved < 1000 * 2.0**-13, "pure low precision moves less than it should: the control", moved)
@@ -83,7 +83,7 @@ def test_the_model_holds_the_rounded_masters(subject: Subject, verdict: Verdict,
     trainer = subject.trainer(exact_linear(), Recipe(Adam(2.0**-7), precision))
     start = trainer.master_parameters()
     for step in range(5):
-        trainer.feed(full(trainer, 2.0**-step))
+        trainer.apply_gradients(full(trainer, 2.0**-step))
         masters, model = trainer.master_parameters(), trainer.parameters()
         rounded = {name: masters[name].astype(model[name].dtype) for name in model}
         verdict.same_state(
@@ -98,9 +98,9 @@ def test_a_load_brings_model_and_masters_back_in_step(
     subject: Subject, verdict: Verdict, precision: Precision, tmp_path: Path
 ) -> None:
     trainer = subject.trainer(exact_linear(), Recipe(Adam(2.0**-7), precision))
-    trainer.feed(full(trainer, 1.0))
+    trainer.apply_gradients(full(trainer, 1.0))
     trainer.save(tmp_path)
-    trainer.feed(full(trainer, 1.0))
+    trainer.apply_gradients(full(trainer, 1.0))
     trainer.restore(tmp_path)
     masters, model = trainer.master_parameters(), trainer.parameters()
     rounded = {name: masters[name].astype(model[name].dtype) for name in model}
@@ -116,11 +116,11 @@ def test_masters_keep_their_bits_through_a_load(
     first, second = subject.trainer(scalar(1.0), recipe), subject.trainer(scalar(1.0), recipe)
     gradient = full(first, 1.0)
     for _ in range(3):
-        first.feed(gradient)
+        first.apply_gradients(gradient)
     first.save(tmp_path)
     second.restore(tmp_path)
     verdict.same_state(subject.state(second), subject.state(first), "restored state", "masters-lost")
-    second.feed(gradient)
+    second.apply_gradients(gradient)
     moved = 1.0 - second.master_parameters()["0.output.weight"].astype(np.float64).item()
     verdict.equal(moved, 4 * 2.0**-13, "distance moved by three updates of 2^-13, a load and another", "masters-lost")
 
@@ -133,7 +133,7 @@ def test_a_gradient_near_zero_gives_a_finite_update(
 ) -> None:
     trainer = subject.trainer(scalar(1.0), Recipe(Adam(1e-3), precision))
     start = trainer.master_parameters()
-    trainer.feed(full(trainer, value))
+    trainer.apply_gradients(full(trainer, value))
     end = trainer.master_parameters()
     verdict.finite(end, "masters after one Adam update", "epsilon-lost")
     moved = max(float(np.abs(end[n].astype(np.float64) - start[n].astype(np.float64)).max()) for n in end)
@@ -147,7 +147,7 @@ def test_a_gradient_near_zero_gives_a_finite_update(
 @pytest.mark.parametrize("precision", PURE_LOW, ids=lambda p: p.format)
 def test_adams_epsilon_in_pure_low_precision(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer = subject.trainer(scalar(1.0), Recipe(Adam(1e-3, epsilon=None), precision))
-    trainer.feed(full(trainer, 0.0))
+    trainer.apply_gradients(full(trainer, 0.0))
     verdict.finite(trainer.parameters(), "parameters after a zero gradient", "epsilon-lost")
 
 
@@ -159,7 +159,7 @@ def test_gradients_of_every_size_in_pure_low_precision(
     trainer = subject.trainer(exact_linear(), Recipe(Adam(1e-3, epsilon=None), precision))
     gradients = full(trainer, 1.0)
     gradients["0.output.weight"][0, :3] = 0.0, 2.0**-13, 1.0
-    trainer.feed(gradients)
+    trainer.apply_gradients(gradients)
     verdict.finite(trainer.parameters(), "parameters after gradients of 0, 2^-13 and 1", "epsilon-lost")
 
 
@@ -169,7 +169,7 @@ def test_weight_decay_acts_on_the_masters(subject: Subject, verdict: Verdict, pr
     rate, decay = 2.0**-3, 2.0**-10
     trainer = subject.trainer(scalar(1.0), Recipe(AdamW(rate, weight_decay=decay), precision))
     for _ in range(64):
-        trainer.feed(full(trainer, 0.0))
+        trainer.apply_gradients(full(trainer, 0.0))
     end = trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
     expected = (1.0 - rate * decay) ** 64
     verdict.holds(abs(end - expected) <= 64 * 2.0**-24, "weight after 64 decays of 2^-13", end, expected, "decay-lost")
@@ -181,7 +181,7 @@ def test_moments_keep_their_format(subject: Subject, verdict: Verdict, precision
     trainer = subject.trainer(exact_linear(), Recipe(Adam(2.0**-7), precision))
     formats = []
     for step in range(3):
-        trainer.feed(full(trainer, 1.0 + step))
+        trainer.apply_gradients(full(trainer, 1.0 + step))
         state = trainer.optimizer_state()
         formats.append({name: value.dtype.name for name, value in state.items() if "/" in name})
     verdict.holds(bool(formats[0]), "Adam has moments", formats[0], "moments")
@@ -194,14 +194,14 @@ def test_moments_keep_their_format(subject: Subject, verdict: Verdict, precision
 def test_moments_hold_float32_values(subject: Subject, verdict: Verdict, precision: Precision, tmp_path: Path) -> None:
     trainer = subject.trainer(scalar(1.0), Recipe(Adam(2.0**-7, beta1=0.5, beta2=0.75), precision))
     for value in (1.0 + 2.0**-7, 2.0**-12):
-        trainer.feed(full(trainer, value))
+        trainer.apply_gradients(full(trainer, value))
     trainer.save(tmp_path)
     expected = {2.0**-2 + 2.0**-9 + 2.0**-13, 3 * 2.0**-4 * (1.0 + 2.0**-7) ** 2 + 2.0**-26}
     for when in ("after two updates", "after a load"):
         state = {n: v for n, v in trainer.optimizer_state().items() if n.endswith("/0.output.weight")}
         found = {v.astype(np.float64).item() for v in state.values()}
         verdict.holds(found >= expected, f"both moments {when}", sorted(found), sorted(expected), "moments-low")
-        trainer.feed(full(trainer, 1.0))
+        trainer.apply_gradients(full(trainer, 1.0))
         trainer.restore(tmp_path)
 
 

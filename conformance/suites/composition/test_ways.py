@@ -34,7 +34,7 @@ from fixtures.recipe import (
     Recompute,
     Steps,
 )
-from frameworks.contract import Capability, Company, Framework, Trainer, Unsupported, model_needs, needs
+from frameworks.contract import Capability, Framework, RankGroup, Trainer, Unsupported, model_needs, needs
 from frameworks.ways import Way, watched
 
 States = Sequence[Mapping[str, Array]]
@@ -212,7 +212,7 @@ def _updated(subject: Subject, trainer: Trainer, way: Way, model: Model, recipe:
         if _trains(way) and recipe.clip is None and value not in (math.inf, _VALUES[-1]):
             trainer.update(window)
         if value != math.inf or recipe.scaling is not None:
-            trainer.feed(*[spiked(trainer, value, name)] * recipe.accumulation)
+            trainer.apply_gradients(*[spiked(trainer, value, name)] * recipe.accumulation)
         yield subject.state(trainer)
 
 
@@ -241,8 +241,8 @@ def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, rec
     for place, again in enumerate(runs, start=1):
         again.restore(folder)
         verdict.same_state(subject.state(again), saved, f"state after load {place} by {way}")
-        again.feed(*[spiked(again, 0.5)] * recipe.accumulation)
-    trainer.feed(*[spiked(trainer, 0.5)] * recipe.accumulation)
+        again.apply_gradients(*[spiked(again, 0.5)] * recipe.accumulation)
+    trainer.apply_gradients(*[spiked(trainer, 0.5)] * recipe.accumulation)
     verdict.same_state(subject.state(runs[0]), subject.state(trainer), f"state of an update after a load by {way}")
 
 
@@ -293,37 +293,41 @@ def _same_ranks(subject: Subject, verdict: Verdict, way: Way, model: Model, rank
     recipe = _accumulating(subject, model, scaled if _declares(subject, scaled) else recipe)
     usual = _usual_ranks.get(key := (subject.framework, subject.seed, repr((model, recipe))))
     if usual is None:
-        usual = _usual_ranks[key] = [*_updated_ranks(subject, subject.company(model, recipe), model, recipe)]
-    company = subject.company(model, recipe.but(ways=(str(way),)))
-    for (what, states), (_, expected) in zip(_updated_ranks(subject, company, model, recipe), usual, strict=True):
+        usual = _usual_ranks[key] = [*_updated_ranks(subject, subject.rank_group(model, recipe), model, recipe)]
+    rank_group = subject.rank_group(model, recipe.but(ways=(str(way),)))
+    for (what, states), (_, expected) in zip(_updated_ranks(subject, rank_group, model, recipe), usual, strict=True):
         _each_state(verdict, states, expected, f"{what}, by {way} and by the default way, {ranks.label}")
-    company.save(folder)
-    again = subject.company(model, recipe.but(ways=(str(way),)))
+    rank_group.save(folder)
+    again = subject.rank_group(model, recipe.but(ways=(str(way),)))
     again.restore(folder)
-    _each_state(verdict, again.states(), company.states(), f"after a save and a load by {way}, {ranks.label}")
+    _each_state(verdict, again.states(), rank_group.states(), f"after a save and a load by {way}, {ranks.label}")
 
 
 _usual_ranks: dict[tuple[Framework, int, str], list[tuple[str, States]]] = {}
 """States of ranks by the default way that this process has made, as `_updated_ranks` gives them."""
 
 
-def _updated_ranks(subject: Subject, company: Company, model: Model, recipe: Recipe) -> Iterator[tuple[str, States]]:
+def _updated_ranks(
+    subject: Subject, rank_group: RankGroup, model: Model, recipe: Recipe
+) -> Iterator[tuple[str, States]]:
     """The states of every rank after updates by uneven micro-batches, and after skipped ones; when, and the states."""
     for place, sizes in enumerate(((3, 1), (2, 2), (1, 3)), start=1):
         parts = (exact_batch(4, *_sizes(model), seed=place + 10 * n) for n in range(recipe.accumulation))
-        company.update(windows_of(*[shared(part, *sizes) for part in parts]))
-        yield f"after update {place}", company.states()
+        rank_group.update(windows_of(*[shared(part, *sizes) for part in parts]))
+        yield f"after update {place}", rank_group.states()
     one = one_place(subject, model, recipe.but(scaling=None))
     for value in (math.inf, 0.5) if recipe.scaling is not None else (0.5,):
-        company.feed([[gradient] * recipe.accumulation for gradient in (full(one, value), full(one, 1.0))])
-        yield f"after gradients of {value} on one rank", company.states()
+        rank_group.apply_gradients(
+            [[gradient] * recipe.accumulation for gradient in (full(one, value), full(one, 1.0))]
+        )
+        yield f"after gradients of {value} on one rank", rank_group.states()
 
 
 def _accumulating(subject: Subject, model: Model, recipe: Recipe) -> Recipe:
     """The recipe with windows of two micro-batches, where the framework's ranks have them."""
     two = recipe.but(accumulation=2)
     try:
-        subject.company(model, two)
+        subject.rank_group(model, two)
     except Unsupported:
         return recipe
     return two

@@ -127,7 +127,7 @@ def test_each_entry_has_the_nearest_code_of_its_block(subject: Subject, verdict:
     for update in range(3):
         gradients = drawn(update, zeros=zeros)
         former = {} if not update else trainer.optimizer_state()
-        trainer.feed(gradients)
+        trainer.apply_gradients(gradients)
         for name in PARAMETERS:
             for slot, values, beta, squared in moments_of(rule):
                 kept, what = Kept.of(verdict, trainer, slot, name), f"{slot} of {name} after update {update}"
@@ -158,7 +158,7 @@ def test_one_entry_of_a_block_leaves_the_others_at_zero(subject: Subject, verdic
     gradients = full(trainer, 0.0)
     for gradient in gradients.values():
         gradient.reshape(-1)[BLOCK - 1 :: 2 * BLOCK] = 1.0
-    trainer.feed(gradients)
+    trainer.apply_gradients(gradients)
     for name in PARAMETERS:
         for slot in (rule.first, rule.second):
             kept = Kept.of(verdict, trainer, slot, name)
@@ -172,7 +172,7 @@ def test_what_never_had_a_gradient_never_moves(subject: Subject, verdict: Verdic
     trainer = wide_run(subject, Recipe(Adam(learning_rate=0.01, state_bits=8)))
     before = trainer.parameters()
     for update in range(30):
-        trainer.feed(drawn(update, zeros=True))
+        trainer.apply_gradients(drawn(update, zeros=True))
     after = trainer.parameters()
     for name, gradient in drawn(0, zeros=True).items():
         still = gradient == 0
@@ -187,8 +187,8 @@ def test_the_first_update_is_that_of_float_adam(subject: Subject, verdict: Verdi
     recipe, gradients = Recipe(EXACT), drawn(0, decades=2.0)
     short, wide = wide_run(subject, recipe), wide_run(subject, Recipe(Adam(beta1=EXACT.beta1, beta2=EXACT.beta2)))
     before = wide.parameters()
-    short.feed(gradients)
-    wide.feed(gradients)
+    short.apply_gradients(gradients)
+    wide.apply_gradients(gradients)
     measured, expected = short.parameters(), wide.parameters()
     smallest = min(float(np.abs(value).min()) for value in gradients.values())
     largest = max(float(np.abs(value).max()) for value in before.values())
@@ -244,7 +244,7 @@ def test_moments_take_the_declared_bytes(
 ) -> None:
     rule, name = rule_of(subject), PARAMETERS[0]
     trainer = subject.trainer(exact_linear(*shape), Recipe(Adam(state_bits=8, smallest=smallest)))
-    trainer.feed(full(trainer, 1.0))
+    trainer.apply_gradients(full(trainer, 1.0))
     state, entries = trainer.optimizer_state(), shape[0] * shape[1]
     encoded = any(f"codes/{slot}/{name}" in state for slot in (rule.first, rule.second))
     kinds = ("codes/", "absmax/") if encoded else ("",)
@@ -261,14 +261,14 @@ def test_a_saved_run_goes_on_with_the_same_bits(subject: Subject, verdict: Verdi
     need(subject, Capability.ADAM_8BIT, Capability.CHECKPOINT)
     saved, other = wide_run(subject), wide_run(subject)
     for update in range(3):
-        saved.feed(drawn(update))
+        saved.apply_gradients(drawn(update))
     saved.save(tmp_path)
-    other.feed(drawn(9))
+    other.apply_gradients(drawn(9))
     other.restore(tmp_path)
     verdict.same_state(other.state(), saved.state(), "state as restored", "restored")
     for update in range(3, 6):
         for run in (saved, other):
-            run.feed(drawn(update))
+            run.apply_gradients(drawn(update))
     verdict.same_state(other.state(), saved.state(), "state three updates later", "continued")
 
 
@@ -277,7 +277,7 @@ def test_codes_are_not_read_by_other_blocks(subject: Subject, verdict: Verdict, 
     need(subject, Capability.ADAM_8BIT, Capability.CHECKPOINT)
     saved = wide_run(subject, Recipe(Adam(state_bits=8, block=64)))
     other = wide_run(subject)
-    saved.feed(drawn(0))
+    saved.apply_gradients(drawn(0))
     saved.save(tmp_path)
     try:
         other.restore(tmp_path)
@@ -292,12 +292,12 @@ def test_an_overflow_moves_no_code(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.ADAM_8BIT, Capability.DYNAMIC_SCALING)
     trainer = wide_run(subject, Recipe(EXACT, scaling=DynamicScaling(2.0**4, interval=100)))
     for update in range(2):
-        trainer.feed(drawn(update))
+        trainer.apply_gradients(drawn(update))
     before = {**trainer.parameters(), **trainer.optimizer_state()}
-    skipped = trainer.feed(spiked(trainer, np.inf, base=1.0))
+    skipped = trainer.apply_gradients(spiked(trainer, np.inf, base=1.0))
     verdict.equal(skipped.skipped, True, "an update whose gradients overflow is skipped", "applied")
     verdict.same_state(
         {**trainer.parameters(), **trainer.optimizer_state()}, before, "the run after the skipped update", "moved"
     )
-    trainer.feed(drawn(2))
+    trainer.apply_gradients(drawn(2))
     verdict.changed(before, {**trainer.parameters(), **trainer.optimizer_state()}, "the run after the next update")

@@ -19,7 +19,7 @@ from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Batch, Model
 from fixtures.models import digits_mlp
 from fixtures.recipe import SGD, Adam, Aware, Recipe, Recompute
-from frameworks.contract import AwareRule, Calibrated, Capability, Trainer
+from frameworks.contract import Calibrated, Capability, QatRule, Trainer
 
 AWARE = Recipe(SGD(2.0**-6), quantization=Aware())
 STILL = Recipe(SGD(0.0), quantization=Aware())
@@ -31,10 +31,10 @@ OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"
 ROWS = 12
 
 
-def rule_of(subject: Subject) -> AwareRule:
+def rule_of(subject: Subject) -> QatRule:
     """The declared rule; ends the test if there is none."""
     need(subject, Capability.AWARE)
-    return subject.framework.aware_rule()
+    return subject.framework.qat_rule()
 
 
 def weights() -> dict[str, Array]:
@@ -52,7 +52,7 @@ def weights() -> dict[str, Array]:
     return made
 
 
-def batch(seed: int, factor: float = 1.0, rule: AwareRule | None = None) -> Batch:
+def batch(seed: int, factor: float = 1.0, rule: QatRule | None = None) -> Batch:
     """Samples whose codes no rounding can change, and targets."""
     rng = np.random.default_rng([seed, 11])
     inputs = drawn_inputs(ROWS, 40, rule.linear.inputs if rule else None, None, seed) * np.float32(factor)

@@ -132,7 +132,7 @@ def test_a_skipped_update_changes_no_bit(subject: Subject, verdict: Verdict, off
     recipe = ADAM.but(scaling=DynamicScaling(initial=16.0, interval=3))
     away, here = subject.trainer(STACK, recipe.but(offload=offload)), kept(subject, STACK, recipe)
     for value in (1.0, np.inf, 0.5):
-        reports = [run.feed(spiked(run, value, base=1.0)) for run in (away, here)]
+        reports = [run.apply_gradients(spiked(run, value, base=1.0)) for run in (away, here)]
         verdict.equal(
             reports[0].skipped, reports[1].skipped, f"whether an update of {value} is skipped", "skip-differs"
         )
@@ -190,7 +190,7 @@ def test_every_update_moves_the_weights(subject: Subject, verdict: Verdict, offl
     run = subject.trainer(exact_linear(), Recipe(SGD(2.0**-2), offload=offload))
     start = run.parameters()
     for number in range(1, 4):
-        run.feed(full(run, 1.0))
+        run.apply_gradients(full(run, 1.0))
         moved = {name: (value - np.float32(number * 2.0**-2)).astype(value.dtype) for name, value in start.items()}
         verdict.same_state(run.parameters(), moved, f"weights after update {number} by 2^-2", "not-trained")
     verdict.same_state(outputs(run), outputs_of(subject, run), "outputs of the trained weights", "not-used")

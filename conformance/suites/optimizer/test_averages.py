@@ -60,7 +60,7 @@ def test_the_average_is_the_closed_form_over_applied_updates(subject: Subject, v
     recipe = SCALED.but(optimizer=SGD(2.0**-4, case.momentum), average=case.decay)
     trainer, expected = subject.trainer(exact_linear(), recipe), None
     for value in case.values:
-        trainer.feed(full(trainer, value))
+        trainer.apply_gradients(full(trainer, value))
         if math.isfinite(value):
             expected = moved(expected, trainer.master_parameters(), case.decay)
     if expected is not None:
@@ -74,7 +74,7 @@ def test_the_average_takes_in_the_weights_that_are_updated(
 ) -> None:
     trainer, expected = subject.trainer(exact_linear(), RECIPE.but(precision=precision)), None
     for step in range(4):
-        trainer.feed(full(trainer, 2.0 ** -(step + 2)))
+        trainer.apply_gradients(full(trainer, 2.0 ** -(step + 2)))
         expected = moved(expected, trainer.master_parameters(), 0.5)
         verdict.same_state(averages(trainer), expected, f"average after update {step}", "average-differs")
 
@@ -83,8 +83,8 @@ def test_the_average_takes_in_the_weights_that_are_updated(
 @each_level
 def test_a_slow_average_takes_in_small_steps(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer = subject.trainer(scalar(1.0), Recipe(SGD(0.5), precision, average=1.0 - 2.0**-10))
-    trainer.feed(full(trainer, 0.0))
-    trainer.feed(full(trainer, -1.0))
+    trainer.apply_gradients(full(trainer, 0.0))
+    trainer.apply_gradients(full(trainer, -1.0))
     expected = np.full((1, 1), 1.0 + 2.0**-11, np.float32)
     verdict.equal(averages(trainer)["0.output.weight"], expected, "average of 1 and 1.5", "average-rounded")
 
@@ -94,9 +94,9 @@ def test_a_slow_average_takes_in_small_steps(subject: Subject, verdict: Verdict,
 def test_a_skipped_update_leaves_the_average_alone(subject: Subject, verdict: Verdict, bad: float) -> None:
     trainer = subject.trainer(exact_linear(), SCALED)
     for _ in range(2):
-        trainer.feed(full(trainer, 2.0**-3))
+        trainer.apply_gradients(full(trainer, 2.0**-3))
     before = subject.state(trainer)
-    trainer.feed(spiked(trainer, bad, base=1.0))
+    trainer.apply_gradients(spiked(trainer, bad, base=1.0))
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", but=("scaler/",))
 
 
@@ -105,7 +105,7 @@ def test_the_average_of_a_run_with_skips_is_that_of_the_run_without(subject: Sub
     skipping, plain = (subject.trainer(exact_linear(), SCALED) for _ in range(2))
     for value in (math.inf, 2.0**-3, -(2.0**-2), math.nan, 2.0**-4):
         for run in (skipping, plain) if math.isfinite(value) else (skipping,):
-            run.feed(full(run, value))
+            run.apply_gradients(full(run, value))
     verdict.same_state(subject.state(skipping), subject.state(plain), "state after three applied updates", but=MOVES)
 
 
@@ -113,8 +113,8 @@ def test_the_average_of_a_run_with_skips_is_that_of_the_run_without(subject: Sub
 def test_the_average_moves_once_a_window(subject: Subject, verdict: Verdict) -> None:
     whole, parts = (subject.trainer(exact_linear(), RECIPE.but(accumulation=k)) for k in (1, 4))
     for value in (2.0**-3, -(2.0**-2), 2.0**-4):
-        whole.feed(full(whole, value))
-        parts.feed(*[full(parts, value)] * 4)
+        whole.apply_gradients(full(whole, value))
+        parts.apply_gradients(*[full(parts, value)] * 4)
     verdict.same_state(averages(parts), averages(whole), "average after three windows of four", "average-differs")
 
 

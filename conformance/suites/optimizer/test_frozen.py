@@ -90,7 +90,7 @@ def test_a_constant_has_no_gradient_and_no_moments(subject: Subject, verdict: Ve
     trained = sorted(name for name in MODEL.parameter_shapes() if name not in recipe.frozen)
     verdict.equal(found, trained, "parameters with a gradient", "frozen-gradient")
     trainer.update((exact_batch(16, *SIZES),))
-    trainer.feed(full(trainer, 1.0))
+    trainer.apply_gradients(full(trainer, 1.0))
     verdict.same_state(constants(trainer, recipe.frozen), before, "constants and their moments", "frozen-moved")
     judge_updates(subject, verdict, MODEL, recipe, (0, -2, 0))
 
@@ -105,9 +105,9 @@ def test_a_constant_has_no_share_in_a_norm(subject: Subject, verdict: Verdict, p
 def test_a_gradient_of_a_constant_is_no_overflow(subject: Subject, verdict: Verdict) -> None:
     recipe = Recipe(SGD(RATE), scaling=SCALING, frozen=PLACES["first-layer"])
     trainer = subject.trainer(MODEL, recipe)
-    update = trainer.feed(spiked(trainer, math.inf, recipe.frozen[0], 1.0))
+    update = trainer.apply_gradients(spiked(trainer, math.inf, recipe.frozen[0], 1.0))
     verdict.equal((update.skipped, update.scale_after), (False, 16.0), "skip and scale", "frozen-overflow")
-    update = trainer.feed(spiked(trainer, math.inf, PLACES["head"][0], 1.0))
+    update = trainer.apply_gradients(spiked(trainer, math.inf, PLACES["head"][0], 1.0))
     verdict.equal((update.skipped, update.scale_after), (True, 8.0), "skip and scale of an overflow", "overflow-missed")
 
 
@@ -117,12 +117,12 @@ def test_a_run_with_constants_is_saved_by_each_way(
 ) -> None:
     recipe = Recipe(ADAMW, frozen=PLACES["inner-layer"], ways=(str(file_way),))
     through, resumed = (subject.trainer(MODEL, recipe) for _ in range(2))
-    through.feed(full(through, 1.0))
+    through.apply_gradients(full(through, 1.0))
     through.save(tmp_path)
     resumed.restore(tmp_path)
     verdict.same_state(subject.state(resumed), subject.state(through), f"training state after a load by {file_way}")
     for run in (through, resumed):
-        run.feed(full(run, -0.5))
+        run.apply_gradients(full(run, -0.5))
     what = f"training state an update after a load by {file_way}"
     verdict.same_state(subject.state(resumed), subject.state(through), what)
 
@@ -134,7 +134,7 @@ def test_a_pause_keeps_moments(subject: Subject, verdict: Verdict, tmp_path: Pat
     run, exact = paused(subject, verdict, tmp_path, model, recipe), subject.oracle(model, recipe)
     for frozen, value in SCRIPT:
         exact.freeze(frozen)
-        exact.feed(full(run, value))
+        exact.apply_gradients(full(run, value))
     found = run.parameters()
     expected = {name: value.astype(found[name].dtype) for name, value in exact.parameters().items()}
     verdict.same_state(found, expected, "parameters after a pause of one of them", "pause-differs")
@@ -157,7 +157,7 @@ def paused(subject: Subject, verdict: Verdict, folder: Path, model: Model, recip
     for frozen, value in SCRIPT[:3]:
         before = constants(through, frozen)
         through.freeze(frozen)
-        through.feed(full(through, value))
+        through.apply_gradients(full(through, value))
         verdict.same_state(constants(through, frozen), before, "a frozen parameter and its moments", "frozen-moved")
     through.save(folder)
     resumed.freeze(_PAUSED)
@@ -166,6 +166,6 @@ def paused(subject: Subject, verdict: Verdict, folder: Path, model: Model, recip
     for count, (frozen, value) in enumerate(SCRIPT[3:], start=1):
         for run in (through, resumed):
             run.freeze(frozen)
-            run.feed(full(run, value))
+            run.apply_gradients(full(run, value))
         verdict.same_state(subject.state(resumed), subject.state(through), f"training state {count} updates later")
     return resumed

@@ -98,7 +98,7 @@ def test_a_row_without_gradients_stays(subject: Subject, verdict: Verdict) -> No
     for count in (1, 2):
         given = gradients(trainer, count)
         given[name][0] = 0.0
-        trainer.feed(given)
+        trainer.apply_gradients(given)
     after = trainer.parameters()
     verdict.changed(before, after, "parameters over two updates")
     verdict.equal(after[name][0], before[name][0], f"{name}[0] after two updates with zeros for it", "row-moved")
@@ -109,10 +109,10 @@ def test_a_skip_leaves_the_statistics_of_matrices(subject: Subject, verdict: Ver
     recipe = Recipe(OPTIMIZERS["adafactor"], scaling=DynamicScaling(initial=2.0**10))
     skipping, plain = (subject.trainer(exact_linear(), recipe) for _ in range(2))
     for count, bad in enumerate((math.inf, -math.inf, math.nan), start=1):
-        update = skipping.feed(spiked(skipping, bad, base=1.0))
+        update = skipping.apply_gradients(spiked(skipping, bad, base=1.0))
         verdict.holds(update.skipped, f"{bad} is reported as a skip", update.skipped, True, "unreported")
         for run in (skipping, plain):
-            run.feed(gradients(run, count))
+            run.apply_gradients(gradients(run, count))
     states = subject.state(skipping), subject.state(plain)
     verdict.same_state(*states, "state after three finite updates", but=("scaler/", "random/"))
 
@@ -121,10 +121,10 @@ def test_a_skip_leaves_the_statistics_of_matrices(subject: Subject, verdict: Ver
 def test_statistics_of_matrices_go_on_where_they_were(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     through, resumed = (subject.trainer(exact_linear(), Recipe(OPTIMIZERS["adafactor"])) for _ in range(2))
     for count in (1, 2):
-        through.feed(gradients(through, count))
+        through.apply_gradients(gradients(through, count))
     through.save(tmp_path / "run")
     resumed.restore(tmp_path / "run")
     for count in (3, 4):
         for run in (through, resumed):
-            run.feed(gradients(run, count))
+            run.apply_gradients(gradients(run, count))
     verdict.same_state(subject.state(resumed), subject.state(through), "training state after two more updates")

@@ -46,7 +46,7 @@ def started(subject: Subject, optimizer: str, implementation: Implementation, **
     )
     trainer = subject.trainer(exact_linear(), recipe.but(**changes))
     for _ in range(2):
-        trainer.feed(full(trainer, 2.0**-3))
+        trainer.apply_gradients(full(trainer, 2.0**-3))
     return trainer
 
 
@@ -59,7 +59,7 @@ def test_a_skip_of_an_implementation_changes_nothing(
     trainer = started(subject, optimizer, implementation)
     before = subject.state(trainer)
     for bad in (math.inf, -math.inf, math.nan):
-        update = trainer.feed(spiked(trainer, bad, base=1.0))
+        update = trainer.apply_gradients(spiked(trainer, bad, base=1.0))
         verdict.same_state(subject.state(trainer), before, f"training state after {bad}", but=("scaler/",))
         verdict.holds(update.skipped, f"{bad} is reported as a skip", update.skipped, True, "unreported")
 
@@ -73,11 +73,11 @@ def test_a_skipped_first_update_of_an_implementation(
     recipe = Recipe(OPTIMIZERS[optimizer], scaling=SCALING, implementation=implementation)
     trainer, untouched = (subject.trainer(exact_linear(8, 256), recipe) for _ in range(2))
     before = trainer.parameters()
-    trainer.feed(spiked(trainer, math.inf, base=1.0))
+    trainer.apply_gradients(spiked(trainer, math.inf, base=1.0))
     verdict.equal(trainer.parameters(), before, "parameters")
     for _ in range(2):
         for run in (trainer, untouched):
-            run.feed(full(run, 2.0**-3))
+            run.apply_gradients(full(run, 2.0**-3))
     states = subject.state(trainer), subject.state(untouched)
     verdict.same_state(*states, "state after two finite updates", but=MOVES)
 
@@ -90,9 +90,9 @@ def test_an_implementation_counts_applied_updates(
 ) -> None:
     trainer, plain = (started(subject, optimizer, implementation) for _ in range(2))
     for value in (2.0**-3, math.inf, -(2.0**-4), math.nan, 2.0**-2):
-        trainer.feed(full(trainer, value))
+        trainer.apply_gradients(full(trainer, value))
         if math.isfinite(value):
-            plain.feed(full(plain, value))
+            plain.apply_gradients(full(plain, value))
     states = subject.state(trainer), subject.state(plain)
     verdict.same_state(*states, "state after three applied updates", but=MOVES)
     held = {name: int(value) for name, value in trainer.optimizer_state().items() if name in ("steps", "schedule")}
@@ -109,7 +109,7 @@ def test_an_implementation_looks_at_every_group(
     trainer = subject.trainer(two_heads(), recipe)
     for name in trainer.parameters():
         before = trainer.parameters()
-        update = trainer.feed(spiked(trainer, bad, name, base=2.0**-3))
+        update = trainer.apply_gradients(spiked(trainer, bad, name, base=2.0**-3))
         verdict.equal(trainer.parameters(), before, f"parameters after {bad} in {name}", "applied-non-finite")
         verdict.holds(update.skipped, f"{bad} in {name} is reported as a skip", update.skipped, True)
 
@@ -124,7 +124,7 @@ def test_an_implementation_applies_clipped_gradients(
     plain = subject.trainer(exact_linear(), recipe)
     scaled = subject.trainer(exact_linear(), recipe.but(scaling=SCALING, implementation=implementation))
     for value in (8.0, 2.0**-6, 1.0):
-        norms = [run.feed(full(run, value)).gradient_norm for run in (plain, scaled)]
+        norms = [run.apply_gradients(full(run, value)).gradient_norm for run in (plain, scaled)]
         verdict.equal(norms[1], norms[0], f"norm of gradients of {value}, scaled against unscaled", "norm-differs")
     apart = max(
         float(np.abs(scaled.parameters()[name] - value).max() / np.abs(value).max())
@@ -144,7 +144,7 @@ def test_an_implementation_clips_in_a_low_scope(
         subject.trainer(exact_linear(), each) for each in (recipe, recipe.but(implementation=implementation))
     )
     for value in (8.0, 2.0**-6):
-        norms = [run.feed(full(run, value)).gradient_norm for run in (default, chosen)]
+        norms = [run.apply_gradients(full(run, value)).gradient_norm for run in (default, chosen)]
         verdict.equal(norms[1], norms[0], f"norm of gradients of {value}, against the default's", "norm-differs")
     verdict.same_state(chosen.parameters(), default.parameters(), "parameters after two updates", "clipped-otherwise")
 
@@ -170,7 +170,7 @@ def test_groups_of_an_implementation(
     one, two = (subject.trainer(two_heads(), recipe.but(groups=groups)) for groups in (1, 2))
     for value in (1.0, 2.0**-3):
         for run in (one, two):
-            run.feed(full(run, value))
+            run.apply_gradients(full(run, value))
     verdict.same_state(two.parameters(), one.parameters(), "parameters of two groups, against one", "groups-differ")
 
 
@@ -184,7 +184,7 @@ def test_hooks_run_after_applied_updates_alone(
     trainer = started(subject, optimizer, implementation)
     before, calls = trainer.hook_calls(), []
     for value in (1.0, math.inf, 2.0**-3, math.nan):
-        trainer.feed(full(trainer, value))
+        trainer.apply_gradients(full(trainer, value))
         calls.append(trainer.hook_calls() - before)
     verdict.equal(calls, [1, 1, 2, 2], "calls of a hook behind the step after finite, inf, finite, NaN", "hook-ran")
 
@@ -197,8 +197,10 @@ def test_averages_and_schedules_follow_applied_updates(
     need(subject, Capability.AVERAGE)
     trainer, plain = (started(subject, "sgd", implementation, average=0.5) for _ in range(2))
     for value in (1.0, math.inf, 2.0**-3, math.nan):
-        update = trainer.feed(full(trainer, value))
+        update = trainer.apply_gradients(full(trainer, value))
         if math.isfinite(value):
-            verdict.equal(update.learning_rate, plain.feed(full(plain, value)).learning_rate, "learning rate")
+            verdict.equal(
+                update.learning_rate, plain.apply_gradients(full(plain, value)).learning_rate, "learning rate"
+            )
     states = trainer.optimizer_state(), plain.optimizer_state()
     verdict.same_state(*states, "averages and schedule, against the run without skips", "moved-by-a-skip")

@@ -76,7 +76,7 @@ def followed(trainer: Trainer, first: int, last: int, parameter: int = 0) -> lis
     places = [float(trainer.parameters()[name].flat[0])]
     signs = [(-1.0) ** place for place in range(first, last)]
     for sign in signs:
-        trainer.feed(full(trainer, sign))
+        trainer.apply_gradients(full(trainer, sign))
         places.append(float(trainer.parameters()[name].flat[0]))
     return [sign * (before - after) for sign, (before, after) in zip(signs, pairwise(places), strict=True)]
 

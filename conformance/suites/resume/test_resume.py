@@ -98,13 +98,13 @@ def test_two_optimizers_go_on_where_they_were(subject: Subject, verdict: Verdict
     recipe = ADAM.but(optimizers=2, scaling=SCALING)
     through, resumed = (subject.trainer(two_heads(), recipe) for _ in range(2))
     for value in (1.0, 0.5, 0.25):
-        through.feed(full(through, value))
+        through.apply_gradients(full(through, value))
     through.save(tmp_path)
     resumed.restore(tmp_path)
     verdict.same_state(subject.state(resumed), subject.state(through), "training state right after the load")
     for run in (through, resumed):
         for value in (0.5, math.inf, 1.0):
-            run.feed(full(run, value))
+            run.apply_gradients(full(run, value))
     verdict.same_state(subject.state(resumed), subject.state(through), "training state after three more updates")
 
 
@@ -115,7 +115,7 @@ def test_what_is_given_and_read_belongs_to_the_caller(subject: Subject, verdict:
     trainer = subject.trainer(exact_linear(), ADAM, given)
     read = subject.state(trainer)
     before = {name: value.copy() for name, value in read.items()}
-    trainer.feed(full(trainer, 1.0))
+    trainer.apply_gradients(full(trainer, 1.0))
     verdict.changed(kept, trainer.parameters(), "parameters over an update")
     verdict.same_state(given, kept, "the arrays that the run was given, after an update", "shared-memory")
     verdict.same_state(read, before, "the arrays that were read, after an update", "shared-memory")
@@ -159,7 +159,7 @@ def test_the_scaler_goes_on_where_it_was(subject: Subject, verdict: Verdict, tmp
 
 def step(trainer: Trainer, value: float) -> tuple[float, bool]:
     """One feed; the scale after it and whether it was skipped."""
-    update = trainer.feed(spiked(trainer, value) if value else full(trainer, 2.0**-6))
+    update = trainer.apply_gradients(spiked(trainer, value) if value else full(trainer, 2.0**-6))
     return update.scale_after, update.skipped
 
 

@@ -185,13 +185,13 @@ def outputs(trainer: Trainer) -> object:
 
 def unscaled_by_hand(trainer: Trainer) -> object:
     """An update whose gradients are unscaled by hand."""
-    trainer.feed(full(trainer, 0.5), unscale_calls=1)
+    trainer.apply_gradients(full(trainer, 0.5), unscale_calls=1)
     return trainer.state()
 
 
 def fed(trainer: Trainer) -> object:
     """An overflow."""
-    trainer.feed(full(trainer, np.inf))
+    trainer.apply_gradients(full(trainer, np.inf))
     return trainer.state()
 
 

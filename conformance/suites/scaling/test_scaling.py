@@ -21,7 +21,7 @@ def drive(trainer: Trainer, schedule: list[float]) -> list[Update]:
     """One feed a value: 0 for a finite step, inf or NaN for a spoilt one."""
     calm = full(trainer, 2.0**-10)
     spoilt = {bad: spiked(trainer, bad, base=2.0**-10) for bad in (math.inf, -math.inf, math.nan)}
-    return [trainer.feed(next((g for b, g in spoilt.items() if b is v or b == v), calm)) for v in schedule]
+    return [trainer.apply_gradients(next((g for b, g in spoilt.items() if b is v or b == v), calm)) for v in schedule]
 
 
 @clause("scaling.grows-after-interval")
@@ -99,12 +99,12 @@ def test_a_static_scale_is_transparent(subject: Subject, verdict: Verdict) -> No
 def test_scale_stays_finite_however_often_it_grows(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(), Recipe(SGD(2.0**-6), scaling=DynamicScaling(initial=2.0**16, interval=1)))
     quiet = full(trainer, 0.0)
-    scale = [trainer.feed(quiet).scale_after for _ in range(300)][-1]
+    scale = [trainer.apply_gradients(quiet).scale_after for _ in range(300)][-1]
     verdict.holds(math.isfinite(scale), "scale after 300 growths is finite", scale, "finite", "scale-infinite")
     verdict.holds(np.isfinite(np.float32(1.0) / np.float32(scale)), "1/scale is finite", 1.0 / scale, "finite")
     for gradient in (2.0**-3, 2.0**3):
         before = trainer.parameters()
-        attempts = [trainer.feed(full(trainer, gradient)) for _ in range(75)]
+        attempts = [trainer.apply_gradients(full(trainer, gradient)) for _ in range(75)]
         after = trainer.parameters()
         verdict.changed(before, after, f"a gradient of {gradient} trains again within 75 updates", "frozen")
         verdict.finite(after, "parameters after training again")
@@ -116,7 +116,7 @@ def test_scale_stays_finite_however_often_it_grows(subject: Subject, verdict: Ve
 def test_scale_stays_positive_however_often_it_backs_off(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**16)))
     spoilt = spiked(trainer, math.inf)
-    scale = [trainer.feed(spoilt).scale_after for _ in range(400)][-1]
+    scale = [trainer.apply_gradients(spoilt).scale_after for _ in range(400)][-1]
     before = trainer.parameters()
     applied = finite_step(trainer)
     after = trainer.parameters()
@@ -135,7 +135,7 @@ def test_float16_trains_again_after_many_overflows(subject: Subject, verdict: Ve
     trainer = subject.trainer(exact_linear(), Recipe(SGD(2.0**-4), FLOAT16, DynamicScaling(initial=2.0**16)))
     spoilt = spiked(trainer, math.inf)
     for _ in range(400):
-        trainer.feed(spoilt)
+        trainer.apply_gradients(spoilt)
     before = trainer.parameters()
     update = trainer.update((exact_batch(),))
     after = trainer.parameters()
@@ -147,7 +147,7 @@ def test_float16_trains_again_after_many_overflows(subject: Subject, verdict: Ve
 def finite_step(trainer: Trainer) -> bool:
     """One finite update of 2^-3; False if the framework refused to make it with an error of its own."""
     try:
-        trainer.feed(full(trainer, 2.0**-3))
+        trainer.apply_gradients(full(trainer, 2.0**-3))
     except (ArithmeticError, RuntimeError):
         return False
     return True
@@ -180,7 +180,7 @@ def test_floor_and_cap_are_observed(subject: Subject, verdict: Verdict) -> None:
     for name, value in (("largest", 0.0), ("smallest", math.inf)):
         trainer = subject.trainer(scalar(), Recipe(scaling=DynamicScaling(initial=2.0**16, interval=1)))
         gradient = full(trainer, value)
-        scales = [trainer.feed(gradient).scale_after for _ in range(300)]
+        scales = [trainer.apply_gradients(gradient).scale_after for _ in range(300)]
         reached[name] = scales[-1]
     verdict.observe("reached", reached)
     verdict.holds(reached["largest"] > reached["smallest"], "the scale moves both ways", reached)
@@ -191,10 +191,10 @@ def test_floor_and_cap_are_observed(subject: Subject, verdict: Verdict) -> None:
 def test_an_overflow_in_the_very_first_update(subject: Subject, verdict: Verdict, bad: float) -> None:
     trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**10)))
     before = trainer.parameters()
-    first = trainer.feed(spiked(trainer, bad))
+    first = trainer.apply_gradients(spiked(trainer, bad))
     verdict.holds(first.skipped, "the first update is skipped", first.skipped, True)
     verdict.equal(trainer.parameters(), before, "parameters after the overflow")
-    trainer.feed(full(trainer, 1.0))
+    trainer.apply_gradients(full(trainer, 1.0))
     expected = {name: (v - np.float32(0.5)).astype(v.dtype) for name, v in before.items()}
     verdict.equal(trainer.parameters(), expected, "parameters after the next finite update")
 
@@ -205,11 +205,11 @@ def test_an_overflow_right_after_a_restore(subject: Subject, verdict: Verdict, t
     saved, restored = (
         subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(2.0**10, interval=3))) for _ in range(2)
     )
-    saved.feed(full(saved, 2.0**-3))
+    saved.apply_gradients(full(saved, 2.0**-3))
     saved.save(tmp_path)
     restored.restore(tmp_path)
     before = restored.parameters()
-    first = restored.feed(spiked(restored, math.inf))
+    first = restored.apply_gradients(spiked(restored, math.inf))
     verdict.holds(first.skipped, "the first update after a restore is skipped", first.skipped, True)
     verdict.equal(restored.parameters(), before, "parameters after the overflow")
     verdict.equal(first.scale_after, 512.0, "the scale after the overflow")

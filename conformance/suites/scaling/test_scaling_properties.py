@@ -96,7 +96,7 @@ def test_scale_skips_and_parameters_follow_the_automaton(
     for step in case.steps:
         gradients = spiked(trainer, case.value(step, expected.scale), base=QUIET)
         finite = step in ("quiet", "huge")
-        updates.append(trainer.feed(gradients))
+        updates.append(trainer.apply_gradients(gradients))
         expected = expected.after(finite)
         states.append(expected)
         parameters = moved(parameters, gradients) if finite else parameters
@@ -165,7 +165,7 @@ def test_a_hit_anywhere_skips_its_window(subject: Subject, verdict: Verdict, cas
         if hit is not None:
             struck = list(window[0])[hit.parameter % len(window[0])]
             window[hit.micro_batch % count][struck].reshape(-1)[hit.element % window[0][struck].size] = float(hit.value)
-        update = trainer.feed(*window)
+        update = trainer.apply_gradients(*window)
         verdict.equal(update.skipped, hit is not None, f"whether window {place} is skipped", "applied-non-finite")
         if hit is None:
             verdict.equal(trainer.parameters(), moved(parameters, full(trainer, 2.0**-3)), "parameters of a window")

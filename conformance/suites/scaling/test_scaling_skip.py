@@ -29,7 +29,7 @@ def started(subject: Subject, optimizer: str, **changes: object) -> Trainer:
     recipe = Recipe(OPTIMIZERS[optimizer], scaling=SCALING, schedule=Steps((1, 3), (1.0, 0.5, 0.25)))
     trainer = subject.trainer(exact_linear(), recipe.but(**changes))
     for _ in range(2):
-        trainer.feed(full(trainer, 2.0**-3))
+        trainer.apply_gradients(full(trainer, 2.0**-3))
     return trainer
 
 
@@ -39,7 +39,7 @@ def started(subject: Subject, optimizer: str, **changes: object) -> Trainer:
 def test_a_skipped_update_changes_nothing(subject: Subject, verdict: Verdict, optimizer: str, bad: float) -> None:
     trainer = started(subject, optimizer)
     before = subject.state(trainer)
-    trainer.feed(spiked(trainer, bad, base=1.0))
+    trainer.apply_gradients(spiked(trainer, bad, base=1.0))
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", but=("scaler/",))
 
 
@@ -48,7 +48,7 @@ def test_a_skipped_update_leaves_the_average(subject: Subject, verdict: Verdict)
     need(subject, Capability.AVERAGE)
     trainer = started(subject, "sgd", average=0.5)
     before = subject.state(trainer)
-    trainer.feed(spiked(trainer, math.inf, base=1.0))
+    trainer.apply_gradients(spiked(trainer, math.inf, base=1.0))
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", but=("scaler/",))
 
 
@@ -57,7 +57,7 @@ def test_no_number_of_skips_in_a_row_makes_one_applied(subject: Subject, verdict
     trainer = started(subject, "adam", scaling=DynamicScaling(initial=2.0**100))
     before, spoilt = subject.state(trainer), spiked(trainer, math.nan, base=1.0)
     for _ in range(100):
-        trainer.feed(spoilt)
+        trainer.apply_gradients(spoilt)
     verdict.same_state(subject.state(trainer), before, "training state after 100 skips in a row", but=("scaler/",))
 
 
@@ -67,10 +67,10 @@ def test_a_skipped_first_update_changes_no_parameter(subject: Subject, verdict: 
     trainer = subject.trainer(exact_linear(), Recipe(OPTIMIZERS[optimizer], scaling=SCALING))
     untouched = subject.trainer(exact_linear(), Recipe(OPTIMIZERS[optimizer], scaling=SCALING))
     before = trainer.parameters()
-    trainer.feed(spiked(trainer, math.inf))
+    trainer.apply_gradients(spiked(trainer, math.inf))
     verdict.equal(trainer.parameters(), before, "parameters")
     for run in (trainer, untouched):
-        run.feed(full(run, 2.0**-3))
+        run.apply_gradients(full(run, 2.0**-3))
     states = subject.state(trainer), subject.state(untouched)
     verdict.same_state(*states, "state after the next finite update", but=MOVES)
 
@@ -82,7 +82,7 @@ def test_skips_are_reported_exactly_when_nothing_is_applied(subject: Subject, ve
     reported, real = [], []
     for spoilt in (False, True, False, True, True, False):
         before = trainer.parameters()
-        update = trainer.feed(spiked(trainer, math.inf) if spoilt else full(trainer, 2.0**-2))
+        update = trainer.apply_gradients(spiked(trainer, math.inf) if spoilt else full(trainer, 2.0**-2))
         reported.append(update.skipped)
         after = trainer.parameters()
         real.append(all(np.array_equal(before[name], after[name]) for name in before))
@@ -97,9 +97,9 @@ def test_a_run_with_skips_equals_the_run_without_them(subject: Subject, verdict:
     rates = []
     for value in (2.0**-3, math.inf, -(2.0**-4), math.nan, 2.0**-2):
         gradient = full(trainer, value)
-        update = trainer.feed(gradient)
+        update = trainer.apply_gradients(gradient)
         if math.isfinite(value):
-            rates.append((update.learning_rate, plain.feed(gradient).learning_rate))
+            rates.append((update.learning_rate, plain.apply_gradients(gradient).learning_rate))
     states = subject.state(trainer), subject.state(plain)
     verdict.same_state(*states, "state after three applied updates", but=MOVES)
     held = {name: int(value) for name, value in trainer.optimizer_state().items() if name in ("steps", "schedule")}
@@ -117,7 +117,7 @@ def spoil_everywhere(subject: Subject, verdict: Verdict, recipe: Recipe, bad: fl
     trainer = subject.trainer(two_heads(), recipe)
     for name in trainer.parameters():
         before = trainer.parameters()
-        update = trainer.feed(spiked(trainer, bad, name, base=2.0**-3))
+        update = trainer.apply_gradients(spiked(trainer, bad, name, base=2.0**-3))
         verdict.equal(trainer.parameters(), before, f"parameters after {bad} in {name}", "applied-non-finite")
         verdict.holds(update.skipped, f"{bad} in {name} is reported as a skip", update.skipped, True)
 
@@ -146,14 +146,14 @@ def test_parameters_without_a_gradient_are_left_alone(subject: Subject, verdict:
     for missing in (names[:2], names[2:4], names[-1:]):
         before = trainer.parameters()
         given = {name: value for name, value in full(trainer, 2.0**-3).items() if name not in missing}
-        update = trainer.feed(given)
+        update = trainer.apply_gradients(given)
         after = trainer.parameters()
         verdict.holds(not update.skipped, f"an update without {missing} is applied", update.skipped, False)
         verdict.equal({n: after[n] for n in missing}, {n: before[n] for n in missing}, "parameters without a gradient")
         moved = {n: (before[n] - np.float32(2.0**-4)).astype(before[n].dtype) for n in given}
         verdict.equal({n: after[n] for n in given}, moved, "parameters with a gradient")
         spoilt = {**given, next(iter(given)): spiked(trainer, math.inf, next(iter(given)))[next(iter(given))]}
-        trainer.feed(spoilt)
+        trainer.apply_gradients(spoilt)
         verdict.equal(trainer.parameters(), after, f"parameters after inf without {missing}", "applied-non-finite")
 
 
@@ -161,10 +161,10 @@ def test_parameters_without_a_gradient_are_left_alone(subject: Subject, verdict:
 def test_a_parameter_without_a_gradient_keeps_its_moments(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.MISSING_GRADIENTS)
     trainer = subject.trainer(two_heads(), Recipe(Adam(2.0**-4), scaling=SCALING))
-    trainer.feed(full(trainer, 1.0))
+    trainer.apply_gradients(full(trainer, 1.0))
     before = {**trainer.master_parameters(), **trainer.optimizer_state()}
     absent = next(iter(trainer.parameters()))
-    trainer.feed({name: value for name, value in full(trainer, 1.0).items() if name != absent})
+    trainer.apply_gradients({name: value for name, value in full(trainer, 1.0).items() if name != absent})
     after = {**trainer.master_parameters(), **trainer.optimizer_state()}
     own = [key for key in before if key == absent or key.endswith(f"/{absent}")]
     verdict.equal(
@@ -179,7 +179,7 @@ def test_the_order_of_gradients_does_not_matter(subject: Subject, verdict: Verdi
     trainer = subject.trainer(two_heads(), Recipe(SGD(0.5), scaling=SCALING))
     before = trainer.parameters()
     spoilt = spiked(trainer, math.nan, next(iter(before)), base=1.0)
-    trainer.feed(dict(reversed(spoilt.items())))
+    trainer.apply_gradients(dict(reversed(spoilt.items())))
     verdict.equal(trainer.parameters(), before, "parameters after NaN in reversed order", "applied-non-finite")
 
 
@@ -188,7 +188,7 @@ def test_an_update_without_any_gradient_does_nothing(subject: Subject, verdict: 
     need(subject, Capability.MISSING_GRADIENTS)
     trainer = started(subject, "adam", schedule=None)
     before = subject.state(trainer)
-    update = trainer.feed({})
+    update = trainer.apply_gradients({})
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", but=("scaler/",))
     verdict.equal(update.scale_after, update.scale_before, "the scale, for nothing has overflowed")
     verdict.observe("good-steps", update.good_steps)
@@ -199,7 +199,7 @@ def test_an_update_without_any_gradient_does_nothing(subject: Subject, verdict: 
 def test_what_became_non_finite_after_unscaling_is_not_applied(subject: Subject, verdict: Verdict, bad: float) -> None:
     trainer = subject.trainer(exact_linear(), Recipe(SGD(0.5), scaling=SCALING))
     before = trainer.parameters()
-    trainer.feed(full(trainer, 2.0**-3), poison=spiked(trainer, bad))
+    trainer.apply_gradients(full(trainer, 2.0**-3), inject=spiked(trainer, bad))
     verdict.finite(
         trainer.parameters(), "parameters after a gradient became infinite after unscaling", "applied-poison"
     )
@@ -215,14 +215,14 @@ def test_an_overflow_under_two_optimizers(subject: Subject, verdict: Verdict, hi
     gradients = full(trainer, 1.0)
     for optimizer in hit:
         gradients[names[optimizer]].reshape(-1)[-1] = np.inf
-    update = trainer.feed(gradients)
+    update = trainer.apply_gradients(gradients)
     after = trainer.parameters()
     for index, name in enumerate(names):
         step = 0.0 if index % 2 in skipped else 0.5
         expected = (before[name] - np.float32(step)).astype(before[name].dtype)
         verdict.equal(after[name], expected, f"{name}, of optimizer {index % 2}")
     verdict.equal(update.scale_after, 512.0, "the shared scale backs off once", "scale-differs")
-    scales = [trainer.feed(full(trainer, 2.0**-3)).scale_after for _ in range(2)]
+    scales = [trainer.apply_gradients(full(trainer, 2.0**-3)).scale_after for _ in range(2)]
     verdict.equal(scales, [512.0, 1024.0], "the shared scale moves once an update", "scale-differs")
 
 
@@ -230,7 +230,7 @@ def test_an_overflow_under_two_optimizers(subject: Subject, verdict: Verdict, hi
 def test_whose_update_an_overflow_skips_is_observed(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(two_heads(), Recipe(SGD(0.5), scaling=SCALING, optimizers=2))
     before = trainer.parameters()
-    trainer.feed(spiked(trainer, math.inf, list(before)[1], base=1.0))
+    trainer.apply_gradients(spiked(trainer, math.inf, list(before)[1], base=1.0))
     after = trainer.parameters()
     moved = any(not np.array_equal(before[name], after[name]) for name in list(before)[::2])
     rule = "skip-overflowing" if moved else "skip-all"
@@ -244,10 +244,10 @@ def test_a_finite_update_is_given_up_on(subject: Subject, verdict: Verdict, opti
     need(subject, Capability.EXPLICIT_UNSCALE)
     trainer, fresh = started(subject, optimizer), started(subject, optimizer)
     before = subject.state(trainer)
-    trainer.feed(full(trainer, 1.0), abandon=True)
+    trainer.apply_gradients(full(trainer, 1.0), discard=True)
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", but=("scaler/",))
     for run in (trainer, fresh):
-        run.feed(full(run, 2.0**-3))
+        run.apply_gradients(full(run, 2.0**-3))
     states = subject.state(trainer), subject.state(fresh)
     verdict.same_state(*states, "state after the next finite update", but=MOVES)
 
@@ -259,9 +259,9 @@ def test_an_overflow_is_given_up_on(subject: Subject, verdict: Verdict, bad: flo
     scaling = DynamicScaling(initial=2.0**10, interval=2)
     trainer = subject.trainer(exact_linear(), Recipe(SGD(2.0**-4), scaling=scaling))
     before = trainer.parameters()
-    trainer.feed(full(trainer, 2.0**-3))
-    spoilt = trainer.feed(spiked(trainer, bad), abandon=True)
-    trainer.feed(full(trainer, 2.0**-3))
+    trainer.apply_gradients(full(trainer, 2.0**-3))
+    spoilt = trainer.apply_gradients(spiked(trainer, bad), discard=True)
+    trainer.apply_gradients(full(trainer, 2.0**-3))
     moved = {name: (value - np.float32(2.0**-6)).astype(value.dtype) for name, value in before.items()}
     verdict.equal(trainer.parameters(), moved, "parameters after two finite updates", "not-ready")
     scales = spoilt.scale_before, spoilt.scale_after

@@ -95,7 +95,9 @@ def test_a_loss_of_nine_is_reported_as_nine(subject: Subject, verdict: Verdict, 
 def test_the_gradient_norm_is_the_unscaled_one(subject: Subject, verdict: Verdict, exponent: int) -> None:
     trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**exponent), clip=100.0))
     names = list(trainer.parameters())
-    update = trainer.feed({names[0]: np.full((1, 1), 3.0, np.float32), names[1]: np.full(1, 4.0, np.float32)})
+    update = trainer.apply_gradients(
+        {names[0]: np.full((1, 1), 3.0, np.float32), names[1]: np.full(1, 4.0, np.float32)}
+    )
     norm = update.gradient_norm
     verdict.observe("norm-is-reported", norm is not None)
     verdict.holds(
@@ -123,11 +125,11 @@ def test_a_second_unscale_raises_or_does_nothing(subject: Subject, verdict: Verd
     need(subject, Capability.SECOND_UNSCALE)
     trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**10)))
     before = trainer.parameters()
-    trainer.feed(full(trainer, 1.0), unscale_calls=1)
+    trainer.apply_gradients(full(trainer, 1.0), unscale_calls=1)
     expected = {name: (value - np.float32(0.5)).astype(value.dtype) for name, value in before.items()}
     verdict.equal(trainer.parameters(), expected, "parameters after unscaling by hand once")
     try:
-        trainer.feed(full(trainer, 1.0), unscale_calls=2)
+        trainer.apply_gradients(full(trainer, 1.0), unscale_calls=2)
     except RuntimeError as refusal:
         verdict.observe("second-unscale", "refused")
         verdict.holds(bool(str(refusal)), "the refusal says why", str(refusal), "a message")
@@ -148,7 +150,7 @@ def test_clipping_sees_unscaled_gradients(subject: Subject, verdict: Verdict, ex
     names = list(start)
     gradient = {names[0]: np.full((1, 1), 6.0, np.float32), names[1]: np.full(1, 8.0, np.float32)}
     for run in (trainer, oracle):
-        run.feed(gradient)
+        run.apply_gradients(gradient)
     exact = oracle.parameters()
     for name, value in trainer.parameters().items():
         moved, wanted = float(start[name].item() - value.item()), float(start[name].item() - exact[name].item())
@@ -161,7 +163,7 @@ def test_clipping_sees_unscaled_gradients(subject: Subject, verdict: Verdict, ex
 @clause("scaling.scale-is-float32")
 def test_the_scale_is_held_in_float32_or_wider(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(), Recipe(SGD(2.0**-6), scaling=DynamicScaling(initial=2.0**17)))
-    update = trainer.feed(full(trainer, 2.0**-3))
+    update = trainer.apply_gradients(full(trainer, 2.0**-3))
     verdict.equal(update.scale_before, 2.0**17, "a scale beyond float16's range")
     verdict.holds(not update.skipped, "an update at that scale is applied", update.skipped, False)
     name = trainer.scaler_state()["scale"].dtype.name
@@ -195,7 +197,7 @@ def test_disabled_scaling_is_none(subject: Subject, verdict: Verdict) -> None:
 @clause("scaling.disabled-is-passthrough")
 def test_enabled_scaling_is_never_silently_disabled(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**10)))
-    update = trainer.feed(spiked(trainer, math.inf))
+    update = trainer.apply_gradients(spiked(trainer, math.inf))
     verdict.finite(trainer.parameters(), "parameters after an overflow under enabled scaling", "applied-non-finite")
     verdict.equal(update.scale_before, 2.0**10, "the scale that was asked for", "silently-disabled")
 

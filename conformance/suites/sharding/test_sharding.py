@@ -23,7 +23,7 @@ from fixtures.data import digits_batch, exact_batch
 from fixtures.model import Batch, Window
 from fixtures.models import digits_mlp, exact_linear, exact_stack, two_heads
 from fixtures.recipe import SGD, Adam, Ranks, Recipe, Steps
-from frameworks.contract import Capability, Company
+from frameworks.contract import Capability, RankGroup
 
 EXACT = Recipe(SGD(2.0**-4))
 
@@ -32,12 +32,12 @@ EXACT = Recipe(SGD(2.0**-4))
 @each_level
 def test_two_ranks_make_the_update_of_the_whole_batch(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     model, batch = exact_linear(7, 4), exact_batch(8, 7, 4)
-    company = subject.company(model, EXACT.but(ranks=ranks))
-    updates = company.update(shared(batch, 5, 3))
+    rank_group = subject.rank_group(model, EXACT.but(ranks=ranks))
+    updates = rank_group.update(shared(batch, 5, 3))
     whole = one_place(subject, model, EXACT)
     whole.update((batch,))
     verdict.equal([update.skipped for update in updates], [False, False], "skipped on each rank", "skipped")
-    for rank, state in enumerate(company.states()):
+    for rank, state in enumerate(rank_group.states()):
         verdict.same_state(weights(state), whole.parameters(), f"weights that rank {rank} sees", "update-differs")
 
 
@@ -50,12 +50,12 @@ def test_four_ranks_make_the_update_of_the_whole_batch(subject: Subject, verdict
     if not meshes:
         need(subject, Capability.RANKS_REPLICATED)
     for ranks in meshes:
-        company = subject.company(model, EXACT.but(ranks=ranks))
-        company.update(shared(batch, 3, 2, 2, 1))
-        for rank, state in enumerate(company.states()):
+        rank_group = subject.rank_group(model, EXACT.but(ranks=ranks))
+        rank_group.update(shared(batch, 3, 2, 2, 1))
+        for rank, state in enumerate(rank_group.states()):
             what = f"weights that rank {rank} of {ranks.label} sees"
             verdict.same_state(weights(state), whole.parameters(), what, "update-differs")
-        company.close()
+        rank_group.close()
 
 
 @clause("sharding.equals-whole")
@@ -64,13 +64,13 @@ def test_two_ranks_train_as_the_oracle_does(subject: Subject, verdict: Verdict, 
     model = digits_mlp((33, 15), "tanh")
     recipe = Recipe(Adam(2.0**-7, epsilon=1.0), clip=0.25, ranks=ranks)
     batches = [digits_batch(16, 16 * i) for i in range(4)]
-    company = subject.company(model, recipe)
-    updates = [company.update(shared(batch, 8, 8)) for batch in batches]
+    rank_group = subject.rank_group(model, recipe)
+    updates = [rank_group.update(shared(batch, 8, 8)) for batch in batches]
     envelope = subject.envelope(model, recipe, [(batch,) for batch in batches])
     losses = np.array([np.mean([own.loss for own in update]) for update in updates])
     worst, bound, at = envelope.worst_loss(losses)
     verdict.within(worst, bound, f"distance of the loss from float64's at update {at}", "loss-beyond-envelope")
-    for rank, state in enumerate(company.states()):
+    for rank, state in enumerate(rank_group.states()):
         distance, bound = envelope.parameters(flat(weights(state)))
         verdict.within(distance, bound, f"relative distance of rank {rank}'s weights", "parameters-beyond-envelope")
 
@@ -84,9 +84,9 @@ def test_items_count_alike_wherever_they_are(
     if 0 in sizes:
         need(subject, Capability.RANKS_EMPTY)
     batch = exact_batch(4)
-    company = subject.company(exact_linear(), EXACT.but(ranks=ranks))
+    rank_group = subject.rank_group(exact_linear(), EXACT.but(ranks=ranks))
     expected = one_place(subject, exact_linear(), EXACT).gradients((batch,))
-    for rank, gradients in enumerate(company.gradients(shared(batch, *sizes))):
+    for rank, gradients in enumerate(rank_group.gradients(shared(batch, *sizes))):
         verdict.same_gradients(gradients, expected, f"gradient that rank {rank} has of {sizes} items", "other-mean")
 
 
@@ -96,10 +96,10 @@ def test_items_count_alike_in_windows_that_are_shared_out_differently(
     subject: Subject, verdict: Verdict, ranks: Ranks
 ) -> None:
     first, second = exact_batch(8).split(4, 4)
-    company = subject.company(exact_linear(), EXACT.but(accumulation=2, ranks=ranks))
+    rank_group = subject.rank_group(exact_linear(), EXACT.but(accumulation=2, ranks=ranks))
     windows = windows_of(shared(first, 3, 1), shared(second, 2, 2))
     expected = one_place(subject, exact_linear(), EXACT.but(accumulation=2)).gradients((first, second))
-    for rank, gradients in enumerate(company.gradients(windows)):
+    for rank, gradients in enumerate(rank_group.gradients(windows)):
         verdict.same_gradients(gradients, expected, f"gradient that rank {rank} has of 5 + 3 items", "other-mean")
 
 
@@ -109,11 +109,11 @@ def test_items_count_alike_in_windows_that_are_shared_out_differently(
 def test_a_rank_that_is_fed_nothing_counts_as_zeros(
     subject: Subject, verdict: Verdict, ranks: Ranks, rank: int
 ) -> None:
-    company = subject.company(exact_linear(), Recipe(SGD(1.0), ranks=ranks))
+    rank_group = subject.rank_group(exact_linear(), Recipe(SGD(1.0), ranks=ranks))
     run = one_place(subject, exact_linear(), Recipe())
-    company.feed([[given] for given in given_one(ranks, rank, {}, full(run, 0.5))])
+    rank_group.apply_gradients([[given] for given in given_one(ranks, rank, {}, full(run, 0.5))])
     expected = {name: value - np.float32(0.25) for name, value in run.parameters().items()}
-    for place, state in enumerate(company.states()):
+    for place, state in enumerate(rank_group.states()):
         verdict.same_state(weights(state), expected, f"weights that rank {place} has", "other-mean")
 
 
@@ -121,8 +121,8 @@ def test_a_rank_that_is_fed_nothing_counts_as_zeros(
 @each_level
 def test_every_rank_starts_from_the_weights_that_were_given(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     given = {name: value + np.float32(0.5) for name, value in exact_stack().weights(3).items()}
-    company = subject.company(exact_stack(), EXACT.but(ranks=ranks), given)
-    for rank, state in enumerate(company.states()):
+    rank_group = subject.rank_group(exact_stack(), EXACT.but(ranks=ranks), given)
+    for rank, state in enumerate(rank_group.states()):
         verdict.same_state(weights(state), given, f"weights that rank {rank} starts from", "other-start")
 
 
@@ -131,13 +131,13 @@ def test_every_rank_starts_from_the_weights_that_were_given(subject: Subject, ve
 def test_a_whole_window_is_reduced_once(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = EXACT.but(accumulation=4, ranks=ranks)
     batches = exact_batch(8).into(4)
-    company = subject.company(exact_stack(), recipe)
-    company.update(windows_of(*[shared(batch, 1, 1) for batch in batches]))
-    by_one = subject.company(exact_stack(), recipe)
+    rank_group = subject.rank_group(exact_stack(), recipe)
+    rank_group.update(windows_of(*[shared(batch, 1, 1) for batch in batches]))
+    by_one = subject.rank_group(exact_stack(), recipe)
     for batch in batches:
         by_one.accumulate(batch.split(1, 1), 8)
     by_one.apply()
-    for rank, (once, often) in enumerate(zip(company.states(), by_one.states(), strict=True)):
+    for rank, (once, often) in enumerate(zip(rank_group.states(), by_one.states(), strict=True)):
         what = f"weights of rank {rank} from one reduction, compared with four"
         verdict.same_state(weights(once), weights(often), what, "update-differs")
 
@@ -146,13 +146,13 @@ def test_a_whole_window_is_reduced_once(subject: Subject, verdict: Verdict, rank
 @each_level
 def test_every_gradient_is_reduced_once_a_window(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     need(subject, Capability.RANKS_COLLECTIVES)
-    company = subject.company(exact_stack(), EXACT.but(accumulation=4, ranks=ranks))
+    rank_group = subject.rank_group(exact_stack(), EXACT.but(accumulation=4, ranks=ranks))
     windows = windows_of(*[shared(batch, 1, 1) for batch in exact_batch(8).into(4)])
-    company.update(windows)
-    company.collectives()
-    company.update(windows)
+    rank_group.update(windows)
+    rank_group.collectives()
+    rank_group.update(windows)
     parameters = len(exact_stack().parameter_shapes())
-    found = [counted["gradients"] for counted in company.collectives()]
+    found = [counted["gradients"] for counted in rank_group.collectives()]
     verdict.equal(found, [parameters] * 2, "reductions of a parameter's gradient on each rank", "reduced-too-often")
 
 
@@ -160,16 +160,16 @@ def test_every_gradient_is_reduced_once_a_window(subject: Subject, verdict: Verd
 @each_level
 def test_unlike_micro_batches_add_up_in_every_window(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     still = Recipe(SGD(0.0), accumulation=3)
-    company = subject.company(exact_linear(), still.but(ranks=ranks))
+    rank_group = subject.rank_group(exact_linear(), still.but(ranks=ranks))
     whole = one_place(subject, exact_linear(), still)
     for number in range(2):
         batches = [exact_batch(size, seed=10 * number + size) for size in (4, 2, 2)]
         windows = windows_of(*[shared(batch, len(batch) - 1, 1) for batch in batches])
         expected = whole.gradients(tuple(batches))
-        for rank, gradients in enumerate(company.gradients(windows)):
+        for rank, gradients in enumerate(rank_group.gradients(windows)):
             what = f"gradient of window {number + 1} that rank {rank} has"
             verdict.same_gradients(gradients, expected, what, "window-differs")
-        company.update(windows)
+        rank_group.update(windows)
 
 
 def headed(name: str, batch: Batch) -> Batch:
@@ -185,9 +185,9 @@ def test_each_loss_with_its_own_backward_pass_counts_on_every_rank(
     recipe = EXACT.but(separate_losses=True)
     batch = exact_batch(4, 8, 2)
     both = Batch(batch.inputs, {"a": batch.targets["output"], "b": batch.targets["output"][::-1].copy()})
-    company = subject.company(two_heads(), recipe.but(ranks=ranks), exact_heads())
+    rank_group = subject.rank_group(two_heads(), recipe.but(ranks=ranks), exact_heads())
     expected = one_place(subject, two_heads(), recipe, exact_heads()).gradients((both,))
-    judge_or_raise(verdict, company, shared(both, 2, 2), expected, "backward-left-out")
+    judge_or_raise(verdict, rank_group, shared(both, 2, 2), expected, "backward-left-out")
 
 
 def exact_heads() -> dict[str, Array]:
@@ -198,11 +198,11 @@ def exact_heads() -> dict[str, Array]:
 
 
 def judge_or_raise(
-    verdict: Verdict, company: Company, windows: list[Window], expected: dict[str, Array], signature: str
+    verdict: Verdict, rank_group: RankGroup, windows: list[Window], expected: dict[str, Array], signature: str
 ) -> None:
     """Every rank has this gradient, or the run refuses with a library's exception."""
     try:
-        found = company.gradients(windows)
+        found = rank_group.gradients(windows)
     except (RuntimeError, ValueError) as error:
         verdict.holds(True, "the framework raises", type(error).__name__, "an exception, or the whole gradient")
         return
@@ -214,20 +214,23 @@ def judge_or_raise(
 @each_level
 def test_a_parameter_that_one_rank_uses_moves_on_all(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     batches = [headed(name, exact_batch(2, 8, 2, seed)) for seed, name in enumerate(("a", "b"))]
-    company = subject.company(two_heads(), EXACT.but(ranks=ranks), exact_heads())
+    rank_group = subject.rank_group(two_heads(), EXACT.but(ranks=ranks), exact_heads())
     window = tuple(batches)
     expected = one_place(subject, two_heads(), EXACT.but(accumulation=2), exact_heads()).gradients(window)
-    judge_or_raise(verdict, company, [(batch,) for batch in batches], expected, "kept-to-itself")
+    judge_or_raise(verdict, rank_group, [(batch,) for batch in batches], expected, "kept-to-itself")
 
 
 @clause("sharding.schedule-counts-updates")
 @each_level
 def test_rates_are_those_of_one_place(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = Recipe(SGD(0.5), schedule=Steps((1, 2, 3), (1.0, 0.5, 0.25, 0.125)))
-    one, company = one_place(subject, exact_linear(), recipe), subject.company(exact_linear(), recipe.but(ranks=ranks))
+    one, rank_group = (
+        one_place(subject, exact_linear(), recipe),
+        subject.rank_group(exact_linear(), recipe.but(ranks=ranks)),
+    )
     gradient = full(one, 2.0**-6)
     expected, found = [], []
     for _ in range(5):
-        expected.append(one.feed(gradient).learning_rate)
-        found.append([update.learning_rate for update in company.feed([[gradient]] * 2)])
+        expected.append(one.apply_gradients(gradient).learning_rate)
+        found.append([update.learning_rate for update in rank_group.apply_gradients([[gradient]] * 2)])
     verdict.equal(found, [[rate] * 2 for rate in expected], "rate of five updates on each rank", "rate-differs")

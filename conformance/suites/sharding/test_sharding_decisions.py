@@ -15,7 +15,7 @@ from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear, exact_stack, scalar
 from fixtures.recipe import MASTERED, SGD, Adam, DynamicScaling, Precision, Ranks, Recipe
-from frameworks.contract import Capability, Company, Update
+from frameworks.contract import Capability, RankGroup, Update
 
 SCALED = Recipe(Adam(2.0**-6), scaling=DynamicScaling(initial=16.0, interval=3))
 
@@ -25,9 +25,9 @@ def rounded(times: float) -> Bound:
     return Bound(times * 2.0**-24, {"method": "roundings to float32", "count": times})
 
 
-def same_on_all(verdict: Verdict, company: Company, when: str) -> None:
+def same_on_all(verdict: Verdict, rank_group: RankGroup, when: str) -> None:
     """Every rank has the state of rank 0."""
-    first, *others = company.states()
+    first, *others = rank_group.states()
     for rank, state in enumerate(others, 1):
         verdict.same_state(
             state, first, f"training state of rank {rank}, compared with rank 0, {when}", "ranks-differ", but=OWN
@@ -49,30 +49,35 @@ def test_ranks_stay_equal_over_updates_and_skips(subject: Subject, verdict: Verd
         recipe = recipe.but(average=0.75)
     if subject.framework.declares(Capability.DYNAMIC_SCALING).supported:
         recipe = recipe.but(scaling=SCALED.scaling)
-    company = subject.company(exact_stack(), recipe)
+    rank_group = subject.rank_group(exact_stack(), recipe)
     gradient = one_place(subject, exact_stack(), Recipe())
     for number in range(3):
-        company.update(shared(exact_batch(8, seed=number), 5, 3))
-        same_on_all(verdict, company, f"after update {number + 1}")
+        rank_group.update(shared(exact_batch(8, seed=number), 5, 3))
+        same_on_all(verdict, rank_group, f"after update {number + 1}")
         if recipe.scaling is not None:
-            company.feed([[given] for given in given_one(ranks, 1, full(gradient, math.inf), full(gradient, 1.0))])
-            same_on_all(verdict, company, f"after skip {number + 1}")
+            rank_group.apply_gradients(
+                [[given] for given in given_one(ranks, 1, full(gradient, math.inf), full(gradient, 1.0))]
+            )
+            same_on_all(verdict, rank_group, f"after skip {number + 1}")
 
 
 @clause("sharding.one-decision")
 @each_level
 @RANK
 def test_overflow_on_one_rank_skips_on_all(subject: Subject, verdict: Verdict, ranks: Ranks, rank: int) -> None:
-    company, run = subject.company(exact_stack(), SCALED.but(ranks=ranks)), one_place(subject, exact_stack(), Recipe())
-    decided(verdict, company.feed([[full(run, 1.0)]] * 2), 16.0, 1, skipped=False)
-    before = company.states()
+    rank_group, run = (
+        subject.rank_group(exact_stack(), SCALED.but(ranks=ranks)),
+        one_place(subject, exact_stack(), Recipe()),
+    )
+    decided(verdict, rank_group.apply_gradients([[full(run, 1.0)]] * 2), 16.0, 1, skipped=False)
+    before = rank_group.states()
     fed = [[given] for given in given_one(ranks, rank, spiked(run, math.inf, base=1.0), full(run, 1.0))]
-    decided(verdict, company.feed(fed), 8.0, 0, skipped=True)
-    for place, (now, then) in enumerate(zip(company.states(), before, strict=True)):
+    decided(verdict, rank_group.apply_gradients(fed), 8.0, 0, skipped=True)
+    for place, (now, then) in enumerate(zip(rank_group.states(), before, strict=True)):
         what = f"rank {place}'s state but the scaler over the skip"
         verdict.same_state(now, then, what, "skip-moved", but=("scaler/", "random/"))
-    decided(verdict, company.feed([[full(run, 1.0)]] * 2), 8.0, 1, skipped=False)
-    same_on_all(verdict, company, "after the next update")
+    decided(verdict, rank_group.apply_gradients([[full(run, 1.0)]] * 2), 8.0, 1, skipped=False)
+    same_on_all(verdict, rank_group, "after the next update")
 
 
 @clause("sharding.one-decision")
@@ -80,16 +85,19 @@ def test_overflow_on_one_rank_skips_on_all(subject: Subject, verdict: Verdict, r
 @RANK
 def test_overflow_in_one_shard_is_decided_by_all(subject: Subject, verdict: Verdict, ranks: Ranks, rank: int) -> None:
     need(subject, Capability.EXPLICIT_UNSCALE)
-    company, run = subject.company(exact_stack(), SCALED.but(ranks=ranks)), one_place(subject, exact_stack(), Recipe())
-    poison = given_one(ranks, rank, full(run, math.inf), full(run, 0.0))
+    rank_group, run = (
+        subject.rank_group(exact_stack(), SCALED.but(ranks=ranks)),
+        one_place(subject, exact_stack(), Recipe()),
+    )
+    inject = given_one(ranks, rank, full(run, math.inf), full(run, 0.0))
     if ranks.level in ("replicated", "optimizer"):
-        poison = [full(run, math.inf)] * 2
-    updates = company.feed([[full(run, 1.0)]] * 2, poison=poison)
+        inject = [full(run, math.inf)] * 2
+    updates = rank_group.apply_gradients([[full(run, 1.0)]] * 2, inject=inject)
     if subject.conventions.scaler.latched:  # what is added after the check is not looked for
         decided(verdict, updates, 16.0, 1, skipped=False)
     else:
         decided(verdict, updates, 8.0, 0, skipped=True)
-    same_on_all(verdict, company, "after the update")
+    same_on_all(verdict, rank_group, "after the update")
 
 
 @clause("sharding.one-decision")
@@ -99,33 +107,33 @@ def test_overflow_in_one_micro_batch_of_one_rank_skips_on_all(
     subject: Subject, verdict: Verdict, ranks: Ranks, place: int
 ) -> None:
     recipe = SCALED.but(accumulation=3, ranks=ranks)
-    company, run = subject.company(exact_stack(), recipe), one_place(subject, exact_stack(), Recipe())
+    rank_group, run = subject.rank_group(exact_stack(), recipe), one_place(subject, exact_stack(), Recipe())
     windows = [[full(run, 1.0) for _ in range(3)] for _ in range(2)]
     windows[1][place] = spiked(run, -math.inf, base=1.0)
-    updates = company.feed(windows)
+    updates = rank_group.apply_gradients(windows)
     if subject.conventions.nonfinite_micro_batch == "drop-micro-batch":
         verdict.equal(len({update.skipped for update in updates}), 1, "how many decisions there are", "decided-apart")
     else:
         decided(verdict, updates, 8.0, 0, skipped=True)
-    same_on_all(verdict, company, "after the window")
+    same_on_all(verdict, rank_group, "after the window")
 
 
 @clause("sharding.global-clip")
 @each_level
 def test_the_norm_is_that_of_the_mean_of_all_ranks(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = Recipe(SGD(1.0), clip=1.25)
-    company = subject.company(scalar(0.0), recipe.but(ranks=ranks))
+    rank_group = subject.rank_group(scalar(0.0), recipe.but(ranks=ranks))
     names = list(scalar().parameter_shapes())
     three, four = (
         {names[i]: np.full(scalar().parameter_shapes()[names[i]], v, np.float32)} for i, v in ((0, 3), (1, 4))
     )
     nothing = [{name: np.zeros(shape, np.float32) for name, shape in scalar().parameter_shapes().items()}] * 2
-    updates = company.feed([[{**nothing[0], **three}], [{**nothing[1], **four}]])
+    updates = rank_group.apply_gradients([[{**nothing[0], **three}], [{**nothing[1], **four}]])
     norms = [update.gradient_norm for update in updates]
     if any(norm is not None for norm in norms):
         verdict.equal(norms, [2.5, 2.5], "norm of (1.5, 2) that each rank reports", "norm-of-one-rank")
     coefficient = 1.25 / (2.5 + subject.conventions.clip_epsilon)
-    for rank, state in enumerate(company.states()):
+    for rank, state in enumerate(rank_group.states()):
         for name, mean in zip(names, (1.5, 2.0), strict=True):
             apart = abs(float(state[f"parameter/{name}"].ravel()[0]) + mean * coefficient)
             verdict.within(apart, rounded(4), f"distance of {name} that rank {rank} has", "clipped-otherwise")
@@ -138,15 +146,15 @@ def test_shards_below_the_limit_are_clipped_where_the_whole_is_above(
 ) -> None:
     model, limit = exact_linear(8, 4), 1.0
     recipe = Recipe(SGD(1.0), clip=limit)
-    company = subject.company(model, recipe.but(ranks=ranks))
+    rank_group = subject.rank_group(model, recipe.but(ranks=ranks))
     before = one_place(subject, model, recipe)
     start = before.parameters()
     size = sum(value.size for value in start.values())
     share = 1.25 * limit / math.sqrt(size)  # a half's norm is 0.88, the whole's 1.25
-    updates = company.feed([[full(before, share)]] * 2)
+    updates = rank_group.apply_gradients([[full(before, share)]] * 2)
     of_the_norm = size / 2 + 2  # the sum of squares, halved by its root
     of_an_update = 4 + max(float(np.abs(value).max()) for value in start.values()) / share
-    for rank, (update, state) in enumerate(zip(updates, company.states(), strict=True)):
+    for rank, (update, state) in enumerate(zip(updates, rank_group.states(), strict=True)):
         if (norm := update.gradient_norm) is not None:
             apart, what = abs(norm / (1.25 * limit) - 1.0), f"relative distance of the norm that rank {rank} reports"
             verdict.within(apart, rounded(of_the_norm), what, "norm-of-a-shard")
@@ -164,12 +172,12 @@ FORMATS = {"float32": 1.0 + TINY, "bfloat16": 1.0}
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_small_gradient_beside_a_large_one(subject: Subject, verdict: Verdict, ranks: Ranks, name: str) -> None:
     asked = Ranks(ranks.count, ranks.level, reduce=name)  # type: ignore[arg-type]
-    company, run = (
-        subject.company(scalar(0.0), Recipe(SGD(1.0), ranks=asked)),
+    rank_group, run = (
+        subject.rank_group(scalar(0.0), Recipe(SGD(1.0), ranks=asked)),
         one_place(subject, scalar(0.0), Recipe()),
     )
-    company.feed([[full(run, 2.0)], [full(run, 2.0 * TINY)]])
-    for rank, state in enumerate(company.states()):
+    rank_group.apply_gradients([[full(run, 2.0)], [full(run, 2.0 * TINY)]])
+    for rank, state in enumerate(rank_group.states()):
         found = {n: -a.astype(np.float64) for n, a in state.items() if n.startswith("parameter/")}
         expected = {n: np.full_like(a, FORMATS[name]) for n, a in found.items()}
         verdict.same_state(found, expected, f"sum that rank {rank} has of 1 and 2^-9 in {name}", "other-format")
@@ -182,11 +190,11 @@ def test_masters_and_moments_of_shards_stay_wide(
     subject: Subject, verdict: Verdict, ranks: Ranks, precision: Precision
 ) -> None:
     recipe = Recipe(Adam(2.0**-14), precision, ranks=ranks)
-    company, run = subject.company(exact_stack(), recipe), one_place(subject, exact_stack(), recipe)
+    rank_group, run = subject.rank_group(exact_stack(), recipe), one_place(subject, exact_stack(), recipe)
     start = run.master_parameters()
     for _ in range(32):
-        company.feed([[full(run, 1.0)]] * 2)
-    for rank, state in enumerate(company.states()):
+        rank_group.apply_gradients([[full(run, 1.0)]] * 2)
+    for rank, state in enumerate(rank_group.states()):
         wide = {n: a for n, a in state.items() if n.startswith("master/") or "moment" in n or "exp_avg" in n}
         formats = {name: value.dtype.name for name, value in wide.items()}
         verdict.equal(formats, dict.fromkeys(wide, "float32"), f"formats of what rank {rank} updates", "narrow")

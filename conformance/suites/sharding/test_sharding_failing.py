@@ -16,22 +16,22 @@ from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear
 from fixtures.recipe import Adam, Ranks, Recipe
-from frameworks.contract import Capability, Company, RankFailed, Stop
+from frameworks.contract import Capability, RankFailed, RankGroup, Stop
 
 QUICK_S = 10.0
 BATCHES = [exact_batch(8, 7, 4, seed) for seed in range(2)]
 
 
-def started(subject: Subject) -> Company:
+def started(subject: Subject) -> RankGroup:
     """Two ranks, sharded as the mode has it."""
-    return subject.company(exact_linear(7, 4), Recipe(Adam(), ranks=subject.framework.ranks() or Ranks(2)))
+    return subject.rank_group(exact_linear(7, 4), Recipe(Adam(), ranks=subject.framework.ranks() or Ranks(2)))
 
 
-def trained(company: Company) -> tuple[dict[str, Array], ...]:
+def trained(rank_group: RankGroup) -> tuple[dict[str, Array], ...]:
     """The training state of each rank after both updates."""
     for batch in BATCHES:
-        company.update(shared(batch, 5, 3))
-    return company.states()
+        rank_group.update(shared(batch, 5, 3))
+    return rank_group.states()
 
 
 @clause("sharding.dead-rank")
@@ -42,15 +42,15 @@ def trained(company: Company) -> tuple[dict[str, Array], ...]:
 )
 def test_a_rank_that_stops_ends_the_call_of_all(subject: Subject, verdict: Verdict, how: Stop, rank: int) -> None:
     need(subject, Capability.RANKS_LOST)
-    company = started(subject)
-    if how != "exits" and company.limit_s > QUICK_S and subject.framework.ranks() is None:
-        verdict.abstain(f"ranks wait {company.limit_s:g} s for a missing one; modes with ranks judge this")
-    expected = trained(company)
-    company = started(subject)
-    company.update(shared(BATCHES[0], 5, 3))
+    rank_group = started(subject)
+    if how != "exits" and rank_group.limit_s > QUICK_S and subject.framework.ranks() is None:
+        verdict.abstain(f"ranks wait {rank_group.limit_s:g} s for a missing one; modes with ranks judge this")
+    expected = trained(rank_group)
+    rank_group = started(subject)
+    rank_group.update(shared(BATCHES[0], 5, 3))
     began = monotonic()
     try:
-        answers = company.lose(shared(BATCHES[1], 5, 3), rank, how)
+        answers = rank_group.fail_rank(shared(BATCHES[1], 5, 3), rank, how)
     except Exception as error:
         seconds, ended = monotonic() - began, type(error).__name__
     else:
@@ -58,11 +58,11 @@ def test_a_rank_that_stops_ends_the_call_of_all(subject: Subject, verdict: Verdi
     verdict.holds(
         not ended.endswith("answers"), f"the call in which rank {rank} stops raises", ended, "an error", "goes-on"
     )
-    limit = company.limit_s
+    limit = rank_group.limit_s
     late = "within it" if seconds <= limit else f"after {seconds:.1f} s"
     verdict.equal(late, "within it", f"when the call ends, with a limit of {limit:g} s", "too-late")
     try:
-        company.states()
+        rank_group.states()
     except RankFailed:
         after = "RankFailed"
     else:
@@ -79,9 +79,9 @@ def test_ranks_listen_on_the_loopback_alone(subject: Subject, verdict: Verdict) 
     before = listeners(os.getpid())
     with socket.create_server(("127.0.0.1", 0)) as control, listeners_below(os.getpid()) as seen:
         control_port = control.getsockname()[1]
-        company = subject.company(exact_linear(7, 4), Recipe(Adam(), ranks=ranks))
+        rank_group = subject.rank_group(exact_linear(7, 4), Recipe(Adam(), ranks=ranks))
         for batch in BATCHES:
-            company.update(shared(batch, 3, 3, 2))
+            rank_group.update(shared(batch, 3, 3, 2))
     if control_port not in {own.port for own in seen}:
         verdict.abstain("this system has no /proc that shows listening sockets")
     outside = sorted({f"{own.address}:{own.port}" for own in seen - before if not own.inside})

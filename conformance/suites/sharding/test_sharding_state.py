@@ -18,7 +18,7 @@ from fixtures.layers import BatchNorm, Head, Heads
 from fixtures.model import Batch, Model
 from fixtures.models import digits_mlp, dropout_probe, exact_linear
 from fixtures.recipe import SGD, Adam, DynamicScaling, Ranks, Recipe, Steps
-from frameworks.contract import Capability, Company
+from frameworks.contract import Capability, RankGroup
 
 RUN = Recipe(SGD(2.0**-6, 0.5), schedule=Steps((1, 3), (1.0, 0.5, 0.25)))
 OWN = ("random/", "buffer/")
@@ -32,11 +32,11 @@ def uneven() -> Model:
 @clause("sharding.holds-its-part")
 @each_level
 def test_parts_of_what_is_sharded_add_up_to_one_copy(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
-    company = subject.company(uneven(), Recipe(Adam(), ranks=ranks))
-    company.update(shared(digits_batch(8), 4, 4))
+    rank_group = subject.rank_group(uneven(), Recipe(Adam(), ranks=ranks))
+    rank_group.update(shared(digits_batch(8), 4, 4))
     size = sum(value.nbytes for value in one_place(subject, uneven(), Recipe()).parameters().values())
     copy = {"parameter": size, "gradient": size, "optimizer": 2 * size}
-    held = company.bytes_held()
+    held = rank_group.bytes_held()
     for kind, whole in copy.items():
         parts = [own[kind] for own in held]
         if kind in ranks.sharded:
@@ -51,16 +51,16 @@ def test_parts_of_what_is_sharded_add_up_to_one_copy(subject: Subject, verdict: 
 @clause("sharding.bytes-per-rank")
 @each_level
 def test_what_each_rank_holds(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
-    company = subject.company(uneven(), Recipe(Adam(), ranks=ranks))
-    company.update(shared(digits_batch(8), 4, 4))
-    for rank, held in enumerate(company.bytes_held()):
+    rank_group = subject.rank_group(uneven(), Recipe(Adam(), ranks=ranks))
+    rank_group.update(shared(digits_batch(8), 4, 4))
+    for rank, held in enumerate(rank_group.bytes_held()):
         for kind, size in held.items():
             verdict.measure(f"{kind}.rank-{rank}", "bytes", [size])
 
 
-def ready(subject: Subject, ranks: Ranks) -> Company:
+def ready(subject: Subject, ranks: Ranks) -> RankGroup:
     """The ranks of the saved run."""
-    return subject.company(exact_linear(7, 4), recipe_of(subject, ranks))
+    return subject.rank_group(exact_linear(7, 4), recipe_of(subject, ranks))
 
 
 def recipe_of(subject: Subject, ranks: Ranks) -> Recipe:
@@ -142,14 +142,14 @@ def test_whose_statistics_ranks_have(subject: Subject, verdict: Verdict) -> None
     model = Model("normed", (BatchNorm(), Heads((Head("output", 1),))), (2,), (("output", "squared_error"),))
     inputs = np.arange(16, dtype=np.float32).reshape(8, 2)
     batch = Batch(inputs, {"output": np.zeros((8, 1), np.float32)})
-    company, whole = (
-        subject.company(model, Recipe(SGD(0.0), ranks=Ranks(2))),
+    rank_group, whole = (
+        subject.rank_group(model, Recipe(SGD(0.0), ranks=Ranks(2))),
         one_place(subject, model, Recipe(SGD(0.0))),
     )
-    company.update(shared(batch, 4, 4))
+    rank_group.update(shared(batch, 4, 4))
     whole.update((batch,))
     of_all = whole.buffers()["0.mean"]
-    left, right = (state["buffer/0.mean"] for state in company.states())
+    left, right = (state["buffer/0.mean"] for state in rank_group.states())
     alike = "whole" if np.array_equal(left, of_all) else "rank-0"
     verdict.observe("statistics", alike if np.array_equal(left, right) else "own")
 
@@ -161,8 +161,8 @@ def test_which_masks_ranks_draw(subject: Subject, verdict: Verdict) -> None:
     alone = batch.split(1, 1)
     masks = []
     for rank in range(2):
-        company = subject.company(model, Recipe(SGD(0.0), ranks=Ranks(2)))
+        rank_group = subject.rank_group(model, Recipe(SGD(0.0), ranks=Ranks(2)))
         still = alone[rank].part(0, 0)
         windows = [(alone[rank],) if each == rank else (still,) for each in range(2)]
-        masks.append(company.gradients(windows)[0]["1.output.weight"].ravel() != 0.0)
+        masks.append(rank_group.gradients(windows)[0]["1.output.weight"].ravel() != 0.0)
     verdict.observe("masks", "alike" if np.array_equal(masks[0], masks[1]) else "each its own")

@@ -43,7 +43,7 @@ def judge_updates(subject: Subject, verdict: Verdict, model: Model, recipe: Reci
     for count, exponent in enumerate(exponents, start=1):
         given = gradients(trainer, exponent)
         for run in (trainer, exact):
-            run.feed(given)
+            run.apply_gradients(given)
         after = exact.parameters()
         for name, measured in trainer.parameters().items():
             longest[name] = np.maximum(longest[name], np.abs(after[name] - before[name]))

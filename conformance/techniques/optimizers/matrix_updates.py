@@ -56,7 +56,7 @@ def judge_matrix_updates(
     for count, exponent in enumerate(exponents, start=1):
         given = gradients(trainer, count, exponent)
         for run in (trainer, exact, *members):
-            run.feed(given)
+            run.apply_gradients(given)
         found, after = [member.parameters() for member in members], exact.parameters()
         for name, measured in trainer.parameters().items():
             one = format_of(measured.dtype.name).unit_roundoff * float(np.abs(after[name]).max())

@@ -31,13 +31,13 @@ from conformance.techniques.qat.checks import check_following, ranges_of
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Adam, Aware, DynamicScaling, Recipe
-from frameworks.contract import AwareRule, Capability, Trainer, needs
+from frameworks.contract import Capability, QatRule, Trainer, needs
 
 RATE = 2.0**-6
 
 
 @dataclass(frozen=True)
-class TrainAware:
+class TrainQat:
     """An update from micro-batches of as many rows, whose largest values are about 2 to the powers."""
 
     rows: tuple[int, ...]
@@ -45,12 +45,12 @@ class TrainAware:
 
 
 @dataclass(frozen=True)
-class SkipAware:
+class SkipQat:
     """A window of infinite gradients, which the scaler skips; only in runs with scaling."""
 
 
 @dataclass(frozen=True)
-class PredictAware:
+class PredictQat:
     """A prediction of samples, of which the largest values are about 2 to the power."""
 
     rows: int
@@ -76,11 +76,11 @@ class Reload:
     into: Literal["itself", "fresh", "used"]
 
 
-AwareVerb = TrainAware | SkipAware | PredictAware | Convert | Reload
+QatVerb = TrainQat | SkipQat | PredictQat | Convert | Reload
 
 
 @dataclass(frozen=True)
-class AwareCase(CheckedInstance):
+class QatCase(CheckedInstance):
     """A QAT run.
 
     Attributes:
@@ -94,7 +94,7 @@ class AwareCase(CheckedInstance):
     model: Model
     freeze: int | None
     accumulation: int
-    verbs: tuple[AwareVerb, ...]
+    verbs: tuple[QatVerb, ...]
     seed: int
     scaled: bool = False
     average: float | None = None
@@ -104,12 +104,12 @@ class AwareCase(CheckedInstance):
         flags = {
             "aware-run=converts": any(isinstance(verb, Convert) for verb in self.verbs),
             "aware-run=beyond": any(isinstance(verb, Convert) and verb.beyond for verb in self.verbs),
-            "aware-run=predicts": any(isinstance(verb, PredictAware) for verb in self.verbs),
+            "aware-run=predicts": any(isinstance(verb, PredictQat) for verb in self.verbs),
             "aware-run=loads": any(isinstance(verb, Reload) for verb in self.verbs),
             "aware-run=freezes": self.freeze is not None,
             "aware-run=averages": self.average is not None,
             "aware-run=window": self.accumulation > 1,
-            "aware-run=skips": any(isinstance(verb, SkipAware) for verb in self.verbs),
+            "aware-run=skips": any(isinstance(verb, SkipQat) for verb in self.verbs),
         }
         return frozenset(word for word, there in flags.items() if there)
 
@@ -117,7 +117,7 @@ class AwareCase(CheckedInstance):
         """Checks the run after every verb."""
         need(subject, Capability.AWARE, *needs(self.recipe()))
         with TemporaryDirectory() as folder:
-            _AwarePlay(subject, self, Path(folder)).play()
+            _QatPlay(subject, self, Path(folder)).play()
 
     def recipe(self) -> Recipe:
         """How the run is trained."""
@@ -134,12 +134,12 @@ class AwareCase(CheckedInstance):
         return Batch(inputs, {head.name: rng.standard_normal((rows, head.units)).astype(np.float32) for head in heads})
 
 
-class _AwarePlay:
+class _QatPlay:
     """One run, the expected ranges of its first layer, and the checks after each verb."""
 
-    def __init__(self, subject: Subject, case: AwareCase, folder: Path) -> None:
+    def __init__(self, subject: Subject, case: QatCase, folder: Path) -> None:
         self._subject, self._case, self._folder = subject, case, folder
-        self._rule: AwareRule = subject.framework.aware_rule()
+        self._rule: QatRule = subject.framework.qat_rule()
         self._updates = 0
         self._seen: list[tuple[float, float]] = []
         self._run = self._made()
@@ -148,11 +148,11 @@ class _AwarePlay:
         """Plays all verbs; before the first update nothing is converted and no range is checked."""
         for place, verb in enumerate(self._case.verbs):
             match verb:
-                case TrainAware():
+                case TrainQat():
                     self._train(verb, place)
-                case SkipAware():
+                case SkipQat():
                     self._skip()
-                case PredictAware(rows=rows, power=power):
+                case PredictQat(rows=rows, power=power):
                     self._holds_still(self._case.batch(rows, power, 10 * place).inputs)
                 case Convert() if self._updates:
                     self._convert(verb, place)
@@ -163,7 +163,7 @@ class _AwarePlay:
         case = self._case
         return self._subject.trainer(case.model, case.recipe(), unlike_weights(case.model, case.seed))
 
-    def _train(self, verb: TrainAware, place: int) -> None:
+    def _train(self, verb: TrainQat, place: int) -> None:
         pairs = enumerate(zip(verb.rows, verb.powers, strict=True))
         window = tuple(self._case.batch(rows, power, 10 * place + i) for i, (rows, power) in pairs)
         self._run.update(window)
@@ -175,7 +175,7 @@ class _AwarePlay:
     def _skip(self) -> None:
         before = self._subject.state(self._run)
         gradients = full(self._run, np.inf)
-        self._run.feed(*[gradients] * self._case.accumulation)
+        self._run.apply_gradients(*[gradients] * self._case.accumulation)
         after = self._subject.state(self._run)
         with breaking("quantization.ranges-follow") as verdict:
             what = "the run after a skipped window"

@@ -11,7 +11,7 @@ from conformance.oracle.bound import Bound
 from conformance.techniques.formats import expected_codes
 from conformance.techniques.qat import expected_layers
 from fixtures.arrays import Array
-from frameworks.contract import AwareRule, Calibrated, CodeRange
+from frameworks.contract import Calibrated, CodeRange, QatRule
 
 
 def ranges_of(observed: Mapping[str, Calibrated]) -> dict[str, Array]:
@@ -25,7 +25,7 @@ def ranges_of(observed: Mapping[str, Calibrated]) -> dict[str, Array]:
 
 
 def check_following(
-    verdict: Verdict, rule: AwareRule, given: CodeRange, seen: Sequence[tuple[float, float]], what: str
+    verdict: Verdict, rule: QatRule, given: CodeRange, seen: Sequence[tuple[float, float]], what: str
 ) -> None:
     """An input range is the moving average of the batches' ranges, each given as (lowest, highest).
 

@@ -10,7 +10,7 @@ import numpy as np
 from conformance.techniques.formats import expected_codes
 from conformance.techniques.formats.expected_codes import NEAR_A_TIE, U
 from fixtures.arrays import Array
-from frameworks.contract import AwareRule, CodeRange, QuantRule
+from frameworks.contract import CodeRange, QatRule, QuantRule
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def layer(
     inputs: Array,
     weight: Array,
     bias: Array,
-    rule: AwareRule,
+    rule: QatRule,
     ranges: tuple[CodeRange, CodeRange | None],
     passed_back: Array,
 ) -> Layer:

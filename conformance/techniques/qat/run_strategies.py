@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from conformance.techniques.qat.cases import AwareCase, AwareVerb, Convert, PredictAware, Reload, SkipAware, TrainAware
+from conformance.techniques.qat.cases import Convert, PredictQat, QatCase, QatVerb, Reload, SkipQat, TrainQat
 from fixtures.layers import Activation, Dense, Flatten, Head, Heads, Layer
 from fixtures.model import Model
 from frameworks.contract import Capability, Framework
@@ -16,7 +16,7 @@ _POWERS = st.sampled_from([0, 0, 1, -2, 3, -6])
 
 
 @st.composite
-def converted(draw: st.DrawFn, framework: Framework) -> AwareCase:
+def converted(draw: st.DrawFn, framework: Framework) -> QatCase:
     """A model of one to four dense layers, and a run that begins with an update, or with one that is skipped."""
     accumulation = draw(st.sampled_from([1, 1, 2, 3]))
     needed = (Capability.DYNAMIC_SCALING, Capability.FEED)
@@ -24,8 +24,8 @@ def converted(draw: st.DrawFn, framework: Framework) -> AwareCase:
     averages = [0.5, 0.75] if framework.declares(Capability.AVERAGE).supported else []
     first = draw(_updates(accumulation))
     verbs = draw(st.lists(_verbs(accumulation, scaled), min_size=1, max_size=6))
-    skips: list[AwareVerb] = [SkipAware()] if scaled and draw(st.booleans()) else []
-    return AwareCase(
+    skips: list[QatVerb] = [SkipQat()] if scaled and draw(st.booleans()) else []
+    return QatCase(
         draw(_models()),
         draw(st.sampled_from([None, None, 1, 2, 3])),
         accumulation,
@@ -58,15 +58,15 @@ _HEADS = st.sampled_from([("output",), ("a", "b"), ("a", "ab")])
 _BETWEEN = st.sampled_from([(Activation("relu"),), (Activation("tanh"),), ()])
 
 
-def _updates(accumulation: int) -> SearchStrategy[AwareVerb]:
+def _updates(accumulation: int) -> SearchStrategy[QatVerb]:
     sizes = st.tuples(*[_ROWS] * accumulation)
-    return st.builds(TrainAware, sizes, st.tuples(*[_POWERS] * accumulation))
+    return st.builds(TrainQat, sizes, st.tuples(*[_POWERS] * accumulation))
 
 
-def _verbs(accumulation: int, scaled: bool) -> SearchStrategy[AwareVerb]:
+def _verbs(accumulation: int, scaled: bool) -> SearchStrategy[QatVerb]:
     """Updates and conversions more often than what should change nothing."""
     convert, update = st.builds(Convert, st.sampled_from([9, 33, 64]), st.booleans()), _updates(accumulation)
-    still = st.builds(PredictAware, _ROWS, _POWERS)
+    still = st.builds(PredictQat, _ROWS, _POWERS)
     reload = st.builds(Reload, st.sampled_from(["itself", "fresh", "used"]))
-    skip: list[SearchStrategy[AwareVerb]] = [st.just(SkipAware())] if scaled else []
+    skip: list[SearchStrategy[QatVerb]] = [st.just(SkipQat())] if scaled else []
     return st.one_of(update, update, convert, convert, still, reload, *skip)

@@ -14,7 +14,7 @@ NOBODY = -1
 
 
 @dataclass(frozen=True, eq=False)
-class JoinedBatch(Batch):
+class GatheredBatch(Batch):
     """The samples of all ranks, in rank order.
 
     Attributes:
@@ -30,7 +30,7 @@ class JoinedBatch(Batch):
         return sum(self.shares)
 
 
-def joined(parts: Sequence[Batch], *, padded: bool) -> JoinedBatch:
+def joined(parts: Sequence[Batch], *, padded: bool) -> GatheredBatch:
     """The ranks' parts as one batch; `padded`: each padded to the longest, with samples that do not count."""
     longest = max(1, *(len(part) for part in parts))
     lengths = [longest if padded else len(part) for part in parts]
@@ -47,7 +47,7 @@ def joined(parts: Sequence[Batch], *, padded: bool) -> JoinedBatch:
         own = [one if part.mask is None else part.mask for part, one in zip(parts, every, strict=True)]
         mask = _together(own, lengths)
     inputs = _together([part.inputs for part in parts], lengths)
-    return JoinedBatch(inputs, targets, mask, owners, tuple(part.items for part in parts))
+    return GatheredBatch(inputs, targets, mask, owners, tuple(part.items for part in parts))
 
 
 def _together(parts: Sequence[Array], lengths: Sequence[int]) -> Array:

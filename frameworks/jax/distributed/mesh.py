@@ -22,7 +22,7 @@ from frameworks.contract import Gradients, Update
 from frameworks.jax.core.arrays import Flat, Place
 from frameworks.jax.core.losses import Loaded, load_batch, loss_sums_of_ranks
 from frameworks.jax.distributed import rank_checkpoint
-from frameworks.jax.distributed.gathered_batch import JoinedBatch, joined
+from frameworks.jax.distributed.gathered_batch import GatheredBatch, joined
 from frameworks.jax.training import scaler
 from frameworks.jax.training.optimizers import RunState, is_window
 from frameworks.jax.training.scaler import Judged, LossScale
@@ -75,7 +75,7 @@ class SharedMicroBatch(JaxMicroBatch):
 
 
 class MeshTrainer(JaxTrainer):
-    """A run on all devices of a mesh; its batches are `JoinedBatch`es, its given gradients (ranks, *shape).
+    """A run on all devices of a mesh; its batches are `GatheredBatch`es, its given gradients (ranks, *shape).
 
     Attributes:
         updates: the last update by rank.
@@ -103,7 +103,7 @@ class MeshTrainer(JaxTrainer):
 
     # what ranks are given
 
-    def joined(self, parts: Sequence[Batch]) -> JoinedBatch:
+    def joined(self, parts: Sequence[Batch]) -> GatheredBatch:
         """The ranks' parts of a micro-batch as one.
 
         Batch norm would take padding for samples, so that a model that has one gets the samples as they are.
@@ -116,7 +116,7 @@ class MeshTrainer(JaxTrainer):
 
     def _load(self, batch: Batch) -> Loaded:
         """Each device gets its rank's part; samples that do not divide equally are split inside the program."""
-        assert isinstance(batch, JoinedBatch)
+        assert isinstance(batch, GatheredBatch)
         self._passes += 1
         loaded = load_batch(self.model, batch)._replace(owners=dict(batch.owners))
         even = len(batch) % self.spread.ranks == 0
@@ -142,7 +142,7 @@ class MeshTrainer(JaxTrainer):
     # what ranks report
 
     def _micro_batch(self, batch: Batch, sums: list[jax.Array], before: float) -> JaxMicroBatch:
-        assert isinstance(batch, JoinedBatch)
+        assert isinstance(batch, GatheredBatch)
         totals = [sum(float(own[rank]) for own in map(np.asarray, sums)) for rank in range(self.spread.ranks)]
         parts = tuple(MicroBatch(total, items) for total, items in zip(totals, batch.shares, strict=True))
         return SharedMicroBatch(sum(totals), batch.items, before, parts=parts)

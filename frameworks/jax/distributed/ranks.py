@@ -19,7 +19,7 @@ from frameworks.jax.training.offload import OffloadedState
 from frameworks.jax.training.sharding_layout import Spread, spread_of
 
 
-class JaxMember(AllRanks):
+class JaxWorker(AllRanks):
     """The process of all ranks of a mesh."""
 
     made = JaxFramework
@@ -71,7 +71,7 @@ class MeshRanks:
             case "gradients_share":
                 found = self.run.window_gradients(self.run.joined_window([window for window, _ in own]))
                 return tuple(self.run.layout.arrays(each) for each in self._seen(found))
-            case "feed":
+            case "apply_gradients":
                 return self._feed(given)
             case "predict":
                 return self._seen(self.run.outputs(self.run.leaves, own[0][0]))
@@ -95,9 +95,11 @@ class MeshRanks:
 
     def _feed(self, given: Sequence[Arguments]) -> tuple[Update, ...]:
         named = dict(given[0].named)
-        poison = [each.named["poison"] for each in given]
-        named["poison"] = self._stacked(poison) if any(own is not None for own in poison) else None
-        self.run.feed(*(self._stacked(each) for each in zip(*(own.arguments for own in given), strict=True)), **named)
+        inject = [each.named["inject"] for each in given]
+        named["inject"] = self._stacked(inject) if any(own is not None for own in inject) else None
+        self.run.apply_gradients(
+            *(self._stacked(each) for each in zip(*(own.arguments for own in given), strict=True)), **named
+        )
         return self.run.updates
 
     def _stacked(self, each: Sequence[Gradients | None]) -> dict[str, Array]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fixtures.model import Batch
-from frameworks.jax.distributed.gathered_batch import NOBODY, JoinedBatch
+from frameworks.jax.distributed.gathered_batch import NOBODY, GatheredBatch
 
 
 class Loaded(NamedTuple):
@@ -32,7 +32,7 @@ def load_batch(batch: Batch) -> Loaded:
     return Loaded(batch.inputs, dict(batch.targets), mask, None, np.float32(batch.items))
 
 
-def load_parts(batch: JoinedBatch) -> Loaded:
+def load_parts(batch: GatheredBatch) -> Loaded:
     """The micro-batch of several ranks, in which padding has weight 0."""
     weights = {}
     for name, owners in batch.owners.items():

@@ -13,7 +13,7 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Recipe
-from frameworks.base import BaseCompany, CompanyTrainer, with_ranks
+from frameworks.base import BaseRankGroup, RankGroupTrainer, with_ranks
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -29,7 +29,7 @@ from frameworks.jax.core.on_device import OnDevice
 from frameworks.jax.keras.declarations import CONVENTIONS, refusals
 from frameworks.jax.keras.probes import ATTEMPTS, remat_case
 from frameworks.jax.keras.trainer import StatelessRun
-from frameworks.jax.launch import company
+from frameworks.jax.launch import rank_group
 from frameworks.keras_common.functions import WAYS, model_attempts
 from frameworks.keras_common.network import VARIANTS
 from frameworks.keras_common.operations import OF_SCOPES, ScopeOfPolicies
@@ -37,7 +37,7 @@ from frameworks.keras_common.options import option_attempts
 from frameworks.keras_common.scaler import has_factors_of
 from frameworks.keras_common.settings import read_settings, write_settings
 
-_company = partial(company, mode=KERAS)
+_company = partial(rank_group, mode=KERAS)
 
 
 class KerasFramework(ScopeOfPolicies, OnDevice):
@@ -77,16 +77,16 @@ class KerasFramework(ScopeOfPolicies, OnDevice):
         if isinstance(recipe.scaling, DynamicScaling) and not has_factors_of(recipe.scaling):
             raise self.refusal(Capability.SCALING_FACTORS)
 
-    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+    def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
         self.require_recipe(recipe)
         return _company(model, recipe, weights)
 
     def trainer(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
-    ) -> StatelessRun | CompanyTrainer:
+    ) -> StatelessRun | RankGroupTrainer:
         self.require_recipe(recipe)
         if recipe.ranks is not None:
-            return self.bound(CompanyTrainer(_company(model, recipe, weights)))
+            return self.bound(RankGroupTrainer(_company(model, recipe, weights)))
         return self.bound(self._run(model, recipe, weights))
 
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> StatelessRun:

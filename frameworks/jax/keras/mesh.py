@@ -17,7 +17,7 @@ from fixtures.recipe import Recipe
 from frameworks.base import LossLedger, ranks_of
 from frameworks.contract import Gradients, Update
 from frameworks.jax.distributed import rank_checkpoint
-from frameworks.jax.distributed.gathered_batch import JoinedBatch, joined
+from frameworks.jax.distributed.gathered_batch import GatheredBatch, joined
 from frameworks.jax.keras import checkpoint
 from frameworks.jax.keras.batches import Loaded, load_parts
 from frameworks.jax.keras.steps import micro_batch
@@ -46,12 +46,12 @@ class DistributedTrainer(StatelessRun):
     # what ranks are given
 
     def _load(self, batch: Batch) -> Loaded:
-        assert isinstance(batch, JoinedBatch)
+        assert isinstance(batch, GatheredBatch)
         self._passes += 1
         self._seen = load_parts(batch)
         return self._seen
 
-    def _joined(self, parts: Sequence[Batch]) -> JoinedBatch:
+    def _joined(self, parts: Sequence[Batch]) -> GatheredBatch:
         """The ranks' parts of a micro-batch as one.
 
         Batch norm would take padding for samples, so that a model that has one gets the samples as they are.
@@ -92,11 +92,11 @@ class DistributedTrainer(StatelessRun):
         return tuple(self.canonical(self.spread.seen(found, rank)) for rank in self.ranks)
 
     def feed_parts(self, windows: Sequence[Sequence[Gradients]]) -> tuple[Update, ...]:
-        """`feed` with each rank's window."""
+        """`apply_gradients` with each rank's window."""
         self.check_length(len(windows[0]))
         with self.scope():
             for parts in zip(*windows, strict=True):
-                self.held, self.outcome = self.steps.feed(self.held, self._stacked(parts))
+                self.held, self.outcome = self.steps.apply_gradients(self.held, self._stacked(parts))
                 self._entered([math.nan] * len(parts), [1] * len(parts))
         return self.updates()
 

@@ -16,7 +16,7 @@ from frameworks.jax.keras.framework import KerasFramework
 from frameworks.jax.keras.mesh import DistributedTrainer
 
 
-class KerasMember(AllRanks):
+class KerasWorker(AllRanks):
     """The process of all ranks of Keras' distribution."""
 
     made = KerasFramework
@@ -57,8 +57,8 @@ class DistributedRanks:
                 return run.updates()
             case "gradients_share":
                 return run.gradients_of_parts(first)
-            case "feed":
-                if given[0].named["unscale_calls"] is not None or given[0].named["abandon"] or _poisoned(given):
+            case "apply_gradients":
+                if given[0].named["unscale_calls"] is not None or given[0].named["discard"] or _poisoned(given):
                     raise run.refusal(Capability.EXPLICIT_UNSCALE)
                 return run.feed_parts([own.arguments for own in given])
             case "predict" | "predict_averaged":
@@ -72,4 +72,4 @@ class DistributedRanks:
 
 
 def _poisoned(given: Sequence[Arguments]) -> bool:
-    return any(own.named["poison"] is not None for own in given)
+    return any(own.named["inject"] is not None for own in given)

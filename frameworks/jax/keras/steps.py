@@ -96,7 +96,7 @@ class KerasSteps:
         self.train = jax.jit(self._train)
         self.backward = jax.jit(self._backward)
         self.traced = jax.jit(self._traced)
-        self.feed = jax.jit(self._feed)
+        self.apply_gradients = jax.jit(self._feed)
         self.predict = jax.jit(self._predict)
         self.look = jax.jit(self._look)
 
@@ -142,7 +142,7 @@ class KerasSteps:
             return values
         return jax.tree.map(lambda value, own: distribute_tensor(value, own.sharding), values, like)
 
-    def _dealt(self, tree: Tree) -> Tree:
+    def _split_across_ranks(self, tree: Tree) -> Tree:
         """A batch that is divided over the devices by its first axis, as the distribution divides data."""
         if self.distribution is None:
             return tree
@@ -214,7 +214,7 @@ class KerasSteps:
 
     def _train(self, state: State, batch: Loaded) -> tuple[State, KerasOutcome, Values]:
         """Forward, backward and the optimizer's step of one micro-batch; and its sums of losses."""
-        gradients, sums, others = self._gradients(state, self._dealt(batch))
+        gradients, sums, others = self._gradients(state, self._split_across_ranks(batch))
         after, outcome = self._stepped(state._replace(others=others), gradients)
         return after, outcome, self._whole(sums)
 
@@ -229,7 +229,7 @@ class KerasSteps:
 
     def _backward(self, state: State, batch: Loaded) -> tuple[Values, Values]:
         """Unscaled gradients of one micro-batch, and the other variables after the pass."""
-        gradients, _, others = self._gradients(state, self._dealt(batch))
+        gradients, _, others = self._gradients(state, self._split_across_ranks(batch))
         return self._unscaled(state.optimizer, gradients), others
 
     def _unscaled(self, optimizer: Values, gradients: Values) -> Values:
@@ -244,8 +244,8 @@ class KerasSteps:
         """
 
         def scaled(trained: Values) -> jax.Array:
-            dealt = self._dealt(dict(given)).items()
-            products = [trained[self.places[name]].astype(g.dtype) * g for name, g in dealt]
+            split_across_ranks = self._split_across_ranks(dict(given)).items()
+            products = [trained[self.places[name]].astype(g.dtype) * g for name, g in split_across_ranks]
             total = reduce(jnp.add, [jnp.sum(each).astype(jnp.float32) for each in products], jnp.zeros(()))
             return self._scaled(state.optimizer, [total / self.count])[0]
 

@@ -91,7 +91,7 @@ class StatelessRun(KerasRun):
         return micro_batch(self.outcome, total, items)
 
     def fed(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
-        self.held, self.outcome = self.steps.feed(self.held, gradients)
+        self.held, self.outcome = self.steps.apply_gradients(self.held, gradients)
         return self._micro_batch(math.nan, 1)
 
     def gradients(self, window: Window) -> dict[str, Array]:

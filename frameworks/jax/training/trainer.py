@@ -220,16 +220,16 @@ class JaxTrainer(Readings):
         self.resize(self.recipe.accumulation)
         return self._report(before, rate, None, skipped=not moved)
 
-    def feed(
+    def apply_gradients(
         self,
         *window: Gradients,
         unscale_calls: int | None = None,
-        poison: Gradients | None = None,
-        abandon: bool = False,
+        inject: Gradients | None = None,
+        discard: bool = False,
     ) -> Update:
         if (unscale_calls or 0) > 1 and not scaler.unscales_itself(self.scale):
             raise self.refusal(Capability.SECOND_UNSCALE)
-        by_hand = poison is not None or abandon
+        by_hand = inject is not None or discard
         calls = scaler.unscale_calls(self.scale, unscale_calls, by_hand=by_hand)
         if by_hand and self.recipe.accumulation > 1:
             raise Unsupported(Capability.EXPLICIT_UNSCALE, TAKES_EACH_IN, window_waits_for_the_caller)
@@ -242,7 +242,7 @@ class JaxTrainer(Readings):
                 self.ledger.add(micro, len(window))
         if self.recipe.accumulation > 1:
             return self._ended()
-        return self._abandoned() if abandon else self._finish(calls, poison)
+        return self._abandoned() if discard else self._finish(calls, inject)
 
     def _fed_micro_batch(self, before: float) -> JaxMicroBatch:
         return JaxMicroBatch(math.nan, 1, before)
@@ -260,12 +260,12 @@ class JaxTrainer(Readings):
     def _poison(self, gradients: Gradients) -> Flat:
         return self._fed(gradients)
 
-    def _finish(self, unscale_calls: int, poison: Gradients | None) -> Update:
+    def _finish(self, unscale_calls: int, inject: Gradients | None) -> Update:
         with self.scope():
             before, rate, (gradients, judged) = self._scale(), self._rate(), self._taken_out()
             for _ in range(unscale_calls):
                 gradients = unscaled(self.scale, gradients, self.leaves)
-            for place, value in self._poison(poison or {}).items():
+            for place, value in self._poison(inject or {}).items():
                 gradients = gradients | {place: gradients[place] + value}
             outcome = self._update(gradients, judged, last=True)
         return self._report(before, rate, outcome.read_norm(), skipped=not outcome.moved())

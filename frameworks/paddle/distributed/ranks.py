@@ -124,7 +124,7 @@ class RankTrainer(DygraphTrainer):
         rank_checkpoint.restore(self, path)
 
 
-class PaddleMember:
+class PaddleWorker:
     """One rank's process in the process group; creates the rank's trainers.
 
     Args:

@@ -145,14 +145,14 @@ class StaticTrainer(BaseTrainer):
         gradients = {name: canonical(value) for name, value in parameters.items()}
         return LayerTrace(of("output", paths), of("gradient", paths), gradients)
 
-    def feed(
+    def apply_gradients(
         self,
         *window: Gradients,
         unscale_calls: int | None = None,
-        poison: Gradients | None = None,
-        abandon: bool = False,
+        inject: Gradients | None = None,
+        discard: bool = False,
     ) -> Update:
-        if unscale_calls or poison or abandon:
+        if unscale_calls or inject or discard:
             raise self.refusal(Capability.EXPLICIT_UNSCALE)
         if len(window) != 1:
             raise self.refusal(Capability.ACCUMULATION)

@@ -261,14 +261,14 @@ class DygraphTrainer(ReadRun):
         for share in self.shares:
             share.optimizer.clear_grad(set_to_zero=False)
 
-    def feed(
+    def apply_gradients(
         self,
         *window: Gradients,
         unscale_calls: int | None = None,
-        poison: Gradients | None = None,
-        abandon: bool = False,
+        inject: Gradients | None = None,
+        discard: bool = False,
     ) -> Update:
-        if self.scaler is None and (unscale_calls or poison or abandon):
+        if self.scaler is None and (unscale_calls or inject or discard):
             raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_SCALER)
         named = self.network.named
         with self._running():
@@ -276,17 +276,17 @@ class DygraphTrainer(ReadRun):
                 for place, gradients in enumerate(window, 1):
                     with self._micro_batch(last=place == len(window)):
                         self._feed_backward(gradients, len(window))
-                calls = max(unscale_calls or 0, 1 if poison or abandon else 0)
+                calls = max(unscale_calls or 0, 1 if inject or discard else 0)
                 if calls:
                     self._check_kernel()
                 for _ in range(calls):
                     for share in self.shares:
                         self.scaler.unscale_(share.optimizer)  # type: ignore[union-attr]
-                for name, value in (poison or {}).items():
+                for name, value in (inject or {}).items():
                     if value is not None:
                         extra = to_tensor(stored(value), named[name])
                         named[name].grad = extra if named[name].grad is None else named[name].grad + extra
-                update = self._abandoned() if abandon else self._step(unscaled=bool(calls))
+                update = self._abandoned() if discard else self._step(unscaled=bool(calls))
             finally:
                 self._drop_gradients()
         return Update(math.nan, (), *update)

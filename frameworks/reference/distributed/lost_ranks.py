@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fixtures.model import Window
-from frameworks.base import BaseCompany
+from frameworks.base import BaseRankGroup
 from frameworks.contract import RankFailed, Stop, Update
 from frameworks.reference.training.decisions import Arrays
 
 
-class LosesRanks(BaseCompany):
+class LosesRanks(BaseRankGroup):
     """Ranks that synchronise in every call, one of which may be missing from some moment on.
 
     Attributes:
@@ -37,6 +37,6 @@ class LosesRanks(BaseCompany):
         self.meet()
         return [{} if rank in self.missing else own for rank, own in enumerate(gradients)]
 
-    def lose(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
+    def fail_rank(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
         self.missing |= {rank}
         return self.update(windows)

@@ -47,14 +47,14 @@ class RankTrainer(ReferenceTrainer):
 
     def __init__(
         self,
-        company: Deciders,
+        rank_group: Deciders,
         rank: int,
         recipe: Recipe,
         conventions: Conventions,
         weights: Mapping[str, Array],
     ) -> None:
-        super().__init__(company.model, recipe, conventions, company.ops, weights)
-        self.company = company
+        super().__init__(rank_group.model, recipe, conventions, rank_group.ops, weights)
+        self.rank_group = rank_group
         self.rank = rank
 
     def judge(self) -> frozenset[int]:
@@ -63,10 +63,10 @@ class RankTrainer(ReferenceTrainer):
     def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
         if self.agreed is None:
             return super().gradient_norm(gradients)
-        return self.company.norm(self.rank, list(gradients))
+        return self.rank_group.norm(self.rank, list(gradients))
 
     def advance_schedule(self) -> None:
-        self.schedule += self.company.schedule_steps()
+        self.schedule += self.rank_group.schedule_steps()
 
     def _identity(self) -> str:
         return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.but(ranks=None, offload=None)}"
@@ -78,10 +78,10 @@ class RankTrainer(ReferenceTrainer):
         return super().judge() | self.window.scaled_overflow
 
     def bytes_held(self) -> Kinds:
-        return self.company.holds(self.rank)
+        return self.rank_group.holds(self.rank)
 
     def collectives(self) -> Kinds:
-        counted, self.company.counted[self.rank] = self.company.counted[self.rank], 0
+        counted, self.rank_group.counted[self.rank] = self.rank_group.counted[self.rank], 0
         return {"gradients": counted}
 
 

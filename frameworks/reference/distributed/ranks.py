@@ -1,6 +1,6 @@
 """Several ranks simulated in one process: one trainer each, in lockstep, with one small method for each decision.
 
-A fault is a subclass of `ReferenceCompany` that overrides one of these:
+A fault is a subclass of `ReferenceRankGroup` that overrides one of these:
 
     start       starting_weights, stream_seed
     reduction   reduce (over ranks), reduced_format, mean_over_ranks, received (what a rank then has)
@@ -31,7 +31,7 @@ from frameworks.reference.training.decisions import Arrays, OpenWindow
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 
-class ReferenceCompany(LosesRanks):
+class ReferenceRankGroup(LosesRanks):
     """Ranks in lockstep: all ranks complete each call before the next.
 
     Args:
@@ -221,13 +221,13 @@ class ReferenceCompany(LosesRanks):
             for trainer, (window, scaler) in zip(self.trainers, kept, strict=True):
                 trainer.window, trainer.scaler = window, scaler
 
-    def feed(
+    def apply_gradients(
         self,
         windows: Sequence[Sequence[Gradients]],
         *,
         unscale_calls: int | None = None,
-        poison: Sequence[Gradients | None] | None = None,
-        abandon: bool = False,
+        inject: Sequence[Gradients | None] | None = None,
+        discard: bool = False,
     ) -> tuple[Update, ...]:
         length = len(windows[0])
         for fed in zip(*windows, strict=True):
@@ -238,16 +238,16 @@ class ReferenceCompany(LosesRanks):
             for trainer, gradients in zip(self.trainers, scaled, strict=True):
                 trainer.window_takes(gradients, length)
         self._reduce()
-        given = list(poison or [None] * self.count)
+        given = list(inject or [None] * self.count)
         for trainer in self.trainers:
-            calls = 1 if (poison is not None or abandon) and unscale_calls is None else unscale_calls or 0
+            calls = 1 if (inject is not None or discard) and unscale_calls is None else unscale_calls or 0
             trainer.unscale_by_hand(calls)
             self._poison(trainer, given[trainer.rank] or {})
-        return self.abandon() if abandon else self._apply()
+        return self.discard() if discard else self._apply()
 
-    def _poison(self, trainer: RankTrainer, poison: Gradients) -> None:
+    def _poison(self, trainer: RankTrainer, inject: Gradients) -> None:
         """Adds to what a rank holds of the reduced gradients."""
-        for name, value in poison.items():
+        for name, value in inject.items():
             if value is None:
                 continue
             whole = np.zeros_like(self.first.masters[name])
@@ -257,11 +257,11 @@ class ReferenceCompany(LosesRanks):
             rows[held] = given[held]
             trainer.accumulate_gradient(name, rows.reshape(whole.shape))
 
-    def abandon(self) -> tuple[Update, ...]:
+    def discard(self) -> tuple[Update, ...]:
         """Ends a window without a step on every rank, by one decision."""
         self._agree()
         try:
-            return tuple(trainer.abandon() for trainer in self.trainers)
+            return tuple(trainer.discard() for trainer in self.trainers)
         finally:
             self._part()
 

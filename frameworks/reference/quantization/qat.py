@@ -10,13 +10,13 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Model, dense_weights
-from frameworks.contract import AwareRule, Calibrated, CodeRange, FakeRule, QuantRule
+from frameworks.contract import Calibrated, CodeRange, FakeRule, QatRule, QuantRule
 from frameworks.reference.core.arithmetic import Operations, Round
 from frameworks.reference.core.tensor import Tensor, plain
 from frameworks.reference.quantization.post_training import RULES
 from frameworks.reference.quantization.quantizers import ReferenceQuantizers
 
-RULE = AwareRule(RULES["static-int8"], average=0.125)
+RULE = QatRule(RULES["static-int8"], average=0.125)
 _UNSEEN = np.array([np.inf, -np.inf])
 """Range of no values."""
 
@@ -25,7 +25,7 @@ Ranges = MutableMapping[str, Array]
 """The lowest and the highest value by "PATH.inputs" or "PATH.outputs"."""
 
 
-class AwareLayers:
+class QatLayers:
     """Dense layers with fake-quantized operands."""
 
     rule = RULE

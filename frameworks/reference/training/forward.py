@@ -23,7 +23,7 @@ from frameworks.reference.core.tape import recomputed
 from frameworks.reference.core.tensor import Tensor, tensor
 from frameworks.reference.core.trace import TracedTensors
 from frameworks.reference.quantization.float8_training import Float8Layers
-from frameworks.reference.quantization.qat import AwareLayers
+from frameworks.reference.quantization.qat import QatLayers
 
 Layers = tuple[tuple[str, Layer], ...]
 
@@ -39,7 +39,7 @@ class Moment:
 class Forward:
     """Runs the model's layers. Values are float64 carriers; `formats` names the format of every parameter."""
 
-    aware_class: type[AwareLayers] = AwareLayers
+    aware_class: type[QatLayers] = QatLayers
     float8_class: type[Float8Layers] = Float8Layers
 
     def __init__(self, model: Model, recipe: Recipe, conventions: Conventions, ops: Operations) -> None:

@@ -12,7 +12,7 @@ from fixtures.recipe import Aware
 from frameworks.contract import Calibrated, Capability, Operand, Remembered, Unsupported
 from frameworks.reference.quantization.float8_training import Float8Layers
 from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
-from frameworks.reference.quantization.qat import AwareLayers
+from frameworks.reference.quantization.qat import QatLayers
 from frameworks.reference.training.forward import Forward
 
 
@@ -63,7 +63,7 @@ class QuantizedForward(Forward):
         weights = {name: value.astype(np.float32) for name, value in self.values.items()}
         return self.quantized_model_class(layers.rule.linear, self.model, weights, known=self.observed())
 
-    def aware_layers(self) -> AwareLayers:
+    def aware_layers(self) -> QatLayers:
         """The QAT layers.
 
         Raises:

@@ -31,7 +31,7 @@ class SavedRun(Decisions, BaseTrainer):
         self.frozen = frozenset(names).union(self.recipe.frozen)
 
     def load_part(self, part: str, arrays: Arrays) -> None:
-        """Goes back to what `save_state` returned of one of `whole_state.PARTS`."""
+        """Goes back to what `save_state` returned of one of `state_dict.PARTS`."""
         state_dict.put_back(self, arrays, (part,))
 
     def _identity(self) -> str:

@@ -9,7 +9,7 @@ A fault is a subclass that overrides one of these:
     scaler      unscale, found_nonfinite, judge (for whom it is asked), next_scale
     update      as_applied (in which format), optimizer_of, gradient_norm, clip, apply_update, advance_schedule,
                 learning_rate, sync_masters, move_average, average_format, averaged
-    eight bits  the methods of EightBitState, AwareLayers and Float8Layers; take_magnitudes, end_of_window
+    eight bits  the methods of EightBitState, QatLayers and Float8Layers; take_magnitudes, end_of_window
     offload     make_store, held, node_type
     checkpoint  save_state, load_state, load_part, take, make_schedule, use_scaler
 
@@ -91,22 +91,22 @@ class ReferenceTrainer(SavedRun):
             }
         return LayerTrace(outputs, gradients, parameters)
 
-    def feed(
+    def apply_gradients(
         self,
         *window: Gradients,
         unscale_calls: int | None = None,
-        poison: Gradients | None = None,
-        abandon: bool = False,
+        inject: Gradients | None = None,
+        discard: bool = False,
     ) -> Update:
         if not window:
             raise ValueError("no gradients were given")
         for gradients in window:
             self.window_takes(self.fed(gradients, len(window)), len(window))
-        self.unscale_by_hand(1 if (poison is not None or abandon) and unscale_calls is None else unscale_calls or 0)
+        self.unscale_by_hand(1 if (inject is not None or discard) and unscale_calls is None else unscale_calls or 0)
         with np.errstate(all="ignore"):
-            for name, value in present(poison or {}).items():
+            for name, value in present(inject or {}).items():
                 self.accumulate_gradient(name, value)
-        return self.abandon() if abandon else self.apply()
+        return self.discard() if discard else self.apply()
 
     def unscale_by_hand(self, calls: int) -> None:
         """Unscales the window's gradients as often as a caller asks; a refusal ends the window.
@@ -167,7 +167,7 @@ class ReferenceTrainer(SavedRun):
             learning_rate=rate,
         )
 
-    def abandon(self) -> Update:
+    def discard(self) -> Update:
         """Ends a window without a step: the scale moves by what the gradients are, and nothing else does."""
         window, rate = self.window, self.learning_rate()
         if self.scaler is not None and self.conventions.scaler.counts == "updates":

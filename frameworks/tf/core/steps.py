@@ -77,7 +77,7 @@ class TracedSteps:
         """The pass of `gradients` on one micro-batch, with outputs and gradients of every layer."""
         return Traced(*self._trace(*_arguments(batch)))
 
-    def feed(self, gradients: Mapping[str, Any]) -> KerasMicroBatch:
+    def apply_gradients(self, gradients: Mapping[str, Any]) -> KerasMicroBatch:
         """`optimizer.apply` of the back-propagated scaled Σ p·g over the parameters in `gradients`."""
         self._set_rate()
         return replace(micro_batch(self._feed(self._given(gradients)), 1), total=math.nan, mean=math.nan)

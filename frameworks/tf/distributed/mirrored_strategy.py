@@ -63,28 +63,28 @@ class MirroredSteps(TracedSteps):
     def train_parts(self, parts: Sequence[Batch]) -> list[KerasMicroBatch]:
         """`train` with each replica's part of a micro-batch; returns the result by replica."""
         items = sum(part.items for part in parts)
-        outcomes = self.told_apart(self._train(*self._dealt(arguments_of(self._model, parts))))
+        outcomes = self.told_apart(self._train(*self._split_across_ranks(arguments_of(self._model, parts))))
         return [_shared(outcome, part.items, items) for outcome, part in zip(outcomes, parts, strict=True)]
 
     def gradients_of_parts(self, parts: Sequence[Batch]) -> list[dict[str, tf.Tensor]]:
         """`gradients` of a micro-batch of which each replica has a part, as each has them after the reduction."""
-        return self.told_apart(self._gradients(*self._dealt(arguments_of(self._model, parts))))
+        return self.told_apart(self._gradients(*self._split_across_ranks(arguments_of(self._model, parts))))
 
     def feed_parts(self, parts: Sequence[Mapping[str, Array]]) -> list[KerasMicroBatch]:
-        """`feed` with gradients of each replica's own, whose mean is the micro-batch's."""
-        outcomes = self.told_apart(self._feed(*self._dealt([(self._given(own),) for own in parts])))
+        """`apply_gradients` with gradients of each replica's own, whose mean is the micro-batch's."""
+        outcomes = self.told_apart(self._feed(*self._split_across_ranks([(self._given(own),) for own in parts])))
         return [replace(micro_batch(outcome, 1), total=math.nan, mean=math.nan) for outcome in outcomes]
 
     def outputs(self, inputs: Array) -> list[dict[str, tf.Tensor]]:
         """`predict` by each replica."""
         return self.told_apart(self.predict(inputs))
 
-    def _dealt(self, arguments: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    def _split_across_ranks(self, arguments: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
         """The arguments of a function as per-replica values."""
-        dealt: tuple[Any, ...] = self._strategy.experimental_distribute_values_from_function(
+        split_across_ranks: tuple[Any, ...] = self._strategy.experimental_distribute_values_from_function(
             lambda context: arguments[context.replica_id_in_sync_group]
         )
-        return dealt
+        return split_across_ranks
 
     def told_apart(self, value: Any) -> list[Any]:
         """Splits a structure of per-replica values into one structure for each replica."""
@@ -187,7 +187,7 @@ class MirroredTrainer(TensorFlowTrainer):
             return self._entered(self.loop.train_parts(parts))
 
     def feed_parts(self, windows: Sequence[Sequence[Gradients]]) -> tuple[Update, ...]:
-        """`feed` with each replica's window."""
+        """`apply_gradients` with each replica's window."""
         self.check_length(len(windows[0]))
         with self.scope():
             for parts in zip(*windows, strict=True):

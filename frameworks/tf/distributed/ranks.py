@@ -37,7 +37,7 @@ _READ_BY_EACH = frozenset(
 )
 
 
-class MirroredMember:
+class MirroredWorker:
     """The process of all ranks, with their strategy.
 
     Raises:
@@ -105,8 +105,8 @@ class MirroredRanks:
                 return self.run.updates()
             case "gradients_share":
                 return self.run.gradients_of_parts(first)
-            case "feed":
-                if given[0].named["unscale_calls"] is not None or given[0].named["abandon"] or _poisoned(given):
+            case "apply_gradients":
+                if given[0].named["unscale_calls"] is not None or given[0].named["discard"] or _poisoned(given):
                     raise self.run.refusal(Capability.EXPLICIT_UNSCALE)
                 return self.run.feed_parts([own.arguments for own in given])
             case "predict":
@@ -118,4 +118,4 @@ class MirroredRanks:
 
 
 def _poisoned(given: Sequence[Arguments]) -> bool:
-    return any(own.named["poison"] is not None for own in given)
+    return any(own.named["inject"] is not None for own in given)

@@ -12,11 +12,11 @@ from fixtures.data import sincos_batch
 from fixtures.model import Model
 from fixtures.models import scalar, sincos
 from fixtures.recipe import SGD, Adam, DynamicScaling, Precision, Ranks, Recipe, StaticScaling
-from frameworks.base import BaseCompany, dealt_window, ranks_of
+from frameworks.base import BaseRankGroup, ranks_of, window_across_ranks
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.torch.distributed import deepspeed_start
 
-Make = Callable[[Model, Recipe], BaseCompany]
+Make = Callable[[Model, Recipe], BaseRankGroup]
 
 WIDE_HEADS = (
     "ZeRO has a group's parameters in one flat tensor, which takes the widest format for all of them, and at stage 0 "
@@ -93,7 +93,7 @@ def trains(make: Make, model: Model, recipe: Recipe) -> bool:
     ones = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
     states = [run.states()[0]]
     for _ in range(2):
-        run.feed([[ones]] * run.count)
+        run.apply_gradients([[ones]] * run.count)
         states.append(run.states()[0])
     names = [f"parameter/{name}" for name in ones]
     return all(np.all(after[name] != before[name]) for before, after in pairwise(states) for name in names)
@@ -103,7 +103,7 @@ def keeps_formats(make: Make, ranks: Ranks) -> bool:
     """Whether float64 heads on float32 layers are what they are after an update."""
     model = sincos(4)
     run = make(model, Recipe(SGD(), ranks=ranks))
-    run.update(dealt_window((sincos_batch(4),), ranks.count))
+    run.update(window_across_ranks((sincos_batch(4),), ranks.count))
     state = run.states()[0]
     found = {name: state[f"parameter/{name}"].dtype.name for name in model.parameter_shapes()}
     return all(model.parameter_format(name) == found[name] for name in found)
@@ -113,7 +113,7 @@ def _without_a_scale(make: Make) -> bool:
     """Whether a gradient that any large scale takes beyond float32 moves a weight."""
     run = make(scalar(0.0), Recipe(SGD(2.0**-120), Precision("O1", "float16"), ranks=_LEVEL))
     large = {name: np.full(shape, 2.0**120, np.float32) for name, shape in scalar().parameter_shapes().items()}
-    run.feed([[large]] * 2)
+    run.apply_gradients([[large]] * 2)
     state = run.states()[0]
     return all(np.all(state[f"parameter/{name}"] == -1.0) for name in large)
 
@@ -123,7 +123,7 @@ def stays_without_gradient(make: Make, ranks: Ranks) -> bool:
     run = make(scalar(), Recipe(Adam(), ranks=ranks))
     weight, bias = scalar().parameter_shapes()
     ones = {name: np.ones(shape, np.float32) for name, shape in scalar().parameter_shapes().items()}
-    run.feed([[ones]] * 2)
+    run.apply_gradients([[ones]] * 2)
     before = run.states()[0]
-    run.feed([[{weight: ones[weight]}]] * 2)
+    run.apply_gradients([[{weight: ones[weight]}]] * 2)
     return np.array_equal(run.states()[0][f"parameter/{bias}"], before[f"parameter/{bias}"])

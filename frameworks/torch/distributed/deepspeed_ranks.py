@@ -18,7 +18,7 @@ from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.torch.core.arrays import DTYPES
 from frameworks.torch.distributed import deepspeed_checkpoint
 from frameworks.torch.distributed.deepspeed import Engine, deepspeed
-from frameworks.torch.distributed.ranks import RankPlace, RankTrainer, TorchMember
+from frameworks.torch.distributed.ranks import RankPlace, RankTrainer, TorchWorker
 from frameworks.torch.training.optimizers import Stepper, steppers
 from frameworks.torch.training.trainer import TorchTrainer
 
@@ -125,8 +125,8 @@ class EngineTrainer(RankTrainer):
         self.spread.discard()
         return summed
 
-    def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
-        if poison is not None:
+    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
+        if inject is not None:
             raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_SCALER)
         self.spread.end()
         self._measure()
@@ -179,7 +179,7 @@ class EngineTrainer(RankTrainer):
         vars(self).update(vars(fresh))
 
 
-class EngineMember(TorchMember):
+class DeepSpeedWorker(TorchWorker):
     """One rank's process, whose trainers are DeepSpeed's engines."""
 
     def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:

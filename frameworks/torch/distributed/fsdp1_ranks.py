@@ -17,7 +17,7 @@ from frameworks.contract import Gradients
 from frameworks.torch.core.layers import Slot
 from frameworks.torch.core.network import Network, parameters_by_name
 from frameworks.torch.distributed.fsdp1 import Flat
-from frameworks.torch.distributed.ranks import RankPlace, RankTrainer, TorchMember
+from frameworks.torch.distributed.ranks import RankPlace, RankTrainer, TorchWorker
 from frameworks.torch.training.optimizers import Stepper, averages_of, optimizer_kind, optimizer_state, steppers
 
 
@@ -125,8 +125,8 @@ class FlatTrainer(RankTrainer):
                     held.copy_(gradient)
 
 
-class FlatMember(TorchMember):
-    """One rank's process, whose trainers shard parameters or gradients by FSDP1, the rest as `TorchMember` does."""
+class Fsdp1Worker(TorchWorker):
+    """One rank's process, whose trainers shard parameters or gradients by FSDP1, the rest as `TorchWorker` does."""
 
     def kind(self, ranks: Ranks) -> type[RankTrainer]:
         return FlatTrainer if ranks.level in ("gradients", "full") else super().kind(ranks)

@@ -147,9 +147,9 @@ class RankTrainer(TorchTrainer):
 
     # the update
 
-    def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
+    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         self._measure()
-        return super()._finish(unscale_calls, poison)
+        return super()._finish(unscale_calls, inject)
 
     def _abandoned(self) -> Update:
         self._measure()
@@ -227,7 +227,7 @@ class RankTrainer(TorchTrainer):
         rank_checkpoint.restore(self, path)
 
 
-class TorchMember:
+class TorchWorker:
     """One rank's process in the process group; creates the rank's trainers.
 
     Args:

@@ -64,7 +64,7 @@ class EagerLoop:
             {name: output.detach() for name, output in outputs.items()}, found, parameters, self._read().scale
         )
 
-    def feed(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
+    def apply_gradients(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
         """`optimizer.apply` of the back-propagated scaled Σ p·g over the parameters in `gradients`."""
         parts = [self._part(name, keras.ops.convert_to_tensor(value)) for name, value in gradients.items()]
         _, scaled = self._backward([reduce(torch.add, parts)] if parts else [])

@@ -48,7 +48,7 @@ def _scales_by_factors(make: Make) -> bool:
 
 def _scales_by_a_constant(make: Make) -> bool:
     run = make(exact_linear(), _RECIPE.but(scaling=StaticScaling(8.0)))
-    return [run.feed(ones(run, value)).scale_after for value in (1.0, math.inf, 1.0)] == [8.0, 8.0, 8.0]
+    return [run.apply_gradients(ones(run, value)).scale_after for value in (1.0, math.inf, 1.0)] == [8.0, 8.0, 8.0]
 
 
 def _disables_scaling(make: Make) -> bool:
@@ -69,7 +69,7 @@ def _moves(micro_batches: int, make: Make) -> bool:
 def _feeds(make: Make) -> bool:
     run = make(exact_linear(), _RECIPE)
     before = run.parameters()
-    run.feed(ones(run))
+    run.apply_gradients(ones(run))
     return not _same(before, run.parameters())
 
 
@@ -77,7 +77,7 @@ def _feeds_one(make: Make) -> bool:
     run = make(exact_linear(), _RECIPE)
     before = run.parameters()
     name, value = next(iter(ones(run).items()))
-    run.feed({name: value})
+    run.apply_gradients({name: value})
     after = run.parameters()
     return not np.array_equal(before.pop(name), after[name]) and _same(before, after)
 
@@ -86,14 +86,14 @@ def _clips(make: Make) -> bool:
     after = []
     for clip in (None, 2.0**-8):
         run = make(exact_linear(), _RECIPE.but(clip=clip))
-        run.feed(ones(run))
+        run.apply_gradients(ones(run))
         after.append(run.parameters())
     return not _same(*after)
 
 
 def _schedules(make: Make) -> bool:
     run = make(exact_linear(), _RECIPE.but(schedule=Steps((1,), (1.0, 0.5))))
-    run.feed(ones(run))
+    run.apply_gradients(ones(run))
     return run.steppers[0].learning_rate != 0.5
 
 
@@ -110,7 +110,7 @@ def _recomputes(make: Make) -> bool:
 
 def _restores(make: Make) -> bool:
     run, other = (make(exact_linear(), _RECIPE) for _ in range(2))
-    run.feed(ones(run))
+    run.apply_gradients(ones(run))
     with TemporaryDirectory() as folder:
         run.save(Path(folder))
         other.restore(Path(folder))

@@ -66,21 +66,21 @@ class LoopTrainer(TorchTrainer):
             norm = self.loop.step()
         return None if norm is None else float(norm)
 
-    def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
+    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         before, rate = self._scale(), self.steppers[0].learning_rate
         applied = [stepper.applied for stepper in self.steppers]
         norm = self._own_step()
         skipped = applied == [stepper.applied for stepper in self.steppers]
         return self._report(before, rate, norm, skipped=skipped)
 
-    def feed(
+    def apply_gradients(
         self,
         *window: Gradients,
         unscale_calls: int | None = None,
-        poison: Gradients | None = None,
-        abandon: bool = False,
+        inject: Gradients | None = None,
+        discard: bool = False,
     ) -> Update:
-        if unscale_calls is not None or poison is not None or abandon:
+        if unscale_calls is not None or inject is not None or discard:
             raise self.refusal(Capability.EXPLICIT_UNSCALE)
         inputs = torch.zeros(1, *self.model.sample, device=self.device)
         for mapping in window:

@@ -13,14 +13,14 @@ from torch.ao import quantization
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Aware, Recipe
-from frameworks.contract import AwareRule, Calibrated, CodeRange, LinearRule, QuantRule, Update
+from frameworks.contract import Calibrated, CodeRange, LinearRule, QatRule, QuantRule, Update
 from frameworks.torch.core.arrays import to_array
 from frameworks.torch.quantization.post_training import TorchQuantized, places_of, quiet
 from frameworks.torch.training.trainer import TorchTrainer
 
 _EPS = float(torch.finfo(torch.float32).eps)
 _SEVEN_BITS = QuantRule(0, 127, 127.0, symmetric=False, smallest_scale=_EPS)
-RULE = AwareRule(
+RULE = QatRule(
     LinearRule(
         QuantRule(-128, 127, 127.5, axis=0, smallest_scale=_EPS), _SEVEN_BITS, _SEVEN_BITS, ranges="calibration"
     ),
@@ -34,7 +34,7 @@ _QCONFIG = quantization.QConfig(
 )
 
 
-class AwareTrainer(TorchTrainer):
+class QatTrainer(TorchTrainer):
     """A run whose dense layers are wrapped in stubs and have fake quantizers; observers stop as the recipe says."""
 
     def __init__(

@@ -139,23 +139,23 @@ class AccelerateTrainer(TorchTrainer):
         with self.turn.installed():
             return super().apply()
 
-    def feed(
+    def apply_gradients(
         self,
         *window: Gradients,
         unscale_calls: int | None = None,
-        poison: Gradients | None = None,
-        abandon: bool = False,
+        inject: Gradients | None = None,
+        discard: bool = False,
     ) -> Update:
         with self.turn.installed():
-            return super().feed(*window, unscale_calls=unscale_calls, poison=poison, abandon=abandon)
+            return super().apply_gradients(*window, unscale_calls=unscale_calls, inject=inject, discard=discard)
 
-    def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
+    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         before, rate = self._scale(), self.steppers[0].learning_rate
         self._end_window()
         by_hand = unscale_calls or 0
-        for _ in range(by_hand if poison is None else max(1, by_hand)):
+        for _ in range(by_hand if inject is None else max(1, by_hand)):
             self.accelerator.unscale_gradients()
-        self._add(poison or {})
+        self._add(inject or {})
         norm = None if self.recipe.clip is None else float(whole(self._clip(self.recipe.clip)))
         self._step()
         skipped = all(optimizer.step_was_skipped for optimizer in self.optimizers)

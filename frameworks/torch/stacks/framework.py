@@ -16,7 +16,7 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.models import scalar
 from fixtures.recipe import Adam, Implementation, Precision, Recipe
-from frameworks.base import BaseCompany, BaseTrainer
+from frameworks.base import BaseRankGroup, BaseTrainer
 from frameworks.contract import Attempt, Capability, OpResult, PostTraining, RecomputeCase, RecomputeResult
 from frameworks.torch.framework import TorchFramework
 from frameworks.torch.libraries import STACKS
@@ -81,7 +81,7 @@ class StackFramework(TorchFramework):
             trainer = self.run(scalar(1.0), Recipe(Adam(0.5), implementation=name), None)
             assert isinstance(trainer, TorchTrainer)
             before = trainer.parameters()
-            trainer.feed({parameter: np.ones_like(value) for parameter, value in before.items()})
+            trainer.apply_gradients({parameter: np.ones_like(value) for parameter, value in before.items()})
         settings = trainer.steppers[0].optimizer.param_groups[0]
         moved = all((value < before[parameter]).all() for parameter, value in trainer.parameters().items())
         return moved and all(settings[key] is on for key, on in IMPLEMENTATIONS[name].items())
@@ -104,7 +104,7 @@ class StackFramework(TorchFramework):
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> BaseTrainer:
         """A run of a recipe that only asks for what is declared."""
 
-    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+    def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
         raise self.refusal(Capability.RANKS_REPLICATED)
 
     def post_training(self) -> PostTraining:

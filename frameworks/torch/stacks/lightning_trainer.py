@@ -156,14 +156,14 @@ class LightningTrainer(TorchTrainer):
         before, rate, applied = self._opened
         return self._report(before, rate, self._norm, skipped=self.steppers[0].applied == applied)
 
-    def feed(
+    def apply_gradients(
         self,
         *window: Gradients,
         unscale_calls: int | None = None,
-        poison: Gradients | None = None,
-        abandon: bool = False,
+        inject: Gradients | None = None,
+        discard: bool = False,
     ) -> Update:
-        if unscale_calls is not None or poison is not None or abandon:
+        if unscale_calls is not None or inject is not None or discard:
             raise self.refusal(Capability.EXPLICIT_UNSCALE)
         self._check_length(len(window))
         for mapping in window:

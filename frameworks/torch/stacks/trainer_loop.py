@@ -220,7 +220,7 @@ class Loop:
         if self.runs:
             self.hand(STOP)
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
         """Ends `train()` wherever it waits."""
         if self.runs:
             self.desk.close()

@@ -167,14 +167,14 @@ class TransformersRun(TorchTrainer):
         totals = self._hand(WindowPiece([self._inputs(batch)], length, items if opens else None), [batch.items], items)
         return MicroBatch(totals[0], batch.items).loss
 
-    def feed(
+    def apply_gradients(
         self,
         *window: Gradients,
         unscale_calls: int | None = None,
-        poison: Gradients | None = None,
-        abandon: bool = False,
+        inject: Gradients | None = None,
+        discard: bool = False,
     ) -> Update:
-        if abandon:
+        if discard:
             raise Unsupported(
                 Capability.EXPLICIT_UNSCALE,
                 _ALWAYS_STEPS,
@@ -182,8 +182,8 @@ class TransformersRun(TorchTrainer):
             )
         accelerator = self.trainer.accelerator
         self.before_step.actions += [accelerator.unscale_gradients] * max(0, (unscale_calls or 0) - 1)
-        if poison is not None:
-            self.before_step.actions.append(partial(self._add, poison))
+        if inject is not None:
+            self.before_step.actions.append(partial(self._add, inject))
         given = [{name: value for name, value in each.items() if value is not None} for each in window]
         losses = [self._fed(each) if each else torch.zeros((), requires_grad=True) for each in given]
         self._hand(WindowPiece([{"fed": loss} for loss in losses], len(window)), [1] * len(window), len(window))
@@ -245,7 +245,7 @@ class TransformersRun(TorchTrainer):
         torch.save(loop, path / _LOOP_FILE)
 
     def restore(self, path: Path) -> None:
-        self.loop.abandon()
+        self.loop.discard()
         self._left = 0
         with self.turn.installed(), seeds_restored(), self.stream.drawn():
             try:

@@ -114,21 +114,21 @@ class TorchTrainer(TorchRun):
     def apply(self) -> Update:
         return self._finish(None, None)
 
-    def feed(
+    def apply_gradients(
         self,
         *window: Gradients,
         unscale_calls: int | None = None,
-        poison: Gradients | None = None,
-        abandon: bool = False,
+        inject: Gradients | None = None,
+        discard: bool = False,
     ) -> Update:
-        if wants_fused(self.recipe, self.scaler_kind) and (unscale_calls or poison is not None or abandon):
+        if wants_fused(self.recipe, self.scaler_kind) and (unscale_calls or inject is not None or discard):
             raise by_hand_refused(self.recipe, self.device)
         for place, mapping in enumerate(window, start=1):
             given = {name: value for name, value in mapping.items() if value is not None}
             if given:
                 with self._micro_batch(last=place == len(window)):
                     self._backward([self._fed_share(self._fed(given), len(window))], self.scaler)
-        return self._abandoned() if abandon else self._finish(unscale_calls, poison)
+        return self._abandoned() if discard else self._finish(unscale_calls, inject)
 
     def _fed(self, gradients: Mapping[str, Array]) -> torch.Tensor:
         """Σ p·g, whose gradients are those that are given."""
@@ -139,13 +139,13 @@ class TorchTrainer(TorchRun):
         """The loss to back-propagate, from the `_fed` of one of so many micro-batches."""
         return total / micro_batches
 
-    def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
+    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         before, rate = self._scale(), self.steppers[0].learning_rate
         applied = [stepper.applied for stepper in self.steppers]
         by_hand = self._unscaled_to_clip() if unscale_calls is None else unscale_calls
-        for _ in range(by_hand if poison is None else max(1, by_hand)):
+        for _ in range(by_hand if inject is None else max(1, by_hand)):
             self._unscale()
-        self._add(poison or {})
+        self._add(inject or {})
         norm = None if self.recipe.clip is None else float(whole(self._clip(self.recipe.clip)))
         self._step()
         stepped = [stepper.applied > count for stepper, count in zip(self.steppers, applied, strict=True)]

@@ -17,7 +17,7 @@ from fixtures.recipe import Ranks, Recipe
 from frameworks.contract import Update
 from frameworks.paddle import PaddleFramework, StaticFramework
 from frameworks.paddle.core import network, recompute
-from frameworks.paddle.distributed.ranks import PaddleMember, RankTrainer
+from frameworks.paddle.distributed.ranks import PaddleWorker, RankTrainer
 from frameworks.paddle.training import checkpoint
 from frameworks.paddle.training.scaler import UpdateAfterLosses
 from frameworks.paddle.training.trainer import DygraphTrainer
@@ -184,7 +184,7 @@ class EpsilonUnderflows(StaticFramework):
         paddle.optimizer.Adam = lambda **given: make(**(given | {"epsilon": 0.0}))
 
 
-class _Member(PaddleMember):
+class _Worker(PaddleWorker):
     """A member whose trainers are of another class."""
 
     kind: type[RankTrainer]
@@ -204,7 +204,7 @@ class _OwnItems(RankTrainer):
         return super().gradients_share(window, self._own(window))
 
 
-class OwnItemsMember(_Member):
+class OwnItemsWorker(_Worker):
     kind = _OwnItems
 
 
@@ -214,7 +214,7 @@ class OwnItemsMember(_Member):
 class DividesByOwnItems(PaddleFramework):
     """Each rank's loss is the mean over its own items, and `DataParallel` averages the ranks' means."""
 
-    member = "tools.faults.adapters.paddle:OwnItemsMember"
+    member = "tools.faults.adapters.paddle:OwnItemsWorker"
 
 
 class _Unsynchronised(RankTrainer):
@@ -222,7 +222,7 @@ class _Unsynchronised(RankTrainer):
         return super()._micro_batch(last=False)
 
 
-class UnsynchronisedMember(_Member):
+class UnsynchronisedWorker(_Worker):
     kind = _Unsynchronised
 
 
@@ -234,7 +234,7 @@ class UnsynchronisedMember(_Member):
 class NeverLeavesNoSync(PaddleFramework):
     """A window's last micro-batch is inside `no_sync` as all others are, so that no gradient is reduced."""
 
-    member = "tools.faults.adapters.paddle:UnsynchronisedMember"
+    member = "tools.faults.adapters.paddle:UnsynchronisedWorker"
 
 
 class _StepsPerRank(RankTrainer):
@@ -246,7 +246,7 @@ class _StepsPerRank(RankTrainer):
         return done
 
 
-class StepsPerRankMember(_Member):
+class StepsPerRankWorker(_Worker):
     kind = _StepsPerRank
 
 
@@ -256,7 +256,7 @@ class StepsPerRankMember(_Member):
 class SchedulerStepsForEachRank(PaddleFramework):
     """The learning-rate schedule moves once for each rank with every update."""
 
-    member = "tools.faults.adapters.paddle:StepsPerRankMember"
+    member = "tools.faults.adapters.paddle:StepsPerRankWorker"
 
 
 @fault(

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from frameworks.tf import TensorFlowFramework, framework, launch
 from frameworks.tf.core import steps
-from frameworks.tf.distributed.ranks import MirroredMember
+from frameworks.tf.distributed.ranks import MirroredWorker
 from frameworks.tf.training import checkpoint
 from tools.faults import fault
 
@@ -270,7 +270,7 @@ class EpsilonUnderflows(TensorFlowFramework):
 _reduced = keras.optimizers.Optimizer._all_reduce_sum_gradients
 
 
-class OfOwnItems(MirroredMember):
+class OfOwnItems(MirroredWorker):
     """Ranks whose losses are divided by each replica's own items and by the number of replicas."""
 
     def __init__(self, *args: Any) -> None:
@@ -293,7 +293,7 @@ class EachReplicaDividesByItsOwnItems(TensorFlowFramework):
         launch._MEMBER = f"{__name__}:OfOwnItems"
 
 
-class Apart(MirroredMember):
+class Apart(MirroredWorker):
     """Ranks whose optimizer does not add gradients up."""
 
     def __init__(self, *args: Any) -> None:
@@ -314,7 +314,7 @@ class ReplicasTrainApart(TensorFlowFramework):
         launch._MEMBER = f"{__name__}:Apart"
 
 
-class Averaged(MirroredMember):
+class Averaged(MirroredWorker):
     """Ranks whose optimizer divides the sum of gradients by the number of replicas."""
 
     def __init__(self, *args: Any) -> None:

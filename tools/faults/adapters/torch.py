@@ -411,8 +411,8 @@ class ClipsScaledGradients(TorchFramework):
         super().__init__(*args)
         finish = TorchTrainer._finish
 
-        def hasty(self: TorchTrainer, unscale_calls: int | None, poison: Gradients | None) -> Update:
-            return finish(self, unscale_calls or 0, poison)
+        def hasty(self: TorchTrainer, unscale_calls: int | None, inject: Gradients | None) -> Update:
+            return finish(self, unscale_calls or 0, inject)
 
         TorchTrainer._finish = hasty
 

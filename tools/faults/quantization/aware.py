@@ -10,7 +10,7 @@ from fixtures.arrays import Array
 from frameworks.contract import Calibrated, CodeRange, FakeRule, QuantRule
 from frameworks.reference.core.tensor import Tensor
 from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
-from frameworks.reference.quantization.qat import AwareLayers, Ranges
+from frameworks.reference.quantization.qat import QatLayers, Ranges
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
@@ -18,7 +18,7 @@ from tools.faults import fault
 @fault(
     "https://github.com/pytorch/pytorch/issues/23874", component="quantization", clauses=("quantization.aware-values",)
 )
-class OutputsStayFloat(AwareLayers):
+class OutputsStayFloat(QatLayers):
     """What a layer gives has no codes in training, though the rule says so."""
 
     def faked(self, name: str, x: Tensor, rule: QuantRule | None, ranges: Ranges, observes: bool) -> Tensor:
@@ -27,7 +27,7 @@ class OutputsStayFloat(AwareLayers):
 
 
 @fault("https://github.com/Xilinx/brevitas/pull/341", component="quantization", clauses=("quantization.aware-values",))
-class OneRangeForTheWeight(AwareLayers):
+class OneRangeForTheWeight(QatLayers):
     """All columns of a weight share the range of the whole."""
 
     def weight(self, weight: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ class OneRangeForTheWeight(AwareLayers):
 @fault(
     "https://github.com/microsoft/nni/pull/3160", component="quantization", clauses=("quantization.aware-gradients",)
 )
-class ClippedValuesPassOn(AwareLayers):
+class ClippedValuesPassOn(QatLayers):
     """Values beyond the range pass their gradient on."""
 
     def passes_on(self, values: Array, unclipped: Array, rule: FakeRule) -> Array:
@@ -46,7 +46,7 @@ class ClippedValuesPassOn(AwareLayers):
 
 
 @fault("https://github.com/pytorch/ao/pull/4806", component="quantization", clauses=("quantization.aware-gradients",))
-class EndsPassNothingOn(AwareLayers):
+class EndsPassNothingOn(QatLayers):
     """Values whose code is the first or the last pass nothing on."""
 
     def passes_on(self, values: Array, unclipped: Array, rule: FakeRule) -> Array:
@@ -58,7 +58,7 @@ class EndsPassNothingOn(AwareLayers):
     component="quantization",
     clauses=("quantization.ranges-follow",),
 )
-class AverageStartsAtOne(AwareLayers):
+class AverageStartsAtOne(QatLayers):
     """The average begins at a range from -1 to 1, which no batch had."""
 
     def moved(self, known: Array, values: Array) -> Array:
@@ -68,7 +68,7 @@ class AverageStartsAtOne(AwareLayers):
 @fault(
     "https://github.com/pytorch/pytorch/pull/27395", component="quantization", clauses=("quantization.ranges-follow",)
 )
-class WidestRangeStays(AwareLayers):
+class WidestRangeStays(QatLayers):
     """A range is the widest that any batch had."""
 
     def moved(self, known: Array, values: Array) -> Array:
@@ -90,7 +90,7 @@ class NeverFrozen(ReferenceTrainer):
     component="quantization",
     clauses=("quantization.observers-hold-still",),
 )
-class PredictionsAreObserved(AwareLayers):
+class PredictionsAreObserved(QatLayers):
     """Ranges move with predictions too."""
 
     def faked(self, name: str, x: Tensor, rule: QuantRule | None, ranges: Ranges, observes: bool) -> Tensor:
@@ -160,7 +160,7 @@ class RangesAreNotLoaded(ReferenceTrainer):
     component="quantization",
     clauses=("quantization.aware-accuracy",),
 )
-class RangesOfTheFirstSample(AwareLayers):
+class RangesOfTheFirstSample(QatLayers):
     """Ranges follow the first sample of each batch."""
 
     def moved(self, known: Array, values: Array) -> Array:

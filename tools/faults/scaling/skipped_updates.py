@@ -147,9 +147,9 @@ class StepCounterStandsStill(ReferenceTrainer):
 class AbandonedUpdateStaysOpen(ReferenceTrainer):
     """An update that is given up on after unscaling leaves the scaler as if its step were still to come."""
 
-    def abandon(self) -> Update:
+    def discard(self) -> Update:
         window = self.window
-        update = super().abandon()
+        update = super().discard()
         self.window = window
         return update
 
@@ -162,8 +162,8 @@ class AbandonedUpdateStaysOpen(ReferenceTrainer):
 class AbandonedOverflowIsForgotten(ReferenceTrainer):
     """An update that is given up on counts as a finite one, so that its overflow can let the scale grow."""
 
-    def abandon(self) -> Update:
+    def discard(self) -> Update:
         scaler = self.scaler
-        update = super().abandon()
+        update = super().discard()
         self.scaler = None if scaler is None else scaler.adjust(True)
         return replace(update, scale_after=1.0 if self.scaler is None else self.scaler.scale)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.distributed.ranks import ReferenceRankGroup
 from frameworks.reference.training.decisions import Arrays
 from tools.faults import fault
 
 
-class _MeanOfThoseThatUsed(ReferenceCompany):
+class _MeanOfThoseThatUsed(ReferenceRankGroup):
     """Gradients are averaged over the ranks that have one."""
 
     def reduced(self, gradients: Sequence[Arrays]) -> Arrays:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.distributed.ranks import ReferenceRankGroup
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
@@ -17,7 +17,7 @@ from tools.faults import fault
     component="sharding",
     clauses=("sharding.one-decision",),
 )
-class EachRankDecidesForItself(ReferenceCompany):
+class EachRankDecidesForItself(ReferenceRankGroup):
     """Overflow is read before it has been reduced: only the rank that has it skips."""
 
     def _agree(self) -> None:
@@ -31,7 +31,7 @@ class EachRankDecidesForItself(ReferenceCompany):
 
 
 @fault("https://github.com/pytorch/pytorch/issues/99174", component="sharding", clauses=("sharding.one-decision",))
-class FirstRankDecides(ReferenceCompany):
+class FirstRankDecides(ReferenceRankGroup):
     """What rank 0 finds in its own shard is what all do."""
 
     def decide(self, findings: Sequence[frozenset[int]]) -> frozenset[int]:
@@ -43,7 +43,7 @@ class FirstRankDecides(ReferenceCompany):
     component="sharding",
     clauses=("sharding.one-decision",),
 )
-class AllMustOverflow(ReferenceCompany):
+class AllMustOverflow(ReferenceRankGroup):
     """An update is skipped only where every rank finds an overflow."""
 
     def decide(self, findings: Sequence[frozenset[int]]) -> frozenset[int]:
@@ -55,7 +55,7 @@ class AllMustOverflow(ReferenceCompany):
     component="sharding",
     clauses=("sharding.one-decision", "sharding.replicas-equal"),
 )
-class ScaleMovesOnOneRank(ReferenceCompany):
+class ScaleMovesOnOneRank(ReferenceRankGroup):
     """After a skip all ranks agree on, only rank 0's scale is lowered."""
 
     def _part(self) -> None:
@@ -67,7 +67,7 @@ class ScaleMovesOnOneRank(ReferenceCompany):
 
 
 @fault("https://github.com/pytorch/pytorch/pull/88955", component="sharding", clauses=("sharding.global-clip",))
-class NormCountsReplicas(ReferenceCompany):
+class NormCountsReplicas(ReferenceRankGroup):
     """The squares of every rank's copy are added up, so that the norm grows with the replicas."""
 
     def norm(self, rank: int, names: Sequence[str]) -> float:
@@ -75,7 +75,7 @@ class NormCountsReplicas(ReferenceCompany):
 
 
 @fault("https://github.com/pytorch/pytorch/issues/170862", component="sharding", clauses=("sharding.global-clip",))
-class NormOfOneShard(ReferenceCompany):
+class NormOfOneShard(ReferenceRankGroup):
     """Each rank clips by the norm of the shard that it holds."""
 
     def norm(self, rank: int, names: Sequence[str]) -> float:
@@ -86,7 +86,7 @@ class NormOfOneShard(ReferenceCompany):
 
 
 @fault("https://github.com/keras-team/keras/issues/16285", component="sharding", clauses=("sharding.global-clip",))
-class ClipsBeforeTheReduction(ReferenceCompany):
+class ClipsBeforeTheReduction(ReferenceRankGroup):
     """Each rank's own gradient is clipped, and the clipped ones are averaged."""
 
     def reduced(self, gradients: Sequence[Arrays]) -> Arrays:
@@ -104,7 +104,7 @@ class ClipsBeforeTheReduction(ReferenceCompany):
 @fault(
     "https://github.com/tracel-ai/burn/issues/5695", component="sharding", clauses=("sharding.schedule-counts-updates",)
 )
-class ScheduleCountsRanks(ReferenceCompany):
+class ScheduleCountsRanks(ReferenceRankGroup):
     """An update moves the schedule by as many steps as there are ranks."""
 
     def schedule_steps(self) -> int:

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from fixtures.arrays import Array
-from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.distributed.ranks import ReferenceRankGroup
 from tools.faults import fault
 
 
 @fault("https://github.com/pytorch/pytorch/issues/42107", component="sharding", clauses=("sharding.dead-rank",))
-class GoesOnWithoutTheRank(ReferenceCompany):
+class GoesOnWithoutTheRank(ReferenceRankGroup):
     """The others go on without a rank that has stopped, as if its gradients were zero."""
 
     def lost(self, rank: int) -> None:
@@ -25,7 +25,7 @@ class GoesOnWithoutTheRank(ReferenceCompany):
     component="sharding",
     clauses=("sharding.dead-rank",),
 )
-class TriesAgainWithoutTheRank(ReferenceCompany):
+class TriesAgainWithoutTheRank(ReferenceRankGroup):
     """The call in which a rank stops ends with an error, and later calls answer for it as if it were there."""
 
     def lost(self, rank: int) -> None:
@@ -34,7 +34,7 @@ class TriesAgainWithoutTheRank(ReferenceCompany):
 
 
 @fault("https://github.com/pytorch/pytorch/issues/17113", component="sharding", clauses=("sharding.dead-rank",))
-class WaitsLongerThanItsLimit(ReferenceCompany):
+class WaitsLongerThanItsLimit(ReferenceRankGroup):
     """A rank that has stopped is waited for longer than is declared."""
 
     limit_s = 0.1
@@ -45,7 +45,7 @@ class WaitsLongerThanItsLimit(ReferenceCompany):
 
 
 @fault("https://github.com/pytorch/pytorch/issues/189245", component="sharding", clauses=("sharding.dead-rank",))
-class NextRanksFindWhatWasLeft(ReferenceCompany):
+class NextRanksFindWhatWasLeft(ReferenceRankGroup):
     """What ranks had when one of them stopped stays where the next ranks of the model start."""
 
     _left: ClassVar[dict[str, Mapping[str, Array]]] = {}
@@ -59,7 +59,7 @@ class NextRanksFindWhatWasLeft(ReferenceCompany):
 
 
 @fault("https://github.com/pytorch/pytorch/issues/173909", component="sharding", clauses=("sharding.loopback",))
-class RanksMeetOnEveryInterface(ReferenceCompany):
+class RanksMeetOnEveryInterface(ReferenceRankGroup):
     """The server where ranks meet listens on every address."""
 
     def starting_weights(self, rank: int, given: Mapping[str, Array]) -> Mapping[str, Array]:

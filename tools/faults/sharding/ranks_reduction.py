@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fixtures.arrays import Array
 from fixtures.model import Batch
 from frameworks.contract import Update
-from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.distributed.ranks import ReferenceRankGroup
 from frameworks.reference.training.decisions import Arrays
 from tools.faults import fault
 
@@ -17,7 +17,7 @@ from tools.faults import fault
     component="sharding",
     clauses=("sharding.equals-whole", "sharding.mean-over-items"),
 )
-class SumIsDividedByRanks(ReferenceCompany):
+class SumIsDividedByRanks(ReferenceRankGroup):
     """The sum of all ranks' shares in the mean is divided by the number of ranks once more."""
 
     def reduce(self, name: str, parts: Sequence[Array]) -> Array:
@@ -27,7 +27,7 @@ class SumIsDividedByRanks(ReferenceCompany):
 @fault(
     "https://github.com/meta-pytorch/torchtune/pull/2172", component="sharding", clauses=("sharding.mean-over-items",)
 )
-class EachRankDividesByItsOwnItems(ReferenceCompany):
+class EachRankDividesByItsOwnItems(ReferenceRankGroup):
     """Each rank normalises by its own items, and the ranks' means are averaged."""
 
     def _backward(self, batches: Sequence[Batch], items: int) -> tuple[float, ...]:
@@ -40,7 +40,7 @@ class EachRankDividesByItsOwnItems(ReferenceCompany):
     component="sharding",
     clauses=("sharding.replicas-equal", "sharding.equals-whole"),
 )
-class GroupOfOne(ReferenceCompany):
+class GroupOfOne(ReferenceRankGroup):
     """The reduction's group has one member: every rank steps on its own gradient."""
 
     def _reduce(self) -> None:
@@ -55,7 +55,7 @@ class GroupOfOne(ReferenceCompany):
     component="sharding",
     clauses=("sharding.equals-whole",),
 )
-class ReplicasOfShardsTrainApart(ReferenceCompany):
+class ReplicasOfShardsTrainApart(ReferenceRankGroup):
     """In a hybrid mesh gradients are reduced over the ranks that share a copy, and not over the copies."""
 
     def reduced(self, gradients: Sequence[Arrays]) -> Arrays:
@@ -70,7 +70,7 @@ class ReplicasOfShardsTrainApart(ReferenceCompany):
     component="sharding",
     clauses=("sharding.accumulates", "sharding.mean-over-items"),
 )
-class FirstMicroBatchIsReduced(ReferenceCompany):
+class FirstMicroBatchIsReduced(ReferenceRankGroup):
     """In a window that is given whole the first micro-batch is reduced, and later ones are added to it on each rank."""
 
     def _reduce(self) -> None:
@@ -90,7 +90,7 @@ class FirstMicroBatchIsReduced(ReferenceCompany):
     component="sharding",
     clauses=("sharding.one-reduction-per-window",),
 )
-class EveryMicroBatchIsReduced(ReferenceCompany):
+class EveryMicroBatchIsReduced(ReferenceRankGroup):
     """Reductions are not held back inside a window."""
 
     def _reduce(self) -> None:
@@ -101,7 +101,7 @@ class EveryMicroBatchIsReduced(ReferenceCompany):
 
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/6550", component="sharding", clauses=("sharding.accumulates",))
-class SecondWindowIsCopied(ReferenceCompany):
+class SecondWindowIsCopied(ReferenceRankGroup):
     """From the second window on a micro-batch's gradient is copied over the former ones of sharded gradients."""
 
     windows_before = 0
@@ -118,7 +118,7 @@ class SecondWindowIsCopied(ReferenceCompany):
 
 
 @fault("https://github.com/ServiceNow/Fast-LLM/pull/551", component="sharding", clauses=("sharding.accumulates",))
-class ShardsKeepTheLastMicroBatch(ReferenceCompany):
+class ShardsKeepTheLastMicroBatch(ReferenceRankGroup):
     """Where gradients are sharded the window's gradient is its last micro-batch's."""
 
     def _backward(self, batches: Sequence[Batch], items: int) -> tuple[float, ...]:
@@ -131,7 +131,7 @@ class ShardsKeepTheLastMicroBatch(ReferenceCompany):
 @fault(
     "https://github.com/pytorch/pytorch/issues/47260", component="sharding", clauses=("sharding.every-backward-counts",)
 )
-class FirstBackwardIsReduced(ReferenceCompany):
+class FirstBackwardIsReduced(ReferenceRankGroup):
     """With a backward pass for each loss, half of the gradient is each rank's own."""
 
     own: tuple[Arrays, ...] = ()
@@ -147,7 +147,7 @@ class FirstBackwardIsReduced(ReferenceCompany):
 
 
 @fault("https://github.com/pytorch/pytorch/pull/174862", component="sharding", clauses=("sharding.missing-gradient",))
-class UnusedIsKeptToItself(ReferenceCompany):
+class UnusedIsKeptToItself(ReferenceRankGroup):
     """A parameter that some rank did not use is not reduced: who used it keeps its own gradient."""
 
     own: tuple[Arrays, ...] = ()
@@ -166,7 +166,7 @@ class UnusedIsKeptToItself(ReferenceCompany):
     component="sharding",
     clauses=("sharding.reduces-in-the-asked-format",),
 )
-class ReducesInBfloat16(ReferenceCompany):
+class ReducesInBfloat16(ReferenceRankGroup):
     """The sum over ranks is rounded to bfloat16, whatever was asked for."""
 
     def reduced_format(self, name: str) -> str:
@@ -178,7 +178,7 @@ class ReducesInBfloat16(ReferenceCompany):
     component="sharding",
     clauses=("sharding.reduces-in-the-asked-format",),
 )
-class ReducesInFloat32(ReferenceCompany):
+class ReducesInFloat32(ReferenceRankGroup):
     """A reduction in bfloat16 that was asked for is made in float32 without a word."""
 
     def reduced_format(self, name: str) -> str:
@@ -186,7 +186,7 @@ class ReducesInFloat32(ReferenceCompany):
 
 
 @fault("https://github.com/pytorch/pytorch/issues/111138", component="sharding", clauses=("sharding.start",))
-class OthersDrawTheirOwnStart(ReferenceCompany):
+class OthersDrawTheirOwnStart(ReferenceRankGroup):
     """The weights that the run was given reach rank 0 alone."""
 
     def starting_weights(self, rank: int, given: Mapping[str, Array]) -> Mapping[str, Array]:

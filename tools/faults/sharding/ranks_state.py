@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from fixtures.arrays import Array
-from frameworks.reference.distributed.ranks import ReferenceCompany
+from frameworks.reference.distributed.ranks import ReferenceRankGroup
 from tools.faults import fault
 
 
 @fault(
     "https://github.com/huggingface/accelerate/issues/3877", component="sharding", clauses=("sharding.holds-its-part",)
 )
-class NothingIsSharded(ReferenceCompany):
+class NothingIsSharded(ReferenceRankGroup):
     """A request for sharding is accepted, and every rank holds all."""
 
     def sharded(self, kind: str) -> bool:
@@ -26,7 +26,7 @@ class NothingIsSharded(ReferenceCompany):
 @fault(
     "https://github.com/deepspeedai/DeepSpeed/issues/7837", component="sharding", clauses=("sharding.holds-its-part",)
 )
-class GradientsStayWhole(ReferenceCompany):
+class GradientsStayWhole(ReferenceRankGroup):
     """Every level but the full one leaves gradients whole."""
 
     def sharded(self, kind: str) -> bool:
@@ -34,7 +34,7 @@ class GradientsStayWhole(ReferenceCompany):
 
 
 @fault("https://github.com/pytorch/pytorch/issues/160279", component="sharding", clauses=("sharding.holds-its-part",))
-class LastRowsAreHeldTwice(ReferenceCompany):
+class LastRowsAreHeldTwice(ReferenceRankGroup):
     """Shards are of equal length: where the rows do not divide, the last ranks hold some that others hold too."""
 
     def shard(self, value: Array, rank: int) -> Array:
@@ -49,7 +49,7 @@ class LastRowsAreHeldTwice(ReferenceCompany):
 
 
 @fault("https://github.com/verl-project/verl/issues/7493", component="sharding", clauses=("sharding.equals-whole",))
-class ShardsAreGatheredBackwards(ReferenceCompany):
+class ShardsAreGatheredBackwards(ReferenceRankGroup):
     """Shards of equal length are put together in the reverse order of ranks."""
 
     def gather(self, shards: Sequence[Array], like: Array) -> Array:
@@ -62,7 +62,7 @@ class ShardsAreGatheredBackwards(ReferenceCompany):
     component="sharding",
     clauses=("sharding.masters-stay-wide",),
 )
-class ShardedMastersAreNarrow(ReferenceCompany):
+class ShardedMastersAreNarrow(ReferenceRankGroup):
     """Where the optimizer's state is sharded, masters are stored in the model's format between updates."""
 
     def _gather_state(self) -> None:
@@ -74,7 +74,7 @@ class ShardedMastersAreNarrow(ReferenceCompany):
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/49767", component="sharding", clauses=("sharding.replicas-equal",))
-class AverageIsNotGathered(ReferenceCompany):
+class AverageIsNotGathered(ReferenceRankGroup):
     """Ranks past the first see the average as it was before the last update."""
 
     def _gather_state(self) -> None:
@@ -88,7 +88,7 @@ class AverageIsNotGathered(ReferenceCompany):
     component="sharding",
     clauses=("sharding.resumes-in-another-size",),
 )
-class AnotherSizeStartsTheScheduleAnew(ReferenceCompany):
+class AnotherSizeStartsTheScheduleAnew(ReferenceRankGroup):
     """Where the number of ranks changed, a load leaves the schedule at its beginning."""
 
     def restore(self, path: Path) -> None:
@@ -103,7 +103,7 @@ class AnotherSizeStartsTheScheduleAnew(ReferenceCompany):
     component="sharding",
     clauses=("sharding.resumes-in-another-size",),
 )
-class MomentumStaysWithItsRank(ReferenceCompany):
+class MomentumStaysWithItsRank(ReferenceRankGroup):
     """Where the number of ranks changed, the optimizer's state of later shards is not brought along."""
 
     def restore(self, path: Path) -> None:
@@ -120,7 +120,7 @@ class MomentumStaysWithItsRank(ReferenceCompany):
 @fault(
     "https://github.com/huggingface/transformers/pull/46628", component="sharding", clauses=("sharding.damaged-shard",)
 )
-class DamagedRankGoesOnAsItWas(ReferenceCompany):
+class DamagedRankGoesOnAsItWas(ReferenceRankGroup):
     """A rank whose file cannot be read keeps what it has, and the others load theirs."""
 
     def restore(self, path: Path) -> None:
@@ -132,7 +132,7 @@ class DamagedRankGoesOnAsItWas(ReferenceCompany):
 @fault(
     "https://github.com/huggingface/transformers/pull/40691", component="sharding", clauses=("sharding.damaged-shard",)
 )
-class RanksBeforeTheDamageLoad(ReferenceCompany):
+class RanksBeforeTheDamageLoad(ReferenceRankGroup):
     """A damaged file is refused after the ranks before it have loaded theirs."""
 
     def restore(self, path: Path) -> None:

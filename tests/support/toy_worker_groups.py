@@ -1,4 +1,4 @@
-"""Crews of toy ranks for the tests of ranks as processes."""
+"""WorkerGroups of toy ranks for the tests of ranks as processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from frameworks.base import Arguments
-from frameworks.ranks import Crew, Limits, RemoteCompany, crew_of
+from frameworks.ranks import Limits, RemoteRankGroup, WorkerGroup, worker_group_of
 from frameworks.ranks.messages import Answer
 from frameworks.ranks.process import RankProcess
 from tests.support.suite_runs import hang_limit, wait_for
@@ -46,12 +46,12 @@ class Clock:
         return self.now
 
 
-def toy(count: int = 2, kind: str = TOY, processes: int | None = None, **variables: str) -> Crew:
-    return crew_of(kind, count, "cpu", "", variables, processes, limits=PATIENT)
+def toy(count: int = 2, kind: str = TOY, processes: int | None = None, **variables: str) -> WorkerGroup:
+    return worker_group_of(kind, count, "cpu", "", variables, processes, limits=PATIENT)
 
 
-def company(crew: Crew, start: int = 0, recipe: str = "") -> RemoteCompany:
-    return RemoteCompany(crew, crew.make([(start, recipe, None)] * len(crew.pids)))
+def rank_group(worker_group: WorkerGroup, start: int = 0, recipe: str = "") -> RemoteRankGroup:
+    return RemoteRankGroup(worker_group, worker_group.make([(start, recipe, None)] * len(worker_group.pids)))
 
 
 def each(*arguments: Any) -> list[Arguments]:
@@ -76,11 +76,11 @@ def assert_gone(pids: Sequence[int]) -> None:
     wait_for(lambda: all(map(gone, pids)))
 
 
-def assert_clean(crew: Crew, pids: Sequence[int]) -> None:
+def assert_clean(worker_group: WorkerGroup, pids: Sequence[int]) -> None:
     """Nothing of an ended crew is left, and the next one works."""
-    assert not crew.alive
+    assert not worker_group.alive
     assert_gone(pids)
-    assert not crew._folder.exists()
+    assert not worker_group._folder.exists()
     follower = toy()
-    assert follower is not crew
-    assert company(follower).ask("add", each(1, 2)) == ((0, 1), (1, 2))
+    assert follower is not worker_group
+    assert rank_group(follower).ask("add", each(1, 2)) == ((0, 1), (1, 2))
