@@ -54,7 +54,8 @@ from frameworks.reference.trainer import ReferenceTrainer
 
 class Doubling(ReferenceTrainer):
     def feed(self, *window, poison=None, **named):
-        return super().feed(*[{name: 2.0 * value for name, value in each.items()} for each in window], poison=poison, **named)
+        doubled = [{name: 2.0 * value for name, value in each.items()} for each in window]
+        return super().feed(*doubled, poison=poison, **named)
 
 class Mine(ReferenceFramework):
     contract = 1
@@ -65,7 +66,7 @@ class Mine(ReferenceFramework):
 def test_an_adapter_of_version_1_runs_by_its_former_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "of_version_1.py").write_text(OF_VERSION_1, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.warns(DeprecationWarning) as seen:
+    with pytest.warns(DeprecationWarning, match="is now") as seen:
         framework = load("of_version_1:Mine")
     told = {str(warning.message) for warning in seen}
     assert "frameworks.reference.trainer is now frameworks.reference.training.trainer" in told
