@@ -34,7 +34,7 @@ def save(trainer: RankRun, path: Path) -> None:
     Raises:
         OSError: on every rank, if one of them cannot write.
     """
-    _agreed(lambda: _write(trainer, path), trainer.ranks.count, OSError, f"{path} cannot be written")
+    agreed(lambda: _write(trainer, path), trainer.ranks.count, OSError, f"{path} cannot be written")
 
 
 def _write(trainer: RankRun, path: Path) -> None:
@@ -50,7 +50,7 @@ def _write(trainer: RankRun, path: Path) -> None:
         "calls": whole["calls"],
     }
     rank = distributed.get_rank()
-    paddle.save(own, str(_file_of(path, rank)))
+    paddle.save(own, str(file_of(path, rank)))
     if rank == 0:
         paddle.save(whole, str(path / FILE))
 
@@ -64,12 +64,12 @@ def restore(trainer: RankRun, path: Path) -> None:
     """
     count, refused = trainer.ranks.count, f"{path} cannot be loaded"
     resumed = trainer.anew()
-    saved = _agreed(lambda: _read(resumed, path), count, ValueError, refused)
-    _agreed(lambda: load(resumed, saved), count, ValueError, refused)
+    saved = agreed(lambda: _read(resumed, path), count, ValueError, refused)
+    agreed(lambda: load(resumed, saved), count, ValueError, refused)
     vars(trainer).update(vars(resumed))
 
 
-def _agreed(step: Callable[[], T], count: int, kind: type[Exception], what: str) -> T:
+def agreed(step: Callable[[], T], count: int, kind: type[Exception], what: str) -> T:
     """The step's result after every rank has taken it; if it raises on one rank, every rank raises this type."""
     done: list[T] = []
     problem = ""
@@ -80,14 +80,15 @@ def _agreed(step: Callable[[], T], count: int, kind: type[Exception], what: str)
     problems = [problem]
     if count > 1:
         problems = []
-        distributed.all_gather_object(problems, problem)
+        with paddle.base.dygraph.guard():
+            distributed.all_gather_object(problems, problem)
     for rank, told in enumerate(problems):
         if told:
             raise kind(f"{what}: rank {rank}: {told}")
     return done[0]
 
 
-def _file_of(path: Path, rank: int) -> Path:
+def file_of(path: Path, rank: int) -> Path:
     return path / f"rank-{rank}.pdparams"
 
 
@@ -105,11 +106,11 @@ def _read(resumed: RankRun, path: Path) -> dict[str, Any]:
     """The parts of this rank's run."""
     rank, count = distributed.get_rank(), resumed.ranks.count
     whole = _paddle_load(path / FILE, tuple(parts(resumed)))
-    first = _paddle_load(_file_of(path, 0), _OWN)
+    first = _paddle_load(file_of(path, 0), _OWN)
     if first["count"] == count:
-        own = first if rank == 0 else _paddle_load(_file_of(path, rank), _OWN)
+        own = first if rank == 0 else _paddle_load(file_of(path, rank), _OWN)
     else:
-        every = [first, *(_paddle_load(_file_of(path, other), _OWN) for other in range(1, int(first["count"])))]
+        every = [first, *(_paddle_load(file_of(path, other), _OWN) for other in range(1, int(first["count"])))]
         own = {**(every[rank] if rank < len(every) else first), **_window_of(every, rank)}
     return {
         **whole,

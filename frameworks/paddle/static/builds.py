@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -20,9 +20,10 @@ from frameworks.paddle.core.losses import add, item_losses
 from frameworks.paddle.core.network import Network
 from frameworks.paddle.core.operations import missing_kernel
 from frameworks.paddle.core.streams import Stream
-from frameworks.paddle.static.declarations import SCALED_FLOAT64, SEVERAL_OPTIMIZERS
-from frameworks.paddle.static.probes import clips_jointly, scales_float64
+from frameworks.paddle.static.declarations import FROZEN_PRODUCTS, SCALED_FLOAT64, SEVERAL_OPTIMIZERS
+from frameworks.paddle.static.probes import clips_jointly, scales_float64, trains_beside_constants
 from frameworks.paddle.static.programs import Built, ProgramState
+from frameworks.paddle.static.reduction import Reduction
 from frameworks.paddle.static.trace import recorded
 from frameworks.paddle.training.optimizers import Share, build_shares
 from frameworks.paddle.training.scaler import build_scaler, read_settings, scope_for_a_scaler
@@ -33,14 +34,20 @@ Outputs = tuple[tuple[Any, ...], dict[str, str]]
 class Programs:
     """Builds each program once, for each kind of batch.
 
+    Args:
+        reduction: of gradients over the ranks of which this process is one; None without ranks.
+
     Attributes:
         store: the variables that the programs share.
         shares: the run's optimizers with the parameters, by canonical name, that they update, as last built.
         settings: of the scaler, as read back when a program was built with it.
+        frozen: parameters that programs do not train; those of the recipe and others.
     """
 
-    def __init__(self, model: Model, recipe: Recipe) -> None:
+    def __init__(self, model: Model, recipe: Recipe, reduction: Reduction | None = None) -> None:
         self.model, self.recipe = model, recipe
+        self.frozen = frozenset(recipe.frozen)
+        self._reduction = reduction
         self.stream, self.store = Stream(recipe.seed), ProgramState()
         self.heads = tuple(head.name for head in model.heads.heads)
         self.shares: list[Share] = []
@@ -60,28 +67,34 @@ class Programs:
 
         return self._cached(("evaluation",), make)
 
-    def update(self, heads: tuple[str, ...], *, masked: bool) -> Built:
-        """A whole update on a batch that has targets for these heads; fetches the loss."""
+    def update(self, heads: tuple[str, ...], *, masked: bool, present: tuple[str, ...]) -> Built:
+        """A whole update on a batch that has targets for these heads; fetches the loss.
+
+        Args:
+            present: heads that any rank's batch has targets for.
+        """
 
         def make(startup: Any) -> Outputs:
             network = self._network(training=True)
             loss = self._loss(network, heads, masked=masked)
-            self._minimize(network, loss, startup)
+            self._minimize(network, loss, startup, self._reached(present))
             return (loss,), _names(network)
 
-        return self._cached(("update", heads, masked), make)
+        return self._cached(("update", heads), make, masked=masked, present=present)
 
-    def gradients(self, heads: tuple[str, ...], *, masked: bool) -> Built:
+    def gradients(self, heads: tuple[str, ...], *, masked: bool, present: tuple[str, ...]) -> Built:
         """The unscaled gradients of a batch; fetches one for each parameter of the built program, in its order."""
 
         def make(_: Any) -> Outputs:
             network = self._network(training=True)
             differentiated = paddle.static.append_backward(self._loss(network, heads, masked=masked))
             pairs = [(parameter, grad) for parameter, grad in differentiated if grad is not None]
+            if self._reduction is not None:
+                pairs = self._reduction.sums(pairs, [network.named[name] for name in self._reached(present)])
             names = {value: name for name, value in _names(network).items()}
             return tuple(grad for _, grad in pairs), {names[p.name]: p.name for p, _ in pairs}
 
-        return self._cached(("gradients", heads, masked), make)
+        return self._cached(("gradients", heads), make, masked=masked, present=present)
 
     def traced(self, heads: tuple[str, ...], *, masked: bool) -> Built:
         """The program of `gradients` that also fetches the layers' outputs and their gradients.
@@ -101,7 +114,7 @@ class Programs:
             fetches |= {name: value for name, value in zip(targets, gradients, strict=True) if value is not None}
             return tuple(fetches.values()), dict.fromkeys(fetches, "")
 
-        return self._cached(("traced", heads, masked), make)
+        return self._cached(("traced", heads), make, masked=masked)
 
     def fed(self, parameters: tuple[str, ...]) -> Built:
         """An update from given gradients of these parameters."""
@@ -116,16 +129,50 @@ class Programs:
                     given = paddle.static.data(f"gradient.{name}", list(p.shape), kind)
                     terms.append((p.astype(kind) * given).sum())
             loss = add(terms) if terms else paddle.zeros([])
-            self._minimize(network, loss, startup)
+            self._minimize(network, loss, startup, self._trained(parameters), mean=True)
             return (loss,), _names(network)
 
         return self._cached(("fed", parameters), make)
 
     def training(self) -> Built:
-        """The program that holds every variable of the run."""
-        return self.fed(tuple(self.model.parameter_shapes()))
+        """The program that holds every variable of the run, also of parameters that are frozen for a while."""
+        frozen, self.frozen = self.frozen, frozenset(self.recipe.frozen)
+        try:
+            return self.fed(tuple(self.model.parameter_shapes()))
+        finally:
+            self.frozen = frozen
 
-    def _cached(self, key: tuple[object, ...], make: Callable[[Any], Outputs]) -> Built:
+    def renew_schedules(self, schedulers: Iterable[Any]) -> None:
+        """Builds programs again, with the same variables and other schedules."""
+        self.training()
+        for share, scheduler in zip(self.shares, schedulers, strict=True):
+            share.scheduler = scheduler
+        self._built.clear()
+        self.training()
+
+    def use_scaler(self) -> None:
+        """Scales a loss that nothing is done with."""
+        if self.recipe.scaling is not None:
+            scaler = build_scaler(self.recipe.scaling)
+
+            def make(_: Any) -> Outputs:
+                with self._precision():
+                    return (scaler.scale(paddle.ones([1])),), {}
+
+            with self.stream.apart():
+                self.store.run(self.store.build(make), {})
+
+    def _trained(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name not in self.frozen]
+
+    def _reached(self, heads: tuple[str, ...]) -> list[str]:
+        """The trained parameters but those of the other heads."""
+        place = len(self.model.layers) - 1
+        left_out = tuple(f"{place}.{head}." for head in self.heads if head not in heads)
+        return self._trained(name for name in self.model.parameter_shapes() if not name.startswith(left_out))
+
+    def _cached(self, kind: tuple[Any, ...], make: Callable[[Any], Outputs], **settings: Any) -> Built:
+        key = (*kind, *settings.values(), self.frozen)
         if key not in self._built:
             with self.stream.open():
                 state = self.stream.state
@@ -135,17 +182,20 @@ class Programs:
                     capability, reason = Capability.of(self.recipe.precision), missing_kernel(error)
                     if capability is None or reason is None:
                         raise
-                    raise Unsupported(capability, reason, partial(self._builds, make)) from error
+                    attempt = partial(_builds, self.model, self.recipe, kind, settings)
+                    raise Unsupported(capability, reason, attempt) from error
                 finally:
                     paddle.set_rng_state(state)
         return self._built[key]
 
-    def _builds(self, make: Callable[[Any], Outputs]) -> bool:
-        return bool(ProgramState().build(make).fetches)
-
     def _network(self, *, training: bool) -> Network:
         network = Network(self.model)
         network.train() if training else network.eval()
+        dies = self.recipe.precision.format == "bfloat16" and current() == "cpu"
+        if dies and any(name.endswith("weight") for name in self.frozen):
+            raise Unsupported(Capability.FROZEN, FROZEN_PRODUCTS, partial(trains_beside_constants, current()))
+        for name in self.frozen:
+            network.named[name].stop_gradient = True
         return self._decorated(network, None)[0] if self._low() else network
 
     def _low(self) -> bool:
@@ -198,12 +248,18 @@ class Programs:
                 losses.append(total / items.astype(total.dtype))
         return add(losses)
 
-    def _minimize(self, network: Network, loss: Any, startup: Any) -> None:
+    def _minimize(
+        self, network: Network, loss: Any, startup: Any, trained: Iterable[str], *, mean: bool = False
+    ) -> None:
         recipe = self.recipe
         schedulers = [share.scheduler for share in self.shares]
         self.shares = build_shares(recipe, network.named, implicit=True, schedulers=schedulers)
         if recipe.clip is not None and len(self.shares) > 1:
             raise Unsupported(Capability.CLIP, SEVERAL_OPTIMIZERS, partial(clips_jointly, current()))
+        if self._reduction is not None:
+            for share in self.shares:
+                own = [network.named[name] for name in trained if name in share.names]
+                self._reduction.in_updates(share.optimizer, own, mean=mean)
         if recipe.scaling is None:
             for share in self.shares:
                 optimizer = self._decorated(network, share.optimizer)[1] if self._low() else share.optimizer
@@ -225,6 +281,13 @@ class Programs:
         for name, value in weights.items():
             self.store.write(names[name], stored(np.asarray(value)))
         return names
+
+
+def _builds(model: Model, recipe: Recipe, kind: tuple[Any, ...], settings: Mapping[str, Any]) -> bool:
+    """Whether the method of `Programs` that `kind` begins with builds its program."""
+    method, *arguments = kind
+    built: Built = getattr(Programs(model, recipe), method)(*arguments, **settings)
+    return bool(built.fetches)
 
 
 def _names(network: Network) -> dict[str, str]:

@@ -7,10 +7,13 @@ from typing import Any, Protocol
 
 import paddle
 
+from fixtures.recipe import Recipe
 from frameworks.base import same_parts
+from frameworks.contract import LoadOrder
 from frameworks.paddle.core.streams import Stream
 from frameworks.paddle.static.builds import Programs
 from frameworks.paddle.static.programs import ProgramState
+from frameworks.paddle.training.optimizers import schedule_of
 
 PROGRAM, REST = "program", "rest.pdparams"
 
@@ -18,6 +21,8 @@ PROGRAM, REST = "program", "rest.pdparams"
 class StaticRun(Protocol):
     """The saved parts of a run."""
 
+    recipe: Recipe
+    stored_names: dict[str, str]
     programs: Programs
     store: ProgramState
     stream: Stream
@@ -39,27 +44,69 @@ def _rest(trainer: StaticRun) -> dict[str, Any]:
     return {**schedules, "generator": trainer.stream.state}
 
 
-def restore(trainer: StaticRun, folder: Path) -> None:
-    """Restores what `save` wrote.
-
-    Program, scope and schedules are created again, as in a process that resumes, and replace the old ones when
-    everything is loaded.
+def restore(trainer: StaticRun, folder: Path, order: LoadOrder | None = None) -> None:
+    """Restores what `save` wrote, with the parts made and loaded in this order.
 
     Raises:
         ValueError: a file is missing, cut short or foreign, or Paddle refuses it.
     """
+    vars(trainer).update(vars(loaded(trainer, folder, order)))
+
+
+def loaded(trainer: StaticRun, folder: Path, order: LoadOrder | None = None) -> StaticRun:
+    """A run with what `save` wrote, for which program, scope and schedules are created again, as in a new process.
+
+    Raises:
+        ValueError: as `restore`.
+    """
     file = folder / REST
-    resumed = trainer.anew()
+    resumed = _anew(trainer)
     try:
         training = resumed.programs.training()
         rest = paddle.load(str(file))
         same_parts(file, rest if isinstance(rest, dict) else (), _rest(resumed))
-        resumed.store.load(training, folder / PROGRAM)
-        for place, scheduler in enumerate(resumed.schedulers()):
-            scheduler.set_state_dict(rest[f"schedule {place}"])
+        if order == "scaler-used":
+            resumed.programs.use_scaler()
+        if order == "optimizer-first":
+            _load_schedules(resumed, rest)
+            resumed.store.load_apart(training, folder / PROGRAM, tuple(resumed.stored_names.values()))
+        else:
+            resumed.store.load(training, folder / PROGRAM)
+            if order in ("schedule-made-last", "schedule-made-there"):
+                _make_schedules(resumed, rest, there=order == "schedule-made-there")
+            if order != "schedule-made-there":
+                _load_schedules(resumed, rest)
         resumed.stream.state = rest["generator"]
     except ValueError:
         raise
     except Exception as error:
         raise ValueError(f"{folder}: {type(error).__name__}: {error}") from error
+    return resumed
+
+
+def take(trainer: StaticRun, other: StaticRun) -> None:
+    """Gives a run the variables, schedules and random stream that another one has now."""
+    resumed = _anew(trainer)
+    other.programs.training()
+    resumed.store.take(resumed.programs.training(), other.store)
+    _load_schedules(resumed, _rest(other))
+    resumed.stream.state = other.stream.state
     vars(trainer).update(vars(resumed))
+
+
+def _anew(trainer: StaticRun) -> StaticRun:
+    resumed = trainer.anew()
+    resumed.programs.frozen = trainer.programs.frozen
+    return resumed
+
+
+def _load_schedules(trainer: StaticRun, rest: dict[str, Any]) -> None:
+    for place, scheduler in enumerate(trainer.schedulers()):
+        scheduler.set_state_dict(rest[f"schedule {place}"])
+
+
+def _make_schedules(trainer: StaticRun, rest: dict[str, Any], *, there: bool) -> None:
+    """Builds programs with schedules that are made now, `there` at the place of the saved ones."""
+    places = [rest[f"schedule {place}"]["last_epoch"] for place, _ in enumerate(trainer.schedulers())]
+    if places:
+        trainer.programs.renew_schedules(schedule_of(trainer.recipe, last - 1 if there else -1) for last in places)

@@ -6,6 +6,7 @@ from paddle.base import core
 
 from frameworks.contract import Capability
 from frameworks.paddle.declarations import reason_in_both_graphs
+from frameworks.paddle.quantization.formats import NO_PRODUCTS
 from frameworks.paddle.training.options import REFUSED_IN_BOTH
 
 _FLOAT16 = "on a CPU matmul has no float16 kernel in the static graph: building the program raises TypeError"
@@ -29,7 +30,46 @@ _PYTHON = "a segment's Python code runs only when the program is built, and py_f
 
 _QUANTIZATION = "paddle.quantization converts layers of the dynamic graph, and raises in static mode"
 
+_SHARDED = "in programs of the new IR fleet's sharding raises TypeError, and group_sharded_parallel is for dynamic mode"
+
+_FLEET = "in programs of the new IR every minimize of fleet's optimizers raises TypeError"
+_CHANNELS = "quantization by channels takes programs, and raises AttributeError for those of the new IR"
+_NO_CODES = "Tensor.view, which shows the codes, is for dynamic mode, and an executor has no kernel that fetches float8"
+_AWARE = (
+    "a fake quantizer of QAT trains in a program, and raises PreconditionNotMet in one for evaluation; quant_aware "
+    "raises AttributeError for programs of the new IR"
+)
+_MORE: dict[Capability, str] = {
+    Capability.TENSOR_RATE: "an optimizer raises TypeError for a tensor as learning rate, also in a program",
+    Capability.GROUP_RATES: "in static mode minimize raises TypeError for a parameter group",
+    Capability.OFFLOAD_ACTIVATIONS: f"fleet's recompute_configs have enable_offload, and {_FLEET}",
+    Capability.OFFLOAD_HOST: f"fleet's recompute_configs have enable_offload, and {_FLEET}",
+    Capability.OFFLOAD_OPTIMIZER: f"fleet's sharding_configs have optimize_offload, and {_FLEET}",
+    Capability.OFFLOAD_PARAMETERS: "group_sharded_parallel, the only call that offloads parameters, asserts a GPU, an "
+    "XPU or a custom device, and wraps layers of the dynamic graph",
+    Capability.OFFLOAD_DISK: "saved_tensors_hooks, by which dynamic mode writes what is kept to files, sees no program",
+    Capability.INT8_ROW: _CHANNELS,
+    Capability.INT8_COLUMN: _CHANNELS,
+    Capability.FAKE_INT8_COLUMN: _CHANNELS,
+    Capability.UINT8_TENSOR: "quant_aware, whose configuration names uint8, takes int8 alone",
+    Capability.AWARE: _AWARE,
+    Capability.CONVERT: _AWARE,
+    Capability.INTEGER_PRODUCTS: NO_PRODUCTS,
+    Capability.FLOAT8_E4M3FN: _NO_CODES,
+    Capability.FLOAT8_E5M2: _NO_CODES,
+}
+
+_RANKS: dict[Capability, str] = {
+    Capability.RANKS_OPTIMIZER: _SHARDED,
+    Capability.RANKS_GRADIENTS: _SHARDED,
+    Capability.RANKS_FULL: _SHARDED,
+    Capability.RANKS_HYBRID: _SHARDED,
+    Capability.RANKS_LOW_REDUCTION: "all_reduce of a program raises TypeError for bfloat16",
+}
+
 _REASONS: dict[Capability, str] = {
+    **_RANKS,
+    **_MORE,
     **dict.fromkeys((Capability.INT8_TENSOR, Capability.FAKE_INT8_TENSOR, Capability.FAKE_INT4_TENSOR), _QUANTIZATION),
     Capability.STATIC_INT8: _QUANTIZATION,
     Capability.EXPLICIT_UNSCALE: _UNSCALE,
@@ -64,6 +104,9 @@ SEVERAL_OPTIMIZERS = (
     "clip_grad_norm_ raises RuntimeError in static mode"
 )
 """Why a recipe with several optimizers is not clipped."""
+
+FROZEN_PRODUCTS = "on a CPU the process dies of the gradient of a bfloat16 product whose weight needs none"
+"""Why a bfloat16 model is not trained with frozen weights."""
 
 SCALED_FLOAT64 = (
     "under a GradScaler the static graph takes gradients in float32 and one low format only: minimize raises"

@@ -10,24 +10,43 @@ import numpy as np
 import paddle
 
 from fixtures.arrays import Array
+from fixtures.functions import FunctionUse
 from fixtures.model import Model
-from fixtures.recipe import Recipe
-from frameworks.base import quantizer_attempts, technique_attempts
+from fixtures.plateau import Plateau
+from fixtures.recipe import LEVELS_OF, Recipe
+from frameworks.base import (
+    BaseRankGroup,
+    BaseTrainer,
+    RankGroupTrainer,
+    follows_metric,
+    format_attempts,
+    optimizer_attempts,
+    quantizer_attempts,
+    takes_state,
+    technique_attempts,
+    uses_function,
+    with_ranks,
+)
 from frameworks.contract import (
     Attempt,
     Capability,
     Conventions,
     FunctionFormat,
+    FunctionResult,
     OpResult,
     ScalerRule,
 )
 from frameworks.paddle.core.functions import STATIC_WAYS
 from frameworks.paddle.core.modes import STATIC
 from frameworks.paddle.core.operations import OPERATIONS
+from frameworks.paddle.launch import has_ranks, rank_group
 from frameworks.paddle.quantization.attempts import gpu_kernel_attempts
 from frameworks.paddle.quantization.post_training import PaddlePostTraining
 from frameworks.paddle.quantization.quantizers import PaddleQuantizers
 from frameworks.paddle.static.declarations import refusals
+from frameworks.paddle.static.formats import StaticFormats
+from frameworks.paddle.static.functions import function_used
+from frameworks.paddle.static.plateau import rates
 from frameworks.paddle.static.probes import scales_after_bfloat16, static_attempts
 from frameworks.paddle.static.programs import run_operation
 from frameworks.paddle.static.trainer import StaticTrainer
@@ -38,6 +57,9 @@ from frameworks.paddle.training.options import REFUSED_IN_BOTH, refused_attempts
 class StaticFramework(OneGraph):
     """Paddle's documented training API in the static graph: a program for each shape of a batch."""
 
+    member = "frameworks.paddle.static.ranks:StaticMember"
+    """Whose trainers a rank has."""
+
     own_modes = (STATIC,)
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
@@ -45,16 +67,25 @@ class StaticFramework(OneGraph):
         paddle.enable_static()
 
     def refusals(self) -> Mapping[Capability, str]:
-        return refusals(self.device)
+        refused = refusals(self.device)
+        return {c: why for c, why in refused.items() if has_ranks(self.device) or not c.startswith("ranks.")}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        options = {capability: partial(_without_place, each) for capability, each in self.option_attempts().items()}
+        tried = self.option_attempts() | optimizer_attempts(self.run_of, Capability.FROZEN, Capability.FREEZE)
+        tried |= {
+            Capability.PLATEAU: partial(follows_metric, rates),
+            Capability.FUNCTION_USES: partial(uses_function, self._function_used),
+            Capability.LIVE_STATE: partial(takes_state, self.run_of),
+            **format_attempts(self.formats()),
+        }
+        options = {capability: partial(_without_place, each) for capability, each in tried.items()}
         refused: dict[Capability, Attempt] = {
             each: attempt for each, attempt in refused_attempts().items() if each in REFUSED_IN_BOTH
         }
         refused |= gpu_kernel_attempts(self.device)
         quantizing = quantizer_attempts(PaddleQuantizers()) | technique_attempts(PaddlePostTraining())
-        return {**static_attempts(self.device), **options, **quantizing, **refused}
+        here: dict[Capability, Attempt] = {**static_attempts(self.device), **options, **quantizing, **refused}
+        return with_ranks(here, self._ranks_of_a_run, None, reshaped="replicated") if has_ranks(self.device) else here
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return STATIC_WAYS
@@ -68,10 +99,42 @@ class StaticFramework(OneGraph):
             rmsprop_rate="inside",
             compiled=True,
             scaler=rule,
+            plateau_waits=True,
+            plateau_signed=True,
         )
 
-    def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> StaticTrainer:
+    def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
+        self.admit(model, recipe)
+        return self._ranks_of_a_run(model, recipe, weights)
+
+    def _ranks_of_a_run(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
+    ) -> BaseRankGroup:
+        return rank_group(model, recipe, weights, member=self.member, mode=STATIC)
+
+    def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
+        if recipe.ranks is not None:
+            ranked = recipe.but(ways=recipe.ways_of(*LEVELS_OF).ways)
+            return RankGroupTrainer(self._ranks_of_a_run(model, ranked, weights))
         return StaticTrainer(model, recipe, weights)
+
+    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+        self.require(Capability.PLATEAU)
+        return rates(plateau, metrics, saved)
+
+    def function_used(
+        self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
+    ) -> FunctionResult:
+        self.require(Capability.FUNCTION_USES)
+        if variant is not None:
+            self.require(Capability.RECOMPUTE)
+        return function_used(use, inputs)
+
+    def _function_used(self, use: FunctionUse, inputs: tuple[Array, ...], _: str | None) -> FunctionResult:
+        return function_used(use, inputs)
+
+    def formats(self) -> StaticFormats:
+        return StaticFormats()
 
     def scales_after_bfloat16(self) -> bool:
         return scales_after_bfloat16(self.device)

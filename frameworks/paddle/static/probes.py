@@ -12,7 +12,8 @@ from functools import cache, partial
 
 from frameworks.contract import Attempt, Capability
 from frameworks.paddle.core.devices import own_name
-from frameworks.paddle.static.scripts import AFTER_BFLOAT16, JOINT_CLIP, SCALED_FLOAT64, SCRIPTS
+from frameworks.paddle.static.refused_scripts import REFUSED_SCRIPTS
+from frameworks.paddle.static.scripts import AFTER_BFLOAT16, BESIDE_CONSTANTS, JOINT_CLIP, SCALED_FLOAT64, SCRIPTS
 
 PRELUDE = """
 import warnings
@@ -60,7 +61,8 @@ net = linear()
 
 def static_attempts(device: str) -> Mapping[Capability, Attempt]:
     """The attempts on a device; a crash is a failure like an exception."""
-    return {capability: partial(_acts, script, device) for capability, script in SCRIPTS.items()}
+    scripts = {**SCRIPTS, **REFUSED_SCRIPTS}
+    return {capability: partial(_acts, script, device) for capability, script in scripts.items()}
 
 
 @cache
@@ -83,3 +85,8 @@ def clips_jointly(device: str) -> bool:
 def scales_float64(device: str) -> bool:
     """Whether a `GradScaler` takes gradients of a float64 parameter."""
     return _acts(SCALED_FLOAT64, device)
+
+
+def trains_beside_constants(device: str) -> bool:
+    """Whether a bfloat16 model trains together with a weight that needs no gradient."""
+    return _acts(BESIDE_CONSTANTS, device)

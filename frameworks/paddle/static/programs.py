@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,18 @@ class ProgramState:
         """Sets the variables of a program with `paddle.static.load`."""
         with paddle.static.scope_guard(self.scope):
             paddle.static.load(built.program, str(prefix), self.executor)
+
+    def load_apart(self, built: Built, prefix: Path, later: Collection[str]) -> None:
+        """`load` in two steps, the second one for the variables named `later`."""
+        state = paddle.static.load_program_state(str(prefix))
+        with paddle.static.scope_guard(self.scope):
+            for last in (False, True):
+                part = {name: value for name, value in state.items() if (name in later) is last}
+                paddle.static.set_program_state(built.program, part)
+
+    def take(self, built: Built, other: ProgramState) -> None:
+        """Sets the variables of a program to those that another scope has now."""
+        built.program.set_state_dict(built.program.state_dict("all", other.scope), self.scope)
 
 
 def array_of(tensor: Any) -> Array:

@@ -194,6 +194,14 @@ scaler.minimize(decorated(net, paddle.optimizer.SGD(0.5)), scaler.scale(loss))
 run([loss])
 assert read(wide.name)[0] == 0.0
 """
+BESIDE_CONSTANTS = """
+other = paddle.nn.Linear(1, 1)
+other.weight.stop_gradient = True
+with paddle.amp.auto_cast(dtype='bfloat16'):
+    loss = other(net(x)).astype('float32').sum()
+paddle.optimizer.SGD(0.5).minimize(loss)
+assert np.isfinite(run([loss])[0]).all()
+"""
 _GROUPS = """
 other = linear()
 groups = [{'params': net.parameters()}, {'params': other.parameters(), 'learning_rate': 0.5}]
@@ -270,6 +278,24 @@ with tempfile.TemporaryDirectory() as folder:
     paddle.static.load(main, folder + '/run', exe)
 assert (read(net.weight.name) == 0.5).all()
 """
+_ORDER = """
+import tempfile
+rate = paddle.optimizer.lr.ExponentialDecay(1.0, 0.5)
+loss = net(x).sum()
+paddle.optimizer.Momentum(rate, 0.5).minimize(loss)
+run([loss]); rate.step()
+with tempfile.TemporaryDirectory() as folder:
+    paddle.static.save(main, folder + '/run')
+    saved = paddle.static.load_program_state(folder + '/run')
+decayed = rate.state_dict()
+run([loss]); rate.step()
+rate.set_state_dict(decayed)
+model = {name: value for name, value in saved.items() if name == net.weight.name}
+for part in ({name: value for name, value in saved.items() if name not in model}, model):
+    paddle.static.set_program_state(main, part)
+run([loss])
+assert (read(net.weight.name) == -0.75).all()
+"""
 
 SCRIPTS: dict[Capability, str] = {
     Capability.O1_FLOAT16: _SCOPE.format(level="O1", dtype="float16"),
@@ -307,4 +333,5 @@ SCRIPTS: dict[Capability, str] = {
     Capability.TRACE: _TRACE,
     Capability.FEED: _FEED,
     Capability.CHECKPOINT: _CHECKPOINT,
+    Capability.LOAD_ORDER: _ORDER,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,14 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import BaseTrainer
-from frameworks.contract import Capability, Gradients, LayerTrace, Update
+from frameworks.base import BaseTrainer, of_same_class
+from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Update
 from frameworks.paddle.core import saved_bytes
 from frameworks.paddle.core.arrays import canonical, stored
 from frameworks.paddle.static import checkpoint
 from frameworks.paddle.static.builds import Programs
 from frameworks.paddle.static.programs import MASTER, Built
+from frameworks.paddle.static.reduction import Reduction
 from frameworks.paddle.training.optimizers import counters
 from frameworks.paddle.training.scaler import skipped_by_counters
 
@@ -33,9 +34,11 @@ class StaticTrainer(BaseTrainer):
     several optimizers, from whether parameters or slots changed.
     """
 
-    def __init__(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> None:
+    def __init__(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array], reduction: Reduction | None = None
+    ) -> None:
         self.model, self.recipe = model, recipe
-        self.programs = Programs(model, recipe)
+        self.programs = Programs(model, recipe, reduction)
         self.stream, self.store = self.programs.stream, self.programs.store
         self.pending: Update | None = None
         self.stored_names = self.programs.begin(weights, stored)
@@ -50,10 +53,10 @@ class StaticTrainer(BaseTrainer):
         """The schedule of each optimizer that has one."""
         return [share.scheduler for share in self.programs.shares if share.scheduler is not None]
 
-    def _feed_of(self, batch: Batch) -> tuple[dict[str, Array], tuple[str, ...]]:
+    def _feed_of(self, batch: Batch, items: int) -> tuple[dict[str, Array], tuple[str, ...]]:
         formats = {head.name: head.format for head in self.model.heads.heads}
         heads = tuple(name for name in self.programs.heads if name in batch.targets)
-        feed = {"inputs": np.asarray(batch.inputs), "items": np.array(batch.items, np.float32)}
+        feed = {"inputs": np.asarray(batch.inputs), "items": np.array(items, np.float32)}
         for name in heads:
             target = np.asarray(batch.targets[name])
             wide = np.float64 if formats[name] == "float64" else np.float32
@@ -65,10 +68,21 @@ class StaticTrainer(BaseTrainer):
     def accumulate(self, batch: Batch, items: int) -> float:
         if batch.items != items or self.pending is not None:
             raise self.refusal(Capability.ACCUMULATION)
-        feed, heads = self._feed_of(batch)
-        loss, update = self._run(self.programs.update(heads, masked=batch.mask is not None), feed)
+        return self._update_by(batch, items)
+
+    def _update_by(self, batch: Batch, items: int) -> float:
+        """The update of a batch, until `apply` reports it; the mean loss of the batch's own items."""
+        feed, heads = self._feed_of(batch, items)
+        built = self.programs.update(heads, masked=batch.mask is not None, present=self._present(heads))
+        loss, update = self._run(built, feed)
+        if batch.items != items:
+            loss = loss * items / batch.items if batch.items else math.nan
         self.pending = Update(loss, (loss,), *update)
         return loss
+
+    def _present(self, heads: tuple[str, ...]) -> tuple[str, ...]:
+        """Heads that the whole micro-batch has targets for, of which this run's part has targets for these."""
+        return heads
 
     def apply(self) -> Update:
         if self.pending is None:
@@ -120,10 +134,14 @@ class StaticTrainer(BaseTrainer):
         return {**state, "incr_every_n_steps": settings["interval"]}
 
     def gradients(self, window: Window) -> dict[str, Array]:
+        return self._gradients(window, sum(batch.items for batch in window))
+
+    def _gradients(self, window: Window, items: int) -> dict[str, Array]:
         if len(window) != 1:
             raise self.refusal(Capability.ACCUMULATION)
-        feed, heads = self._feed_of(window[0])
-        built = self.programs.gradients(heads, masked=window[0].mask is not None)
+        feed, heads = self._feed_of(window[0], items)
+        masked = window[0].mask is not None
+        built = self.programs.gradients(heads, masked=masked, present=self._present(heads))
         with self.stream.open():
             values = self.store.run(built, feed)
         gradients = dict(zip(built.parameters, values, strict=True))
@@ -132,7 +150,7 @@ class StaticTrainer(BaseTrainer):
         }
 
     def trace(self, batch: Batch) -> LayerTrace:
-        feed, heads = self._feed_of(batch)
+        feed, heads = self._feed_of(batch, batch.items)
         built = self.programs.traced(heads, masked=batch.mask is not None)
         with self.stream.open():
             values = self.store.run(built, feed)
@@ -213,6 +231,15 @@ class StaticTrainer(BaseTrainer):
 
     def restore(self, path: Path) -> None:
         checkpoint.restore(self, path)
+
+    def restore_in(self, path: Path, order: LoadOrder) -> None:
+        checkpoint.restore(self, path, order)
+
+    def take(self, other: Trainer) -> None:
+        checkpoint.take(self, of_same_class(self, other))
+
+    def freeze(self, names: Collection[str]) -> None:
+        self.programs.frozen = frozenset(self.recipe.frozen) | frozenset(names)
 
     def peak_bytes(self) -> int:
         if (peak := saved_bytes.peak_bytes()) is None:

@@ -28,8 +28,9 @@ def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) 
     return tuple(found)
 
 
-def _made(plateau: Plateau) -> tuple[paddle.optimizer.Optimizer, ReduceOnPlateau]:
-    scheduler = ReduceOnPlateau(
+def schedule_of(plateau: Plateau) -> ReduceOnPlateau:
+    """A new schedule, whose rate is 1."""
+    return ReduceOnPlateau(
         1.0,
         plateau.mode,
         plateau.factor,
@@ -39,4 +40,8 @@ def _made(plateau: Plateau) -> tuple[paddle.optimizer.Optimizer, ReduceOnPlateau
         plateau.cooldown,
         plateau.minimum,
     )
+
+
+def _made(plateau: Plateau) -> tuple[paddle.optimizer.Optimizer, ReduceOnPlateau]:
+    scheduler = schedule_of(plateau)
     return paddle.optimizer.SGD(scheduler, [paddle.create_parameter([1], "float32")]), scheduler

@@ -1,0 +1,21 @@
+"""A scope takes the state_dict of a program in another scope, which makes one more update: which weight was taken?"""
+
+import sys
+
+import paddle
+
+paddle.enable_static()
+weight = paddle.create_parameter([1], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
+paddle.optimizer.SGD(0.5).minimize(weight.sum())
+program, executor = paddle.static.default_main_program(), paddle.static.Executor(paddle.CPUPlace())
+given, taker = paddle.static.Scope(), paddle.static.Scope()
+for scope in (given, taker):
+    with paddle.static.scope_guard(scope):
+        executor.run(paddle.static.default_startup_program())
+program.set_state_dict(program.state_dict(scope=given), taker)
+with paddle.static.scope_guard(given):
+    executor.run(program)
+seen = float(taker.find_var(weight.name).get_tensor().__array__()[0])
+print("expected: weight 1.0, which the program had when its state was taken")
+print(f"seen: weight {seen}")
+sys.exit(seen != 1.0)

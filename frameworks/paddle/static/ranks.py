@@ -1,0 +1,124 @@
+"""One rank of a run of several processes that run programs of the static graph, and its trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import paddle
+from paddle import distributed
+from paddle.distributed import fleet
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Ranks, Recipe
+from frameworks.contract import Capability, Update
+from frameworks.paddle.distributed.ranks import PaddleWorker
+from frameworks.paddle.static import rank_checkpoint
+from frameworks.paddle.static.framework import StaticFramework
+from frameworks.paddle.static.programs import MASTER, Built
+from frameworks.paddle.static.reduction import Reduction, reduced_bytes
+from frameworks.paddle.static.trainer import StaticTrainer
+
+_COUNTERS = ("schedule", "steps", "beta1_pow", "beta2_pow")
+
+
+class StaticRankTrainer(StaticTrainer):
+    """One rank's part of a run. Methods that take data, `save` and `restore` are collective."""
+
+    def __init__(self, ranks: Ranks, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> None:
+        if ranks.level != "replicated":
+            _shard()
+        super().__init__(model, recipe, weights, Reduction(ranks))
+        self.ranks = ranks
+        self._gradient_bytes = self._reduced = 0
+
+    def anew(self) -> StaticRankTrainer:
+        resumed = StaticRankTrainer(self.ranks, self.model, self.recipe, self.model.weights(self.recipe.seed))
+        resumed.declares = self.declares
+        return resumed
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        if self.pending is not None:
+            raise self.refusal(Capability.ACCUMULATION)
+        return self._update_by(batch, items)
+
+    def update_share(self, window: Window, items: int) -> Update:
+        """One update from this rank's window; all ranks' windows hold `items` items and are equally long."""
+        if len(window) != 1:
+            raise self.refusal(Capability.ACCUMULATION)
+        self.accumulate(window[0], items)
+        return self.apply()
+
+    def gradients_share(self, window: Window, items: int) -> dict[str, Array]:
+        """`gradients` of all ranks' windows together, of which this rank has one."""
+        return self._gradients(window, items)
+
+    def _present(self, heads: tuple[str, ...]) -> tuple[str, ...]:
+        """The heads of all ranks' parts: every rank's program has to reduce the same gradients."""
+        every = self.programs.heads
+        if len(every) < 2 or self.ranks.count < 2:
+            return heads
+        with paddle.base.dygraph.guard():
+            used = paddle.to_tensor([float(head in heads) for head in every])
+            distributed.all_reduce(used)
+            return tuple(head for head, count in zip(every, used.numpy(), strict=True) if count)
+
+    def _run(self, built: Built, feed: Mapping[str, Array]) -> tuple[float, tuple[object, ...]]:
+        reduced = reduced_bytes(built.program)
+        self._gradient_bytes, self._reduced = sum(reduced), self._reduced + len(reduced)
+        return super()._run(built, feed)
+
+    def bytes_held(self) -> dict[str, int]:
+        """Bytes that this rank holds: "parameter", "gradient" (of the last window), "optimizer", "buffer"."""
+        slots = [value for name, value in self.optimizer_state().items() if not name.startswith(_COUNTERS)]
+        masters = [self.store.read(name) for name in self.store.names if MASTER in name]
+        return {
+            "parameter": sum(value.nbytes for value in self.parameters().values()),
+            "gradient": self._gradient_bytes,
+            "optimizer": sum(value.nbytes for value in [*slots, *masters]),
+            "buffer": sum(value.nbytes for value in self.buffers().values()),
+        }
+
+    def collectives(self) -> dict[str, int]:
+        """The operations of the programs that were run since the last call."""
+        reduced, self._reduced = self._reduced, 0
+        return {"gradients": reduced}
+
+    def save(self, path: Path) -> None:
+        rank_checkpoint.save(self, path)
+
+    def restore(self, path: Path) -> None:
+        rank_checkpoint.restore(self, path)
+
+
+def _shard() -> None:
+    """Shards by fleet, as its documentation asks a program of the static graph to.
+
+    Raises:
+        TypeError: in programs of the new IR.
+    """
+    strategy = fleet.DistributedStrategy()
+    strategy.sharding = True
+    fleet.init(is_collective=True, strategy=strategy)
+    main, startup = paddle.static.Program(), paddle.static.Program()
+    with paddle.static.program_guard(main, startup):
+        loss = paddle.nn.Linear(2, 1)(paddle.static.data("x", [1, 2], "float32")).sum()
+        fleet.distributed_optimizer(paddle.optimizer.Adam(), strategy=strategy).minimize(loss, startup)
+
+
+class StaticMember(PaddleWorker):
+    """One rank's process in the process group; creates the rank's trainers of the static graph."""
+
+    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
+        super().__init__(rank, count, folder, device, mode)
+        self._framework = StaticFramework(device, mode)
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> StaticRankTrainer:  # type: ignore[override]
+        """This rank's part of a new run."""
+        run = StaticRankTrainer(recipe.ranks or Ranks(self.count), model, recipe, weights)
+        return self._framework.bound(run)
+
+    def barrier(self) -> None:
+        with paddle.base.dygraph.guard():
+            super().barrier()
