@@ -48,6 +48,7 @@ from frameworks.reference.core.rounding import Nearest
 from frameworks.reference.core.tape import taped
 from frameworks.reference.core.tensor import Tensor
 from frameworks.registry import built_in, load
+from tools.faults.catalogue import faults
 
 MODEL = GeneratedModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
 WINDOW = (GeneratedBatch(2), GeneratedBatch(2, seed=1))
@@ -64,11 +65,12 @@ READ = GeneratedCase(
     MODEL, SCALED, (StartAgain(), Predict(GeneratedBatch(2)), Train(WINDOW), Predict(GeneratedBatch(2)))
 )
 SEEN = Profile(shrinking_s=0.0)
+FAULTS = {fault.id.replace(".", ":"): fault.name for fault in faults()}
 
 
 def subject(name: str = "reference", seed: int = 0) -> Subject:
     """A framework by name, or a fault of tools/faults by module and class."""
-    return Subject(load(name if name == "reference" else f"tools.faults.{name}", "cpu"), seed, SEEN)
+    return Subject(load(FAULTS.get(name, name), "cpu"), seed, SEEN)
 
 
 @pytest.mark.parametrize("clause", LAWS)
