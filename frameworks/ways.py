@@ -37,6 +37,7 @@ class Way:
         link: the page that documents it.
         modes: modes of the adapter that have it.
         limits: what the documentation says that it does not do; "" for nothing.
+        levels: levels of ranks that differ in it, of a technique of ranks; () for the technique's usual one.
     """
 
     technique: str
@@ -45,6 +46,7 @@ class Way:
     link: str
     modes: tuple[str, ...]
     limits: str = ""
+    levels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.technique not in TECHNIQUES:

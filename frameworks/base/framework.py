@@ -37,6 +37,7 @@ from frameworks.contract import (
     FormatRequest,
     FunctionFormat,
     FunctionResult,
+    LoadedRun,
     MissingDevice,
     NumberFormats,
     Part,
@@ -192,6 +193,9 @@ class BaseFramework(ABC):
 
     def requested(self, format_name: FormatName) -> FormatRequest:
         raise self.refusal(Capability.LIBRARY_REQUESTS)
+
+    def loaded_run(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
+        raise self.refusal(Capability.LOADED_CHECKPOINT)
 
     def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
         raise self.refusal(Capability.DATA_POSITION)

@@ -147,6 +147,7 @@ class Capability(StrEnum):
     MANUAL_STEP = "trainer.manual-step"  # a user's own step inside the library's loop, with the library's clipping
     TRACE = "trainer.trace"  # outputs and gradients of every layer
     LIBRARY_REQUESTS = "autocast.library-requests"  # what a library makes of a request for a precision
+    LOADED_CHECKPOINT = "precision.loaded-checkpoint"  # a library's loader of checkpoints, whose model is trained
     LOAD_ORDER = "trainer.load-order"  # parts of a run that are made and loaded in an order of the user's
     LIVE_STATE = "trainer.live-state"  # a run that takes the state of another one in the same process
     DATA_POSITION = "trainer.data-position"  # a library's own data loader, from whose middle a run resumes

@@ -26,6 +26,7 @@ from frameworks.contract.values import (
     FormatRequest,
     FunctionFormat,
     FunctionResult,
+    LoadedRun,
     OpResult,
     RecomputeCase,
     RecomputeResult,
@@ -101,6 +102,15 @@ class Framework(Protocol):
         Raises:
             Unsupported: LIBRARY_REQUESTS.
             Exception: the library's own refusal.
+        """
+
+    def loaded_run(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
+        """A checkpoint in a format, loaded and trained under a request for mixed bfloat16, by the documented calls.
+
+        Weights of 1 are moved by about the rate in each update.
+
+        Raises:
+            Unsupported: LOADED_CHECKPOINT.
         """
 
     def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:

@@ -84,6 +84,23 @@ class FormatRequest:
     warned: bool
 
 
+@dataclass(frozen=True)
+class LoadedRun:
+    """What mixed-precision training made of a checkpoint that the library's loader gave by its defaults.
+
+    Attributes:
+        loaded: the format of the weights that were loaded.
+        moved: how many of the weights that count are others afterwards.
+        count: how many these weights are.
+        warned: whether the library warned about formats.
+    """
+
+    loaded: str
+    moved: int
+    count: int
+    warned: bool
+
+
 RowOrder = Literal["in-order", "shuffled", "drawn"]
 """Order of a data set's rows: as they are, shuffled for each epoch, or shuffled with a random number in each row."""
 

@@ -11,7 +11,7 @@ from fixtures.arrays import Array
 from fixtures.functions import FunctionUse
 from fixtures.model import Model
 from fixtures.plateau import Plateau, PlateauRule
-from fixtures.recipe import Adam, Offload, Precision, Ranks, Recipe
+from fixtures.recipe import Adam, FormatName, Offload, Precision, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
     OPTIONS,
@@ -39,6 +39,7 @@ from frameworks.contract import (
     Float8Rule,
     FunctionFormat,
     FunctionResult,
+    LoadedRun,
     OpResult,
     Part,
     QatRule,
@@ -214,6 +215,9 @@ class ReferenceFramework(BaseFramework):
                 rule.load(state)
             rates.append(rule.take(metric))
         return tuple(rates)
+
+    def loaded_run(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
+        return self.loop_class(self.run).loaded(saved, updates, rate)
 
     def clipped_by_hand(self, gradient: Array, *, limit: float, scale: float) -> Array:
         return self.loop_class(self.run).clipped(gradient, limit, scale)

@@ -250,6 +250,7 @@ ATTEMPTS: dict[Capability, Callable[[Probed], bool]] = {
     Capability.SCHEDULE_FREQUENCY: lambda f: f.scheduled(frequency=2, accumulation=1, epochs=(3,)) == (0, 1, 1),
     Capability.FUNCTION_USES: lambda f: uses_function(f.function_used),
     Capability.PLATEAU: lambda f: follows_metric(f.plateau),
+    Capability.LOADED_CHECKPOINT: lambda f: f.loaded_run("float32", 1, 0.5).moved > 0,
     Capability.MANUAL_STEP: lambda f: f.clipped_by_hand(np.ones(1), limit=2.0, scale=8.0).tolist() == [1.0],
     Capability.STEP_HOOK: lambda f: f.shown_to_hook(np.ones(1), scale=8.0, fused=False).tolist() == [1.0],
     Capability.PLAIN_LOOP: lambda f: not f.plain_trainer(exact_stack(), Recipe()).update((_BATCH,)).skipped,

@@ -7,11 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.checks.api import Bound, Subject, Verdict, clause, full
+from conformance.checks.api import Bound, Subject, Verdict, clause, full, need
 from fixtures.arrays import FORMATS
 from fixtures.data import digits_batch
 from fixtures.models import digits_convolution, exact_linear, scalar
-from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, MASTERED, PURE_LOW, SGD, Adam, AdamW, Precision, Recipe
+from fixtures.recipe import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    MASTERED,
+    PURE_LOW,
+    SGD,
+    Adam,
+    AdamW,
+    FormatName,
+    Precision,
+    Recipe,
+)
+from frameworks.contract import Capability
 
 WITH_MASTERS = (FLOAT16, BFLOAT16, *MASTERED)
 LEVELS = (FLOAT32, *WITH_MASTERS, *PURE_LOW)
@@ -28,6 +41,16 @@ def test_a_thousand_small_updates_add_up(subject: Subject, verdict: Verdict, pre
         trainer.apply_gradients(gradient)
     end = trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
     verdict.equal(start - end, 1000 * 2.0**-13, "distance moved by 1,000 updates of 2^-13 from 1", "updates-lost")
+
+
+@clause("master.loaded-weights-move")
+@pytest.mark.parametrize("saved", ["float32", "bfloat16", "float16"])
+def test_small_updates_of_a_loaded_checkpoint_survive(subject: Subject, verdict: Verdict, saved: FormatName) -> None:
+    need(subject, Capability.LOADED_CHECKPOINT)
+    seen = subject.framework.loaded_run(saved, 8, 2.0**-10)
+    verdict.observe(f"format of weights loaded from {saved}", seen.loaded)
+    what = "weights of 1 that eight updates of 2^-10 moved, without a warning about their format"
+    verdict.holds(seen.warned or seen.moved == seen.count, what, seen.moved, seen.count, "updates-lost")
 
 
 @clause("master.counts-every-update")

@@ -277,10 +277,11 @@ def _recipe(subject: Subject, way: Way, optimizer: Optimizer) -> Recipe:
 def test_ranks_of_a_way_keep_the_state_of_the_default_way(
     subject: Subject, verdict: Verdict, rank_way: Way, tmp_path: Path
 ) -> None:
-    ranks = PAIRS["replicated" if rank_way.technique == "data-parallel" else "full"]
-    need(subject, *Capability.of_ranks(ranks))
     twice = all(subject.framework.declares(capability).supported for capability in model_needs(reused()))
-    _same_ranks(subject, verdict, rank_way, reused() if twice else exact_stack(), ranks, tmp_path)
+    for level in rank_way.levels or ("replicated" if rank_way.technique == "data-parallel" else "full",):
+        ranks = PAIRS[level]
+        need(subject, *Capability.of_ranks(ranks))
+        _same_ranks(subject, verdict, rank_way, reused() if twice else exact_stack(), ranks, tmp_path / level)
 
 
 def _same_ranks(subject: Subject, verdict: Verdict, way: Way, model: Model, ranks: Ranks, folder: Path) -> None:

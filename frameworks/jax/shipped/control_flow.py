@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
+import jax.image
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -104,6 +105,17 @@ def _low(x: Array) -> Any:
     return (x.astype(jnp.bfloat16) * 3).astype(jnp.float32) * (x.astype(jnp.float16) ** 2).astype(jnp.float32)
 
 
+def _resized(x: Array) -> Any:
+    image = x.reshape(-1, 2, 2, 1)
+    methods = ("nearest", "linear", "cubic", "lanczos3")
+    return [jax.image.resize(image, (len(image), 5, 3, 1), method) for method in methods]
+
+
+def _low_resized(x: Array) -> Any:
+    low = jnp.tanh(x.astype(jnp.float16)).reshape(-1, 2, 2, 1)
+    return jax.image.resize(low, (len(low), 5, 3, 1), "linear").astype(jnp.float32)
+
+
 _FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     {
         "updated": _updated,
@@ -125,6 +137,8 @@ _FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "ordered": _ordered,
         "inner-jit": _inner_jit,
         "low": _low,
+        "resized": _resized,
+        "low-resized": _low_resized,
     }
 )
 

@@ -21,6 +21,7 @@ from flax import nnx
 from fixtures.arrays import Array
 from frameworks.base.shipped import FACTOR, ListedParts, incoming
 from frameworks.contract import Values
+from frameworks.jax.shipped.in_place import IN_PLACE, called, floating, two_calls
 
 Function = Callable[..., list[jax.Array]]
 
@@ -111,28 +112,37 @@ class Layers(ListedParts):
     module = nnx
 
     def techniques(self) -> tuple[str, ...]:
-        return ("recomputed", "compiled", "copied", "loaded")
+        return ("recomputed", "compiled", "copied", "loaded", *IN_PLACE)
 
     def computed(self, name: str, technique: str) -> Values:
+        given = [jnp.asarray(each) for each in self.inputs(name)]
         layer = self._built(name, 1)
+        if technique in IN_PLACE:
+            return _of_kinds(two_calls(layer, technique, given))
         if technique == "copied":
             layer = nnx.clone(layer)
         if technique == "loaded":
             layer = self._loaded[name]
-        call = nnx.remat(_called) if technique == "recomputed" else _called
+        values = _of_kinds(self._pure(layer, technique, given))
+        if not technique:
+            layer(*given)
+            values |= {f"second-{key}": each for key, each in _of_kinds(self._pure(layer, "", given)).items()}
+        return values
+
+    @staticmethod
+    def _pure(layer: nnx.Module, technique: str, given: Sequence[jax.Array]) -> Mapping[str, Sequence[jax.Array]]:
+        """Outputs, gradients and state by a pure function of the layer's state, which stays as it is."""
+        call = nnx.remat(called) if technique == "recomputed" else called
         graph, weights, rest = nnx.split(layer, nnx.Param, ...)
 
         def function(weights: Any, *values: jax.Array) -> list[jax.Array]:
-            made = jax.tree_util.tree_leaves(call(nnx.merge(graph, weights, rest, copy=True), *values))
-            return [each for each in made if jnp.issubdtype(each.dtype, jnp.inexact)]
+            return floating(call(nnx.merge(graph, weights, rest, copy=True), *values))
 
-        given = [jnp.asarray(each) for each in self.inputs(name)]
-        floating = [each for each in given if each.dtype == jnp.float32]
-        chosen = function if floating else lambda weights: function(weights, *given)
+        leaves = floating(given)
+        chosen = function if leaves else lambda weights: function(weights, *given)
         pulled = jax.jit(partial(_of_weights, chosen)) if technique == "compiled" else partial(_of_weights, chosen)
-        outputs, gradients = pulled(weights, floating)
-        state = [each for each in jax.tree_util.tree_leaves(rest) if jnp.issubdtype(each.dtype, jnp.floating)]
-        return _named("value", outputs) | _named("gradient", gradients) | _named("state", state)
+        outputs, gradients = pulled(weights, leaves)
+        return {"value": outputs, "gradient": gradients, "state": floating(rest)}
 
     @cached_property
     def _loaded(self) -> Mapping[str, nnx.Module]:
@@ -162,8 +172,8 @@ class Layers(ListedParts):
         return layer
 
 
-def _called(layer: Any, *values: jax.Array) -> Any:
-    return layer(*values)
+def _of_kinds(kinds: Mapping[str, Sequence[jax.Array]]) -> dict[str, Any]:
+    return {key: each for kind, arrays in kinds.items() for key, each in _named(kind, arrays).items()}
 
 
 def _of_weights(function: Callable[..., Any], weights: Any, values: Sequence[jax.Array]) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import paddle
 from paddle.autograd import PyLayer
 from paddle.distributed.fleet.utils import recompute
+from paddle.nn import functional
 from paddle.static import InputSpec
 
 from frameworks.base.control_flow import SIZE, BaseFunctions, Function, square
@@ -119,6 +120,16 @@ def _sized(x: Any) -> Any:
     return x.sum(0) / x.shape[0], paddle.full([x.shape[0]], 2.0) * x[:, 0]
 
 
+def _resized(x: Any) -> Any:
+    image = x.reshape([-1, 1, 2, 2])
+    return [functional.interpolate(image, [5, 3], mode=mode) for mode in ("nearest", "bilinear", "bicubic", "area")]
+
+
+def _low_resized(x: Any) -> Any:
+    low = paddle.tanh(x.astype("float16")).reshape([-1, 1, 2, 2])
+    return functional.interpolate(low, [5, 3], mode="bilinear").astype("float32")
+
+
 _FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     {
         "in-place": _in_place,
@@ -137,6 +148,8 @@ _FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "determinant": _determinant,
         "ordered": _ordered,
         "sized": _sized,
+        "resized": _resized,
+        "low-resized": _low_resized,
     }
 )
 

@@ -9,8 +9,9 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.model import Model
-from fixtures.models import exact_linear
-from fixtures.recipe import SGD, DynamicScaling, Recipe
+from fixtures.models import exact_linear, scalar
+from fixtures.recipe import BFLOAT16, SGD, DynamicScaling, FormatName, Precision, Recipe
+from frameworks.contract import LoadedRun
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 
@@ -56,6 +57,20 @@ class ReferenceLoop:
         name = "0.output.bias"
         trainer = self.run(exact_linear(), Recipe(SGD(), scaling=DynamicScaling(initial=scale), clip=limit))
         return trainer.clip({name: trainer.unscale(name, np.asarray(gradient) * scale)})[name]
+
+    def loaded(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
+        """What training made of a checkpoint in this format, whose weights are ones."""
+        trainer = self.run(scalar(1.0), Recipe(SGD(rate), self.precision(saved)))
+        before = trainer.master_parameters()
+        for _ in range(updates):
+            trainer.apply_gradients({name: np.ones_like(value) for name, value in trainer.parameters().items()})
+        moved = [value != before[name] for name, value in trainer.master_parameters().items()]
+        loaded = next(iter(before.values())).dtype.name
+        return LoadedRun(loaded, sum(int(each.sum()) for each in moved), sum(each.size for each in moved), warned=False)
+
+    def precision(self, saved: FormatName) -> Precision:
+        """The precision in which a checkpoint in this format is trained under a request for mixed bfloat16."""
+        return BFLOAT16
 
     def hooked(self, gradient: Array, scale: float) -> Array:
         """The gradient that the hook finds."""

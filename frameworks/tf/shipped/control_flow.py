@@ -104,6 +104,22 @@ def _low(x: Any) -> Any:
     return tf.cast(tf.cast(x, tf.bfloat16) * 3, tf.float32) * tf.cast(half * half, tf.float32)
 
 
+def _image(x: Any) -> Any:
+    return tf.reshape(x, [-1, 2, 2, 1])
+
+
+def _resized(x: Any) -> Any:
+    return tf.image.resize(_image(x), (5, 3))
+
+
+def _resized_by_others(x: Any) -> Any:
+    return [tf.image.resize(_image(x), (5, 3), method) for method in ("nearest", "bicubic", "lanczos3")]
+
+
+def _low_resized(x: Any) -> Any:
+    return tf.image.resize(tf.tanh(tf.cast(_image(x), tf.float16)), (5, 3))
+
+
 @cache
 def _layer() -> keras.Layer:
     layer = keras.layers.Dense(4)
@@ -153,6 +169,9 @@ _FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "ordered": _ordered,
         "sized": _sized,
         "low": _low,
+        "resized": _resized,
+        "resized-by-others": _resized_by_others,
+        "low-resized": _low_resized,
         "through-a-layer": _through_a_layer,
         "through-a-compiled-layer": _through_a_compiled_layer,
     }

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fixtures.recipe import DynamicScaling, Ranks, Recipe, StaticScaling
 from frameworks.torch.core.network import Network
+from frameworks.torch.distributed.rank_ways import OF_ZERO
 from frameworks.torch.distributed.sharding import Losses, WithLosses
 
 _STAGES = {"replicated": 0, "optimizer": 1, "gradients": 2, "full": 3}
@@ -50,6 +51,7 @@ def config_of(recipe: Recipe, ranks: Ranks) -> dict[str, Any]:
             "reduce_bucket_size": _BUCKET,
             "stage3_param_persistence_threshold": 0,
             **({"mics_shard_size": ranks.count // ranks.replicas} if ranks.replicas > 1 and stage == 3 else {}),
+            **OF_ZERO[recipe.way("sharding")],
         },
     }
 
@@ -118,6 +120,9 @@ class Engine:
             config=config_of(recipe, ranks),
             dist_init_required=False,
         )
+        for option, value in OF_ZERO[recipe.way("sharding")].items():
+            if (found := getattr(self.engine, f"zero_{option}")()) != value:
+                raise RuntimeError(f"zero_{option} of the engine: got {found!r}, want {value!r}")
         self._open = ExitStack()
         self.is_open = False
         self._ends = True

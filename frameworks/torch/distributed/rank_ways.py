@@ -28,6 +28,16 @@ OF_FSDP1: Mapping[str, Mapping[str, Any]] = {
 }
 """Options of `FullyShardedDataParallel`, for the technique "sharding"."""
 
+OF_ZERO: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "overlapped": {"overlap_comm": True},
+    "no-buffer": {"contiguous_gradients": False},
+    "overlapped-no-buffer": {"overlap_comm": True, "contiguous_gradients": False},
+    "all-reduced": {"reduce_scatter": False},
+    "small-reductions": {"reduce_bucket_size": 16},
+}
+"""Entries of "zero_optimization" in DeepSpeed's configuration, for the technique "sharding"."""
+
 
 def placement(way: str, count: int) -> Callable[[nn.Parameter], Shard] | None:
     """Which axis of a parameter `fully_shard` divides among `count` ranks; None for rows."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import FormatName, Recipe
-from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
-from frameworks.torch.stacks import trainer_data, trainer_probes
+from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, LoadedRun, RowOrder
+from frameworks.torch.stacks import trainer_data, trainer_loaded, trainer_probes
 from frameworks.torch.stacks.framework import StackFramework
 from frameworks.torch.stacks.trainer_parts import PlainTrainer
 from frameworks.torch.stacks.trainer_run import TransformersRun
@@ -31,7 +31,11 @@ class TransformersFramework(StackFramework):
         return self.mode == "trainer"
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        return trainer_probes.attempts(self.device) | trainer_data.data_attempts(self.device)
+        return {
+            **trainer_probes.attempts(self.device),
+            **trainer_data.data_attempts(self.device),
+            Capability.LOADED_CHECKPOINT: lambda: bool(self.loaded_run("float32", 1, 0.5).moved),
+        }
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> TransformersRun:
         trainer_probes.require_scaling(recipe, self.device)
@@ -43,6 +47,9 @@ class TransformersFramework(StackFramework):
 
     def requested(self, format_name: FormatName) -> FormatRequest:
         return trainer_data.requested(format_name, self.device)
+
+    def loaded_run(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
+        return trainer_loaded.trained(saved, updates, rate, self.device)
 
     def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
         return trainer_data.resumed_epoch(order, windows, self.device)

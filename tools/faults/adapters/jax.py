@@ -16,12 +16,14 @@ import jmp
 import numpy as np
 import optax
 from flax import linen as nn
+from flax import nnx
+from flax.nnx.tracers import TraceState
 
 from fixtures.arrays import Array
 from fixtures.model import Batch
 from frameworks.base import BaseTrainer
 from frameworks.contract import RecomputeCase, RecomputeResult
-from frameworks.jax import JaxFramework
+from frameworks.jax import JaxFramework, in_place
 from frameworks.jax.core import layers
 from frameworks.jax.core.arrays import Flat
 from frameworks.jax.training import checkpoint, steps
@@ -447,3 +449,34 @@ class ClipsScaledGradients(JaxFramework):
 
         JaxTrainer._taken_out = clipped
         JaxTrainer.update = BaseTrainer.update
+
+
+@fault(
+    "https://github.com/google/flax/issues/4539",
+    component="layers",
+    clauses=("composition.shipped-parts",),
+)
+class CapturedModulesMayChange(JaxFramework):
+    """A compiled function changes the state of a module that it closes over, once, when it is traced."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        TraceState.is_valid = lambda _: True
+
+
+@fault(
+    "https://github.com/google/flax/issues/3997",
+    component="layers",
+    clauses=("composition.shipped-parts",),
+)
+class CompiledModulesKeepTheirState(JaxFramework):
+    """A function that nnx.jit compiles leaves the state of its modules as it was."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        by_nnx = dict(in_place._BY_NNX)
+        in_place._BY_NNX = {name: partial(_of_a_copy, step) for name, step in by_nnx.items()}
+
+
+def _of_a_copy(step: Any, layer: Any, *given: Any) -> Any:
+    return step(nnx.clone(layer), *given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fixtures.arrays import Array
+from fixtures.recipe import FormatName, Precision
 from frameworks.reference.training.loop import ReferenceLoop
 from tools.faults import fault
 
@@ -41,3 +42,15 @@ class HookFindsScaledGradients(ReferenceLoop):
 
     def shown(self, unscaled: Array, scale: float) -> Array:
         return unscaled * scale
+
+
+@fault(
+    "https://github.com/huggingface/sentence-transformers/pull/3773",
+    component="loop",
+    clauses=("master.loaded-weights-move",),
+)
+class LoadedWeightsStayLow(ReferenceLoop):
+    """A checkpoint in a low format is trained in it, without float32 weights."""
+
+    def precision(self, saved: FormatName) -> Precision:
+        return super().precision(saved) if saved == "float32" else Precision("O3", saved)
