@@ -94,7 +94,7 @@ class Browser:
         self.driver = driver
 
     def open(self, path: Path, fragment: str = "") -> None:
-        """Loads a page anew, at a fragment ("#...") of its address; what was logged before is forgotten."""
+        """Loads a page again, at a fragment ("#...") of its address; what was logged before is forgotten."""
         self.driver.get("about:blank")
         self.console()
         self.requests()

@@ -2,16 +2,16 @@
 
 from frameworks.ranks.limits import LIMITS, Limits, group_seconds
 from frameworks.ranks.pool import close_all, worker_group_of
-from frameworks.ranks.protocol import SeveralRanks, Worker
+from frameworks.ranks.protocol import RankWorker, SeveralRanks
 from frameworks.ranks.remote_group import RemoteRankGroup
 from frameworks.ranks.worker_group import WorkerGroup
 
 __all__ = [
     "LIMITS",
     "Limits",
+    "RankWorker",
     "RemoteRankGroup",
     "SeveralRanks",
-    "Worker",
     "WorkerGroup",
     "close_all",
     "group_seconds",

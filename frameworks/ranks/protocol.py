@@ -11,7 +11,7 @@ from fixtures.recipe import Recipe
 from frameworks.base import Arguments
 
 
-class Worker(Protocol):
+class RankWorker(Protocol):
     """Created once in each process as `Class(rank, count, folder, device, mode)`, which joins the group.
 
     `count` is the number of ranks, `folder` the path of an empty folder that all ranks share, for example for a

@@ -50,7 +50,7 @@ class WorkerGroup:
         """Starts the ranks and waits until they have connected.
 
         Args:
-            kind: the member's class, a `Worker`, as package.module:Class.
+            kind: the member's class, a `RankWorker`, as package.module:Class.
             environment: additional environment variables of the ranks.
             processes: number of processes, with equally many ranks each; None for one per rank.
         Raises:

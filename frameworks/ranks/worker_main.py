@@ -24,7 +24,7 @@ from frameworks import calls
 from frameworks.base import Arguments
 from frameworks.contract import Stop
 from frameworks.ranks.messages import Answer, Command, Opening, packed
-from frameworks.ranks.protocol import Worker
+from frameworks.ranks.protocol import RankWorker
 
 
 class Servant:
@@ -32,8 +32,8 @@ class Servant:
 
     def __init__(self) -> None:
         self.opening: Opening
-        self.kind: Callable[..., Worker]
-        self.member: Worker
+        self.kind: Callable[..., RankWorker]
+        self.member: RankWorker
         self.runs: dict[int, Any] = {}
 
     def load(self, opening: Opening) -> None:

@@ -15,7 +15,6 @@ from conformance.checks.evidence import Abstention, Verdict, Violation
 from conformance.checks.subject import Profile, Subject
 from conformance.generative import coverage, paste, vocabulary
 from conformance.generative.operation_strategies import WAYS
-from conformance.generative.programs import features
 from conformance.generative.programs.case import (
     Feed,
     GeneratedCase,
@@ -48,6 +47,7 @@ from frameworks.reference.core.rounding import Nearest
 from frameworks.reference.core.tape import taped
 from frameworks.reference.core.tensor import Tensor
 from frameworks.registry import built_in, load
+from tests.support.suite_runs import ROOT
 from tools.faults.catalogue import faults
 
 MODEL = GeneratedModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
@@ -224,7 +224,7 @@ def test_a_law_of_which_nothing_is_left_to_draw_abstains(clause: str, monkeypatc
         explore(subject(), Verdict(), (entry,), clause)
 
 
-MODULES = [path.read_text("utf-8") for path in sorted(Path(features.__file__).parent.glob("*.py"))]
+MODULES = [path.read_text("utf-8") for path in sorted((ROOT / "conformance").rglob("*.py"))]
 SOURCES = "".join(text for text in MODULES if "def words(" in text or "def features(" in text)
 """The modules that state the features of what is drawn."""
 

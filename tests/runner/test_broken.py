@@ -40,7 +40,7 @@ def failures(record: Record, clause: str) -> list[TestVerdict]:
 def test_a_twin_fails_what_its_fault_breaks_and_nothing_else(
     twin: str, selection: str, named: str, tmp_path: Path
 ) -> None:
-    files = [path for name in (selection, "test_resume") for path in sorted(SUITES.glob(f"{name}*.py"))]
+    files = [path for name in (selection, "test_resume") for path in sorted(SUITES.rglob(f"{name}*.py"))]
     quick = ("-k", "not adam and not envelope and not encoder", f"--record={tmp_path / 'twin.json'}")
     ended = judge(f"--framework=frameworks.broken:{twin}", *quick, *files)
     assert ended.status == 1, ended.output

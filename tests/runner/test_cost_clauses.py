@@ -72,10 +72,12 @@ def test_an_allocators_grain_is_allowed_on_a_device_alone(monkeypatch: pytest.Mo
 def test_what_takes_times_alone_is_what_runs_last() -> None:
     """Other workers wait for the tests whose names lead to `interleaved`; the plugin puts those clauses last."""
     timing, timed = {"interleaved", "compared"}, set[str]()
-    for path in sorted(SUITES.glob("test_*.py")):
+    for path in sorted(SUITES.rglob("test_*.py")):
         functions = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]
         named = {each.name: {node.id for node in ast.walk(each) if isinstance(node, ast.Name)} for each in functions}
         own = {name for name, names in named.items() if names & timing}
         tests = {name for name in named if name.startswith("test_") and (named[name] & (own | timing))}
-        timed |= {code.clause for code in inventory().values() if code.file == path.name and code.function in tests}
+        timed |= {
+            code.clause for code in inventory().values() if code.file.endswith(path.name) and code.function in tests
+        }
     assert timed == TIMED

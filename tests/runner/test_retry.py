@@ -263,7 +263,6 @@ def test_runs_that_draw_their_own_cases_are_not_repeated() -> None:
     assert repeatable(["-k", "scaling"])
     assert not repeatable(["--profile=nightly"])
     assert not repeatable(["--profile", "nightly"])
-    assert not repeatable(["--vacuity"])
 
 
 def test_what_is_left_out_is_told_whatever_became_of_the_others() -> None:

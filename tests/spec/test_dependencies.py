@@ -73,12 +73,12 @@ def test_row(verdict: Verdict, row: object, level: int) -> None:
 '''
 TREE = {
     "suites/test_suite.py": SUITE,
-    "judging/kit.py": (
+    "checks/api.py": (
         "from conformance.checks.subject import Subject\nfrom conformance.checks.evidence import Verdict\n"
         "def clause(name): return name\n"
     ),
-    "judging/subject.py": "class Subject:\n    seed = 0\n    def run(self): return {}\n    def walk(self): return 1\n",
-    "judging/verdict.py": (
+    "checks/subject.py": "class Subject:\n    seed = 0\n    def run(self): return {}\n    def walk(self): return 1\n",
+    "checks/evidence.py": (
         "class Verdict:\n"
         "    def __init__(self): self.checks = []\n"
         "    def holds(self, value, what): self._add(value)\n"
@@ -91,8 +91,8 @@ TREE = {
     ),
     "late.py": "from conformance.oracle.automaton import Scale as A\ndef late(model, case): return A(case)\n",
     "oracle/automaton.py": "class Scale:\n    def __init__(self, case): self.case = case\n",
-    "judging/laws.py": "def explore(cases, examples):\n    return lambda law: law\n",
-    "judging/covering_array.py": "def rows(framework): return [1]\n",
+    "search/properties.py": "def explore(cases, examples):\n    return lambda law: law\n",
+    "checks/covering_array.py": "def rows(framework): return [1]\n",
 }
 FIXTURES = {
     "models.py": "from fixtures.layers import Dense\ndef scalar(): return Dense(1)\ndef vector(): return Dense(2)\n",
@@ -248,7 +248,7 @@ def test_reading_the_suites_reads_each_file_and_each_definition_once(monkeypatch
 def test_what_the_plugin_gives_a_test_is_there() -> None:
     tree = Tree(ROOT)
     assert all(tree.resolve(meant) for meant in PROVIDED.values())
-    fixtures = {name for name, code in _fixtures(ROOT / "conformance" / "running" / "plugin.py") if code}
+    fixtures = {name for name, code in _fixtures(ROOT / "conformance" / "runner" / "plugin.py") if code}
     assert fixtures <= PROVIDED.keys()
 
 

@@ -23,7 +23,7 @@ from tools.commands import review
 from tools.review import revisions
 from tools.review.revisions import Review, answered, present, questions, reviews
 
-HELPER = ROOT / "conformance" / "judging" / "verdict.py"
+HELPER = ROOT / "conformance" / "checks" / "evidence.py"
 
 
 @pytest.fixture
@@ -51,12 +51,14 @@ def test_the_reviews_of_this_checkout_are_complete() -> None:
 
 def test_a_commit_that_only_refactors_keeps_every_identity(checkout: Path) -> None:
     suites = checkout / "conformance" / "suites"
-    for path in (*suites.glob("*.py"), *(checkout / "conformance" / "judging").glob("*.py")):
+    for path in (*suites.rglob("*.py"), *(checkout / "conformance" / "techniques").rglob("*.py")):
         path.write_text(path.read_text("utf-8").replace("started(", "begun("), "utf-8")
-    (suites / "test_resume.py").rename(suites / "test_resuming.py")
-    text = (suites / "test_trace.py").read_text("utf-8")
+    (suites / "resume" / "test_resume.py").rename(suites / "test_resuming.py")
+    text = (suites / "composition" / "test_trace.py").read_text("utf-8")
     head, *tests = text.split("\n\n\n@clause")
-    (suites / "test_trace.py").write_text("\n\n\n@clause".join((head, *reversed(tests))).rstrip() + "\n", "utf-8")
+    (suites / "composition" / "test_trace.py").write_text(
+        "\n\n\n@clause".join((head, *reversed(tests))).rstrip() + "\n", "utf-8"
+    )
     after = read_inventory(checkout)
     assert {code.id for code in after.values()} == {code.id for code in inventory().values()}
     assert asked(checkout), "a renamed helper asks for an answer"
@@ -68,9 +70,11 @@ def test_a_commit_that_only_refactors_keeps_every_identity(checkout: Path) -> No
 
 def test_moved_files_and_reordered_tests_ask_nothing(checkout: Path) -> None:
     suites = checkout / "conformance" / "suites"
-    (suites / "test_resume.py").rename(suites / "test_resuming.py")
-    head, *tests = (suites / "test_trace.py").read_text("utf-8").split("\n\n\n@clause")
-    (suites / "test_trace.py").write_text("\n\n\n@clause".join((head, *reversed(tests))).rstrip() + "\n", "utf-8")
+    (suites / "resume" / "test_resume.py").rename(suites / "test_resuming.py")
+    head, *tests = (suites / "composition" / "test_trace.py").read_text("utf-8").split("\n\n\n@clause")
+    (suites / "composition" / "test_trace.py").write_text(
+        "\n\n\n@clause".join((head, *reversed(tests))).rstrip() + "\n", "utf-8"
+    )
     assert asked(checkout) == []
 
 

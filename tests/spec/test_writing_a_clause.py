@@ -25,7 +25,7 @@ def test_the_example_passes_on_the_reference_and_catches_its_fault(tmp_path: Pat
     root = checkout(tmp_path / "checkout", accumulation_order=pieces["test"])
     for path, piece in (
         (root / "conformance" / "spec" / "accumulation.toml", pieces["clause"]),
-        (root / "tests" / "faults" / "accumulator.py", pieces["fault"]),
+        (root / "tools" / "faults" / "accumulation" / "accumulator.py", pieces["fault"]),
     ):
         path.write_text(f"{path.read_text('utf-8')}\n\n{piece}", "utf-8")
     seen = {}

@@ -101,11 +101,11 @@ def judging(*arguments: str | Path, root: Path, log: Path, **changes: str) -> It
 
 def checkout(folder: Path, **suite: str) -> Path:
     """A copy of the checkout, without adapters but the reference, in which these are the only suites (name: source)."""
-    for part in ("conformance", "fixtures", "frameworks", "results", "tests"):
+    for part in ("conformance", "fixtures", "frameworks", "results", "tests", "tools"):
         shutil.copytree(ROOT / part, folder / part, ignore=_LEFT_OUT)
     for name in ("conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
-    for path in (folder / "conformance" / "suites").glob("*.py"):
+    for path in (folder / "conformance" / "suites").rglob("test_*.py"):
         path.unlink()
     for name, source in suite.items():
         (folder / "conformance" / "suites" / f"test_{name}.py").write_text(source, encoding="utf-8")

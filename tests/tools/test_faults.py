@@ -268,13 +268,14 @@ def test_bad_arguments_are_refused_in_one_line(words: list[str], told: str) -> N
 @pytest.mark.parametrize(
     ("component", "body", "told"),
     [
-        ("NAME", '"A."', "m:A: @fault takes one link and keywords, all of them literals"),
-        ('"x"', "pass", "m:A: a docstring says what is wrong"),
+        ("NAME", '"A."', "f.m:A: @fault takes one link and keywords, all of them literals"),
+        ('"x"', "pass", "f.m:A: a docstring says what is wrong"),
     ],
 )
 def test_a_fault_without_literals_or_docstring_is_refused(component: str, body: str, told: str, tmp_path: Path) -> None:
     source = f'@fault("https://a.org", component={component}, clauses=("a.b",))\nclass A:\n    {body}\n'
-    (tmp_path / "m.py").write_text(source, "utf-8")
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "m.py").write_text(source, "utf-8")
     with pytest.raises(ValueError, match=told):
         faults(tmp_path)
 

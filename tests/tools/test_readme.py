@@ -8,6 +8,7 @@ import pytest
 
 from conformance.cli import main
 from conformance.spec.clauses import load_clauses
+from tools.commands import commands
 from tools.docs import generate
 
 
@@ -19,13 +20,13 @@ def test_a_stale_block_is_reported_and_made_again(tmp_path: Path, monkeypatch: p
     page = tmp_path / "README.md"
     page.write_text("Above.\n<!-- clauses: begin -->\nold\n<!-- clauses: end -->\nBelow.\n")
     monkeypatch.setattr(generate, "ROOT", tmp_path)
-    assert main(["self", "pages", "--check"]) == 1
+    assert main(["pages", "--check"], commands) == 1
     assert "\nold\n" in page.read_text()
-    assert main(["self", "pages"]) == 0
+    assert main(["pages"], commands) == 0
     assert page.read_text().startswith("Above.\n<!-- clauses: begin -->\n")
     assert f"\n{len(load_clauses())} clauses (" in page.read_text()
     assert page.read_text().endswith("<!-- clauses: end -->\nBelow.\n")
-    assert main(["self", "pages", "--check"]) == 0
+    assert main(["pages", "--check"], commands) == 0
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_a_readme_that_cannot_be_made_is_refused_in_one_line(
     page = tmp_path / "README.md"
     page.write_text(text)
     monkeypatch.setattr(generate, "ROOT", tmp_path)
-    assert main(["self", "pages"]) == 2
+    assert main(["pages"], commands) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert problem in line
     assert page.read_text() == text

@@ -97,13 +97,13 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_a_suite_whose_tests_look_passes_the_probe(copies: dict[str, Path]) -> None:
-    ended = judge("--vacuity", root=copies["seeing"])
+    ended = judge("-p", "tools.sabotage.vacuity", root=copies["seeing"])
     assert ended.status == 0, ended.lines
     assert "0 vacuous of 5 passing tests; 1 observations and measurements left out" in ended.output
 
 
 def test_vacuous_tests_are_listed_and_no_others(copies: dict[str, Path]) -> None:
-    ended = judge("--vacuity", root=copies["blind"])
+    ended = judge("-p", "tools.sabotage.vacuity", root=copies["blind"])
     assert ended.status == 1
     assert "2 vacuous of 7 passing tests" in ended.output
     listed = [line for line in ended.lines if "not changed by" in line]

@@ -14,6 +14,7 @@ from conformance.cli import main
 from conformance.known_failures.entries import load_known
 from tests.support.suite_runs import ROOT
 from tools.browser import chromium, in_browser
+from tools.commands import commands
 from tools.docs import findings, generate, site
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -105,20 +106,20 @@ def test_a_dead_link_is_refused(
     (tmp_path / "docs" / "README.md").write_text("# Documentation\n\n**Use it**\n\n- [Other](other.md): a page\n")
     (tmp_path / "docs" / "other.md").write_text(f"# Other\n\n{text} and the [README](../README.md)\n")
     monkeypatch.setattr(generate, "ROOT", tmp_path)
-    assert main(["docs", str(tmp_path / "site")]) == 2
+    assert main(["docs", str(tmp_path / "site")], commands) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert problem in line
 
 
 def test_a_page_is_printed_with_its_blocks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["docs", "--page", "findings"]) == 0
+    assert main(["docs", "--page", "findings"], commands) == 0
     printed = capsys.readouterr().out
     assert "Generated: " not in printed
     assert findings.blocks(load_known())["workarounds"] in printed
 
 
 def test_a_page_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["docs", "--page", "../README"]) == 2
+    assert main(["docs", "--page", "../README"], commands) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "there is no page '../README'; there are adapters, " in line
 

@@ -41,7 +41,7 @@ def block() -> str:
 
 
 def _first_test() -> tuple[Path, str, str]:
-    for path in sorted(SUITES.glob("test_scaling_skip*.py")):
+    for path in sorted(SUITES.rglob("test_scaling_skip*.py")):
         text = path.read_text("utf-8")
         for node in ast.parse(text).body:
             if isinstance(node, ast.FunctionDef) and any(

@@ -1,7 +1,7 @@
 """Searches texts for phrases that readers would have to translate; `style.toml` lists these, docs/style.md says why.
 
 Searched are string literals and docstrings of Python, the prose of the documentation, TOML texts, and the report's
-templates and scripts. Not searched are the programs of findings, code, and generated blocks of pages.
+templates and scripts. Not searched are the programs of findings, faults, code, and generated blocks of pages.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def texts(root: Path = ROOT) -> Iterator[Path]:
     """The searched files of a checkout."""
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*")):
-            if path.suffix in _SUFFIXES and "findings" not in path.parent.parts and path != FILE:
+            if path.suffix in _SUFFIXES and not {"findings", "faults"} & {*path.parent.parts} and path != FILE:
                 yield path
     yield from (root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))
     yield from (path for path in sorted((root / "docs").glob("*.md")) if path != _PAGE)

@@ -1,1 +1,1 @@
-"""Casts, quantizers, and products of codes."""
+"""Casts, quantizers, and quantized matmul."""
