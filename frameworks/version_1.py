@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -64,8 +65,19 @@ MODULES = {
 }
 """Present names of modules by their former ones, within `frameworks`."""
 
-METHODS = {"feed": "apply_gradients", "company": "rank_group", "aware_rule": "qat_rule"}
+METHODS = {"feed": "apply_gradients", "company": "rank_group"}
 """Present names of methods by their former ones."""
+
+RULES = {
+    "NumberFormats": "formats",
+    "Quantizers": "quantizers",
+    "PostTraining": "post_training",
+    "QatRule": "aware_rule",
+    "Float8Rule": "float8_rule",
+    "EightBitRule": "eight_bit_rule",
+    "DelayedProducts": "delayed_product",
+}
+"""The former method of a framework that gave a rule, by the rule's class."""
 
 _KEYWORDS = {"poison": "inject", "abandon": "discard"}
 
@@ -100,6 +112,12 @@ def rename(owner: type) -> None:
         elif old in vars(owner):
             _warn(f"{owner.__name__}.{old}", new)
             setattr(owner, new, _called(vars(owner)[old], {now: then for then, now in _KEYWORDS.items()}))
+
+
+def former_rule(framework: object, kind: str) -> Callable[[], Any] | None:
+    """What makes a rule by its former method; None if the framework has none."""
+    method = getattr(framework, RULES.get(kind, ""), None)
+    return partial(partial, method) if kind == "DelayedProducts" and method is not None else method
 
 
 def _called(method: Callable[..., Any], keywords: Mapping[str, str]) -> Callable[..., Any]:

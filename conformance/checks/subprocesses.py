@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fixtures.arrays import Array
 from fixtures.model import Model, Window
 from fixtures.recipe import Recipe
+from frameworks.contract import PostTraining
 from frameworks.registry import load
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class PredictTask:
 
     def run(self) -> dict[str, Array]:
         """What the model predicts."""
-        post_training = load(self.framework, self.device, self.mode).post_training()
+        post_training = load(self.framework, self.device, self.mode).rule(PostTraining)
         quantized = post_training.quantized(self.technique, self.model, self.weights, self.calibration)
         quantized.restore(self.saved)
         return quantized.predict(self.samples)

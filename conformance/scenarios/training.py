@@ -13,7 +13,7 @@ from conformance.scenarios.resident_bytes import Held, away_in_an_update, held_b
 from conformance.scenarios.scenario import Quality, QuantizedSide, Scenario, Setting, Side
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
-from frameworks.contract import Capability, Framework, QuantizedModel, Trainer, Unsupported, needs
+from frameworks.contract import Capability, Framework, PostTraining, QuantizedModel, Trainer, Unsupported, needs
 
 
 @dataclass(eq=False)
@@ -125,7 +125,7 @@ class _TrainedSide:
             raise Unsupported(capability, declared.reason)
         if not technique:
             return trained.trainer.convert()
-        post_training, model = self._framework.post_training(), self._setting.model
+        post_training, model = self._framework.rule(PostTraining), self._setting.model
         return post_training.quantized(technique, model, trained.parameters, (calibration,))
 
     def count(self, batch: Batch) -> None:

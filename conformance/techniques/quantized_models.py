@@ -20,7 +20,7 @@ from conformance.techniques.qat.cases import QatCase
 from conformance.techniques.qat.run_strategies import beginnings, converted
 from fixtures.layers import Activation, Dense, Head, Heads, Layer, LayerNorm
 from fixtures.model import Model, dense_weights
-from frameworks.contract import Capability, Framework
+from frameworks.contract import Capability, Framework, PostTraining
 
 TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")
 _WIDTHS = st.sampled_from([2, 3, 5, 8, 17, 31, 33, 64, 65])
@@ -42,7 +42,7 @@ def _quantized(draw: st.DrawFn, framework: Framework) -> QuantizedCase:
     technique = draw(st.sampled_from(declared or TECHNIQUES[:1]))
     model = draw(_models())
     if technique in declared:
-        model = large_enough(model, framework.post_training().rules()[technique].smallest)
+        model = large_enough(model, framework.rule(PostTraining).rules()[technique].smallest)
     names = sorted(dense_weights(model))
     contained = [name for name in names if any(name != other and name in other for other in names)]
     skipped = st.sampled_from([*names, *contained * 6])

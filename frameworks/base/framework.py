@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from time import perf_counter_ns, process_time_ns
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from fixtures.arrays import Array
 from fixtures.functions import FunctionUse
@@ -31,28 +31,23 @@ from frameworks.contract import (
     Capability,
     DataRun,
     Declaration,
-    DelayedProduct,
-    EightBitRule,
-    Float8Rule,
     FormatRequest,
     FunctionFormat,
     FunctionResult,
     LoadedRun,
     MissingDevice,
-    NumberFormats,
     Part,
-    PostTraining,
-    QatRule,
-    Quantizers,
     RecomputeCase,
     RecomputeResult,
     RowOrder,
     Unsupported,
     needs,
 )
+from frameworks.contract.rules import offer_of
 from frameworks.registry import known
 from frameworks.ways import resolved
 
+R = TypeVar("R")
 Run = TypeVar("Run", bound=BaseTrainer)
 
 NOT_OVER_RANKS = "how ranks take their largest magnitudes together is no part of the contract"
@@ -213,23 +208,18 @@ class BaseFramework(ABC):
             self._shipped[part] = self.parts()[part]()
         return self._shipped[part]
 
-    def formats(self) -> NumberFormats:
-        raise self.refusal(Capability.FLOAT8_E4M3FN)
+    def rules(self) -> Mapping[type, Callable[[], Any]]:
+        """What makes the rules and interfaces of techniques, by the class that `rule` is asked for."""
+        return {}
 
-    def quantizers(self) -> Quantizers:
-        raise self.refusal(Capability.INT8_TENSOR)
-
-    def post_training(self) -> PostTraining:
-        raise self.refusal(Capability.DYNAMIC_INT8)
-
-    def qat_rule(self) -> QatRule:
-        raise self.refusal(Capability.AWARE)
-
-    def float8_rule(self) -> Float8Rule:
-        raise self.refusal(Capability.FLOAT8_TRAINING)
-
-    def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:
-        raise self.refusal(Capability.DELAYED_SCALING)
+    def rule(self, kind: type[R]) -> R:
+        capability, several = offer_of(kind)
+        made = self.rules().get(kind) or version_1.former_rule(self, kind.__name__)
+        if made is None:
+            raise self.refusal(capability)
+        if not several:
+            self.require(capability)
+        return cast(R, made())
 
     def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
         raise self.refusal(Capability.SCHEDULE_FREQUENCY)
@@ -242,9 +232,6 @@ class BaseFramework(ABC):
 
     def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
         raise self.refusal(Capability.STEP_HOOK)
-
-    def eight_bit_rule(self) -> EightBitRule:
-        raise self.refusal(Capability.ADAM_8BIT)
 
     def probe(self, capability: Capability) -> bool | None:
         """The cached result of the capability's attempt.

@@ -17,7 +17,15 @@ from frameworks.contract.capabilities import (
     needs,
 )
 from frameworks.contract.conventions import Conventions, ScalerRule
-from frameworks.contract.delayed_scaling import DelayedProduct, DelayedRule, Float8Rule, Operand, Passed, Remembered
+from frameworks.contract.delayed_scaling import (
+    DelayedProduct,
+    DelayedProducts,
+    DelayedRule,
+    Float8Rule,
+    Operand,
+    Passed,
+    Remembered,
+)
 from frameworks.contract.eight_bit_state import EightBitRule
 from frameworks.contract.framework import Framework
 from frameworks.contract.post_training import Calibrated, CodeRange, LinearRule, PostTraining, QuantizedModel
@@ -60,6 +68,7 @@ __all__ = [
     "DataRun",
     "Declaration",
     "DelayedProduct",
+    "DelayedProducts",
     "DelayedRule",
     "EightBitRule",
     "FakeRule",

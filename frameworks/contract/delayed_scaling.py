@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from fixtures.arrays import Array
+from frameworks.contract.capabilities import Capability
+from frameworks.contract.rules import offered
 
 Operand = Literal["input", "kernel", "gradient"]
 """Cast operands: inputs, kernel, and output gradient."""
@@ -30,6 +32,7 @@ class DelayedRule:
     lag: Literal[1, 2]
 
 
+@offered(Capability.FLOAT8_TRAINING)
 @dataclass(frozen=True)
 class Float8Rule:
     """Products of dense layers, including float32 heads, in float8 training by delayed scaling.
@@ -89,3 +92,18 @@ class DelayedProduct(Protocol):
 
     def remembered(self) -> Mapping[Operand, Remembered]:
         """The present delayed-scaling state."""
+
+
+@offered(Capability.DELAYED_SCALING)
+class DelayedProducts(Protocol):
+    """Makes delayed-scaling products in 8-bit formats."""
+
+    def __call__(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:
+        """A product with `kernel` (k, m), float32.
+
+        Args:
+            history: length of the amax history.
+            accumulation: micro-batches in a training step.
+        Raises:
+            Unsupported: DELAYED_SCALING.
+        """

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fixtures.arrays import Array
+from frameworks.contract.capabilities import Capability
+from frameworks.contract.rules import offered
 
 
+@offered(Capability.ADAM_8BIT)
 @dataclass(frozen=True, eq=False)
 class EightBitRule:
     """The values of codes, in units of their block's absmax.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from fixtures.arrays import Array
 from fixtures.functions import FunctionUse
@@ -13,11 +13,6 @@ from fixtures.plateau import Plateau
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from frameworks.contract.capabilities import Capability, Declaration
 from frameworks.contract.conventions import Conventions
-from frameworks.contract.delayed_scaling import DelayedProduct, Float8Rule
-from frameworks.contract.eight_bit_state import EightBitRule
-from frameworks.contract.post_training import PostTraining
-from frameworks.contract.qat import QatRule
-from frameworks.contract.quantization import NumberFormats, Quantizers
 from frameworks.contract.rank_group import RankGroup
 from frameworks.contract.shipped import Part, Shipped
 from frameworks.contract.trainer import Trainer
@@ -32,6 +27,8 @@ from frameworks.contract.values import (
     RecomputeResult,
     RowOrder,
 )
+
+R = TypeVar("R")
 
 
 class Framework(Protocol):
@@ -168,36 +165,13 @@ class Framework(Protocol):
             Unsupported: the adapter has no examples of them.
         """
 
-    def formats(self) -> NumberFormats:
-        """The framework's number 8-bit formats; what is offered is declared by capabilities."""
+    def rule(self, kind: type[R]) -> R:
+        """The rule of a technique as the framework documents it, or the interface through which it is used.
 
-    def quantizers(self) -> Quantizers:
-        """The framework's quantizers; what is offered is declared by capabilities."""
-
-    def post_training(self) -> PostTraining:
-        """The framework's quantization of trained models; what is offered is declared by capabilities."""
-
-    def qat_rule(self) -> QatRule:
-        """The rule of dense layers under `Recipe(quantization=Aware())`.
-
+        Args:
+            kind: a class marked by `offered`, such as `QatRule` or `Quantizers`.
         Raises:
-            Unsupported: AWARE.
-        """
-
-    def float8_rule(self) -> Float8Rule:
-        """The rule of dense layers under `Recipe(quantization=Float8())`.
-
-        Raises:
-            Unsupported: FLOAT8_TRAINING.
-        """
-
-    def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:
-        """A delayed-scaling product in 8-bit formats with `kernel` (k, m), float32.
-
-        `history` is the length of the amax history, `accumulation` the number of micro-batches in a training step.
-
-        Raises:
-            Unsupported: DELAYED_SCALING.
+            Unsupported: the capability.
         """
 
     def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
@@ -241,13 +215,6 @@ class Framework(Protocol):
             fused: whether the optimizer unscales gradients in its own step.
         Raises:
             Unsupported: STEP_HOOK, where the training loop documents no hook that finds unscaled gradients.
-        """
-
-    def eight_bit_rule(self) -> EightBitRule:
-        """The values of the codes of 8-bit Adam's moments.
-
-        Raises:
-            Unsupported: ADAM_8BIT.
         """
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:

@@ -10,7 +10,9 @@ from typing import Literal, Protocol
 
 from fixtures.arrays import Array
 from fixtures.model import Model
+from frameworks.contract.capabilities import Capability
 from frameworks.contract.quantization import Quantized, QuantRule
+from frameworks.contract.rules import offered
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class QuantizedModel(Protocol):
         """
 
 
+@offered(Capability.DYNAMIC_INT8, several=True)
 class PostTraining(Protocol):
     """A framework's post-training quantization. Techniques have the names of `quantization.` capabilities."""
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from frameworks.contract.capabilities import Capability
 from frameworks.contract.post_training import LinearRule
+from frameworks.contract.rules import offered
 
 
+@offered(Capability.AWARE)
 @dataclass(frozen=True)
 class QatRule:
     """The computation of QAT dense layers, as documented by the framework.

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from fixtures.arrays import Array
+from frameworks.contract.capabilities import Capability
+from frameworks.contract.rules import offered
 
 Ties = Literal["even", "away", "up"]
 """Where a value half-way between two integers goes: to the even one, away from zero, or up."""
@@ -93,6 +95,7 @@ class Quantized:
     values: Array
 
 
+@offered(Capability.FLOAT8_E4M3FN, several=True)
 class NumberFormats(Protocol):
     """A framework's casts to 8-bit formats, and its products of integers."""
 
@@ -125,6 +128,7 @@ class NumberFormats(Protocol):
         """The integers (int8) that are stored, `length` of them along the axis."""
 
 
+@offered(Capability.INT8_TENSOR, several=True)
 class Quantizers(Protocol):
     """A framework's quantizers, each by a name that is a `quantization.` capability too."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import jax
 import numpy as np
@@ -36,11 +37,14 @@ from frameworks.contract import (
     Attempt,
     Capability,
     Conventions,
+    DelayedProducts,
     Float8Rule,
     FunctionFormat,
     FunctionResult,
+    NumberFormats,
     OpResult,
     Part,
+    PostTraining,
     RecomputeCase,
     RecomputeResult,
     Unsupported,
@@ -92,12 +96,12 @@ class JaxFramework(OnDevice):
             c: partial(self._here, attempt) for c, attempt in (ATTEMPTS | refused).items()
         }
         here |= format_attempts(
-            self.formats(),
+            self.rule(NumberFormats),
             Capability.INTEGER_PRODUCTS,
             Capability.FLOAT8_PRODUCTS,
-            delayed=partial(self.delayed_product, KERNEL, history=4),
+            delayed=partial(self._delayed_product, KERNEL, history=4),
         )
-        here |= technique_attempts(self.post_training()) | refused_attempts()
+        here |= technique_attempts(self.rule(PostTraining)) | refused_attempts()
         here |= {c: partial(self._here, attempt) for c, attempt in options.attempts(self._run).items()}
         here |= {c: partial(self._here, attempt) for c, attempt in structure_attempts(self._run).items()}
         here |= shipped_attempts(self.parts())
@@ -121,22 +125,20 @@ class JaxFramework(OnDevice):
     def conventions(self) -> Conventions:
         return conventions(self.mode)
 
-    def float8_rule(self) -> Float8Rule:
-        self.require(Capability.FLOAT8_TRAINING)
-        return RULE
+    def rules(self) -> Mapping[type, Callable[[], Any]]:
+        return {
+            NumberFormats: partial(JaxFormats, self._place, jit=self.mode != "nojit"),
+            PostTraining: partial(QwixPostTraining, self._place, jit=self.mode != "nojit"),
+            Float8Rule: lambda: RULE,
+            DelayedProducts: lambda: self._delayed_product,
+        }
 
-    def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> FlaxDelayedProduct:
+    def _delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> FlaxDelayedProduct:
         compiled = self.mode != "nojit"
         if accumulation > 1 and not compiled:
             make = partial(FlaxDelayedProduct, kernel, history, self._place, jit=False)
             raise Unsupported(Capability.DELAYED_SCALING, ONLY_COMPILED, partial(joins_windows, make))
         return FlaxDelayedProduct(kernel, history, self._place, jit=compiled)
-
-    def formats(self) -> JaxFormats:
-        return JaxFormats(self._place, jit=self.mode != "nojit")
-
-    def post_training(self) -> QwixPostTraining:
-        return QwixPostTraining(self._place, jit=self.mode != "nojit")
 
     def recompute_variants(self) -> tuple[str, ...]:
         return tuple(VARIANTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import paddle
 
@@ -35,8 +36,11 @@ from frameworks.contract import (
     Conventions,
     FunctionFormat,
     FunctionResult,
+    NumberFormats,
     OpResult,
     Part,
+    PostTraining,
+    Quantizers,
     RecomputeCase,
     RecomputeResult,
     Unsupported,
@@ -91,9 +95,9 @@ class PaddleFramework(OneGraph):
     def attempts(self) -> Mapping[Capability, Attempt]:
         here: dict[Capability, Attempt] = {
             **dynamic_attempts(forced=self.mode == FORCED),
-            **format_attempts(self.formats()),
-            **quantizer_attempts(self.quantizers()),
-            **technique_attempts(self.post_training()),
+            **format_attempts(self.rule(NumberFormats)),
+            **quantizer_attempts(self.rule(Quantizers)),
+            **technique_attempts(self.rule(PostTraining)),
             **self.option_attempts(),
             **options.refused_attempts(),
             **shipped_attempts(self.parts()),
@@ -138,14 +142,8 @@ class PaddleFramework(OneGraph):
             plateau_signed=True,
         )
 
-    def formats(self) -> PaddleFormats:
-        return PaddleFormats()
-
-    def quantizers(self) -> PaddleQuantizers:
-        return PaddleQuantizers()
-
-    def post_training(self) -> PaddlePostTraining:
-        return PaddlePostTraining()
+    def rules(self) -> Mapping[type, Callable[[], Any]]:
+        return {NumberFormats: PaddleFormats, Quantizers: PaddleQuantizers, PostTraining: PaddlePostTraining}
 
     def recompute_variants(self) -> tuple[str, ...]:
         return (REENTRANT, HOOKS)

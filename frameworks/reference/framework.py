@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from fixtures.arrays import Array
 from fixtures.functions import FunctionUse
@@ -35,14 +36,18 @@ from frameworks.contract import (
     Attempt,
     Capability,
     Conventions,
+    DelayedProducts,
     EightBitRule,
     Float8Rule,
     FunctionFormat,
     FunctionResult,
     LoadedRun,
+    NumberFormats,
     OpResult,
     Part,
+    PostTraining,
     QatRule,
+    Quantizers,
     RecomputeCase,
     RecomputeResult,
     Trainer,
@@ -184,23 +189,24 @@ class ReferenceFramework(BaseFramework):
             "functions": lambda: self.functions_class(self._operations()),
         }
 
-    def formats(self) -> ReferenceFormats:
-        return self.formats_class()
+    def rules(self) -> Mapping[type, Callable[[], Any]]:
+        return {
+            NumberFormats: self.formats_class,
+            Quantizers: self.quantizers_class,
+            PostTraining: partial(ReferencePostTraining, self.quantized_model_class),
+            QatRule: lambda: self.trainer_class.aware_class.rule,
+            Float8Rule: lambda: self.trainer_class.float8_class.rule,
+            DelayedProducts: lambda: self._delayed_product,
+            EightBitRule: self._eight_bit_rule,
+        }
 
-    def quantizers(self) -> ReferenceQuantizers:
-        return self.quantizers_class()
-
-    def post_training(self) -> ReferencePostTraining:
-        return ReferencePostTraining(self.quantized_model_class)
-
-    def qat_rule(self) -> QatRule:
-        return self.trainer_class.aware_class.rule
-
-    def float8_rule(self) -> Float8Rule:
-        return self.trainer_class.float8_class.rule
-
-    def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> ReferenceDelayedProduct:
+    def _delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> ReferenceDelayedProduct:
         return self.delayed_class(kernel, history)
+
+    def _eight_bit_rule(self) -> EightBitRule:
+        state = self.trainer_class.eight_bit_class(Adam(state_bits=8))
+        first, second = AdamRule.slots(state.optimizer)
+        return EightBitRule(first, second, state.values(first), state.values(second))
 
     def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
         return self.loop_class(self.run).scheduled(frequency, accumulation, epochs)
@@ -225,11 +231,6 @@ class ReferenceFramework(BaseFramework):
     def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
         return self.loop_class(self.run).hooked(gradient, scale)
 
-    def eight_bit_rule(self) -> EightBitRule:
-        state = self.trainer_class.eight_bit_class(Adam(state_bits=8))
-        first, second = AdamRule.slots(state.optimizer)
-        return EightBitRule(first, second, state.values(first), state.values(second))
-
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
 
@@ -248,10 +249,10 @@ class ReferenceFramework(BaseFramework):
     def attempts(self) -> Mapping[Capability, Attempt]:
         here: dict[Capability, Attempt] = {c: partial(attempt, self) for c, attempt in probes.ATTEMPTS.items()}
         others = (Capability.INTEGER_PRODUCTS, Capability.FLOAT8_PRODUCTS, Capability.INT4_PACKING)
-        delayed = partial(self.delayed_product, KERNEL, history=4)
-        here |= format_attempts(self.formats(), *others, delayed=delayed)
+        delayed = partial(self._delayed_product, KERNEL, history=4)
+        here |= format_attempts(self.rule(NumberFormats), *others, delayed=delayed)
         here |= optimizer_attempts(self.run, *(each for each in OPTIONS if each != Capability.TENSOR_RATE))
-        here |= quantizer_attempts(self.quantizers()) | technique_attempts(self.post_training())
+        here |= quantizer_attempts(self.rule(Quantizers)) | technique_attempts(self.rule(PostTraining))
         here |= structure_attempts(self.run) | shipped_attempts(self.parts())
         if self.ranks() is None:
             here |= aware_attempts(self.run, converts=True) | float8_attempts(self.run)

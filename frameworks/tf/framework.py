@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -36,12 +37,15 @@ from frameworks.contract import (
     Attempt,
     Capability,
     Conventions,
+    DelayedProducts,
     Float8Rule,
     FunctionFormat,
     FunctionResult,
+    NumberFormats,
     OpResult,
     Part,
     PostTraining,
+    Quantizers,
     RecomputeCase,
     RecomputeResult,
 )
@@ -119,12 +123,12 @@ class TensorFlowFramework(BaseFramework):
     def attempts(self) -> Mapping[Capability, Attempt]:
         delayed = partial(KerasDelayedProduct, KERNEL, 4, 1, self._alone, self._place)
         here = attempts(self._alone, self._place)
-        here |= format_attempts(self.formats(), Capability.INTEGER_PRODUCTS, *packing(), delayed=delayed)
+        here |= format_attempts(self.rule(NumberFormats), Capability.INTEGER_PRODUCTS, *packing(), delayed=delayed)
         here |= (
             option_attempts(self._run)
             | model_attempts(self._run)
-            | quantizer_attempts(self.quantizers())
-            | technique_attempts(self.post_training())
+            | quantizer_attempts(self.rule(Quantizers))
+            | technique_attempts(self.rule(PostTraining))
             | shipped_attempts(self.parts())
         )
         if self.mode == "graph":
@@ -238,21 +242,19 @@ class TensorFlowFramework(BaseFramework):
         with tf.device(self._place):
             return run_op(op, arrays, self._alone)
 
-    def float8_rule(self) -> Float8Rule:
-        self.require(Capability.FLOAT8_TRAINING)
-        return RULE
+    def rules(self) -> Mapping[type, Callable[[], Any]]:
+        return {
+            NumberFormats: partial(TensorFlowFormats, self._alone, self._place),
+            Quantizers: partial(TensorFlowQuantizers, self._alone, self._place),
+            PostTraining: self._post_training,
+            Float8Rule: lambda: RULE,
+            DelayedProducts: lambda: self._delayed_product,
+        }
 
-    def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> KerasDelayedProduct:
-        self.require(Capability.DELAYED_SCALING)
+    def _delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> KerasDelayedProduct:
         return KerasDelayedProduct(kernel, history, accumulation, self._alone, self._place)
 
-    def formats(self) -> TensorFlowFormats:
-        return TensorFlowFormats(self._alone, self._place)
-
-    def quantizers(self) -> TensorFlowQuantizers:
-        return TensorFlowQuantizers(self._alone, self._place)
-
-    def post_training(self) -> PostTraining:
+    def _post_training(self) -> PostTraining:
         if self.mode == tflite_models.MODE:
             return tflite_models.TflitePostTraining(self.device)
         return KerasPostTraining(self._alone, self._place)

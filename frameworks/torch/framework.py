@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -42,10 +43,12 @@ from frameworks.contract import (
     EightBitRule,
     FunctionFormat,
     FunctionResult,
+    NumberFormats,
     OpResult,
     Part,
     PostTraining,
     QatRule,
+    Quantizers,
     RecomputeCase,
     RecomputeResult,
     Unsupported,
@@ -129,8 +132,10 @@ class TorchFramework(BaseFramework):
         return refusals(self.device, self.mode) | missing
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here = dict(attempts(self.device, self.mode)) | quantizer_attempts(self.quantizers())
-        here |= format_attempts(self.formats(), *products(self.device)) | technique_attempts(self.post_training())
+        here = dict(attempts(self.device, self.mode)) | quantizer_attempts(self.rule(Quantizers))
+        here |= format_attempts(self.rule(NumberFormats), *products(self.device)) | technique_attempts(
+            self.rule(PostTraining)
+        )
         here |= structure_attempts(self._run) | shipped_attempts(self.parts())
         if self.mode != deepspeed_start.MODE:
             here |= implementations.attempts(self.device, self._run)
@@ -173,13 +178,16 @@ class TorchFramework(BaseFramework):
     def _compiles(self) -> bool:
         return self.mode in compiling.MODES
 
-    def formats(self) -> TorchFormats:
-        return TorchFormats(self.device)
+    def rules(self) -> Mapping[type, Callable[[], Any]]:
+        return {
+            NumberFormats: partial(TorchFormats, self.device),
+            Quantizers: partial(TorchQuantizers, self.device),
+            PostTraining: self._post_training,
+            QatRule: lambda: RULE,
+            EightBitRule: eight_bit_state.rule,
+        }
 
-    def quantizers(self) -> TorchQuantizers:
-        return TorchQuantizers(self.device)
-
-    def post_training(self) -> PostTraining:
+    def _post_training(self) -> PostTraining:
         match self.mode:
             case torchao_models.MODE:
                 return torchao_models.TorchaoPostTraining(self.device)
@@ -187,13 +195,6 @@ class TorchFramework(BaseFramework):
                 return transformers_models.TransformersPostTraining(self.device)
             case _:
                 return TorchPostTraining(self.device)
-
-    def qat_rule(self) -> QatRule:
-        return RULE
-
-    def eight_bit_rule(self) -> EightBitRule:
-        self.require(Capability.ADAM_8BIT)
-        return eight_bit_state.rule()
 
     def conventions(self) -> Conventions:
         return conventions(self.mode)

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from frameworks.contract import Capability
+from frameworks.contract import Capability, PostTraining
 from frameworks.registry import load
 from frameworks.torch.quantization import transformers_models
 
@@ -34,7 +34,7 @@ def test_what_is_not_installed_is_named(missing: tuple[str, ...]) -> None:
     declared = framework.declares(Capability.LOAD_INT8)
     assert not declared.supported
     assert declared.reason == f"{', '.join(missing)}: not installed: pip install {' '.join(missing)}"
-    assert not framework.post_training().rules()
+    assert not framework.rule(PostTraining).rules()
 
 
 @pytest.mark.usefixtures("missing")

@@ -12,7 +12,7 @@ from conformance.techniques.eight_bit_state.expected_moments import Unencoded, b
 from fixtures.arrays import Array
 from fixtures.models import exact_linear
 from fixtures.recipe import Adam, Offload, Precision, Ranks, Recipe, written
-from frameworks.contract import Capability, Unsupported, needs
+from frameworks.contract import Capability, EightBitRule, Unsupported, needs
 from frameworks.reference import ReferenceFramework
 
 ENTRIES = 4300
@@ -111,7 +111,7 @@ def test_a_save_with_other_moments_is_refused_and_changes_nothing(tmp_path: Path
 
 
 def test_the_paper_s_values_are_those_of_the_reference() -> None:
-    rule = ReferenceFramework("cpu").eight_bit_rule()
+    rule = ReferenceFramework("cpu").rule(EightBitRule)
     for values, signed in ((rule.first_codes, True), (rule.second_codes, False)):
         expected = paper_values(signed)
         assert len(expected) == 256

@@ -8,7 +8,7 @@ import pytest
 
 from conformance.techniques.formats import expected_casts, expected_codes
 from fixtures.narrow import CODES, NARROW
-from frameworks.contract import Capability, QuantRule
+from frameworks.contract import Capability, NumberFormats, QuantRule
 from frameworks.reference import ReferenceFramework
 from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
@@ -42,7 +42,7 @@ def test_the_reference_casts_as_another_implementation(name: str) -> None:
     narrow = NARROW[name]
     values = np.concatenate([expected_casts.hard_values(narrow, "float32"), expected_casts.beyond_values(narrow)])
     values = np.concatenate([values, np.array([np.inf, -np.inf, np.nan], np.float32)])
-    codes = ReferenceFramework("cpu").formats().encode(values, name)
+    codes = ReferenceFramework("cpu").rule(NumberFormats).encode(values, name)
     known = values.astype(getattr(ml_dtypes, name)).astype(np.float64)
     np.testing.assert_array_equal(narrow.values()[codes], known)
 

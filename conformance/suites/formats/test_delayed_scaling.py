@@ -18,7 +18,7 @@ from conformance.techniques.formats.expected_products import (
 )
 from fixtures.arrays import Array
 from fixtures.narrow import NARROW
-from frameworks.contract import Capability, DelayedProduct
+from frameworks.contract import Capability, DelayedProduct, DelayedProducts
 
 K, M, N = 24, 16, 5
 HISTORY = 3
@@ -30,7 +30,7 @@ UNEVEN = (3.7, 0.91, 11.3, 0.2, 5e-3, 0.7, 0.04, 2.1)
 def offered(subject: Subject, kernel: Array, accumulation: int = 1) -> DelayedProduct:
     """A product with this kernel; ends the test if the framework has none."""
     need(subject, Capability.DELAYED_SCALING)
-    return subject.framework.delayed_product(kernel, history=HISTORY, accumulation=accumulation)
+    return subject.framework.rule(DelayedProducts)(kernel, history=HISTORY, accumulation=accumulation)
 
 
 def largest_number(product: DelayedProduct, operand: str) -> float:

@@ -65,7 +65,7 @@ class Kept:
 def rule_of(subject: Subject) -> EightBitRule:
     """The values of the framework's codes; ends the test if it has none."""
     need(subject, Capability.ADAM_8BIT)
-    return subject.framework.eight_bit_rule()
+    return subject.framework.rule(EightBitRule)
 
 
 def moments_of(rule: EightBitRule) -> tuple[tuple[str, Array, float, bool], ...]:

@@ -44,7 +44,7 @@ WINDOWS = ((0, 0), (3, -2), (-2, 1), (1, 3), (0, -4), (-3, 0))
 def rule_of(subject: Subject) -> Float8Rule:
     """The declared rule; ends the test if there is none."""
     need(subject, Capability.FLOAT8_TRAINING)
-    return subject.framework.float8_rule()
+    return subject.framework.rule(Float8Rule)
 
 
 def weights(biases: float = 0.0) -> dict[str, Array]:

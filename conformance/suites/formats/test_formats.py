@@ -20,7 +20,7 @@ from conformance.techniques.formats.expected_casts import (
 from conformance.techniques.formats.expected_products import WITHIN, furthest, product_and_bound
 from fixtures.arrays import Array
 from fixtures.narrow import CODES, NARROW, NarrowFormat
-from frameworks.contract import Capability
+from frameworks.contract import Capability, NumberFormats
 
 each_format = pytest.mark.parametrize("name", sorted(NARROW))
 each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, each in NARROW.items() if each.signed))
@@ -39,7 +39,7 @@ def offered(subject: Subject, name: str) -> NarrowFormat:
 
 def cast(subject: Subject, values: Array, name: str) -> Array:
     """The values of the framework's codes, float64, decoded by the specification."""
-    codes = subject.framework.formats().encode(values, name)
+    codes = subject.framework.rule(NumberFormats).encode(values, name)
     return NARROW[name].values()[codes]
 
 
@@ -53,7 +53,7 @@ def _finite_codes(narrow: NarrowFormat, shape: tuple[int, int], rng: np.random.G
 def test_every_code_stands_for_its_value(subject: Subject, verdict: Verdict, name: str) -> None:
     narrow = offered(subject, name)
     with np.errstate(invalid="ignore"):
-        decoded = subject.framework.formats().decode(CODES, name).astype(np.float64)
+        decoded = subject.framework.rule(NumberFormats).decode(CODES, name).astype(np.float64)
     expected = narrow.values()
     other = unlike(decoded, expected)
     verdict.holds(not other.any(), f"codes of {name}", example(other, CODES, decoded, expected), "all", "decoded")
@@ -75,7 +75,7 @@ def test_casts_take_the_nearest_value(subject: Subject, verdict: Verdict, name: 
 @each_rounding_format
 def test_what_the_format_cannot_hold_is_cast_as_declared(subject: Subject, verdict: Verdict, name: str) -> None:
     narrow = offered(subject, name)
-    rule = subject.framework.formats().casts()[name]
+    rule = subject.framework.rule(NumberFormats).casts()[name]
     values = np.concatenate([beyond_values(narrow), np.array([np.inf, -np.inf, np.nan], np.float32)])
     expected = as_declared(values, narrow, rule)
     for length in (len(values), 33, 15, 1):
@@ -98,7 +98,7 @@ def test_products_are_those_of_what_the_codes_stand_for(
         _finite_codes(NARROW[name], shape, rng) for name, shape in zip(names, ((5, terms), (terms, 7)), strict=True)
     ]
     decoded = [NARROW[name].values()[own] for name, own in zip(names, codes, strict=True)]
-    measured = subject.framework.formats().float8_product(codes[0], codes[1], names)
+    measured = subject.framework.rule(NumberFormats).float8_product(codes[0], codes[1], names)
     verdict.equal(str(measured.dtype), "float32", "the product's format", "format")
     expected, bound = product_and_bound(*decoded)
     verdict.within(furthest(measured, expected, bound), WITHIN, f"products of {' and '.join(names)}", "value")
@@ -108,7 +108,7 @@ def test_products_are_those_of_what_the_codes_stand_for(
 @pytest.mark.parametrize("axis", [0, 1])
 def test_what_is_packed_comes_back(subject: Subject, verdict: Verdict, axis: Literal[0, 1]) -> None:
     need(subject, Capability.INT4_PACKING)
-    formats = subject.framework.formats()
+    formats = subject.framework.rule(NumberFormats)
     every = np.arange(-8, 8, dtype=np.int8)
     pairs = np.stack(np.meshgrid(every, every), -1).reshape(-1, 2)
     matrices = [pairs, *(np.resize(np.roll(every, 3 * n), (n, 3)) for n in range(1, 10))]
@@ -125,5 +125,9 @@ def test_what_is_packed_comes_back(subject: Subject, verdict: Verdict, axis: Lit
 @clause("formats.integer-casts")
 def test_casts_to_integers(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.INTEGER_CASTS)
-    codes = subject.framework.formats().encode(np.array(list(INTEGERS.values()), np.float32), "int8").view(np.int8)
+    codes = (
+        subject.framework.rule(NumberFormats)
+        .encode(np.array(list(INTEGERS.values()), np.float32), "int8")
+        .view(np.int8)
+    )
     verdict.observe("int8", dict(zip(INTEGERS, codes.tolist(), strict=True)))

@@ -11,7 +11,7 @@ from conformance.techniques.post_training.checks import check_layer, check_near,
 from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Model
-from frameworks.contract import Capability, LinearRule, QuantizedModel
+from frameworks.contract import Capability, LinearRule, PostTraining, QuantizedModel
 
 TECHNIQUE = "load-int8"
 WIDTH, ROWS = 96, 8
@@ -24,12 +24,12 @@ each_case = pytest.mark.parametrize("case", int8_load.CASES)
 def rule_of(subject: Subject) -> LinearRule:
     """The declared rule; ends the test if there is none."""
     need(subject, Capability.LOAD_INT8)
-    return subject.framework.post_training().rules()[TECHNIQUE]
+    return subject.framework.rule(PostTraining).rules()[TECHNIQUE]
 
 
 def loaded(subject: Subject, weights: dict[str, Array]) -> QuantizedModel:
     """The model with these weights in 8 bits."""
-    return subject.framework.post_training().quantized(TECHNIQUE, MODEL, weights)
+    return subject.framework.rule(PostTraining).quantized(TECHNIQUE, MODEL, weights)
 
 
 def inputs_of(rule: LinearRule, verdict: Verdict, case: str) -> Array:

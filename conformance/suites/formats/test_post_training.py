@@ -35,7 +35,7 @@ from fixtures.layers import Activation, Dense, Head, Heads, LayerNorm
 from fixtures.model import Model, dense_weights
 from fixtures.models import digits_mlp
 from fixtures.recipe import Adam, Recipe
-from frameworks.contract import Capability, LinearRule, QuantizedModel, QuantRule
+from frameworks.contract import Capability, LinearRule, PostTraining, QuantizedModel, QuantRule
 
 TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")
 DYNAMIC, STATIC = TECHNIQUES[:2]
@@ -74,7 +74,7 @@ def foreign(model: Model, how: str) -> Model:
 def rule_of(subject: Subject, technique: str) -> LinearRule:
     """The declared rule of a technique; ends the test if there is none."""
     need(subject, Capability(f"quantization.{technique}"))
-    return subject.framework.post_training().rules()[technique]
+    return subject.framework.rule(PostTraining).rules()[technique]
 
 
 def batches(model: Model, seed: int = 0) -> tuple[Array, ...]:
@@ -88,7 +88,7 @@ def made(
     subject: Subject, technique: str, model: Model | None = None, seed: int = 0, **more: Sequence[str]
 ) -> QuantizedModel:
     """The quantized and calibrated model, by default the one for the technique, with its own weights."""
-    given = subject.framework.post_training()
+    given = subject.framework.rule(PostTraining)
     model = model or mixed(given.rules()[technique])
     return given.quantized(technique, model, unlike_weights(model, seed), batches(model, seed), **more)
 
@@ -128,7 +128,7 @@ def test_a_drawn_layer_computes_what_its_codes_say(
     for inputs in sorted({width + 1, max(width + 1, -(-rule.smallest // outputs))}):
         model = Model("drawn", layers, (inputs,), (("output", "squared_error"),))
         weights = {name: value * np.float32(2.0**power) for name, value in unlike_weights(model, seed).items()}
-        quantized = subject.framework.post_training().quantized(technique, model, weights, batches(model, seed))
+        quantized = subject.framework.rule(PostTraining).quantized(technique, model, weights, batches(model, seed))
         check_dense(verdict, rule, quantized, "0.weight", rows, seed, weights)
 
 
@@ -197,7 +197,7 @@ def test_ranges_are_those_of_calibration(subject: Subject, verdict: Verdict, sig
     weights, samples = unlike_weights(MIXED), batches(MIXED)
     if signs == "positive":
         samples = tuple(np.abs(each) + np.float32(0.5) for each in samples)
-    quantized = subject.framework.post_training().quantized(STATIC, MIXED, weights, samples)
+    quantized = subject.framework.rule(PostTraining).quantized(STATIC, MIXED, weights, samples)
     seen = expected.seen_by_layers(MIXED, weights, samples)
     for name, ranges in quantized.calibrated().items():
         check_ranges(verdict, rule, name, ranges, seen[name], 160)
@@ -209,7 +209,7 @@ def test_the_order_of_calibration_does_not_matter(subject: Subject, verdict: Ver
     rule_of(subject, STATIC)
     samples = batches(MIXED)
     others = samples[::-1] if how == "reversed" else (*samples, *samples)
-    given = subject.framework.post_training()
+    given = subject.framework.rule(PostTraining)
     other, usual = (stored(given.quantized(STATIC, MIXED, unlike_weights(MIXED), each)) for each in (others, samples))
     verdict.same_state(other, usual, f"the model calibrated with batches {how}", "order-matters")
 
@@ -218,7 +218,7 @@ def test_the_order_of_calibration_does_not_matter(subject: Subject, verdict: Ver
 def test_ranges_that_nothing_was_seen_for_are_refused(subject: Subject, verdict: Verdict) -> None:
     rule_of(subject, STATIC)
     weights, samples = unlike_weights(MIXED), batches(MIXED)[0]
-    text, predicted = refused(lambda: subject.framework.post_training().quantized(STATIC, MIXED, weights), samples)
+    text, predicted = refused(lambda: subject.framework.rule(PostTraining).quantized(STATIC, MIXED, weights), samples)
     if not text:
         ((_, outputs),) = [expected.seen_by_layers(MIXED, weights, (samples,))["5.output.weight"]]
         near = np.abs(predicted["output"] - outputs) <= 1e-4 * np.abs(outputs).max()
@@ -366,7 +366,7 @@ def test_zeros_give_the_bias(subject: Subject, verdict: Verdict, technique: str)
     model = mixed(rule)
     weights = unlike_weights(model)
     weights["0.weight"][:, 4] = 0.0
-    quantized = subject.framework.post_training().quantized(technique, model, weights, batches(model))
+    quantized = subject.framework.rule(PostTraining).quantized(technique, model, weights, batches(model))
     inputs = input_values(rule, quantized, "0.weight", ROWS, 160, 2)
     inputs[3] = 0.0
     calibrated = quantized.calibrated().get("0.weight")
@@ -397,7 +397,7 @@ def test_a_trained_model_keeps_its_accuracy(subject: Subject, verdict: Verdict, 
     test, weights = digits_batch(397, 1400), trainer.parameters()
     labels = test.targets["output"]
     calibration = tuple(digits_batch(64, start).inputs for start in range(0, 256, 64))
-    quantized = subject.framework.post_training().quantized(technique, model, weights, calibration)
+    quantized = subject.framework.rule(PostTraining).quantized(technique, model, weights, calibration)
     outputs = expected.seen_by_layers(model, weights, (test.inputs,))[f"{len(model.layers) - 1}.output.weight"][1]
     predicted = quantized.predict(test.inputs)["output"]
     float_share, share = (float(np.mean(o.argmax(-1) == labels)) for o in (outputs, predicted))

@@ -34,7 +34,7 @@ ROWS = 12
 def rule_of(subject: Subject) -> QatRule:
     """The declared rule; ends the test if there is none."""
     need(subject, Capability.AWARE)
-    return subject.framework.qat_rule()
+    return subject.framework.rule(QatRule)
 
 
 def weights() -> dict[str, Array]:

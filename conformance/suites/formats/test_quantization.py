@@ -15,7 +15,7 @@ from conformance.techniques.formats.cases import Matrix
 from conformance.techniques.formats.checks import broadcast, check_codes, check_scale, check_zero_point, comes_back
 from conformance.techniques.formats.code_strategies import QUANTIZERS, matrices
 from fixtures.arrays import Array
-from frameworks.contract import Capability, QuantRule
+from frameworks.contract import Capability, Quantizers, QuantRule
 
 each_quantizer = pytest.mark.parametrize("name", QUANTIZERS)
 SIDE = 48
@@ -25,7 +25,7 @@ SIDE = 48
 def rule_of(subject: Subject, name: str) -> QuantRule:
     """The declared rule of a quantizer; ends the test if there is none."""
     need(subject, Capability(f"quantization.{name}"))
-    return subject.framework.quantizers().rules()[name]
+    return subject.framework.rule(Quantizers).rules()[name]
 
 
 def unlike(seed: int = 0) -> Array:
@@ -37,7 +37,7 @@ def unlike(seed: int = 0) -> Array:
 
 @clause("quantization.rules")
 def test_the_rules_of_quantizers(subject: Subject, verdict: Verdict) -> None:
-    quantizers = subject.framework.quantizers()
+    quantizers = subject.framework.rule(Quantizers)
     verdict.observe("rules", {name: asdict(rule) for name, rule in quantizers.rules().items()})
     verdict.observe("fake rules", {name: asdict(rule) for name, rule in quantizers.fake_rules().items()})
 
@@ -50,7 +50,7 @@ def test_scale_and_zero_point_follow_the_range(subject: Subject, verdict: Verdic
     values = unlike()
     if signs != "both":
         values = (np.abs(values) + 0.25) * np.float32(1 if signs == "positive" else -1)
-    quantized = subject.framework.quantizers().quantize(name, values)
+    quantized = subject.framework.rule(Quantizers).quantize(name, values)
     check_scale(verdict, values, quantized, rule, "")
     check_zero_point(verdict, values, quantized, rule)
 
@@ -62,7 +62,7 @@ def test_codes_are_those_of_the_rule(subject: Subject, verdict: Verdict, name: s
     rng = np.random.default_rng(1)
     values = rng.standard_normal((500, 500)).astype(np.float32) * np.float32(0.37)
     values[0] += 0.11
-    quantized = subject.framework.quantizers().quantize(name, values)
+    quantized = subject.framework.rule(Quantizers).quantize(name, values)
     check_codes(verdict, values, quantized, rule)
     reached = (int(quantized.codes.min()), int(quantized.codes.max()))
     verdict.holds(
@@ -90,7 +90,7 @@ def test_half_way_goes_where_the_rule_says(subject: Subject, verdict: Verdict, n
     values = np.stack([filled, filled]).astype(np.float32) * np.float32(step)
     if rule.axis == 0:
         values = np.ascontiguousarray(values.T)
-    quantized = subject.framework.quantizers().quantize(name, values)
+    quantized = subject.framework.rule(Quantizers).quantize(name, values)
     scale, zero = broadcast(quantized)
     verdict.equal(sorted(set(scale.ravel().tolist())), [step], "scale of ranges that are powers of two", "scale")
     wanted = expected.codes(values / step, zero, rule)
@@ -106,7 +106,7 @@ MATRICES = matrices(st.integers(1, 9), st.integers(1, 67), ("normal", "one", "ze
 def test_values_come_back_within_half_a_scale(subject: Subject, verdict: Verdict, case: Matrix, name: str) -> None:
     rule_of(subject, name)
     values = case.values()
-    comes_back(verdict, values, subject.framework.quantizers().quantize(name, values), "a drawn matrix")
+    comes_back(verdict, values, subject.framework.rule(Quantizers).quantize(name, values), "a drawn matrix")
 
 
 DEGENERATE = {
@@ -135,10 +135,10 @@ def test_degenerate_ranges_come_back(subject: Subject, verdict: Verdict, name: s
         values = ordinary.copy()
         values[1] = degenerate
         values, ordinary = (each if rule.axis == 1 else np.ascontiguousarray(each.T) for each in (values, ordinary))
-    quantized = subject.framework.quantizers().quantize(name, values)
+    quantized = subject.framework.rule(Quantizers).quantize(name, values)
     comes_back(verdict, values, quantized, f"a range of {kind}")
     if rule.axis is not None:
-        alone = subject.framework.quantizers().quantize(name, ordinary).values
+        alone = subject.framework.rule(Quantizers).quantize(name, ordinary).values
         same = (quantized.values == alone).all(axis=rule.axis)
         verdict.equal(same.tolist(), [place != 1 for place in range(64)], "ranges that kept their bits", "disturbed")
 
@@ -152,10 +152,10 @@ def test_what_is_not_finite_does_not_become_a_number(
     rule = rule_of(subject, name)
     values = unlike()
     place = (1, 3) if rule.axis == 1 else (3, 1)
-    before = subject.framework.quantizers().quantize(name, values).values
+    before = subject.framework.rule(Quantizers).quantize(name, values).values
     values[place] = value
     try:
-        after = subject.framework.quantizers().quantize(name, values).values
+        after = subject.framework.rule(Quantizers).quantize(name, values).values
     except (ValueError, RuntimeError, ArithmeticError) as error:
         verdict.observe("raises", type(error).__name__)
         return

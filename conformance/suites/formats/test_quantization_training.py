@@ -8,7 +8,7 @@ import pytest
 from conformance.checks.api import Bound, Subject, Verdict, clause, need
 from conformance.techniques.formats import expected_codes as expected
 from fixtures.arrays import Array
-from frameworks.contract import Capability, FakeRule
+from frameworks.contract import Capability, FakeRule, NumberFormats, Quantizers
 
 NAMES = ("fake-int8-tensor", "fake-int8-column", "fake-uint8-tensor", "fake-int4-tensor")
 each_fake = pytest.mark.parametrize("name", NAMES)
@@ -18,7 +18,7 @@ ROWS, COLUMNS = 64, 5
 def rule_of(subject: Subject, name: str) -> FakeRule:
     """The declared rule of a fake quantizer; ends the test if there is none."""
     need(subject, Capability(f"quantization.{name}"))
-    return subject.framework.quantizers().fake_rules()[name]
+    return subject.framework.rule(Quantizers).fake_rules()[name]
 
 
 def given(rule: FakeRule, *, exact: bool) -> tuple[Array, Array]:
@@ -47,7 +47,7 @@ def test_fake_quantization_gives_the_nearest_code(subject: Subject, verdict: Ver
     values = around(rule, scale, zero, steps)
     if kind == "far":
         values[::2] *= np.float32(2.0**80)
-    measured, _ = subject.framework.quantizers().fake_quantize(name, values, scale, zero)
+    measured, _ = subject.framework.rule(Quantizers).fake_quantize(name, values, scale, zero)
     wanted, _ = expected.fake(values, scale.astype(np.float64), zero, rule)
     if kind != "between":
         verdict.equal(measured.astype(np.float64) + 0.0, wanted + 0.0, "fake-quantized values", "values")
@@ -63,7 +63,7 @@ def test_gradients_pass_as_declared(subject: Subject, verdict: Verdict, name: st
     rule = rule_of(subject, name)
     scale, zero = given(rule, exact=True)
     values = around(rule, scale, zero, np.array([-3.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 3.0]))
-    _, measured = subject.framework.quantizers().fake_quantize(name, values, scale, zero)
+    _, measured = subject.framework.rule(Quantizers).fake_quantize(name, values, scale, zero)
     _, wanted = expected.fake(values, scale.astype(np.float64), zero, rule)
     verdict.equal(measured.astype(np.float64), wanted, "gradient of the sum", "gradient")
 
@@ -75,7 +75,7 @@ def test_fake_quantization_of_what_is_not_finite(subject: Subject, verdict: Verd
     scale, zero = given(rule, exact=True)
     values = around(rule, scale, zero, np.zeros(1))
     values[:3] = np.array([[np.nan], [np.inf], [-np.inf]])
-    measured, _ = subject.framework.quantizers().fake_quantize(name, values, scale, zero)
+    measured, _ = subject.framework.rule(Quantizers).fake_quantize(name, values, scale, zero)
     finite = np.isfinite(measured[0])
     verdict.holds(not finite.any() or rule.nan == "clamped", "NaN", measured[0].tolist(), rule.nan, "nan")
     ends = ((rule.high - zero) * scale, (rule.low - zero) * scale)
@@ -100,5 +100,5 @@ def test_products_of_codes_are_exact(subject: Subject, verdict: Verdict, terms: 
             a, b = np.full_like(a, 127), np.full_like(b, 127)
         case "both-ends":
             a, b = np.full_like(a, -128), np.where(b < 0, np.int8(-128), np.int8(127))
-    product = subject.framework.formats().integer_product(a, b)
+    product = subject.framework.rule(NumberFormats).integer_product(a, b)
     verdict.equal(product.astype(np.int64), a.astype(np.int64) @ b.astype(np.int64), "product of int8", "product")

@@ -20,7 +20,7 @@ from conformance.techniques.formats.expected_products import (
 )
 from fixtures.arrays import Array
 from fixtures.narrow import NARROW, NarrowFormat
-from frameworks.contract import DelayedProduct, DelayedRule, Operand, Passed
+from frameworks.contract import DelayedProduct, DelayedProducts, DelayedRule, Operand, Passed
 
 OPERANDS: tuple[Operand, ...] = ("input", "kernel", "gradient")
 
@@ -68,7 +68,7 @@ class DelayedCase(CheckedInstance):
     def check(self, subject: Subject) -> None:
         """Checks the amax history after each step, and the step's results."""
         kernel = _values(self.sizes[1:], self.kernel, NARROW["float8_e4m3fn"], [self.seed, 41])
-        product = subject.framework.delayed_product(kernel, history=self.history, accumulation=self.accumulation)
+        product = subject.framework.rule(DelayedProducts)(kernel, history=self.history, accumulation=self.accumulation)
         narrow = _formats(product.rule)
         seen: dict[Operand, list[float]] = {operand: [] for operand in OPERANDS}
         for place, step in enumerate(self.steps):

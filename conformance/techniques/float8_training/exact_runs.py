@@ -14,7 +14,7 @@ from fixtures.arrays import Array
 from fixtures.layers import Dense, Head, Heads
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Float8, Recipe, StaticScaling
-from frameworks.contract import Operand, Remembered, Trainer, Update
+from frameworks.contract import Float8Rule, Operand, Remembered, Trainer, Update
 
 HISTORY = 3
 ITEMS, WIDTH, UNITS = 8, 16, 8
@@ -65,7 +65,7 @@ class Followed:
 
     def __init__(self, subject: Subject, verdict: Verdict, recipe: Recipe) -> None:
         assert isinstance(recipe.quantization, Float8)
-        self.rule = subject.framework.float8_rule()
+        self.rule = subject.framework.rule(Float8Rule)
         self.run: Trainer = subject.trainer(MODEL, recipe, weights())
         self.exact = ExactRun(self.rule, recipe.quantization.history, kernels())
         self._verdict, self._recipe, self._seed = verdict, recipe, subject.seed

@@ -14,7 +14,7 @@ from conformance.search.layouts import Layout, laid_out
 from conformance.techniques.formats import expected_codes
 from conformance.techniques.formats.checks import check_codes, check_scale, check_zero_point, example
 from fixtures.arrays import Array
-from frameworks.contract import FakeRule, Framework, Quantized, QuantRule
+from frameworks.contract import FakeRule, Framework, Quantized, Quantizers, QuantRule
 
 CLAUSE = "laws.codes"
 FAKE_ROUNDINGS = 3
@@ -131,10 +131,10 @@ class QuantizerCall:
         return (self.matrix.values(),)
 
     def answer(self, framework: Framework, operands: Operands) -> Answer:
-        return dict(vars(framework.quantizers().quantize(self.quantizer, operands[0])))
+        return dict(vars(framework.rule(Quantizers).quantize(self.quantizer, operands[0])))
 
     def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:
-        rule = framework.quantizers().rules()[self.quantizer]
+        rule = framework.rule(Quantizers).rules()[self.quantizer]
         values, given = operands[0], Quantized(**answer)
         with breaking("quantization.range-follows-data") as verdict:
             check_scale(verdict, values, given, rule, "")
@@ -173,14 +173,14 @@ class SpoiltCall:
     def answer(self, framework: Framework, operands: Operands) -> Answer:
         """The dequantized values; empty if the framework refuses the input."""
         try:
-            return {"values": framework.quantizers().quantize(self.quantizer, operands[0]).values}
+            return {"values": framework.rule(Quantizers).quantize(self.quantizer, operands[0]).values}
         except (ValueError, RuntimeError, ArithmeticError):
             return {}
 
     def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:
         if not answer:
             return
-        quantizers, after = framework.quantizers(), answer["values"]
+        quantizers, after = framework.rule(Quantizers), answer["values"]
         before = quantizers.quantize(self.quantizer, self.matrix.values()).values
         given = float(after[self._place])
         swallowed = np.isfinite(given) and np.sign(given) != np.sign(self.value)
@@ -225,7 +225,7 @@ class FakeCall:
 
     def operands(self, framework: Framework) -> Operands:
         """Values, scales and zero points."""
-        rule, rng = framework.quantizers().fake_rules()[self.quantizer], np.random.default_rng([self.seed, 31])
+        rule, rng = framework.rule(Quantizers).fake_rules()[self.quantizer], np.random.default_rng([self.seed, 31])
         count = 1 if rule.axis is None else (self.rows, self.columns)[1 - rule.axis]
         scale = 2.0 ** rng.integers(-9, 5, count) * (1.0 if self.exact else rng.uniform(0.6, 0.9, count))
         scale, zero = scale.astype(np.float32), self._zero_points(rule, rng, count)
@@ -242,11 +242,11 @@ class FakeCall:
         return rng.integers(rule.low, rule.high + 1, count).astype(np.int32)
 
     def answer(self, framework: Framework, operands: Operands) -> Answer:
-        value, gradient = framework.quantizers().fake_quantize(self.quantizer, *operands)
+        value, gradient = framework.rule(Quantizers).fake_quantize(self.quantizer, *operands)
         return {"values": value, "gradient": gradient}
 
     def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:
-        rule = framework.quantizers().fake_rules()[self.quantizer]
+        rule = framework.rule(Quantizers).fake_rules()[self.quantizer]
         values, (scale, zero) = operands[0], (_along(each, rule.axis) for each in operands[1:])
         restored, slope = expected_codes.fake(values, scale.astype(np.float64), zero, rule)
         allowed = (0.0 if self.exact else FAKE_ROUNDINGS * expected_codes.U) * np.maximum(np.abs(restored), scale)

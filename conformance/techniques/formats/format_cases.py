@@ -15,7 +15,7 @@ from conformance.techniques.formats.expected_casts import SOURCES, as_declared, 
 from conformance.techniques.formats.expected_products import WITHIN, furthest, product_and_bound
 from fixtures.arrays import Array
 from fixtures.narrow import CODES, NARROW
-from frameworks.contract import Framework
+from frameworks.contract import Framework, NumberFormats
 
 INTEGERS = ("int8", "int8")
 """Formats of a product of integers."""
@@ -58,11 +58,11 @@ class CastCall:
             return (wide.reshape(self.shape).astype(SOURCES[self.source]),)
 
     def answer(self, framework: Framework, operands: Operands) -> Answer:
-        codes = framework.formats().encode(operands[0], self.format)
-        return {"codes": codes, "decoded": framework.formats().decode(codes, self.format)}
+        codes = framework.rule(NumberFormats).encode(operands[0], self.format)
+        return {"codes": codes, "decoded": framework.rule(NumberFormats).decode(codes, self.format)}
 
     def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:
-        narrow, rule, codes = NARROW[self.format], framework.formats().casts()[self.format], answer["codes"]
+        narrow, rule, codes = NARROW[self.format], framework.rule(NumberFormats).casts()[self.format], answer["codes"]
         wide, measured = operands[0].astype(np.float64), narrow.values()[codes]
         expected = as_declared(wide, narrow, rule)
         ordinary = np.isfinite(nearest(wide, narrow))
@@ -112,7 +112,7 @@ class CodeProduct:
         return rng.choice(finite[magnitude == magnitude.max()] if self.extreme else finite, shape)
 
     def answer(self, framework: Framework, operands: Operands) -> Answer:
-        formats, (a, b) = framework.formats(), operands
+        formats, (a, b) = framework.rule(NumberFormats), operands
         if self.formats == INTEGERS:
             return {"product": formats.integer_product(a, b)}
         return {"product": formats.float8_product(a, b, self.formats)}
@@ -147,8 +147,8 @@ class Packing:
         return (rng.integers(-8, 8, (self.rows, self.columns)).astype(np.int8),)
 
     def answer(self, framework: Framework, operands: Operands) -> Answer:
-        packed = framework.formats().packed(operands[0], self.axis)
-        restored = framework.formats().unpacked(packed, operands[0].shape[self.axis], self.axis)
+        packed = framework.rule(NumberFormats).packed(operands[0], self.axis)
+        restored = framework.rule(NumberFormats).unpacked(packed, operands[0].shape[self.axis], self.axis)
         return {"packed": packed, "restored": restored}
 
     def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:

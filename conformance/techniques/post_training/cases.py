@@ -30,7 +30,7 @@ from conformance.techniques.post_training.checks import (
 from fixtures.arrays import Array
 from fixtures.layers import Dense, Heads, LayerNorm
 from fixtures.model import Model, dense_weights
-from frameworks.contract import Capability, LinearRule, QuantizedModel
+from frameworks.contract import Capability, LinearRule, PostTraining, QuantizedModel
 
 Receiver = Literal["itself", "other", "used"]
 
@@ -110,14 +110,14 @@ class QuantizedCase(CheckedInstance):
         return laid_out(values, nth(self.seed + place))
 
     def _made(self, subject: Subject, seed: int) -> QuantizedModel:
-        given, batches = subject.framework.post_training(), self._calibration()
+        given, batches = subject.framework.rule(PostTraining), self._calibration()
         return given.quantized(self.technique, self.model, self.weights(seed), batches, self.skip)
 
     def _calibration(self) -> tuple[Array, ...]:
         return tuple(self.samples(rows, place % 3 - 1, 100 + place) for place, rows in enumerate(self.batches))
 
     def _check(self, subject: Subject, folder: Path) -> None:
-        rule, weights = subject.framework.post_training().rules()[self.technique], self.weights(self.seed)
+        rule, weights = subject.framework.rule(PostTraining).rules()[self.technique], self.weights(self.seed)
         current = self._made(subject, self.seed)
         self._check_stored(current, rule, weights)
         if _saw_nothing(current):

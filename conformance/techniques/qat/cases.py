@@ -139,7 +139,7 @@ class _QatPlay:
 
     def __init__(self, subject: Subject, case: QatCase, folder: Path) -> None:
         self._subject, self._case, self._folder = subject, case, folder
-        self._rule: QatRule = subject.framework.qat_rule()
+        self._rule: QatRule = subject.framework.rule(QatRule)
         self._updates = 0
         self._seen: list[tuple[float, float]] = []
         self._run = self._made()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import paddle
@@ -33,6 +34,7 @@ from frameworks.contract import (
     Conventions,
     FunctionFormat,
     FunctionResult,
+    NumberFormats,
     OpResult,
     ScalerRule,
 )
@@ -76,7 +78,7 @@ class StaticFramework(OneGraph):
             Capability.PLATEAU: partial(follows_metric, rates),
             Capability.FUNCTION_USES: partial(uses_function, self._function_used),
             Capability.LIVE_STATE: partial(takes_state, self.run_of),
-            **format_attempts(self.formats()),
+            **format_attempts(self.rule(NumberFormats)),
         }
         options = {capability: partial(_without_place, each) for capability, each in tried.items()}
         refused: dict[Capability, Attempt] = {
@@ -133,8 +135,8 @@ class StaticFramework(OneGraph):
     def _function_used(self, use: FunctionUse, inputs: tuple[Array, ...], _: str | None) -> FunctionResult:
         return function_used(use, inputs)
 
-    def formats(self) -> StaticFormats:
-        return StaticFormats()
+    def rules(self) -> Mapping[type, Callable[[], Any]]:
+        return {NumberFormats: StaticFormats}
 
     def scales_after_bfloat16(self) -> bool:
         return scales_after_bfloat16(self.device)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import torch
@@ -107,8 +108,8 @@ class StackFramework(TorchFramework):
     def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
         raise self.refusal(Capability.RANKS_REPLICATED)
 
-    def post_training(self) -> PostTraining:
-        raise self.refusal(Capability.DYNAMIC_INT8)
+    def rules(self) -> Mapping[type, Callable[[], Any]]:
+        return {kind: make for kind, make in super().rules().items() if kind is not PostTraining}
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from frameworks.contract import LinearRule
+from frameworks.contract import LinearRule, PostTraining
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.quantization.post_training import RULES, ReferencePostTraining, ReferenceQuantizedModel
 from tools.faults import fault
@@ -39,8 +41,8 @@ class _TakesLargerLayers(ReferenceQuantizedModel):
 class SmallWeightsHaveCodes(ReferenceFramework):
     """Weights that are declared to be too small for codes have codes."""
 
-    def post_training(self) -> ReferencePostTraining:
-        return LeavesSmallWeights(_TakesEveryLayer)
+    def rules(self) -> Mapping[type, Callable[[], Any]]:
+        return {**super().rules(), PostTraining: partial(LeavesSmallWeights, _TakesEveryLayer)}
 
 
 @fault(
@@ -51,8 +53,8 @@ class SmallWeightsHaveCodes(ReferenceFramework):
 class LayersThatAreJustLargeEnoughStay(ReferenceFramework):
     """A weight of as many entries as are declared to be enough for codes stays in float32."""
 
-    def post_training(self) -> ReferencePostTraining:
-        return LeavesSmallWeights(_TakesLargerLayers)
+    def rules(self) -> Mapping[type, Callable[[], Any]]:
+        return {**super().rules(), PostTraining: partial(LeavesSmallWeights, _TakesLargerLayers)}
 
 
 @fault(
