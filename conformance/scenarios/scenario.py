@@ -71,7 +71,7 @@ class QuantizedSide(Side):
     """The quantized model of the side `beside`, or of the first one, after its training; it is not trained itself.
 
     Attributes:
-        technique: one of `Framework.post_training`, calibrated with samples of the first round; "" converts a QAT
+        technique: one of `PostTraining`, calibrated with samples of the first round; "" converts a QAT
             model.
     """
 

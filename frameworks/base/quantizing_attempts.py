@@ -12,7 +12,17 @@ from fixtures.model import Model
 from fixtures.models import digits_mlp, exact_linear
 from fixtures.narrow import NARROW
 from fixtures.recipe import SGD, Aware, Float8, Recipe
-from frameworks.contract import Attempt, Capability, DelayedProduct, NumberFormats, PostTraining, Quantizers, Trainer
+from frameworks.contract import (
+    AmaxHistories,
+    Attempt,
+    CalibratedRanges,
+    Capability,
+    DelayedProduct,
+    NumberFormats,
+    PostTraining,
+    Quantizers,
+    Trainer,
+)
 
 KERNEL = np.full((16, 16), 0.5, np.float32)
 _VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, -1.5, -4.0]], np.float32)
@@ -67,7 +77,7 @@ def _trains_in_eighths(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
     """Whether a window enters the amax history, and predictions have fewer distinct values than inputs."""
     run = trainer(exact_linear(), Recipe(SGD(), quantization=Float8(4)))
     run.update((exact_batch(),))
-    (remembered,) = run.remembered().values()
+    (remembered,) = run.view(AmaxHistories).values()
     fine = np.repeat(np.linspace(1.0, 1.0625, 9, dtype=np.float32)[:, None], 8, axis=1)
     (outputs,) = run.predict(fine).values()
     return bool(remembered["input"].maxima.any()) and len(np.unique(outputs[:, 0])) <= 2
@@ -83,7 +93,7 @@ def _aware(trainer: Callable[[Model, Recipe], Trainer]) -> Trainer:
 def _trains_aware(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
     """Whether ranges follow the data, and predictions have fewer distinct values than inputs."""
     run = _aware(trainer)
-    (ranges,) = run.observed().values()
+    (ranges,) = run.view(CalibratedRanges).values()
     fine = np.repeat(np.linspace(0.0, 0.5 * ranges.inputs.scale, 9, dtype=np.float32)[:, None], 8, axis=1)
     (outputs,) = run.predict(fine).values()
     return ranges.inputs.scale != 1.0 and len(np.unique(outputs[:, 0])) <= 2

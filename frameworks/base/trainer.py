@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -15,18 +16,16 @@ from frameworks.base.window import over_window
 from frameworks.contract import (
     NOT_OFFERED,
     Attempt,
-    Calibrated,
     Capability,
     Declaration,
     LayerTrace,
     LoadOrder,
-    Operand,
     QuantizedModel,
-    Remembered,
     Trainer,
     Unsupported,
     Update,
 )
+from frameworks.contract.rules import offer_of
 
 NO_SCALER = "without a scaler there is nothing to unscale"
 NO_AVERAGE = "this recipe asks for no average"
@@ -34,6 +33,9 @@ NO_AVERAGE = "this recipe asks for no average"
 
 def _nothing_offered(_: Capability) -> Declaration:
     return NOT_OFFERED
+
+
+V = TypeVar("V")
 
 
 class BaseTrainer(ABC):
@@ -106,11 +108,15 @@ class BaseTrainer(ABC):
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:
         raise self.refusal(Capability.AVERAGE)
 
-    def observed(self) -> Mapping[str, Calibrated]:
-        raise self.refusal(Capability.AWARE)
+    def views(self) -> Mapping[type, Callable[[], Any]]:
+        """What reads the state of techniques, by the class that `view` is asked for."""
+        return {}
 
-    def remembered(self) -> Mapping[str, Mapping[Operand, Remembered]]:
-        raise self.refusal(Capability.FLOAT8_TRAINING)
+    def view(self, kind: type[V]) -> V:
+        read = self.views().get(kind)
+        if read is None:
+            raise self.refusal(offer_of(kind)[0])
+        return cast(Callable[[Any], V], kind)(read())
 
     def convert(self) -> QuantizedModel:
         raise self.refusal(Capability.CONVERT)

@@ -18,6 +18,7 @@ from frameworks.contract.capabilities import (
 )
 from frameworks.contract.conventions import Conventions, ScalerRule
 from frameworks.contract.delayed_scaling import (
+    AmaxHistories,
     DelayedProduct,
     DelayedProducts,
     DelayedRule,
@@ -29,7 +30,7 @@ from frameworks.contract.delayed_scaling import (
 from frameworks.contract.eight_bit_state import EightBitRule
 from frameworks.contract.framework import Framework
 from frameworks.contract.post_training import Calibrated, CodeRange, LinearRule, PostTraining, QuantizedModel
-from frameworks.contract.qat import QatRule
+from frameworks.contract.qat import CalibratedRanges, QatRule
 from frameworks.contract.quantization import CastRule, FakeRule, NumberFormats, Quantized, Quantizers, QuantRule
 from frameworks.contract.rank_group import RankFailed, RankGroup, Stop
 from frameworks.contract.shipped import SHIPPED, Part, Shipped, Values
@@ -59,8 +60,10 @@ __all__ = [
     "NOT_OFFERED",
     "SHIPPED",
     "SUPPORTED",
+    "AmaxHistories",
     "Attempt",
     "Calibrated",
+    "CalibratedRanges",
     "Capability",
     "CastRule",
     "CodeRange",

@@ -107,3 +107,8 @@ class DelayedProducts(Protocol):
         Raises:
             Unsupported: DELAYED_SCALING.
         """
+
+
+@offered(Capability.FLOAT8_TRAINING)
+class AmaxHistories(dict[str, Mapping[Operand, Remembered]]):
+    """The amax history and scales of each dense layer's operands in float8 training, by the name of its weight."""

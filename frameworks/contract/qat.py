@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from frameworks.contract.capabilities import Capability
-from frameworks.contract.post_training import LinearRule
+from frameworks.contract.post_training import Calibrated, LinearRule
 from frameworks.contract.rules import offered
 
 
@@ -28,3 +28,8 @@ class QatRule:
     linear: LinearRule
     average: float
     gradient: Literal["codes", "range", "everywhere"] = "codes"
+
+
+@offered(Capability.AWARE)
+class CalibratedRanges(dict[str, Calibrated]):
+    """The ranges of the dense layers that a training pass has reached, by the names of their weights."""

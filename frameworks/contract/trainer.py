@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
-from frameworks.contract.delayed_scaling import Operand, Remembered
-from frameworks.contract.post_training import Calibrated, QuantizedModel
+from frameworks.contract.post_training import QuantizedModel
 from frameworks.contract.values import Gradients, LayerTrace, LoadOrder, Update
+
+V = TypeVar("V")
 
 
 class Trainer(Protocol):
@@ -55,8 +56,8 @@ class Trainer(Protocol):
 
         Args:
             unscale_calls: how often the caller unscales by hand before the step; None leaves it to the framework.
-            poison: after unscaling by hand once, add these to the gradients.
-            abandon: unscale by hand once and leave the step out, ending the update as the documentation says.
+            inject: after unscaling by hand once, add these to the gradients.
+            discard: unscale by hand once and leave the step out, ending the update as the documentation says.
         Raises:
             Unsupported: EXPLICIT_UNSCALE, where there is no call to unscale by hand.
         """
@@ -84,18 +85,11 @@ class Trainer(Protocol):
         training also the amax history.
         """
 
-    def observed(self) -> Mapping[str, Calibrated]:
-        """The ranges of the dense layers that a training pass has reached, by the names of their weights.
+    def view(self, kind: type[V]) -> V:
+        """The state of a technique, by a class marked by `offered`, such as `CalibratedRanges`.
 
         Raises:
-            Unsupported: AWARE.
-        """
-
-    def remembered(self) -> Mapping[str, Mapping[Operand, Remembered]]:
-        """The amax history and scales of each dense layer's operands in float8 training, by the name of its weight.
-
-        Raises:
-            Unsupported: FLOAT8_TRAINING, also if the recipe does not ask for it.
+            Unsupported: the capability.
         """
 
     def convert(self) -> QuantizedModel:

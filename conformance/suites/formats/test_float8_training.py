@@ -26,7 +26,7 @@ from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Batch, Model
 from fixtures.models import digits_mlp
 from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Float8, Recipe, Recompute, StaticScaling
-from frameworks.contract import Capability, Float8Rule, LayerTrace, Operand, Trainer
+from frameworks.contract import AmaxHistories, Capability, Float8Rule, LayerTrace, Operand, Trainer
 
 EIGHTHS = Recipe(SGD(2.0**-6), quantization=Float8(HISTORY))
 STILL = EIGHTHS.but(optimizer=SGD(0.0))
@@ -72,7 +72,7 @@ def passed(
     run = subject.trainer(TWO, STILL, start)
     for seed, magnitude in enumerate((2.0, 3.0, 5.0)):
         run.update((batch(10 * subject.seed + seed, magnitude),))
-    known = run.remembered()
+    known = run.view(AmaxHistories)
     verdict.equal(sorted(known), sorted(DENSE), "layers with an amax history", "other-layers")
     given = batch(10 * subject.seed + 7, largest)
     shown = run.trace(given)
@@ -344,7 +344,7 @@ def test_what_trains_parameters_leaves_memory_alone(subject: Subject, verdict: V
             seen[name, "kernel"].append(float(np.abs(followed.run.parameters()[name]).max()))
         followed.run.update(window)
         for (name, operand), maxima in seen.items():
-            remembered = followed.run.remembered()[name][operand]
+            remembered = followed.run.view(AmaxHistories)[name][operand]
             kept = np.zeros(HISTORY, np.float32)
             kept[: len(maxima[-HISTORY:])] = maxima[-HISTORY:]
             verdict.equal(
@@ -386,7 +386,7 @@ def test_memory_counts_in_no_norm(subject: Subject, verdict: Verdict) -> None:
             verdict.within(far, WITHIN, f"{name} after update {update}", "clipped")
         verdict.changed(before, plain.parameters(), "the update moves weights")
         before = plain.parameters()
-    largest = max(float(each["input"].maxima.max()) for each in clipped.remembered().values())
+    largest = max(float(each["input"].maxima.max()) for each in clipped.view(AmaxHistories).values())
     verdict.holds(largest > 8.0 * norm, "the test has a large memory", largest, f"> {8.0 * norm}", "control")
 
 

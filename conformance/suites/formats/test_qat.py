@@ -19,7 +19,7 @@ from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Batch, Model
 from fixtures.models import digits_mlp
 from fixtures.recipe import SGD, Adam, Aware, Recipe, Recompute
-from frameworks.contract import Calibrated, Capability, QatRule, Trainer
+from frameworks.contract import Calibrated, CalibratedRanges, Capability, QatRule, Trainer
 
 AWARE = Recipe(SGD(2.0**-6), quantization=Aware())
 STILL = Recipe(SGD(0.0), quantization=Aware())
@@ -61,7 +61,7 @@ def batch(seed: int, factor: float = 1.0, rule: QatRule | None = None) -> Batch:
 
 def ranges_of_run(run: Trainer) -> dict[str, Array]:
     """A run's reported ranges, bit for bit."""
-    return ranges_of(run.observed())
+    return ranges_of(run.view(CalibratedRanges))
 
 
 def worst(measured: Array, exact: Array, bound: Array) -> float:
@@ -78,7 +78,7 @@ def passed(
     given, start = batch(1, rule=rule), weights()
     run = subject.trainer(TWO, STILL, start)
     shown = run.trace(given)
-    observed: dict[str, Calibrated] = dict(run.observed())
+    observed: dict[str, Calibrated] = dict(run.view(CalibratedRanges))
     output = shown.outputs["2.output"].astype(np.float64)
     back = 2.0 * (output - given.targets["output"]) / output.shape[1] / ROWS
     inputs = {"0.weight": given.inputs, "2.output.weight": shown.outputs["1"]}
@@ -121,7 +121,7 @@ def test_what_is_clipped_passes_nothing_back(subject: Subject, verdict: Verdict)
     start = weights()
     run = subject.trainer(TWO, STILL.but(quantization=Aware(freeze=1)), start)
     run.update((batch(1, rule=rule),))
-    known = run.observed()["2.output.weight"]
+    known = run.view(CalibratedRanges)["2.output.weight"]
     large = batch(2, factor=8.0, rule=rule)
     shown = run.trace(large)
     back = 2.0 * (shown.outputs["2.output"].astype(np.float64) - large.targets["output"]) / 6 / ROWS
@@ -156,7 +156,7 @@ def test_ranges_follow_the_batches(subject: Subject, verdict: Verdict, freeze: i
         run.update(window)
         if freeze is None or update < freeze:
             seen += [(float(part.inputs.min()), float(part.inputs.max())) for part in window]
-        check_following(verdict, rule, run.observed()["0.weight"].inputs, seen, f"after update {update}")
+        check_following(verdict, rule, run.view(CalibratedRanges)["0.weight"].inputs, seen, f"after update {update}")
 
 
 @clause("quantization.observers-hold-still")
@@ -202,7 +202,7 @@ def test_a_converted_model_is_the_one_that_was_trained(subject: Subject, verdict
     run = subject.trainer(TWO, STILL, start)
     for seed in range(2):
         run.update((batch(seed, rule=rule),))
-    before, known = subject.state(run), run.observed()
+    before, known = subject.state(run), run.view(CalibratedRanges)
     converted = run.convert()
     verdict.same_state(subject.state(run), before, "the run after the conversion", "run-changed")
     verdict.equal(sorted(converted.calibrated()), sorted(known), "layers with ranges", "other-layers")
@@ -232,7 +232,7 @@ def test_a_converted_layer_gives_the_same_codes(subject: Subject, verdict: Verdi
         run.update((Batch(batch(seed, rule=rule).inputs, targets),))
     inputs = np.concatenate([batch(seed, factor, rule).inputs for seed in range(5, 25)])
     trained, converted = run.predict(inputs)["output"], run.convert().predict(inputs)["output"]
-    ranges = run.observed()["0.output.weight"].outputs
+    ranges = run.view(CalibratedRanges)["0.output.weight"].outputs
     if ranges is None:
         bound = 64 * expected_codes.U * np.abs(trained).max()
         far = float(np.abs(converted - trained).max() / bound)

@@ -14,7 +14,7 @@ from fixtures.arrays import Array
 from fixtures.layers import Dense, Head, Heads
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Float8, Recipe, StaticScaling
-from frameworks.contract import Float8Rule, Operand, Remembered, Trainer, Update
+from frameworks.contract import AmaxHistories, Float8Rule, Operand, Remembered, Trainer, Update
 
 HISTORY = 3
 ITEMS, WIDTH, UNITS = 8, 16, 8
@@ -112,7 +112,7 @@ class Followed:
 
     def check(self, when: str, run: Trainer | None = None) -> None:
         """Every history bit for bit, and every scale within the rounding of its quotient."""
-        found = (run or self.run).remembered()
+        found = (run or self.run).view(AmaxHistories)
         self._verdict.equal(sorted(found), sorted(NAMES), f"layers with an amax history {when}", "other-layers")
         for (name, operand), _ in self.exact.seen.items():
             remembered = found[name][operand]
@@ -132,7 +132,7 @@ def memory(run: Trainer) -> dict[str, Array]:
     """A run's amax history and scales, as named arrays."""
     return {
         f"{name} {operand} {part}": np.array(value)
-        for name, operands in run.remembered().items()
+        for name, operands in run.view(AmaxHistories).items()
         for operand, remembered in operands.items()
         for part, value in _parts(operand, remembered).items()
     }

@@ -31,7 +31,7 @@ from conformance.techniques.qat.checks import check_following, ranges_of
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Adam, Aware, DynamicScaling, Recipe
-from frameworks.contract import Capability, QatRule, Trainer, needs
+from frameworks.contract import CalibratedRanges, Capability, QatRule, Trainer, needs
 
 RATE = 2.0**-6
 
@@ -185,7 +185,7 @@ class _QatPlay:
         """The first dense layer's inputs are the samples, so that their range is known."""
         if self._rule.linear.inputs is None:
             return
-        observed = self._run.observed()
+        observed = self._run.view(CalibratedRanges)
         first = min(observed, key=lambda name: int(name.partition(".")[0]))
         what = f"of the inputs of {first} after update {self._updates}"
         with breaking("quantization.ranges-follow") as verdict:
@@ -200,7 +200,7 @@ class _QatPlay:
     def _convert(self, verb: Convert, place: int) -> None:
         run, rule, case = self._run, self._rule.linear, self._case
         need(self._subject, Capability.CONVERT)
-        before, known, weights = self._subject.state(run), run.observed(), run.parameters()
+        before, known, weights = self._subject.state(run), run.view(CalibratedRanges), run.parameters()
         converted, again = run.convert(), run.convert()
         with breaking("quantization.convert-is-faithful") as verdict:
             verdict.same_state(self._subject.state(run), before, "the run after a conversion", "run-changed")
@@ -242,4 +242,4 @@ class _QatPlay:
 
     def _all_of(self, run: Trainer) -> dict[str, Array]:
         """The full state, and the ranges if there are any."""
-        return self._subject.state(run) | (ranges_of(run.observed()) if self._updates else {})
+        return self._subject.state(run) | (ranges_of(run.view(CalibratedRanges)) if self._updates else {})

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 import jax
 
 from fixtures.arrays import Array
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, BaseTrainer
-from frameworks.contract import Capability, Operand, Remembered
+from frameworks.contract import AmaxHistories, Capability, Operand, Remembered
 from frameworks.jax.core.arrays import Flat, Place, to_array
 from frameworks.jax.core.float8_training import leaves_in, remembered, remembered_leaves, shown
 from frameworks.jax.core.network import Layout
@@ -66,6 +68,9 @@ class Readings(BaseTrainer):
 
     def buffers(self) -> dict[str, Array]:
         return self.layout.arrays(self.moved.buffers) | shown(self.leaves)
+
+    def views(self) -> Mapping[type, Callable[[], Any]]:
+        return {**super().views(), AmaxHistories: self.remembered}
 
     def remembered(self) -> dict[str, dict[Operand, Remembered]]:
         if not (found := remembered(self.leaves, self.layout.canonical)):

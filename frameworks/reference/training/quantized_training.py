@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.recipe import Aware
-from frameworks.contract import Calibrated, Capability, Operand, Remembered, Unsupported
+from frameworks.contract import (
+    AmaxHistories,
+    Calibrated,
+    CalibratedRanges,
+    Capability,
+    Operand,
+    Remembered,
+    Unsupported,
+)
 from frameworks.reference.quantization.float8_training import Float8Layers
 from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
 from frameworks.reference.quantization.qat import QatLayers
@@ -52,6 +61,10 @@ class QuantizedForward(Forward):
         aware = self.recipe.quantization
         moves = not isinstance(aware, Aware) or aware.freeze is None or self.steps < aware.freeze
         return super().observes() and moves
+
+    def views(self) -> Mapping[type, Callable[[], Any]]:
+        """What reads the state of techniques, by class."""
+        return {CalibratedRanges: self.observed, AmaxHistories: self.remembered}
 
     def observed(self) -> dict[str, Calibrated]:
         """The ranges of the dense layers that a training pass has reached."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,7 +16,7 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Float8, Recipe
 from frameworks.base import of_same_class
-from frameworks.contract import Capability, LayerTrace, Operand, Remembered, Trainer, Unsupported
+from frameworks.contract import AmaxHistories, Capability, LayerTrace, Operand, Remembered, Trainer, Unsupported
 from frameworks.keras_common.network import NetworkBuilder
 from frameworks.keras_common.optimizers import make_optimizer
 from frameworks.keras_common.scaler import scaler_settings
@@ -93,6 +94,9 @@ class TensorFlowTrainer(StatefulRun):
 
     def buffers(self) -> dict[str, Array]:
         return super().buffers() | float8_training.shown(self.bound.memory, self.gathered)
+
+    def views(self) -> Mapping[type, Callable[[], Any]]:
+        return {**super().views(), AmaxHistories: self.remembered}
 
     def remembered(self) -> dict[str, dict[Operand, Remembered]]:
         if not self.bound.memory:

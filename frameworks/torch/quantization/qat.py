@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from torch.ao import quantization
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Aware, Recipe
-from frameworks.contract import Calibrated, CodeRange, LinearRule, QatRule, QuantRule, Update
+from frameworks.contract import Calibrated, CalibratedRanges, CodeRange, LinearRule, QatRule, QuantRule, Update
 from frameworks.torch.core.arrays import to_array
 from frameworks.torch.quantization.post_training import TorchQuantized, places_of, quiet
 from frameworks.torch.training.trainer import TorchTrainer
@@ -76,6 +76,9 @@ class QatTrainer(TorchTrainer):
 
     def buffers(self) -> dict[str, Array]:
         return super().buffers() | {name: to_array(value) for name, value in self.network.named_buffers()}
+
+    def views(self) -> Mapping[type, Callable[[], Any]]:
+        return {**super().views(), CalibratedRanges: self.observed}
 
     def observed(self) -> dict[str, Calibrated]:
         found: dict[str, Calibrated] = {}
