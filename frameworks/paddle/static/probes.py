@@ -1,92 +1,127 @@
-"""Attempts by the programs of `frameworks.paddle.static.scripts`.
-
-Some of Paddle's failures in the static graph end the process, so each program runs in one of its own.
-"""
+"""Attempts of the static graph, by capability."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
+from pathlib import Path
+from typing import Any
 
 from frameworks.contract import Attempt, Capability
 from frameworks.paddle.core.devices import own_name
-from frameworks.paddle.static.refused_scripts import REFUSED_SCRIPTS
-from frameworks.paddle.static.scripts import AFTER_BFLOAT16, BESIDE_CONSTANTS, JOINT_CLIP, SCALED_FLOAT64, SCRIPTS
+from frameworks.paddle.static.attempts import execution, refused, training
 
-PRELUDE = """
-import warnings
-warnings.simplefilter('ignore')
-import numpy as np, paddle
-paddle.enable_static()
-from paddle.nn.initializer import Constant
-exe = paddle.static.Executor()
-x = paddle.static.data('x', [None, 2], 'float32')
-x.stop_gradient = False
-one = np.ones((1, 2), 'float32')
-main, startup = paddle.static.default_main_program(), paddle.static.default_startup_program()
-def linear():
-    return paddle.nn.Linear(2, 1, weight_attr=paddle.ParamAttr(initializer=Constant(1.0)), bias_attr=False)
-def run(fetch, value=one, start=[]):
-    if not start:
-        start.append(exe.run(startup))
-    return [np.array(v) for v in exe.run(feed={'x': value}, fetch_list=fetch)]
-def read(name):
-    return np.array(paddle.static.global_scope().find_var(name).get_tensor()).ravel()
-def low_scope():
-    return paddle.amp.auto_cast(enable=False, dtype='float16')
-def decorated(layer, optimizer):
-    return paddle.amp.decorate(models=layer, optimizers=optimizer, level='O1', dtype='float16')[1]
-def minimize(layer, optimizer, **settings):
-    with low_scope():
-        loss = layer(x).sum()
-    scaler = paddle.amp.GradScaler(**settings)
-    scaler.minimize(decorated(layer, optimizer), scaler.scale(loss))
-    return loss
-def any_way(*ways):
-    for way in ways:
-        inner, outer = paddle.static.Program(), paddle.static.Program()
-        try:
-            with paddle.static.program_guard(inner, outer):
-                if way(inner, outer):
-                    return True
-        except Exception:
-            pass
-    return False
-net = linear()
-"""
-"""Common beginning of all programs."""
+_ROOT = Path(__file__).parents[3]
+_LIMIT_S = 120
+
+
+class Call:
+    """A function of `frameworks.paddle.static.attempts`, with its arguments after the program."""
+
+    def __init__(self, function: Callable[..., None], *arguments: object) -> None:
+        self.words = f"{function.__module__}:{function.__name__}", json.dumps(arguments)
+
+
+_OFFLOADED_CHECKPOINTS: dict[str, Any] = {
+    "recompute": True,
+    "recompute_configs": {"checkpoints": ["x"], "enable_offload": True, "checkpoint_shape": [1, 1]},
+}
+_OFFLOADED_MOMENTS: dict[str, Any] = {"sharding": True, "sharding_configs": {"optimize_offload": True}}
+
+_ATTEMPTS: dict[Capability, Call] = {
+    # supported
+    Capability.O1_FLOAT16: Call(training.casts, "O1", "float16"),
+    Capability.O1_BFLOAT16: Call(training.casts, "O1", "bfloat16"),
+    Capability.O2_FLOAT16: Call(training.low_weights, "float16", True),
+    Capability.O2_BFLOAT16: Call(training.low_weights, "bfloat16", True),
+    Capability.O3_FLOAT16: Call(training.low_weights, "float16", False),
+    Capability.O3_BFLOAT16: Call(training.low_weights, "bfloat16", False),
+    Capability.FLOAT64_HEADS: Call(training.float64_heads),
+    Capability.TF32: Call(execution.tf32),
+    Capability.AUTOCAST_SCOPE: Call(training.casts, "O1", "bfloat16"),
+    Capability.AUTOCAST_LISTS: Call(training.lists),
+    Capability.OPERATIONS: Call(execution.operations),
+    Capability.DYNAMIC_SCALING: Call(training.dynamic_scaling),
+    Capability.STATIC_SCALING: Call(training.static_scaling),
+    Capability.SCALING_FACTORS: Call(training.scaling_factors),
+    Capability.SCALING_DISABLED: Call(training.disabled_scaling),
+    Capability.EXPLICIT_UNSCALE: Call(training.explicit_unscale),
+    Capability.SECOND_UNSCALE: Call(training.explicit_unscale),
+    Capability.TWO_OPTIMIZERS: Call(training.two_optimizers),
+    Capability.TWO_LOSSES: Call(training.two_losses),
+    Capability.ACCUMULATION: Call(execution.merged_gradients),
+    Capability.PARTIAL_WINDOW: Call(execution.merged_gradients),
+    Capability.RECOMPUTE: Call(execution.recomputed),
+    Capability.RECOMPUTE_NESTED: Call(execution.recomputed),
+    Capability.RECOMPUTE_CASES: Call(execution.recomputed),
+    Capability.SEGMENT_CALLS: Call(execution.segment_calls),
+    Capability.GROUPS: Call(training.groups),
+    Capability.CLIP: Call(training.clip),
+    Capability.SCHEDULE: Call(training.schedule),
+    Capability.MISSING_GRADIENTS: Call(training.missing_gradients),
+    Capability.AVERAGE: Call(execution.average),
+    Capability.SAVED_BYTES: Call(execution.saved_bytes),
+    Capability.PEAK_BYTES: Call(execution.peak_bytes),
+    Capability.TRACE: Call(execution.trace),
+    Capability.FEED: Call(training.given_gradients),
+    Capability.CHECKPOINT: Call(execution.checkpoint),
+    Capability.LOAD_ORDER: Call(execution.load_order),
+    # refused
+    Capability.TENSOR_RATE: Call(refused.tensor_rate),
+    Capability.GROUP_RATES: Call(training.groups),
+    Capability.OFFLOAD_ACTIVATIONS: Call(refused.fleet_offload, _OFFLOADED_CHECKPOINTS),
+    Capability.OFFLOAD_HOST: Call(refused.fleet_offload, _OFFLOADED_CHECKPOINTS),
+    Capability.OFFLOAD_OPTIMIZER: Call(refused.fleet_offload, _OFFLOADED_MOMENTS),
+    Capability.OFFLOAD_PARAMETERS: Call(refused.sharded_parameters),
+    Capability.OFFLOAD_DISK: Call(refused.saved_tensors),
+    Capability.INT8_ROW: Call(refused.channel_codes),
+    Capability.INT8_COLUMN: Call(refused.channel_codes),
+    Capability.FAKE_INT8_COLUMN: Call(refused.aware_program, {"weight_quantize_type": "channel_wise_abs_max"}),
+    Capability.UINT8_TENSOR: Call(refused.aware_program, {"dtype": "uint8"}),
+    Capability.AWARE: Call(refused.aware_layers),
+    Capability.CONVERT: Call(refused.aware_layers),
+    Capability.INTEGER_PRODUCTS: Call(refused.integer_product),
+    Capability.FLOAT8_E4M3FN: Call(refused.narrow_codes, "float8_e4m3fn"),
+    Capability.FLOAT8_E5M2: Call(refused.narrow_codes, "float8_e5m2"),
+}
 
 
 def static_attempts(device: str) -> Mapping[Capability, Attempt]:
     """The attempts on a device; a crash is a failure like an exception."""
-    scripts = {**SCRIPTS, **REFUSED_SCRIPTS}
-    return {capability: partial(_acts, script, device) for capability, script in scripts.items()}
+    return {capability: partial(_acts, *call.words, device) for capability, call in _ATTEMPTS.items()}
 
 
 @cache
-def _acts(script: str, device: str) -> bool:
-    place = f"import paddle\npaddle.device.set_device({own_name(device)!r})\n"
-    command = [sys.executable, "-W", "ignore", "-c", place + PRELUDE + script]
-    return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
+def _acts(function: str, arguments: str, device: str) -> bool:
+    module = "frameworks.paddle.static.attempts"
+    command = [sys.executable, "-W", "ignore", "-m", module, own_name(device), function, arguments]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH")))),
+    }
+    ended = subprocess.run(command, env=environment, capture_output=True, timeout=_LIMIT_S, check=False)
+    return ended.returncode == 0
 
 
 def scales_after_bfloat16(device: str) -> bool:
     """Whether a `GradScaler` scales after a bfloat16 scope."""
-    return _acts(AFTER_BFLOAT16, device)
+    return _acts(*Call(training.scales_after_bfloat16).words, device)
 
 
 def clips_jointly(device: str) -> bool:
     """Whether two optimizers clip by the norm of all their gradients."""
-    return _acts(JOINT_CLIP, device)
+    return _acts(*Call(training.clips_jointly).words, device)
 
 
 def scales_float64(device: str) -> bool:
     """Whether a `GradScaler` takes gradients of a float64 parameter."""
-    return _acts(SCALED_FLOAT64, device)
+    return _acts(*Call(training.scales_float64).words, device)
 
 
 def trains_beside_constants(device: str) -> bool:
     """Whether a bfloat16 model trains together with a weight that needs no gradient."""
-    return _acts(BESIDE_CONSTANTS, device)
+    return _acts(*Call(training.trains_next_to_constants).words, device)
