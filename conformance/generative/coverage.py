@@ -105,25 +105,35 @@ def drawn(framework: Framework, excluded: Collection[Exclusion] = (), seed: int 
     return counts
 
 
-def never(counts: Drawn, framework: Framework) -> dict[str, list[str]]:
-    """Features that were never generated, by kind, without precisions that the framework does not declare."""
+def _fields(framework: Framework) -> dict[str, list[str]]:
+    """Features by field of a recipe, without precisions that the framework does not declare."""
     precisions = vocabulary.offered_precisions(framework)
-    fields = {
+    return {
         name: [word for word in words if name != "precision" or word in precisions]
         for name, words in vocabulary.FIELDS.items()
     }
-    pairs = [(a, b) for (_, first), (_, second) in combinations(fields.items(), 2) for a, b in product(first, second)]
-    kinds = {
-        "recipes": [word for words in fields.values() for word in words] + [*vocabulary.OTHERS],
+
+
+def _kinds(framework: Framework) -> dict[str, list[str]]:
+    """Every feature that can be generated, by kind."""
+    return {
+        "recipes": [word for words in _fields(framework).values() for word in words] + [*vocabulary.OTHERS],
         "models": [*vocabulary.MODELS],
         "verbs": [*vocabulary.VERBS],
         "data": [*vocabulary.DATA],
         "operations": [*vocabulary.OPERATIONS],
         "codes": [*vocabulary.CODES],
     }
+
+
+def never(counts: Drawn, framework: Framework) -> dict[str, list[str]]:
+    """Features that were never generated, by kind."""
     missing = {
-        kind: [word for word in words if not counts.features[_counted(kind, word)]] for kind, words in kinds.items()
+        kind: [word for word in words if not counts.features[_counted(kind, word)]]
+        for kind, words in _kinds(framework).items()
     }
+    fields = combinations(_fields(framework).values(), 2)
+    pairs = [(a, b) for first, second in fields for a, b in product(first, second)]
     missing["pairs"] = [f"{a} with {b}" for a, b in pairs if not counts.pairs[frozenset((a, b))]]
     return missing
 
@@ -135,16 +145,7 @@ def _counted(kind: str, word: str) -> str:
 def table(counts: Drawn, framework: Framework) -> str:
     """The counts as Markdown: how many features of each kind were generated, and which never."""
     missing = never(counts, framework)
-    precisions = vocabulary.offered_precisions(framework)
-    totals = {
-        "recipes": sum(len(words) for words in vocabulary.FIELDS.values()) + len(vocabulary.OTHERS),
-        "models": len(vocabulary.MODELS),
-        "verbs": len(vocabulary.VERBS),
-        "data": len(vocabulary.DATA),
-        "operations": len(vocabulary.OPERATIONS),
-        "codes": len(vocabulary.CODES),
-    }
-    totals["recipes"] -= len(vocabulary.FIELDS["precision"]) - len(precisions)
+    totals = {kind: len(words) for kind, words in _kinds(framework).items()}
     lines = [
         f"{framework.name}: {counts.programs} programs, {sum(counts.steps.values())} times a verb after another.",
         "",

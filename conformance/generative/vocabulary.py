@@ -101,6 +101,8 @@ DATA = (
     "targets=missing",
     "batch=one-sample",
     "batch=many",
+    "batch=width",
+    "break=after-a-step",
     "normalised=one-value",
 )
 OTHERS = (
@@ -113,6 +115,7 @@ OTHERS = (
     "rate=inexact",
     "scaling=factors",
     "scaling=uneven-scale",
+    "scaling=unequal-factors",
     "under=other-ranks",
     "under=other-offload",
     "recompute.depth=1",
@@ -121,7 +124,12 @@ OTHERS = (
     "seed=64-bit",
     *(f"mid-window={verb}" for verb in ("Predict", "PredictAveraged", "Save", "TraceLayers", "CountBytes")),
 )
-OPERATIONS = tuple(f"operation={name}" for name in CATALOGUE)
+OPERATIONS = (
+    *(f"operation={name}" for name in CATALOGUE),
+    *(f"operands={kind}" for kind in ("constant", "empty", "large", "mixed", "offset", "one-term", "small", "special")),
+    "scope=lists",
+    "scope=nested",
+)
 
 CODES = (
     *(f"quantizer={name}" for name in (*QUANTIZERS, *FAKE_QUANTIZERS)),
@@ -134,7 +142,10 @@ CODES = (
     "packed",
     *(f"technique={name}" for name in TECHNIQUES),
     *(f"quantized={kind}" for kind in ("skips", "loads", "small-weights", "bias-before-dense")),
-    *(f"aware-run={kind}" for kind in ("converts", "beyond", "predicts", "loads", "freezes", "window", "skips")),
+    *(
+        f"aware-run={kind}"
+        for kind in ("converts", "averages", "beyond", "predicts", "loads", "freezes", "window", "skips")
+    ),
     *(f"delayed={kind}" for kind in ("window", "infinite")),
 )
 

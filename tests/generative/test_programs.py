@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -237,6 +239,29 @@ LISTED = {
     *(f"call={way}" for way in WAYS),
     *(f"activation={kind}" for kind in ("relu", "tanh")),
 }
+
+
+def stated() -> set[str]:
+    """Features that modules state as literals, `NAME=VALUE`."""
+    trees = [ast.parse(text) for text in MODULES if "def words(" in text or "def recipe_features(" in text]
+    functions = [
+        node
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and (node.name == "words" or node.name.endswith("features"))
+    ]
+    literals = {
+        node.value
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return {text for text in literals if re.fullmatch(r"[a-z.-]+[=>][\w.-]+", text)}
+
+
+def test_every_stated_feature_is_in_the_vocabulary() -> None:
+    assert len(stated()) > 40
+    assert stated() - LISTED == set()
 
 
 @pytest.mark.parametrize("framework", sorted(built_in()))
