@@ -75,9 +75,9 @@ class RankGroup(Protocol):
 
         Args:
             unscale_calls: how often each rank unscales by hand before the step; None leaves it to the framework.
-            poison: for each rank what is added, after unscaling by hand once, to the part of the reduced gradients
+            inject: for each rank what is added, after unscaling by hand once, to the part of the reduced gradients
                 that it holds; an array has the parameter's whole shape.
-            abandon: unscale by hand once and leave the step out.
+            discard: unscale by hand once and leave the step out.
         """
 
     def fail_rank(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:

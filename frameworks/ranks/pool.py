@@ -12,7 +12,7 @@ from frameworks.ranks.worker_group import WorkerGroup
 MOST = 2
 """How many worker groups live at a time."""
 
-_living: dict[tuple[Any, ...], WorkerGroup] = {}
+_groups: dict[tuple[Any, ...], WorkerGroup] = {}
 """In the order in which they were asked for last."""
 
 
@@ -31,12 +31,12 @@ def worker_group_of(
     Beyond `MOST` groups, the least recently used one is ended with all its runs.
     """
     key = (kind, count, device, mode, tuple(sorted(environment.items())), processes, limits)
-    worker_group = _living.pop(key, None)
+    worker_group = _groups.pop(key, None)
     if worker_group is None or not worker_group.alive:
         _end([worker_group] if worker_group is not None else [])
-        _end([_living.pop(next(iter(_living))) for _ in range(len(_living) - MOST + 1)])
+        _end([_groups.pop(next(iter(_groups))) for _ in range(len(_groups) - MOST + 1)])
         worker_group = WorkerGroup(kind, count, device, mode, environment, processes=processes, limits=limits)
-    _living[key] = worker_group
+    _groups[key] = worker_group
     return worker_group
 
 
@@ -47,8 +47,8 @@ def _end(worker_groups: Iterable[WorkerGroup]) -> None:
 
 def close_all(why: str = "they were closed") -> None:
     """Ends this process' worker groups."""
-    while _living:
-        _, worker_group = _living.popitem()
+    while _groups:
+        _, worker_group = _groups.popitem()
         worker_group.close(why)
 
 

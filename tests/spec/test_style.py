@@ -25,6 +25,8 @@ def found(folder: Path, name: str, source: str) -> list[tuple[int, str, str]]:
         ("a.py", '"""One.\n\nThe call was\nseen to act.\n"""', (3, "was seen to", "takes effect, was observed to")),
         ("a.py", 'raise ValueError("mend it")', (1, "mend", "fix")),
         ("a.md", "One.\n\nIt did not come true.", (3, "did not come true", "occur")),
+        ("a.py", "class CrewOfRanks:\n    ranks = 2", (1, "CrewOfRanks", "worker group")),
+        ("a.py", "def made(blinding_of): pass", (1, "blinding_of", "sabotage")),
         ("a.toml", 'reason = """\nTold by one a process."""', (2, "Told", "reported, named")),
     ],
 )
@@ -38,7 +40,7 @@ def test_a_planted_phrase_is_found_with_its_line(
     ("name", "source"),
     [
         ("a.py", '"""See `told` and `worker_group.make`; told: a line; they cannot tell, or tell apart."""'),
-        ("a.py", "told = crew  # mend it"),
+        ("a.py", "told = screw  # mend it"),
         ("a.py", '__all__ = ["told"]'),
         ("a.md", "```text\nmend it\n```\n[page](told.md)"),
         ("a.md", "<!-- some table: begin -->\nmend it\n<!-- some table: end -->"),

@@ -1,4 +1,5 @@
-"""Searches texts for phrases that readers would have to translate; `style.toml` lists these, docs/style.md says why.
+"""Searches texts for phrases, and names for words, that readers would have to translate; `style.toml` lists these, and
+docs/style.md says why.
 
 Searched are string literals and docstrings of Python, the prose of the documentation, TOML texts, and the report's
 templates and scripts. Not searched are the programs of findings, faults, code, and generated blocks of pages.
@@ -21,6 +22,10 @@ PACKAGES = ("conformance", "frameworks", "results", "fixtures", "tools")
 _PAGE = ROOT / "docs" / "style.md"
 _SUFFIXES = (".py", ".toml", ".html", ".js", ".jinja", ".j2")
 _NOT_PROSE = re.compile(r"```.*?```|<!-- ([\w' ]+): begin -->.*?<!-- \1: end -->|`[^`\n]*`|\]\([^)\n]*\)", re.DOTALL)
+FORMER = "version_1.py"
+"""The module of former names."""
+
+_WORD = re.compile("[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _NAME = re.compile(r'"[^"\s]*"')
 """A string of TOML without spaces, such as an id; names in records do not change."""
 
@@ -51,8 +56,24 @@ def phrases() -> tuple[tuple[re.Pattern[str], str], ...]:
     Raises:
         ValueError: the file is invalid; the message is one line.
     """
-    tables = read_tables(FILE, {"phrase": Kind("find", frozenset({"find", "write"}))})["phrase"]
-    return tuple((_pattern(table.text("find")), table.text("write")) for table in tables)
+    return tuple((_pattern(find), write) for find, write in _tables()["phrase"])
+
+
+@cache
+def words() -> dict[str, str]:
+    """Words of names, in lower case, with what to write instead.
+
+    Raises:
+        ValueError: as `phrases`.
+    """
+    return dict(_tables()["word"])
+
+
+@cache
+def _tables() -> dict[str, list[tuple[str, str]]]:
+    keys = frozenset({"find", "write"})
+    tables = read_tables(FILE, {"phrase": Kind("find", keys), "word": Kind("find", keys)})
+    return {kind: [(table.text("find"), table.text("write")) for table in tables[kind]] for kind in ("phrase", "word")}
 
 
 def _pattern(find: str) -> re.Pattern[str]:
@@ -79,6 +100,23 @@ def hits(paths: Iterable[Path], root: Path = ROOT) -> Iterator[Phrase]:
                 for match in pattern.finditer(text):
                     line = first + text.count("\n", 0, match.start())
                     yield Phrase(place, line, " ".join(match[0].split()), better)
+        if path.suffix == ".py" and path.name != FORMER:
+            yield from _named(place, source)
+
+
+def _named(place: str, source: str) -> Iterator[Phrase]:
+    """Words of the names that a module and its definitions, parameters and variables have."""
+    names = [(1, Path(place).stem)]
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.arg(arg=name):
+                names.append((node.lineno, name))
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                names.append((node.lineno, name))
+    for line, name in names:
+        for word in _WORD.findall(name):
+            if better := words().get(word.lower()):
+                yield Phrase(place, line, name, better)
 
 
 def _parts(path: Path, source: str) -> Iterator[tuple[int, str]]:

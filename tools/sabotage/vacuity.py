@@ -111,9 +111,9 @@ def _rerun(item: pytest.Function, sabotage: str) -> str:
         return "pass"
     framework = subject.framework
     settings = framework.global_state()
-    blinded: Any = SABOTAGES[sabotage](framework)
+    sabotaged: Any = SABOTAGES[sabotage](framework)
     profile = replace(subject.profile, shrinking_s=0.0)
-    given["subject"] = replace(subject, framework=blinded, profile=profile)
+    given["subject"] = replace(subject, framework=sabotaged, profile=profile)
     given["verdict"] = Verdict()
     with tempfile.TemporaryDirectory() as folder:
         if "tmp_path" in given:

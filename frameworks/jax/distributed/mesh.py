@@ -133,7 +133,7 @@ class MeshTrainer(JaxTrainer):
             for name, value in gradients.items()
         }
 
-    def _poison(self, gradients: Gradients) -> Flat:
+    def _inject(self, gradients: Gradients) -> Flat:
         return {
             self.layout.parameters[name]: self.spread.pieced(self._leaves(name, value), "gradient")
             for name, value in gradients.items()

@@ -37,7 +37,7 @@ from frameworks.keras_common.options import option_attempts
 from frameworks.keras_common.scaler import has_factors_of
 from frameworks.keras_common.settings import read_settings, write_settings
 
-_company = partial(rank_group, mode=KERAS)
+_rank_group = partial(rank_group, mode=KERAS)
 
 
 class KerasFramework(ScopeOfPolicies, OnDevice):
@@ -57,7 +57,7 @@ class KerasFramework(ScopeOfPolicies, OnDevice):
     def attempts(self) -> Mapping[Capability, Attempt]:
         tried = ATTEMPTS | OF_SCOPES | option_attempts(self._run) | model_attempts(self._run)
         here: dict[Capability, Attempt] = {c: partial(self._here, attempt) for c, attempt in tried.items()}
-        return here if self.device != "cpu" else with_ranks(here, _company, None)
+        return here if self.device != "cpu" else with_ranks(here, _rank_group, None)
 
     def _here(self, attempt: Attempt) -> bool:
         with jax.default_device(self._place):
@@ -79,14 +79,14 @@ class KerasFramework(ScopeOfPolicies, OnDevice):
 
     def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
         self.require_recipe(recipe)
-        return _company(model, recipe, weights)
+        return _rank_group(model, recipe, weights)
 
     def trainer(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
     ) -> StatelessRun | RankGroupTrainer:
         self.require_recipe(recipe)
         if recipe.ranks is not None:
-            return self.bound(RankGroupTrainer(_company(model, recipe, weights)))
+            return self.bound(RankGroupTrainer(_rank_group(model, recipe, weights)))
         return self.bound(self._run(model, recipe, weights))
 
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> StatelessRun:

@@ -58,7 +58,7 @@ class DistributedRanks:
             case "gradients_share":
                 return run.gradients_of_parts(first)
             case "apply_gradients":
-                if given[0].named["unscale_calls"] is not None or given[0].named["discard"] or _poisoned(given):
+                if given[0].named["unscale_calls"] is not None or given[0].named["discard"] or _injected(given):
                     raise run.refusal(Capability.EXPLICIT_UNSCALE)
                 return run.feed_parts([own.arguments for own in given])
             case "predict" | "predict_averaged":
@@ -71,5 +71,5 @@ class DistributedRanks:
                 return (getattr(run, verb)(*given[0].arguments, **given[0].named),) * len(given)
 
 
-def _poisoned(given: Sequence[Arguments]) -> bool:
+def _injected(given: Sequence[Arguments]) -> bool:
     return any(own.named["inject"] is not None for own in given)

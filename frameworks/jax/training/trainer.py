@@ -242,7 +242,7 @@ class JaxTrainer(Readings):
                 self.ledger.add(micro, len(window))
         if self.recipe.accumulation > 1:
             return self._ended()
-        return self._abandoned() if discard else self._finish(calls, inject)
+        return self._discarded() if discard else self._finish(calls, inject)
 
     def _fed_micro_batch(self, before: float) -> JaxMicroBatch:
         return JaxMicroBatch(math.nan, 1, before)
@@ -257,7 +257,7 @@ class JaxTrainer(Readings):
             for name, place in places.items()
         }
 
-    def _poison(self, gradients: Gradients) -> Flat:
+    def _inject(self, gradients: Gradients) -> Flat:
         return self._fed(gradients)
 
     def _finish(self, unscale_calls: int, inject: Gradients | None) -> Update:
@@ -265,12 +265,12 @@ class JaxTrainer(Readings):
             before, rate, (gradients, judged) = self._scale(), self._rate(), self._taken_out()
             for _ in range(unscale_calls):
                 gradients = unscaled(self.scale, gradients, self.leaves)
-            for place, value in self._poison(inject or {}).items():
+            for place, value in self._inject(inject or {}).items():
                 gradients = gradients | {place: gradients[place] + value}
             outcome = self._update(gradients, judged, last=True)
         return self._report(before, rate, outcome.read_norm(), skipped=not outcome.moved())
 
-    def _abandoned(self) -> Update:
+    def _discarded(self) -> Update:
         """Ends an update whose gradients are unscaled without a step: the loss scale still learns of an overflow."""
         with self.scope():
             before, rate = self._scale(), self._rate()

@@ -222,7 +222,7 @@ class DygraphTrainer(ReadRun):
         optimizers = (share.optimizer for share in self.shares)
         ways.drop_gradients(self.recipe.way("zero-grad"), optimizers, self.network)
 
-    def _abandoned(self) -> UpdateAfterLosses:
+    def _discarded(self) -> UpdateAfterLosses:
         """Ends an update whose gradients were unscaled without a step: `update` readies the scaler for the next one."""
         rate, before = float(self.shares[0].optimizer.get_lr()), self._scaler_state_dict()
         self.scaler.update()  # type: ignore[union-attr]
@@ -286,7 +286,7 @@ class DygraphTrainer(ReadRun):
                     if value is not None:
                         extra = to_tensor(stored(value), named[name])
                         named[name].grad = extra if named[name].grad is None else named[name].grad + extra
-                update = self._abandoned() if discard else self._step(unscaled=bool(calls))
+                update = self._discarded() if discard else self._step(unscaled=bool(calls))
             finally:
                 self._drop_gradients()
         return Update(math.nan, (), *update)

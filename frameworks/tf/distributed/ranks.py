@@ -106,7 +106,7 @@ class MirroredRanks:
             case "gradients_share":
                 return self.run.gradients_of_parts(first)
             case "apply_gradients":
-                if given[0].named["unscale_calls"] is not None or given[0].named["discard"] or _poisoned(given):
+                if given[0].named["unscale_calls"] is not None or given[0].named["discard"] or _injected(given):
                     raise self.run.refusal(Capability.EXPLICIT_UNSCALE)
                 return self.run.feed_parts([own.arguments for own in given])
             case "predict":
@@ -117,5 +117,5 @@ class MirroredRanks:
                 return (getattr(self.run, verb)(*given[0].arguments, **given[0].named),) * len(given)
 
 
-def _poisoned(given: Sequence[Arguments]) -> bool:
+def _injected(given: Sequence[Arguments]) -> bool:
     return any(own.named["inject"] is not None for own in given)

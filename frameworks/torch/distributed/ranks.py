@@ -151,9 +151,9 @@ class RankTrainer(TorchTrainer):
         self._measure()
         return super()._finish(unscale_calls, inject)
 
-    def _abandoned(self) -> Update:
+    def _discarded(self) -> Update:
         self._measure()
-        return super()._abandoned()
+        return super()._discarded()
 
     def _measure(self) -> None:
         gradients = (slot.tensor.grad for slot in self.slots.values())

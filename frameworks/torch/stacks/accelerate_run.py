@@ -179,9 +179,9 @@ class AccelerateTrainer(TorchTrainer):
         for optimizer in self.optimizers:
             optimizer.zero_grad()
 
-    def _abandoned(self) -> Update:
+    def _discarded(self) -> Update:
         self._end_window()
-        return super()._abandoned()
+        return super()._discarded()
 
     # evaluation and checkpoints
 

@@ -128,7 +128,7 @@ class TorchTrainer(TorchRun):
             if given:
                 with self._micro_batch(last=place == len(window)):
                     self._backward([self._fed_share(self._fed(given), len(window))], self.scaler)
-        return self._abandoned() if discard else self._finish(unscale_calls, inject)
+        return self._discarded() if discard else self._finish(unscale_calls, inject)
 
     def _fed(self, gradients: Mapping[str, Array]) -> torch.Tensor:
         """Σ p·g, whose gradients are those that are given."""
@@ -182,7 +182,7 @@ class TorchTrainer(TorchRun):
         """Clips the gradients; the norm that they had."""
         return ways.CLIPS[self.recipe.way("clip")]([slot.tensor for slot in self.slots.values()], limit)
 
-    def _abandoned(self) -> Update:
+    def _discarded(self) -> Update:
         """Ends an update whose gradients are unscaled without a step: `update` readies the scaler for the next one."""
         if self.scaler is None:
             raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_SCALER)

@@ -1,1 +1,1 @@
-"""Attempts in the static graph, each of which runs in a process of its own: some of Paddle's failures end it."""
+"""Attempts in the static graph, each of which runs in a separate process: some of Paddle's failures end it."""

@@ -1,6 +1,6 @@
 """Attempts of precision, scaling, optimizers and gradients.
 
-Each function makes Paddle's own calls, without this adapter's guards, in a process of its own, and raises unless the
+Each function makes Paddle's own calls, without this adapter's guards, in a separate process, and raises unless the
 technique takes effect.
 """
 
