@@ -27,7 +27,7 @@ class Block(paddle.nn.Layer):
 
     def forward(self, x: Any) -> Any:
         x = x + self.attention(self.norm1(x))
-        return x + self.apply_gradients(self.norm2(x))
+        return x + self.feed(self.norm2(x))
 
 
 class Encoder(paddle.nn.Layer):

@@ -46,7 +46,7 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))
-        return x + self.apply_gradients(self.norm2(x))
+        return x + self.feed(self.norm2(x))
 
 
 class Encoder(nn.Module):
