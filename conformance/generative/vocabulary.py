@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from conformance.techniques.formats.code_strategies import FAKE_QUANTIZERS, PRODUCTS, QUANTIZERS
-from conformance.techniques.formats.expected_casts import SOURCES
-from conformance.techniques.formats.format_cases import INTEGERS
-from conformance.techniques.quantized_models import TECHNIQUES
-from fixtures.narrow import NARROW
+from conformance.techniques.registry import TECHNIQUES
 from fixtures.recipe import Precision, Recipe
 from frameworks.contract import Capability, Framework, needs
 from frameworks.operations import CATALOGUE
@@ -131,23 +127,7 @@ OPERATIONS = (
     "scope=nested",
 )
 
-CODES = (
-    *(f"quantizer={name}" for name in (*QUANTIZERS, *FAKE_QUANTIZERS)),
-    "quantizer=spoilt",
-    "fake=beyond",
-    *(f"cast={name}" for name in NARROW),
-    *(f"source={name}" for name in SOURCES),
-    "cast=beyond",
-    *(f"product={'-by-'.join(formats)}" for formats in (INTEGERS, *PRODUCTS)),
-    "packed",
-    *(f"technique={name}" for name in TECHNIQUES),
-    *(f"quantized={kind}" for kind in ("skips", "loads", "small-weights", "bias-before-dense")),
-    *(
-        f"aware-run={kind}"
-        for kind in ("converts", "averages", "beyond", "predicts", "loads", "freezes", "window", "skips")
-    ),
-    *(f"delayed={kind}" for kind in ("window", "infinite")),
-)
+CODES = tuple(word for technique in TECHNIQUES for word in technique.features)
 
 
 def offered_precisions(framework: Framework) -> frozenset[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
+from conformance.techniques.registry import TECHNIQUES
 from fixtures.narrow import NARROW
 from results.record.model import TestVerdict
 from results.record.outcomes import UNJUDGED, Outcome
@@ -27,75 +28,8 @@ OTHER_MODES: Mapping[tuple[str, str], str] = {
 
 _LIBRARY = re.compile(r"(.+?)(?: is|:) not installed")
 
-ROWS: dict[str, str] = {
-    **{name: f"casts to `{name}`" for name in NARROW},
-    "integer-products": "`int8` matmul in `int32`",
-    "float8-products": "`float8` matmul in `float32`",
-    "delayed-scaling": "`float8` matmul with delayed scaling",
-    "float8-training": "float8 training",
-    "int4-packing": "packed int4, two to a byte",
-    "int8-tensor": "int8, one range",
-    "int8-row": "int8, a range for each row",
-    "int8-column": "int8, a range for each column",
-    "uint8-tensor": "uint8, with a zero point",
-    "int4-group": "int4, a range for each group",
-    "fake-int8-tensor": "fake int8, one scale",
-    "fake-int8-column": "fake int8, a scale for each column",
-    "fake-uint8-tensor": "fake uint8, with a zero point",
-    "fake-int4-tensor": "fake int4, one scale",
-    "dynamic-int8": "dynamic int8 quantization",
-    "static-int8": "static int8 quantization",
-    "weight-int8": "weight-only int8",
-    "weight-int4": "weight-only int4",
-    "load-int8": "8-bit loading, outlier columns in floating point",
-    "aware": "QAT",
-    "convert": "conversion after QAT",
-    "adam-8bit": "8-bit Adam",
-}
+ROWS = {name: text for technique in TECHNIQUES for name, text in technique.rows.items()}
 """What a test is about, by the parameter that names it, or by its clause, and how it is called in a table."""
-_FLOAT8 = (
-    "formats.float8-values",
-    "formats.float8-gradients",
-    "formats.float8-memory-follows",
-    "formats.float8-memory-holds-still",
-    "formats.float8-skips",
-    "formats.float8-loss-scale",
-    "formats.float8-survives-saving",
-    "formats.float8-is-no-parameter",
-    "formats.float8-accuracy",
-)
-_AWARE = (
-    "quantization.aware-values",
-    "quantization.aware-gradients",
-    "quantization.aware-survives-saving",
-    "quantization.aware-accuracy",
-    "quantization.ranges-follow",
-    "quantization.observers-hold-still",
-)
-_ADAM_8BIT = (
-    "quantization.adam8-encoding",
-    "quantization.adam8-trajectory",
-    "quantization.adam8-rare-inputs",
-    "quantization.adam8-bytes",
-    "quantization.adam8-survives-saving",
-    "quantization.adam8-skips",
-)
-BY_CLAUSE = {
-    "quantization.integer-products": "integer-products",
-    "formats.products": "float8-products",
-    "formats.delayed-scaling": "delayed-scaling",
-    "formats.packing": "int4-packing",
-    **dict.fromkeys(_FLOAT8, "float8-training"),
-    **dict.fromkeys(_AWARE, "aware"),
-    **dict.fromkeys(_ADAM_8BIT, "adam-8bit"),
-    "quantization.convert-is-faithful": "convert",
-    "quantization.calibrated-range": "static-int8",
-    "quantization.calibration-order": "static-int8",
-    "quantization.calibration-needed": "static-int8",
-    "quantization.int8-load": "load-int8",
-}
-"""Rows whose tests are those of one clause."""
-
 
 _QUANTIZERS = ("int8-tensor", "int8-row", "int8-column", "uint8-tensor", "int4-group")
 SHORT: dict[str, tuple[str, ...]] = {
@@ -186,7 +120,7 @@ def _why_not(framework: str, technique: str, verdicts: Sequence[TestVerdict]) ->
 
 def _technique(verdict: TestVerdict) -> str:
     """The row that a test is about, "" if none."""
-    if verdict.clause in BY_CLAUSE:
-        return BY_CLAUSE[verdict.clause]
+    if row := next(filter(None, (technique.row_of(verdict.clause) for technique in TECHNIQUES)), ""):
+        return row
     parameters = verdict.case.partition("[")[2].removesuffix("]")
     return max((name for name in ROWS if f"-{name}-" in f"-{parameters}-"), key=len, default="")

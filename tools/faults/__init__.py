@@ -14,40 +14,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from conformance.techniques.registry import TECHNIQUES
 from fixtures.plateau import PlateauRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.functions import ReferenceFunction
 from frameworks.reference.distributed.ranks import ReferenceRankGroup
-from frameworks.reference.quantization.delayed_scaling import ReferenceDelayedProduct
-from frameworks.reference.quantization.eight_bit_state import EightBitState
-from frameworks.reference.quantization.float8_training import Float8Layers
-from frameworks.reference.quantization.formats import ReferenceFormats
-from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
-from frameworks.reference.quantization.qat import QatLayers
-from frameworks.reference.quantization.quantizers import ReferenceQuantizers
 from frameworks.reference.shipped.operations_and_layers import ReferenceFunctions, ReferenceShipped
 from frameworks.reference.shipped.optimizers import ReferenceOptimizers
 from frameworks.reference.training.loop import ReferenceLoop
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 PLACES: Mapping[type, tuple[str, type]] = {
+    **{base: place for technique in TECHNIQUES for base, place in technique.places.items()},
     ReferenceTrainer: ("trainer_class", ReferenceFramework),
     ReferenceRankGroup: ("company_class", ReferenceFramework),
     Operations: ("operations_class", ReferenceFramework),
-    ReferenceFormats: ("formats_class", ReferenceFramework),
-    ReferenceQuantizers: ("quantizers_class", ReferenceFramework),
-    ReferenceDelayedProduct: ("delayed_class", ReferenceFramework),
     ReferenceFunction: ("function_class", ReferenceFramework),
     ReferenceLoop: ("loop_class", ReferenceFramework),
     PlateauRule: ("plateau_class", ReferenceFramework),
     ReferenceFunctions: ("functions_class", ReferenceFramework),
     ReferenceShipped: ("shipped_class", ReferenceFramework),
     ReferenceOptimizers: ("shipped_optimizers_class", ReferenceFramework),
-    ReferenceQuantizedModel: ("quantized_model_class", ReferenceFramework),
-    QatLayers: ("aware_class", ReferenceTrainer),
-    Float8Layers: ("float8_class", ReferenceTrainer),
-    EightBitState: ("eight_bit_class", ReferenceTrainer),
 }
 """The attribute that names each replaceable class of the reference, and the class that has it."""
 

@@ -28,7 +28,7 @@ FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
 
 
 @dataclass(frozen=True)
-class Technique:
+class TimedTechnique:
     """A way to make a step on one batch.
 
     Attributes:
@@ -43,18 +43,18 @@ class Technique:
         return batch.into(self.recipe.accumulation)
 
 
-def techniques(variants: Sequence[str]) -> tuple[Technique, ...]:
+def techniques(variants: Sequence[str]) -> tuple[TimedTechnique, ...]:
     """The plain step, and the same step with each technique; recomputation in each variant that a framework offers."""
     plain = Recipe(Adam(RATE))
     recomputations = [
-        Technique("-".join(filter(None, ("recomputation", name))), plain.but(recompute=Recompute(2, variant=name)))
+        TimedTechnique("-".join(filter(None, ("recomputation", name))), plain.but(recompute=Recompute(2, variant=name)))
         for name in variants or (None,)
     ]
     return (
-        Technique(PLAIN, plain),
-        Technique("O1-float16", plain.but(precision=FLOAT16, scaling=DynamicScaling())),
-        Technique("O1-bfloat16", plain.but(precision=BFLOAT16)),
-        Technique("accumulation-4", plain.but(accumulation=4)),
+        TimedTechnique(PLAIN, plain),
+        TimedTechnique("O1-float16", plain.but(precision=FLOAT16, scaling=DynamicScaling())),
+        TimedTechnique("O1-bfloat16", plain.but(precision=BFLOAT16)),
+        TimedTechnique("accumulation-4", plain.but(accumulation=4)),
         *recomputations,
     )
 

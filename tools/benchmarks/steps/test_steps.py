@@ -13,13 +13,13 @@ import pytest
 
 from fixtures.model import Batch
 from frameworks.contract import Framework, Unsupported
-from tools.benchmarks.steps.cases import FIXTURES, PLAIN, NotTheStep, Technique, reach_all, settle
+from tools.benchmarks.steps.cases import FIXTURES, PLAIN, NotTheStep, TimedTechnique, reach_all, settle
 
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "XLA_FLAGS")
 _THREADS = ("threads", "intra_op_threads")
 
 
-def test_step(benchmark: Any, framework: Framework, fixture: str, technique: Technique) -> None:
+def test_step(benchmark: Any, framework: Framework, fixture: str, technique: TimedTechnique) -> None:
     model, batch = FIXTURES[fixture]()
     window = technique.window(batch)
     try:
@@ -38,7 +38,7 @@ def test_step(benchmark: Any, framework: Framework, fixture: str, technique: Tec
     benchmark(framework.timed, lambda: trainer.update(window).loss)
 
 
-def _described(framework: Framework, fixture: str, technique: Technique, batch: Batch) -> dict[str, Any]:
+def _described(framework: Framework, fixture: str, technique: TimedTechnique, batch: Batch) -> dict[str, Any]:
     """Metadata that distinguishes series of times in the JSON."""
     environment = framework.environment()
     return {

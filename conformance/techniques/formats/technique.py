@@ -1,0 +1,51 @@
+"""Casts, quantizers, packed codes, and quantized matmul as one technique."""
+
+from __future__ import annotations
+
+from conformance.search.property import Property
+from conformance.techniques.formats.code_strategies import FAKE_QUANTIZERS, PRODUCTS, QUANTIZERS, coded
+from conformance.techniques.formats.expected_casts import SOURCES
+from conformance.techniques.formats.format_cases import INTEGERS
+from conformance.techniques.technique import Technique
+from fixtures.narrow import NARROW
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.quantization.formats import ReferenceFormats
+from frameworks.reference.quantization.quantizers import ReferenceQuantizers
+
+FORMATS = Technique(
+    rows={
+        **{name: f"casts to `{name}`" for name in NARROW},
+        "integer-products": "`int8` matmul in `int32`",
+        "float8-products": "`float8` matmul in `float32`",
+        "int4-packing": "packed int4, two to a byte",
+        "int8-tensor": "int8, one range",
+        "int8-row": "int8, a range for each row",
+        "int8-column": "int8, a range for each column",
+        "uint8-tensor": "uint8, with a zero point",
+        "int4-group": "int4, a range for each group",
+        "fake-int8-tensor": "fake int8, one scale",
+        "fake-int8-column": "fake int8, a scale for each column",
+        "fake-uint8-tensor": "fake uint8, with a zero point",
+        "fake-int4-tensor": "fake int4, one scale",
+    },
+    clauses={
+        "quantization.integer-products": "integer-products",
+        "formats.products": "float8-products",
+        "formats.packing": "int4-packing",
+    },
+    properties={"laws.codes": Property(10, coded, 2, 1.0)},
+    features=(
+        *(f"quantizer={name}" for name in (*QUANTIZERS, *FAKE_QUANTIZERS)),
+        "quantizer=spoilt",
+        "fake=beyond",
+        *(f"cast={name}" for name in NARROW),
+        *(f"source={name}" for name in SOURCES),
+        "cast=beyond",
+        *(f"product={'-by-'.join(formats)}" for formats in (INTEGERS, *PRODUCTS)),
+        "packed",
+    ),
+    places={
+        ReferenceFormats: ("formats_class", ReferenceFramework),
+        ReferenceQuantizers: ("quantizers_class", ReferenceFramework),
+    },
+)

@@ -1,0 +1,21 @@
+"""QAT as one technique."""
+
+from __future__ import annotations
+
+from conformance.techniques.technique import Technique
+from frameworks.reference.quantization.qat import QatLayers
+from frameworks.reference.training.trainer import ReferenceTrainer
+
+_RUNS = ("converts", "averages", "beyond", "predicts", "loads", "freezes", "window", "skips")
+
+QAT = Technique(
+    rows={"aware": "QAT", "convert": "conversion after QAT"},
+    clauses={
+        "quantization.aware-*": "aware",
+        "quantization.ranges-follow": "aware",
+        "quantization.observers-hold-still": "aware",
+        "quantization.convert-is-faithful": "convert",
+    },
+    features=tuple(f"aware-run={kind}" for kind in _RUNS),
+    places={QatLayers: ("aware_class", ReferenceTrainer)},
+)

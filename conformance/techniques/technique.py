@@ -1,0 +1,32 @@
+"""What the rest of the suite asks of a technique: one object for each, next to its rules, checks and cases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from conformance.search.property import Property
+
+
+@dataclass(frozen=True)
+class Technique:
+    """One technique.
+
+    Attributes:
+        rows: its rows in tables of results, by the parameter that names a test's subject: what the row is about.
+        clauses: the row of clauses whose tests name no subject, by pattern of their ids.
+        properties: what generated cases must have, by clause.
+        features: words of generated cases, of which coverage names those that were never drawn.
+        places: classes of the reference that faults replace, each with the attribute that names it and its owner.
+    """
+
+    rows: Mapping[str, str]
+    clauses: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, Property] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+    places: Mapping[type, tuple[str, type]] = field(default_factory=dict)
+
+    def row_of(self, clause: str) -> str:
+        """The row of a clause, "" if its tests name one or it is another technique's."""
+        return next((row for pattern, row in self.clauses.items() if fnmatchcase(clause, pattern)), "")
