@@ -33,8 +33,8 @@ def block() -> str:
         (
             f"`{BROKEN_CLAUSE}`: {requirement}",
             f"{_CODE}python\n{source}\n{_CODE}",
-            "`feed` back-propagates given gradients through the framework's own loss scaler; `spiked` makes one of\n"
-            "them infinite or NaN. On a copy of the reference that applies the update instead of skipping it:",
+            "`apply_gradients` back-propagates given gradients through the framework's own loss scaler; `spiked`\n"
+            "makes one of them infinite or NaN. On a copy of the reference that applies the update instead:",
             f"{_CODE}text\n$ python -m {' '.join(command)}\n{_failure(command)}\n{_CODE}",
         )
     )

@@ -45,7 +45,8 @@ def blocks(records: Sequence[Record]) -> dict[str, str]:
     )
     return {
         "ranks": "\n".join(rows),
-        "modes in short": f"Tests of these families with two ranks: {short}.\nAll tests in other modes: {of_modes}.",
+        "modes in short": f"Tests of {', '.join(FAMILIES)} with two ranks: {short}.\n"
+        f"All tests in other modes: {of_modes}.",
     }
 
 
