@@ -25,7 +25,7 @@ from conformance.runner.isolation import clipped
 from conformance.runner.summary import closing_lines
 from conformance.runner.trained_runs import TrainedRun
 from conformance.spec.clauses import load_clauses
-from conformance.test_ids.inventory import code_of, id_of, inventory
+from conformance.test_ids.inventory import SUITES, code_of, id_of, inventory
 from frameworks.contract import Framework
 from results.record.encoding import decode_judged, encode_judged
 from results.record.files import RecordError
@@ -308,7 +308,7 @@ def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:
 def _selection(config: pytest.Config) -> str:
     """The options that selected tests, as command-line words; "" if all tests run."""
     option = config.option
-    words = [str(a) for a in config.args if "::" in str(a) or str(a).endswith(".py")]
+    words = [str(a) for a in config.args if not SUITES.is_relative_to(config.invocation_params.dir / str(a))]
     words += [f"-k {option.keyword}"] if option.keyword else []
     words += [f"-m {option.markexpr}"] if option.markexpr else []
     words += [f"--deselect={prefix}" for prefix in option.deselect or ()]

@@ -1,4 +1,5 @@
-"""What a technique defines for `Framework.rule`: rules as data, and interfaces, each offered under a capability."""
+"""What a technique defines for `Framework.rule` and `Trainer.view`: rules as data, interfaces, and state, each offered
+under a capability."""
 
 from __future__ import annotations
 

@@ -53,9 +53,9 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.trainer import ReferenceTrainer
 
 class Doubling(ReferenceTrainer):
-    def apply_gradients(self, *window, poison=None, **named):
+    def feed(self, *window, poison=None, **named):
         doubled = [{name: 2.0 * value for name, value in each.items()} for each in window]
-        return super().apply_gradients(*doubled, poison=poison, **named)
+        return super().feed(*doubled, poison=poison, **named)
 
 class Mine(ReferenceFramework):
     contract = 1

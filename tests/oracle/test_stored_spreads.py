@@ -106,13 +106,13 @@ def copied(tmp_path: Path) -> Path:
 def test_what_the_code_says_counts_and_neither_its_place_nor_its_comments(tmp_path: Path) -> None:
     root = copied(tmp_path)
     assert derivation_hash.code_hash(root) == derivation_hash.code_hash()
-    file = root / "frameworks" / "reference" / "rounding.py"
+    file = root / "frameworks" / "reference" / "core" / "rounding.py"
     text = file.read_text("utf-8")
     behind = text.index("from __future__")
     file.write_text(f'"""Another docstring."""\n\n# a comment\n{text[behind:]}')
     derivation_hash.code_hash.cache_clear()
     assert derivation_hash.code_hash(root) == derivation_hash.code_hash()
-    training = root / "frameworks" / "reference" / "quantized_training.py"
+    training = root / "frameworks" / "reference" / "training" / "quantized_training.py"
     message = training.read_text("utf-8").replace("the recipe has no QAT", "another message")
     training.write_text(message)
     assert "another message" in message

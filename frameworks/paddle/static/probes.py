@@ -19,7 +19,7 @@ _ROOT = Path(__file__).parents[3]
 _LIMIT_S = 120
 
 
-class Call:
+class Attempted:
     """A function of `frameworks.paddle.static.attempts`, with its arguments after the program."""
 
     def __init__(self, function: Callable[..., None], *arguments: object) -> None:
@@ -32,61 +32,61 @@ _OFFLOADED_CHECKPOINTS: dict[str, Any] = {
 }
 _OFFLOADED_MOMENTS: dict[str, Any] = {"sharding": True, "sharding_configs": {"optimize_offload": True}}
 
-_ATTEMPTS: dict[Capability, Call] = {
+_ATTEMPTS: dict[Capability, Attempted] = {
     # supported
-    Capability.O1_FLOAT16: Call(training.casts, "O1", "float16"),
-    Capability.O1_BFLOAT16: Call(training.casts, "O1", "bfloat16"),
-    Capability.O2_FLOAT16: Call(training.low_weights, "float16", True),
-    Capability.O2_BFLOAT16: Call(training.low_weights, "bfloat16", True),
-    Capability.O3_FLOAT16: Call(training.low_weights, "float16", False),
-    Capability.O3_BFLOAT16: Call(training.low_weights, "bfloat16", False),
-    Capability.FLOAT64_HEADS: Call(training.float64_heads),
-    Capability.TF32: Call(execution.tf32),
-    Capability.AUTOCAST_SCOPE: Call(training.casts, "O1", "bfloat16"),
-    Capability.AUTOCAST_LISTS: Call(training.lists),
-    Capability.OPERATIONS: Call(execution.operations),
-    Capability.DYNAMIC_SCALING: Call(training.dynamic_scaling),
-    Capability.STATIC_SCALING: Call(training.static_scaling),
-    Capability.SCALING_FACTORS: Call(training.scaling_factors),
-    Capability.SCALING_DISABLED: Call(training.disabled_scaling),
-    Capability.EXPLICIT_UNSCALE: Call(training.explicit_unscale),
-    Capability.SECOND_UNSCALE: Call(training.explicit_unscale),
-    Capability.TWO_OPTIMIZERS: Call(training.two_optimizers),
-    Capability.TWO_LOSSES: Call(training.two_losses),
-    Capability.ACCUMULATION: Call(execution.merged_gradients),
-    Capability.PARTIAL_WINDOW: Call(execution.merged_gradients),
-    Capability.RECOMPUTE: Call(execution.recomputed),
-    Capability.RECOMPUTE_NESTED: Call(execution.recomputed),
-    Capability.RECOMPUTE_CASES: Call(execution.recomputed),
-    Capability.SEGMENT_CALLS: Call(execution.segment_calls),
-    Capability.GROUPS: Call(training.groups),
-    Capability.CLIP: Call(training.clip),
-    Capability.SCHEDULE: Call(training.schedule),
-    Capability.MISSING_GRADIENTS: Call(training.missing_gradients),
-    Capability.AVERAGE: Call(execution.average),
-    Capability.SAVED_BYTES: Call(execution.saved_bytes),
-    Capability.PEAK_BYTES: Call(execution.peak_bytes),
-    Capability.TRACE: Call(execution.trace),
-    Capability.FEED: Call(training.given_gradients),
-    Capability.CHECKPOINT: Call(execution.checkpoint),
-    Capability.LOAD_ORDER: Call(execution.load_order),
+    Capability.O1_FLOAT16: Attempted(training.casts, "O1", "float16"),
+    Capability.O1_BFLOAT16: Attempted(training.casts, "O1", "bfloat16"),
+    Capability.O2_FLOAT16: Attempted(training.low_weights, "float16", True),
+    Capability.O2_BFLOAT16: Attempted(training.low_weights, "bfloat16", True),
+    Capability.O3_FLOAT16: Attempted(training.low_weights, "float16", False),
+    Capability.O3_BFLOAT16: Attempted(training.low_weights, "bfloat16", False),
+    Capability.FLOAT64_HEADS: Attempted(training.float64_heads),
+    Capability.TF32: Attempted(execution.tf32),
+    Capability.AUTOCAST_SCOPE: Attempted(training.casts, "O1", "bfloat16"),
+    Capability.AUTOCAST_LISTS: Attempted(training.lists),
+    Capability.OPERATIONS: Attempted(execution.operations),
+    Capability.DYNAMIC_SCALING: Attempted(training.dynamic_scaling),
+    Capability.STATIC_SCALING: Attempted(training.static_scaling),
+    Capability.SCALING_FACTORS: Attempted(training.scaling_factors),
+    Capability.SCALING_DISABLED: Attempted(training.disabled_scaling),
+    Capability.EXPLICIT_UNSCALE: Attempted(training.explicit_unscale),
+    Capability.SECOND_UNSCALE: Attempted(training.explicit_unscale),
+    Capability.TWO_OPTIMIZERS: Attempted(training.two_optimizers),
+    Capability.TWO_LOSSES: Attempted(training.two_losses),
+    Capability.ACCUMULATION: Attempted(execution.merged_gradients),
+    Capability.PARTIAL_WINDOW: Attempted(execution.merged_gradients),
+    Capability.RECOMPUTE: Attempted(execution.recomputed),
+    Capability.RECOMPUTE_NESTED: Attempted(execution.recomputed),
+    Capability.RECOMPUTE_CASES: Attempted(execution.recomputed),
+    Capability.SEGMENT_CALLS: Attempted(execution.segment_calls),
+    Capability.GROUPS: Attempted(training.groups),
+    Capability.CLIP: Attempted(training.clip),
+    Capability.SCHEDULE: Attempted(training.schedule),
+    Capability.MISSING_GRADIENTS: Attempted(training.missing_gradients),
+    Capability.AVERAGE: Attempted(execution.average),
+    Capability.SAVED_BYTES: Attempted(execution.saved_bytes),
+    Capability.PEAK_BYTES: Attempted(execution.peak_bytes),
+    Capability.TRACE: Attempted(execution.trace),
+    Capability.FEED: Attempted(training.given_gradients),
+    Capability.CHECKPOINT: Attempted(execution.checkpoint),
+    Capability.LOAD_ORDER: Attempted(execution.load_order),
     # refused
-    Capability.TENSOR_RATE: Call(refused.tensor_rate),
-    Capability.GROUP_RATES: Call(training.groups),
-    Capability.OFFLOAD_ACTIVATIONS: Call(refused.fleet_offload, _OFFLOADED_CHECKPOINTS),
-    Capability.OFFLOAD_HOST: Call(refused.fleet_offload, _OFFLOADED_CHECKPOINTS),
-    Capability.OFFLOAD_OPTIMIZER: Call(refused.fleet_offload, _OFFLOADED_MOMENTS),
-    Capability.OFFLOAD_PARAMETERS: Call(refused.sharded_parameters),
-    Capability.OFFLOAD_DISK: Call(refused.saved_tensors),
-    Capability.INT8_ROW: Call(refused.channel_codes),
-    Capability.INT8_COLUMN: Call(refused.channel_codes),
-    Capability.FAKE_INT8_COLUMN: Call(refused.aware_program, {"weight_quantize_type": "channel_wise_abs_max"}),
-    Capability.UINT8_TENSOR: Call(refused.aware_program, {"dtype": "uint8"}),
-    Capability.AWARE: Call(refused.aware_layers),
-    Capability.CONVERT: Call(refused.aware_layers),
-    Capability.INTEGER_PRODUCTS: Call(refused.integer_product),
-    Capability.FLOAT8_E4M3FN: Call(refused.narrow_codes, "float8_e4m3fn"),
-    Capability.FLOAT8_E5M2: Call(refused.narrow_codes, "float8_e5m2"),
+    Capability.TENSOR_RATE: Attempted(refused.tensor_rate),
+    Capability.GROUP_RATES: Attempted(training.groups),
+    Capability.OFFLOAD_ACTIVATIONS: Attempted(refused.fleet_offload, _OFFLOADED_CHECKPOINTS),
+    Capability.OFFLOAD_HOST: Attempted(refused.fleet_offload, _OFFLOADED_CHECKPOINTS),
+    Capability.OFFLOAD_OPTIMIZER: Attempted(refused.fleet_offload, _OFFLOADED_MOMENTS),
+    Capability.OFFLOAD_PARAMETERS: Attempted(refused.sharded_parameters),
+    Capability.OFFLOAD_DISK: Attempted(refused.saved_tensors),
+    Capability.INT8_ROW: Attempted(refused.channel_codes),
+    Capability.INT8_COLUMN: Attempted(refused.channel_codes),
+    Capability.FAKE_INT8_COLUMN: Attempted(refused.aware_program, {"weight_quantize_type": "channel_wise_abs_max"}),
+    Capability.UINT8_TENSOR: Attempted(refused.aware_program, {"dtype": "uint8"}),
+    Capability.AWARE: Attempted(refused.aware_layers),
+    Capability.CONVERT: Attempted(refused.aware_layers),
+    Capability.INTEGER_PRODUCTS: Attempted(refused.integer_product),
+    Capability.FLOAT8_E4M3FN: Attempted(refused.narrow_codes, "float8_e4m3fn"),
+    Capability.FLOAT8_E5M2: Attempted(refused.narrow_codes, "float8_e5m2"),
 }
 
 
@@ -109,19 +109,19 @@ def _acts(function: str, arguments: str, device: str) -> bool:
 
 def scales_after_bfloat16(device: str) -> bool:
     """Whether a `GradScaler` scales after a bfloat16 scope."""
-    return _acts(*Call(training.scales_after_bfloat16).words, device)
+    return _acts(*Attempted(training.scales_after_bfloat16).words, device)
 
 
 def clips_jointly(device: str) -> bool:
     """Whether two optimizers clip by the norm of all their gradients."""
-    return _acts(*Call(training.clips_jointly).words, device)
+    return _acts(*Attempted(training.clips_jointly).words, device)
 
 
 def scales_float64(device: str) -> bool:
     """Whether a `GradScaler` takes gradients of a float64 parameter."""
-    return _acts(*Call(training.scales_float64).words, device)
+    return _acts(*Attempted(training.scales_float64).words, device)
 
 
 def trains_beside_constants(device: str) -> bool:
     """Whether a bfloat16 model trains together with a weight that needs no gradient."""
-    return _acts(*Call(training.trains_next_to_constants).words, device)
+    return _acts(*Attempted(training.trains_next_to_constants).words, device)

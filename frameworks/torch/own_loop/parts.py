@@ -127,7 +127,7 @@ class FoundStepper(Stepper):
 
     def __init__(self, optimizer: torch.optim.Optimizer, scheduler: LRScheduler | None) -> None:
         self.optimizer = optimizer
-        self.applied = 0
+        self.applied = self.hook_calls = 0
         self.optimizer.register_step_post_hook(self._count)
         self.scheduler = scheduler
 
