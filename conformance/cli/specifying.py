@@ -152,6 +152,8 @@ def frameworks(names: tuple[str, ...], device: str) -> int:
 
     With NAMEs, also list the reasons for unsupported capabilities.
     """
+    from frameworks.contract import NOT_OFFERED
+
     for name in names:
         path_of(name)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
@@ -167,7 +169,9 @@ def frameworks(names: tuple[str, ...], device: str) -> int:
         console.print(table)
     for declared in answers if names else ():
         for capability, reason in declared.refused.items():
-            _line(console, f"{declared.name} refuses {capability}: {one_line(reason)}")
+            offered = reason != NOT_OFFERED.reason
+            does = f"refuses {capability}: {one_line(reason)}" if offered else f"does not offer {capability}"
+            _line(console, f"{declared.name} {does}")
     for name, answer in asked.items():
         if isinstance(answer, str):
             _line(console, f"{name}: {one_line(answer)}")
