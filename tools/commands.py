@@ -132,10 +132,12 @@ def docs(folder: Path, page: str | None) -> None:
 
 
 @commands.command(short_help="Review clauses whose tests changed.")
+@click.argument("clauses", nargs=-1, metavar="[CLAUSE]...")
 @click.option("--refactoring", metavar="WHY", help="Confirm that no change affects a meaning, and say why.")
 @click.option("--raised", is_flag=True, help="Confirm clauses that are new or have a higher revision.")
-def review(refactoring: str | None, raised: bool) -> int:
-    """List clauses whose text or test code has changed since the last review, and store reviews.
+def review(clauses: tuple[str, ...], refactoring: str | None, raised: bool) -> int:
+    """List clauses whose text or test code has changed since the last review, and store reviews: of these clauses, or of
+    all.
 
     Verdicts of two versions of the suite are compared if the clause has the same revision in both. Raise the revision,
     in conformance/spec/FAMILY.toml, if the meaning of the clause or of its tests' results has changed.
@@ -148,6 +150,9 @@ def review(refactoring: str | None, raised: bool) -> int:
     Exit status: 0, no change is left to review; 1, some clauses need a review.
     """
     stored, now = revisions.reviews(), revisions.present()
+    if unknown := sorted(set(clauses) - now.keys()):
+        raise click.UsageError(f"no clause {unknown[0]!r} with a test")
+    now = {name: each if not clauses or name in clauses else stored.get(name, each) for name, each in now.items()}
     asked = revisions.questions(stored, now, inventory())
     fallen = [each for each in asked if each.former is not None and each.revision < each.former.revision]
     reason = " ".join((refactoring or "").split())
