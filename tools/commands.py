@@ -58,7 +58,7 @@ TOOLS: Mapping[str, Tool] = {
     ),
     "vacuity": Tool(
         "Which tests does no blinded framework fail?",
-        ("pytest", "--numprocesses=2", "--timeout=120", "--framework=reference", "-p", "tools.sabotage.vacuity"),
+        ("pytest", "--numprocesses=2", "--timeout=120", "--framework=reference", "-ptools.sabotage.vacuity"),
     ),
     "schema": Tool("Make results/schema.json again, from the classes of a record.", ("results.record.schema",)),
     "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),

@@ -51,7 +51,7 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
     [
         (("comapre",), "Did you mean 'compare'?"),
         (("faults",), "No such command 'faults'; `conformance --help`"),
-        (("self", "fault"), "No such command 'fault'"),
+        (("spec", "fault"), "No such command 'fault'"),
         (("install", "caffe"), "'caffe' is not one of 'torch'"),
         (("install", "torch", "torch"), "a framework is named twice"),
         (("stress", "caffe"), "unknown framework 'caffe'"),
