@@ -136,8 +136,7 @@ def docs(folder: Path, page: str | None) -> None:
 @click.option("--refactoring", metavar="WHY", help="Confirm that no change affects a meaning, and say why.")
 @click.option("--raised", is_flag=True, help="Confirm clauses that are new or have a higher revision.")
 def review(clauses: tuple[str, ...], refactoring: str | None, raised: bool) -> int:
-    """List clauses whose text or test code has changed since the last review, and store reviews: of these clauses, or of
-    all.
+    """List clauses, all or these, whose text or test code has changed since the last review, and store reviews.
 
     Verdicts of two versions of the suite are compared if the clause has the same revision in both. Raise the revision,
     in conformance/spec/FAMILY.toml, if the meaning of the clause or of its tests' results has changed.
