@@ -169,7 +169,7 @@ def test_a_cell_says_what_was_judged_and_why_the_rest_was_not(
 @pytest.mark.parametrize(("place", "mode"), OTHER_MODES.items())
 def test_a_technique_is_judged_in_the_mode_that_its_cell_names(place: tuple[str, str], mode: str) -> None:
     framework, technique = place
-    offering = (ROOT / "frameworks" / framework / f"{mode}_models.py").read_text("utf-8")
+    offering = (ROOT / "frameworks" / framework / "quantization" / f"{mode}_models.py").read_text("utf-8")
     assert f'"{technique}": LinearRule(' in offering or f'_TECHNIQUE = "{technique}"' in offering
     assert not [r for r in baselines() if (r.series.framework, r.series.mode) == (framework, mode)], (
         "its record says it"

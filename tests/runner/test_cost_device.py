@@ -218,7 +218,7 @@ def test_the_mark_selects_what_needs_a_device(tmp_path: Path) -> None:
     assert ended.status == 0
     record = load(tmp_path / "record.json")
     files = {inventory()[verdict.case.partition("[")[0]].file for verdict in record.verdicts}
-    assert files == {"test_cost_device.py"}
+    assert files == {"cost/test_cost_device.py"}
     assert {verdict.outcome for verdict in record.verdicts} == {*outcomes(record, "cost.mixed-speed")}
     assert {verdict.reason for verdict in record.verdicts} == {"no device"}
 

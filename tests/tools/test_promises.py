@@ -103,6 +103,6 @@ def test_every_quantity_is_told_by_a_committed_record(promise: str) -> None:
 
 def test_pages_know_no_test_by_its_name() -> None:
     names = {*inventory()}
-    for path in sorted((ROOT / "conformance" / "pages").glob("*.py")):
+    for path in sorted((ROOT / "tools" / "docs").glob("*.py")):
         words = set(re.findall(r"\w+", path.read_text("utf-8")))
         assert not words & names, path.name
