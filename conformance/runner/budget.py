@@ -197,19 +197,20 @@ class Budget:
                 chosen.append(each)
                 time_left -= each.seconds + OVERHEAD_S
         self._expected = {nodes[each.test].nodeid: each.seconds for each in chosen}
-        split_across_ranks = [each for worker in range(self._workers) for each in chosen[worker :: self._workers]]
-        kept = [nodes[each.test] for each in split_across_ranks]
+        alternating = [each for worker in range(self._workers) for each in chosen[worker :: self._workers]]
+        kept = [nodes[each.test] for each in alternating]
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in self._expected])
         items[:] = kept
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Leaves a test out that would not end in time, going by how this machine compares with the recorded one."""
         if item.nodeid not in self._expected:
             return None
         expected = self._expected[item.nodeid] + OVERHEAD_S
         slower = max(1.0, self._spent / self._planned) if self._planned > 1.0 else 1.0
         if time.time() + expected * slower > self._deadline:
+            item.session._setupstate.teardown_exact(nextitem)  # of what the test before left for this one
             return True
         self._planned += expected
         return None

@@ -28,7 +28,7 @@ class FixedShares(LoadScopeScheduling):  # type: ignore[misc]
         return "apart" if apart and self.numnodes > 1 else "others"
 
 
-def split_across_ranks(
+def split_by_worker(
     tests: Sequence[T], workers: int, alone: Collection[T], last: Collection[T], seconds: Mapping[T, float]
 ) -> list[T]:
     """The tests in an order of which each worker of pytest-xdist's worksteal gets an equal and contiguous part.

@@ -222,12 +222,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if workers == 1 or config.option.budget or _serial(config):
         items.sort(key=lambda item: (item in last, item in alone))
         return
-    from conformance.runner.ordering import split_across_ranks  # pytest-xdist need not be installed
+    from conformance.runner.ordering import split_by_worker  # pytest-xdist need not be installed
 
     took = durations(framework.name, framework.mode, framework.device)
     names = {item: id_of(item.nodeid) for item in items if code_of(item.nodeid)}
     seconds = {item: took.get(name, took.get(name.partition("[")[0], 0.0)) for item, name in names.items()}
-    items[:] = split_across_ranks(items, workers, frozenset(alone), frozenset(last), seconds)
+    items[:] = split_by_worker(items, workers, frozenset(alone), frozenset(last), seconds)
 
 
 def _serial(config: pytest.Config) -> bool:

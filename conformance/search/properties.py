@@ -25,7 +25,7 @@ from conformance.checks.subject import Subject
 from conformance.search.search import Search
 from frameworks.contract import Unsupported
 
-Property = Callable[..., None]
+PropertyTest = Callable[..., None]
 
 
 class _Failed(NamedTuple):
@@ -35,13 +35,13 @@ class _Failed(NamedTuple):
     error: Exception
 
 
-def explore(cases: SearchStrategy[Any], examples: int) -> Callable[[Property], Property]:
+def explore(cases: SearchStrategy[Any], examples: int) -> Callable[[PropertyTest], PropertyTest]:
     """Makes a law a test over `examples` cases, which are values whose `repr` recreates them.
 
     Cases that the framework does not support are skipped; if all are, the test is unsupported.
     """
 
-    def decorate(law: Property) -> Property:
+    def decorate(law: PropertyTest) -> PropertyTest:
         signature = inspect.signature(law)
         wanted = [p for p in signature.parameters.values() if p.name != "case"]
 
@@ -85,7 +85,7 @@ def explore(cases: SearchStrategy[Any], examples: int) -> Callable[[Property], P
     return decorate
 
 
-def _as_test(law: Property, case: Any, fixtures: dict[str, Any], marks: list[Any]) -> str:
+def _as_test(law: PropertyTest, case: Any, fixtures: dict[str, Any], marks: list[Any]) -> str:
     names = [mark.args[0] for mark in marks if isinstance(mark, pytest.Mark) and mark.name == "clause"]
     others = "".join(f", {name}" for name in fixtures)
     given = "".join(f", {name}={name}" for name in fixtures)

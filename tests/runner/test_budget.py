@@ -109,14 +109,19 @@ def test_no_test_starts_that_would_end_too_late(monkeypatch: pytest.MonkeyPatch)
     clock = [0.0]
     plugin = started(20 + budget.FINISH_S, monkeypatch, clock, {"quick": 1.0, "slow": 10.0})
 
+    torn_down: list[Any] = []
+    session = SimpleNamespace(_setupstate=SimpleNamespace(teardown_exact=torn_down.append))
+    after: Any = SimpleNamespace(nodeid="after")
+
     def begins(node: str) -> bool:
-        item: Any = SimpleNamespace(nodeid=node)
-        return plugin.pytest_runtest_protocol(item) is None
+        item: Any = SimpleNamespace(nodeid=node, session=session)
+        return plugin.pytest_runtest_protocol(item, after) is None
 
     assert begins("slow")
     plugin.pytest_runtest_logreport(SimpleNamespace(duration=15.0))  # type: ignore[arg-type]
     clock[0] = 15.0
     assert not begins("slow")
+    assert torn_down == [after], "what the test before left for this one is torn down"
     assert begins("quick")
     clock[0] = 18.9
     assert not begins("quick"), "this machine takes 1.5 times as long as the recorded one"

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("xdist")
 
-from conformance.runner.ordering import FixedShares, split_across_ranks
+from conformance.runner.ordering import FixedShares, split_by_worker
 
 SUITES = "conformance/suites"
 TESTS = [
@@ -64,7 +64,7 @@ def test_a_third_worker_runs_nothing() -> None:
 def test_each_part_begins_with_tests_that_stop_the_others_and_goes_on_with_long_ones() -> None:
     alone, last, seconds = frozenset({"t1", "t2", "t3"}), frozenset({"z"}), {"c": 3.0, "d": 9.0, "g": 5.0, "z": 9.0}
     parts = ["t1", "t3", "d", "c", "a"], ["t2", "g", "e", "f", "h", "z"]
-    assert split_across_ranks(["z", "a", "c", "d", "e", "f", "g", "h", "t1", "t2", "t3"], 2, alone, last, seconds) == [
+    assert split_by_worker(["z", "a", "c", "d", "e", "f", "g", "h", "t1", "t2", "t3"], 2, alone, last, seconds) == [
         *parts[0],
         *parts[1],
     ]
@@ -74,6 +74,6 @@ def test_each_part_begins_with_tests_that_stop_the_others_and_goes_on_with_long_
 def test_every_test_is_dealt_once(workers: int) -> None:
     tests = [f"t{number}" for number in range(11)]
     for alone in (tests, tests[:5], []):
-        order = split_across_ranks(tests, workers, frozenset(alone), frozenset(tests[3:5]), {"t9": 4.0})
+        order = split_by_worker(tests, workers, frozenset(alone), frozenset(tests[3:5]), {"t9": 4.0})
         assert sorted(order) == sorted(tests)
         assert workers > 1 or set(order[-2:]) == set(tests[3:5])

@@ -244,8 +244,8 @@ class KerasSteps:
         """
 
         def scaled(trained: Values) -> jax.Array:
-            split_across_ranks = self._split_across_ranks(dict(given)).items()
-            products = [trained[self.places[name]].astype(g.dtype) * g for name, g in split_across_ranks]
+            parts = self._split_across_ranks(dict(given)).items()
+            products = [trained[self.places[name]].astype(g.dtype) * g for name, g in parts]
             total = reduce(jnp.add, [jnp.sum(each).astype(jnp.float32) for each in products], jnp.zeros(()))
             return self._scaled(state.optimizer, [total / self.count])[0]
 

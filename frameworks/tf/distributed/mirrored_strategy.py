@@ -81,10 +81,10 @@ class MirroredSteps(TracedSteps):
 
     def _split_across_ranks(self, arguments: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
         """The arguments of a function as per-replica values."""
-        split_across_ranks: tuple[Any, ...] = self._strategy.experimental_distribute_values_from_function(
+        parts: tuple[Any, ...] = self._strategy.experimental_distribute_values_from_function(
             lambda context: arguments[context.replica_id_in_sync_group]
         )
-        return split_across_ranks
+        return parts
 
     def told_apart(self, value: Any) -> list[Any]:
         """Splits a structure of per-replica values into one structure for each replica."""
