@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from conformance.runner import identity
 from results.compare.changes import ChangeKind
 from results.compare.comparison import Comparison, compare
 from results.compare.pairing import Comparisons
 from results.record.reading import Curves, Outcome, Record, RunSetup, TestVerdict
 from results.show.differences import to_text, verdict
 from tests.support.doctored import baseline, with_curves, with_verdicts
+from tests.support.suite_runs import ROOT
 
 AREAS = dict.fromkeys(("adapter", "contract", "expectations", "fixtures", "judging", "oracle"), "0" * 16)
 CANNOT = 2
@@ -263,3 +265,11 @@ def test_fifty_of_fifty_four_tests_that_cannot_be_compared_are_not_judged() -> N
     assert (comparison.status, comparison.compared, comparison.of) == (2, 4, 54)
     assert "comparable, want 50% (4 of 54 tests compared)" in said(comparison)
     assert said(comparison).endswith("cannot be judged")
+
+
+def test_every_area_is_there_and_every_package_that_judges_is_in_one() -> None:
+    places = {place for area in identity.AREAS.values() for place in area}
+    assert [place for place in places if not (ROOT / place).exists()] == []
+    packages = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "conformance").glob("*/__init__.py")}
+    without = {f"conformance/{name}" for name in ("cli", "models", "scenarios", "surface")}
+    assert packages - places == without

@@ -1,4 +1,4 @@
-"""The vacuity probe lists a test that looks at nothing, and no test that looks; blindings spoil only what they say."""
+"""The vacuity probe lists a test that looks at nothing, and no test that looks; sabotages spoil only what they say."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Frameworks sabotaged on purpose: a test whose verdict no sabotage changes is vacuous.
 
-A blinding delegates to the real framework and corrupts values that cross the contract. It does not depend on tests, and
+A sabotage delegates to the real framework and corrupts values that cross the contract. It does not depend on tests, and
 the oracle is unchanged. `SABOTAGES` has them by name.
 """
 
@@ -57,7 +57,7 @@ SABOTAGES: dict[str, Callable[[Framework], Sabotaged]] = {
     "restless-runs": RestlessRuns,
     "restless-settings": RestlessSettings,
 }
-"""The blindings by name, in the order in which they are tried.
+"""The sabotages by name, in the order in which they are tried.
 
 The first ones suppress what a framework does. The last three only add differences between runs, which shows that a test
 compares runs, but not that it checks their content.

@@ -1,4 +1,4 @@
-"""A framework and trainers that delegate every call; base classes of blindings."""
+"""A framework and trainers that delegate every call; base classes of sabotages."""
 
 from __future__ import annotations
 

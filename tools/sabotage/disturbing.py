@@ -1,4 +1,4 @@
-"""Blindings that perturb results: noise, NaN, other formats, runs that never repeat."""
+"""Sabotages that perturb results: noise, NaN, other formats, runs that never repeat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blindings that suppress what a framework does: state stays, results are zero, requests are ignored."""
+"""Sabotages that suppress what a framework does: state stays, results are zero, requests are ignored."""
 
 from __future__ import annotations
 

@@ -89,9 +89,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _probed(item: pytest.Function) -> tuple[str, str]:
-    """The first blinding under which the test fails, and its outcome; if there is none, all blindings and "survived".
+    """The first sabotage under which the test fails, and its outcome; if there is none, all sabotages and "survived".
 
-    An error counts only if no blinding causes a failure: it may be the blinding's own.
+    An error counts only if no sabotage causes a failure: it may be the sabotage's own.
     """
     erring = ""
     for name in SABOTAGES:
