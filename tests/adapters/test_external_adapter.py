@@ -23,8 +23,8 @@ FLOOR = "scaling.stays-positive"
 FLOOR_ENTRY, FINITE_ENTRY = (
     f'clause = "{clause}"\nversions = "==1.0"\ncases = ["{test}"]'
     for clause, test in (
-        (FLOOR, "test_scale_stays_positive_however_often_it_backs_off"),
-        ("scaling.stays-finite", "test_scale_stays_finite_however_often_it_grows"),
+        (FLOOR, "test_scale_stays_positive_after_many_backoffs"),
+        ("scaling.stays-finite", "test_scale_stays_finite_after_many_growths"),
     )
 )
 PART = ("-k", "test_scaling.py and (stays or static or defaults)")

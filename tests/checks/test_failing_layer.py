@@ -254,10 +254,10 @@ def test_a_deviation_is_stored_as_a_number() -> None:
 
 def test_a_record_of_parity_has_tensors_bounds_and_numbers(tmp_path: Path) -> None:
     suite, record = "conformance/suites/autocast/test_autocast_parity.py", tmp_path / "run.json"
-    ended = judge("-k", "exact-linear and (test_float32_sgd or momentum)", f"--record={record}", suite)
+    ended = judge("-k", "exact-linear and (test_float32_sgd_parity or momentum)", f"--record={record}", suite)
     assert ended.status == 0, ended.lines
     kept = load(record)
-    sgd, momentum = "test_float32_sgd[exact-linear]", "test_float32_optimizers[exact-linear-momentum]"
+    sgd, momentum = "test_float32_sgd_parity[exact-linear]", "test_float32_optimizer_parity[exact-linear-momentum]"
     arrays = {name: each.arrays for name, each in by_name(kept.tensors).items()}
     assert arrays.keys() == {f"first/{sgd}", f"layers/{sgd}", f"first/{momentum}"}
     first = trace_of(exact_linear(), RECIPE, exact_batch(8)).parameters

@@ -171,9 +171,7 @@ def test_what_counts_as_shown(path: Path, verdict: TestVerdict, versions: str | 
     assert entry["cases"] == (["test_a[x]", "test_b"] if versions else ["test_a[x]"])
 
 
-@pytest.mark.parametrize(
-    ("function", "stays"), [("test_a_combination_trains_as_the_oracle_does", True), ("test_gone", False)]
-)
+@pytest.mark.parametrize(("function", "stays"), [("test_combination_matches_oracle", True), ("test_gone", False)])
 def test_a_case_that_a_record_lacks_stays_as_long_as_there_is_its_test(path: Path, function: str, stays: bool) -> None:
     """Which combinations are drawn depends on what a CPU supports."""
     path.write_text(TEXT.replace("test_b", f"{function}[elsewhere]"), encoding="utf-8")

@@ -48,7 +48,9 @@ def said(comparison: Comparison) -> str:
 def parity() -> str:
     """A test that passes in float32 and has a trajectory."""
     record = baseline()
-    found = (v.test for v in record.verdicts if "test_float32_sgd[digits-mlp]" in v.test and v.outcome is Outcome.PASS)
+    found = (
+        v.test for v in record.verdicts if "test_float32_sgd_parity[digits-mlp]" in v.test and v.outcome is Outcome.PASS
+    )
     return next(found)
 
 

@@ -163,7 +163,7 @@ def test_the_command_is_copied(shown: Browser) -> None:
 @in_browser
 def test_the_data_of_a_chart_can_be_read(shown: Browser) -> None:
     shown.all_charts()
-    name = "test_float32_sgd[encoder]"
+    name = "test_float32_sgd_parity[encoder]"
     traces = [by_name(one.traces) for one in baselines()]
     holding = [each[f"loss/{name}"].curves for each in traces if f"loss/{name}" in each]
     shown.choose("losses-choice", f"{name} ({len(holding)} runs)")

@@ -21,7 +21,7 @@ from tools.browser import Reader
 
 def test_a_comparison_shows_environment_numbers_and_what_is_not_judged() -> None:
     old = doctored.baseline()
-    test = next(verdict.test for verdict in old.verdicts if "test_float32_sgd[digits-mlp]" in verdict.test)
+    test = next(verdict.test for verdict in old.verdicts if "test_float32_sgd_parity[digits-mlp]" in verdict.test)
     old = doctored.with_errors(old, test, 0.01)
     case = test.partition("/")[2]
     new = doctored.with_tensors(doctored.with_errors(old, test, 0.99), case, {"output/3": 2})

@@ -31,8 +31,8 @@ def test_a_brief_step_is_timed_and_not_judged(monkeypatch: pytest.MonkeyPatch, f
 
     monkeypatch.setattr(costs, "interleaved", interleaved)
     verdict = Verdict()
-    suite.test_steps_with_recomputation_are_timed(SUBJECT, verdict, None)
-    suite.test_steps_in_mixed_precision_are_timed(SUBJECT, verdict, FLOAT16)
+    suite.test_time_of_recomputed_steps(SUBJECT, verdict, None)
+    suite.test_time_of_mixed_precision_steps(SUBJECT, verdict, FLOAT16)
     assert sorted(verdict.measurements) == ["seconds a step, 4 segments", "seconds a step, O1-float16"]
     for unit, samples, control in verdict.measurements.values():
         assert (unit, len(samples), len(control)) == ("s", 60, 60)

@@ -54,13 +54,13 @@ def mixed(tf32: str, framework: devices.Device) -> Verdict:
 
 def block(tf32: str, framework: devices.Device) -> Verdict:
     verdict = Verdict()
-    suite.test_mixed_precision_speeds_a_transformer_block(Subject(framework), verdict, tf32, FLOAT16)
+    suite.test_mixed_precision_speeds_up_transformer_block(Subject(framework), verdict, tf32, FLOAT16)
     return verdict
 
 
 def example(framework: devices.Device) -> Verdict:
     verdict = Verdict()
-    suite.test_the_sine_and_cosine_example_is_timed(Subject(framework), verdict, FLOAT16)
+    suite.test_time_of_sine_and_cosine_example(Subject(framework), verdict, FLOAT16)
     return verdict
 
 
@@ -131,7 +131,7 @@ def test_the_example_is_its_thousand_epochs(monkeypatch: pytest.MonkeyPatch) -> 
 
 def peak(framework: devices.Device, technique: str, folder: Path) -> Verdict:
     verdict = Verdict()
-    suite.test_the_peak_follows_the_count(Subject(framework), verdict, folder, technique)
+    suite.test_allocator_peak_matches_byte_count(Subject(framework), verdict, folder, technique)
     return verdict
 
 

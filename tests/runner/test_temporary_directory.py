@@ -32,9 +32,9 @@ def test_that_dies() -> None:
 
 
 SAVING = (
-    "conformance/suites/resume/test_resume.py::test_a_new_process_goes_on_with_the_run",
-    "conformance/suites/resume/test_resume.py::test_dropout_continues_its_stream",
-    "conformance/suites/formats/test_post_training.py::test_a_saved_model_comes_back",
+    "conformance/suites/resume/test_resume.py::test_run_resumes_in_new_process",
+    "conformance/suites/resume/test_resume.py::test_dropout_stream_resumes",
+    "conformance/suites/formats/test_post_training.py::test_quantized_model_survives_saving",
 )
 
 

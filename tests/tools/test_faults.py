@@ -296,7 +296,7 @@ def test_a_test_that_does_not_end_is_no_failure(outcome: Outcome) -> None:
 
 
 def test_the_law_that_failed_before_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    law = "laws.masks/test_any_mask_of_dropout_is_a_new_one_that_both_passes_use"
+    law = "laws.masks/test_generated_dropout_masks"
     monkeypatch.setattr(kills, "read", lambda: {FAULT.id: [law, "scaling.a/test"]})
     found, engine = fate([verdict("scaling.a")], [replace(verdict("laws.masks"), signature="scaling.b")])
     assert found.word == "caught"

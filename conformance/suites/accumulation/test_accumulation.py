@@ -51,9 +51,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 @clause("accumulation.equals-full-batch")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_equal_micro_batches_give_the_bits_of_the_full_batch(
-    subject: Subject, verdict: Verdict, optimizer: str
-) -> None:
+def test_equal_micro_batches_match_full_batch_bitwise(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     k = 4
     recipe = Recipe(OPTIMIZERS[optimizer])
     whole, parts = (subject.trainer(exact_linear(), recipe.but(accumulation=n)) for n in (1, k))
@@ -66,7 +64,7 @@ def test_equal_micro_batches_give_the_bits_of_the_full_batch(
 @clause("accumulation.equals-full-batch")
 @pytest.mark.parametrize("k", [2, 3, 4])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_accumulated_training_lies_inside_the_envelope_of_the_full_batch(
+def test_accumulated_training_stays_within_full_batch_envelope(
     subject: Subject, verdict: Verdict, optimizer: str, k: int
 ) -> None:
     model, recipe = digits_mlp((32,)), Recipe(SGD(0.1) if optimizer == "sgd" else Adam())
@@ -82,7 +80,7 @@ def test_accumulated_training_lies_inside_the_envelope_of_the_full_batch(
 
 @clause("accumulation.weighs-items")
 @pytest.mark.parametrize("sizes", [(3, 1), (1, 2, 1)], ids=lambda s: "+".join(map(str, s)))
-def test_unequal_micro_batches_weigh_by_their_samples(
+def test_unequal_micro_batches_are_weighted_by_samples(
     subject: Subject, verdict: Verdict, sizes: tuple[int, ...]
 ) -> None:
     batch = exact_batch(sum(sizes))
@@ -93,7 +91,7 @@ def test_unequal_micro_batches_weigh_by_their_samples(
 
 
 @clause("accumulation.weighs-items")
-def test_ragged_sequences_weigh_by_their_tokens(subject: Subject, verdict: Verdict) -> None:
+def test_ragged_sequences_are_weighted_by_tokens(subject: Subject, verdict: Verdict) -> None:
     model, drawn = encoder(width=16, heads=2, blocks=1), token_batch(4, seed=subject.seed)
     assert drawn.mask is not None
     order = np.argsort(drawn.mask.sum(axis=1), kind="stable")
@@ -111,9 +109,7 @@ def test_ragged_sequences_weigh_by_their_tokens(subject: Subject, verdict: Verdi
 
 @clause("accumulation.weighs-items")
 @pytest.mark.parametrize("place", [0, 1], ids=["first", "last"])
-def test_a_micro_batch_without_a_token_that_counts_weighs_nothing(
-    subject: Subject, verdict: Verdict, place: int
-) -> None:
+def test_fully_masked_micro_batch_has_no_weight(subject: Subject, verdict: Verdict, place: int) -> None:
     model, batch = encoder(width=16, heads=2, blocks=1), token_batch(4, seed=subject.seed)
     assert batch.mask is not None
     parts = [batch, replace(batch, mask=np.zeros_like(batch.mask))]
@@ -132,9 +128,7 @@ def test_a_micro_batch_without_a_token_that_counts_weighs_nothing(
 
 @clause("accumulation.nothing-before-boundary")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_nothing_but_the_accumulator_changes_inside_a_window(
-    subject: Subject, verdict: Verdict, optimizer: str
-) -> None:
+def test_only_accumulator_changes_inside_window(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     recipe = Recipe(
         OPTIMIZERS[optimizer], accumulation=4, schedule=Steps((1,), (1.0, 0.5)), scaling=scaling_if(subject)
     )
@@ -160,7 +154,7 @@ def scaling_if(subject: Subject) -> DynamicScaling | None:
 
 @clause("accumulation.evaluation-changes-nothing")
 @pytest.mark.parametrize("inside", [False, True], ids=["between-windows", "inside-a-window"])
-def test_a_prediction_changes_nothing(subject: Subject, verdict: Verdict, inside: bool) -> None:
+def test_prediction_does_not_change_training_state(subject: Subject, verdict: Verdict, inside: bool) -> None:
     trainer = subject.trainer(digits_convolution(0.25, 2), RECIPE.but(accumulation=2))
     parts = digits_batch(8, image=True).into(2)
     trainer.update(parts)
@@ -174,7 +168,7 @@ def test_a_prediction_changes_nothing(subject: Subject, verdict: Verdict, inside
 
 @clause("accumulation.evaluation-changes-nothing")
 @pytest.mark.parametrize("inside", [False, True], ids=["between-windows", "inside-a-window"])
-def test_training_after_a_prediction_is_training(subject: Subject, verdict: Verdict, inside: bool) -> None:
+def test_training_mode_resumes_after_prediction(subject: Subject, verdict: Verdict, inside: bool) -> None:
     evaluated, plain = (subject.trainer(digits_convolution(0.25, 2), RECIPE.but(accumulation=2)) for _ in range(2))
     parts = digits_batch(8, image=True).into(2)
     for run in (evaluated, plain):
@@ -192,7 +186,7 @@ def test_training_after_a_prediction_is_training(subject: Subject, verdict: Verd
 
 
 @clause("accumulation.evaluation-changes-nothing")
-def test_a_prediction_before_the_update_leaves_the_update(subject: Subject, verdict: Verdict) -> None:
+def test_prediction_before_update_does_not_change_update(subject: Subject, verdict: Verdict) -> None:
     evaluated, plain = (subject.trainer(exact_linear(), RECIPE) for _ in range(2))
     batch = exact_batch(8)
     for run in (evaluated, plain):
@@ -207,7 +201,7 @@ def test_a_prediction_before_the_update_leaves_the_update(subject: Subject, verd
 
 
 @clause("accumulation.each-counts-once")
-def test_each_micro_batch_reaches_the_update_once(subject: Subject, verdict: Verdict) -> None:
+def test_each_micro_batch_contributes_once(subject: Subject, verdict: Verdict) -> None:
     batch = one_hot_batch(8)
     whole, parts = (subject.trainer(exact_linear(), RECIPE.but(accumulation=n)) for n in (1, 8))
     for window in (1, 2):
@@ -220,7 +214,9 @@ def test_each_micro_batch_reaches_the_update_once(subject: Subject, verdict: Ver
 
 @clause("accumulation.each-counts-once")
 @pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16, *MASTERED, *PURE_LOW], ids=lambda p: p.label)
-def test_each_micro_batch_counts_once_in_every_format(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_each_micro_batch_contributes_once_in_every_format(
+    subject: Subject, verdict: Verdict, precision: Precision
+) -> None:
     trainer = subject.trainer(exact_linear(4, 1), Recipe(SGD(1.0), precision, accumulation=4))
     before, feeds = trainer.master_parameters(), [full(trainer, 0.0) for _ in range(4)]
     for row, gradients in enumerate(feeds):
@@ -233,7 +229,7 @@ def test_each_micro_batch_counts_once_in_every_format(subject: Subject, verdict:
 
 @clause("accumulation.repeated-rows")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_row_that_is_used_twice_gets_one_summed_gradient(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+def test_repeated_embedding_row_gets_summed_gradient(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     ids = np.array([[3, 3, 3, 5, 5, 1], [3, 1, 1, 2, 7, 7]], np.int64)
     batch, model, recipe = Batch(ids, {"output": np.array([0, 2])}), embedded(), Recipe(OPTIMIZERS[optimizer])
     expected = subject.envelope(model, recipe, [(batch,)] * 2)
@@ -245,7 +241,7 @@ def test_a_row_that_is_used_twice_gets_one_summed_gradient(subject: Subject, ver
 @clause("accumulation.once-per-window")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("clip", [None, 0.25], ids=["unclipped", "clipped"])
-def test_optimizer_clip_and_schedule_act_once_a_window(
+def test_optimizer_clipping_and_schedule_act_once_per_window(
     subject: Subject, verdict: Verdict, optimizer: str, clip: float | None
 ) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], clip=clip, schedule=Steps((1, 2), (1.0, 0.5, 0.25)))
@@ -264,7 +260,7 @@ def test_optimizer_clip_and_schedule_act_once_a_window(
 
 @clause("accumulation.keeps-precision")
 @pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16, *MASTERED, *PURE_LOW], ids=lambda p: p.label)
-def test_small_contributions_are_not_lost(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_small_contributions_survive_accumulation(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     k = 64
     trainer = subject.trainer(scalar(0.0), Recipe(SGD(1.0), precision, accumulation=k))
     before = trainer.master_parameters()
@@ -278,7 +274,7 @@ def test_small_contributions_are_not_lost(subject: Subject, verdict: Verdict, pr
 
 @clause("accumulation.keeps-precision")
 @pytest.mark.parametrize("precision", PURE_LOW, ids=lambda p: p.format)
-def test_unscaled_gradients_are_taken_in(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_accumulator_receives_unscaled_gradients(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     recipe = Recipe(SGD(1.0), precision, DynamicScaling(initial=2.0**10), accumulation=2)
     trainer = subject.trainer(scalar(0.0), recipe)
     trainer.apply_gradients(full(trainer, 0.5), full(trainer, 0.25))
@@ -287,7 +283,7 @@ def test_unscaled_gradients_are_taken_in(subject: Subject, verdict: Verdict, pre
 
 
 @clause("accumulation.keeps-precision")
-def test_gradients_of_two_formats_accumulate_in_their_own(subject: Subject, verdict: Verdict) -> None:
+def test_gradients_accumulate_in_their_own_format(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(sincos(2), Recipe(SGD(1.0), accumulation=4))
     before = trainer.parameters()
     fine = {name: 2.0 ** (-40 if value.dtype == np.float64 else -12) for name, value in before.items()}
@@ -299,7 +295,7 @@ def test_gradients_of_two_formats_accumulate_in_their_own(subject: Subject, verd
 
 @clause("accumulation.once-per-window")
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
-def test_clip_acts_on_the_mean_of_a_window(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+def test_clipping_uses_mean_gradient_of_window(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     recipe, batch = Recipe(OPTIMIZERS[optimizer], clip=2.0**-2), exact_batch(8)
     whole, parts = (subject.trainer(exact_linear(), recipe.but(accumulation=k)) for k in (1, 4))
     whole.update((batch,))
@@ -308,7 +304,7 @@ def test_clip_acts_on_the_mean_of_a_window(subject: Subject, verdict: Verdict, o
 
 
 @clause("accumulation.scale-is-constant-in-window")
-def test_the_scale_moves_only_between_windows(subject: Subject, verdict: Verdict) -> None:
+def test_scale_is_constant_within_window(subject: Subject, verdict: Verdict) -> None:
     recipe = RECIPE.but(accumulation=4, scaling=DynamicScaling(initial=2.0**10, interval=1))
     trainer, plain = subject.trainer(exact_linear(), recipe), subject.trainer(exact_linear(), RECIPE)
     batch, scales = exact_batch(8), []
@@ -333,7 +329,7 @@ def spoilt_window(trainer: Trainer) -> list[dict[str, Array]]:
 
 
 @clause("accumulation.nonfinite-micro-batch")
-def test_a_non_finite_micro_batch_is_never_applied(subject: Subject, verdict: Verdict) -> None:
+def test_nonfinite_micro_batch_is_never_applied(subject: Subject, verdict: Verdict) -> None:
     recipe = Recipe(SGD(0.5), accumulation=4, scaling=DynamicScaling(initial=2.0**10))
     trainer = subject.trainer(scalar(), recipe)
     before, state = trainer.parameters(), subject.state(trainer)
@@ -356,7 +352,7 @@ def test_a_non_finite_micro_batch_is_never_applied(subject: Subject, verdict: Ve
     [(math.inf, None), (math.inf, DynamicScaling(initial=2.0**10)), (math.nan, DynamicScaling(initial=2.0**10))],
     ids=["inf-unscaled", "inf-scaled", "nan-scaled"],
 )
-def test_windows_after_a_bad_one_are_those_of_a_new_run(
+def test_overflow_window_does_not_affect_later_windows(
     subject: Subject, verdict: Verdict, bad: float, scaling: DynamicScaling | None
 ) -> None:
     recipe = RECIPE.but(accumulation=2, scaling=scaling)
@@ -374,7 +370,7 @@ def test_windows_after_a_bad_one_are_those_of_a_new_run(
 
 
 @clause("accumulation.nonfinite-micro-batch-rule")
-def test_what_a_non_finite_micro_batch_costs_is_observed(subject: Subject, verdict: Verdict) -> None:
+def test_observe_nonfinite_micro_batch_rule(subject: Subject, verdict: Verdict) -> None:
     recipe = Recipe(SGD(1.0), accumulation=2, scaling=DynamicScaling(initial=2.0**10))
     trainer = subject.trainer(scalar(), recipe)
     before = trainer.parameters()["0.output.bias"].item()
@@ -389,7 +385,7 @@ def test_what_a_non_finite_micro_batch_costs_is_observed(subject: Subject, verdi
 
 @clause("accumulation.one-is-identity")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_window_of_one_is_no_accumulation(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+def test_window_of_one_equals_no_accumulation(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], accumulation=1)
     at_once, by_hand = subject.trainer(exact_linear(), recipe), subject.trainer(exact_linear(), recipe)
     for seed in range(2):
@@ -402,7 +398,7 @@ def test_a_window_of_one_is_no_accumulation(subject: Subject, verdict: Verdict, 
 
 
 @clause("accumulation.fresh-dropout")
-def test_each_micro_batch_draws_its_own_mask(subject: Subject, verdict: Verdict) -> None:
+def test_each_micro_batch_has_its_own_dropout_mask(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(dropout_probe(), Recipe(SGD(0.0), accumulation=2))
     batch = exact_batch(1, 64, 1)
     batch = type(batch)(np.ones((1, 64), np.float32), {"output": np.full((1, 1), 1000.0, np.float32)})
@@ -414,7 +410,7 @@ def test_each_micro_batch_draws_its_own_mask(subject: Subject, verdict: Verdict)
 
 
 @clause("accumulation.batch-statistics")
-def test_how_often_running_statistics_move_is_observed(subject: Subject, verdict: Verdict) -> None:
+def test_observe_running_statistics_updates_per_window(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(digits_convolution(0.0, 2), RECIPE.but(accumulation=4))
     moves, before = 0, trainer.buffers()
     for part in digits_batch(16, image=True).into(4):
@@ -428,7 +424,7 @@ def test_how_often_running_statistics_move_is_observed(subject: Subject, verdict
 
 
 @clause("accumulation.bytes-flat-in-k")
-def test_saved_bytes_do_not_grow_with_the_window(subject: Subject, verdict: Verdict) -> None:
+def test_saved_bytes_are_independent_of_window_size(subject: Subject, verdict: Verdict) -> None:
     measured: dict[str, float] = {}
     for k in (1, 2, 4, 8):
         trainer = subject.trainer(digits_mlp((256, 128)), RECIPE.but(accumulation=k))

@@ -19,7 +19,7 @@ RECIPE = Recipe(SGD(2.0**-4))
 
 
 @clause("accumulation.remainder")
-def test_an_incomplete_window_follows_the_declared_rule(subject: Subject, verdict: Verdict) -> None:
+def test_incomplete_window_follows_declared_rule(subject: Subject, verdict: Verdict) -> None:
     recipe = RECIPE.but(accumulation=2)
     trainer, expected = subject.trainer(exact_linear(), recipe), subject.trainer(exact_linear(), recipe)
     first, second = exact_batch(4), exact_batch(4, seed=1)
@@ -55,7 +55,7 @@ def end_of_epoch(subject: Subject, verdict: Verdict, trainer: Trainer, expected:
 
 
 @clause("accumulation.remainder-rule")
-def test_the_remainder_rule_is_observed(subject: Subject, verdict: Verdict) -> None:
+def test_observe_remainder_rule(subject: Subject, verdict: Verdict) -> None:
     verdict.observe("rule", subject.conventions.remainder)
     trainer = subject.trainer(exact_linear(), RECIPE.but(accumulation=2))
     before = trainer.parameters()
@@ -72,9 +72,7 @@ def test_the_remainder_rule_is_observed(subject: Subject, verdict: Verdict) -> N
 
 @clause("accumulation.remainder")
 @pytest.mark.parametrize("k", [2, 3])
-def test_an_epoch_of_any_length_makes_the_declared_number_of_updates(
-    subject: Subject, verdict: Verdict, k: int
-) -> None:
+def test_epoch_of_any_length_makes_declared_number_of_updates(subject: Subject, verdict: Verdict, k: int) -> None:
     rule = subject.conventions.remainder
     trainer = subject.trainer(exact_linear(), RECIPE.but(accumulation=k))
     made: dict[int, int] = {}
@@ -108,7 +106,7 @@ def epoch(trainer: Trainer, length: int, k: int, waiting: int, rule: str) -> int
 
 @clause("accumulation.remainder")
 @pytest.mark.parametrize("held", [1, 2])
-def test_a_flush_is_the_full_batch_of_what_the_window_holds(subject: Subject, verdict: Verdict, held: int) -> None:
+def test_flush_equals_full_batch_of_partial_window(subject: Subject, verdict: Verdict, held: int) -> None:
     need(subject, Capability.PARTIAL_WINDOW)
     whole, cut = (subject.trainer(exact_linear(), RECIPE.but(accumulation=k)) for k in (1, 4))
     batch = exact_batch(4 * held)
@@ -121,7 +119,7 @@ def test_a_flush_is_the_full_batch_of_what_the_window_holds(subject: Subject, ve
 
 @clause("accumulation.missing-gradients-count")
 @pytest.mark.parametrize("absent", [(0,), (3,), (0, 1, 3)], ids=lambda a: "-".join(map(str, a)))
-def test_a_gradient_counts_though_other_micro_batches_have_none(
+def test_gradient_of_one_micro_batch_is_kept_when_others_have_none(
     subject: Subject, verdict: Verdict, absent: tuple[int, ...]
 ) -> None:
     need(subject, Capability.MISSING_GRADIENTS)
@@ -139,7 +137,7 @@ def test_a_gradient_counts_though_other_micro_batches_have_none(
 @clause("accumulation.clip-off-is-off")
 @pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
 @pytest.mark.parametrize("k", [1, 2])
-def test_gradients_beside_a_non_finite_one_are_applied_as_they_are(
+def test_finite_gradients_are_applied_unclipped_beside_nonfinite(
     subject: Subject, verdict: Verdict, k: int, bad: float
 ) -> None:
     trainer = subject.trainer(exact_linear(), RECIPE.but(accumulation=k))
@@ -163,9 +161,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 @clause("accumulation.groups-change-nothing")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("clip", [None, 0.25], ids=["unclipped", "clipped"])
-def test_an_update_in_two_groups_is_the_update_in_one(
-    subject: Subject, verdict: Verdict, optimizer: str, clip: float | None
-) -> None:
+def test_two_parameter_groups_equal_one(subject: Subject, verdict: Verdict, optimizer: str, clip: float | None) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], accumulation=2, clip=clip)
     one, two = (subject.trainer(exact_stack(), recipe.but(groups=groups)) for groups in (1, 2))
     for seed in range(3):

@@ -31,7 +31,7 @@ def low(array: Array, precision: Precision) -> Array:
 @clause("autocast.matmul-is-low")
 @each_half
 @pytest.mark.parametrize("op", ["matmul", "batched_matmul", "einsum", "linear", "conv2d", "attention"])
-def test_products_come_out_low(subject: Subject, verdict: Verdict, op: str, precision: Precision) -> None:
+def test_matmul_returns_low_precision(subject: Subject, verdict: Verdict, op: str, precision: Precision) -> None:
     operands = list(CATALOGUE[op]())
     result = under(subject, precision, op, *operands)
     if op == "linear" and result.dtype == "float32":
@@ -46,7 +46,7 @@ def test_products_come_out_low(subject: Subject, verdict: Verdict, op: str, prec
 @clause("autocast.matmul-is-low")
 @each_half
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_product_has_the_values_of_low_operands(
+def test_matmul_matches_low_precision_operands(
     subject: Subject, verdict: Verdict, side: str, precision: Precision
 ) -> None:
     ulp = 2.0 ** (1 - FORMATS[precision.format].bits)
@@ -63,7 +63,7 @@ def test_a_product_has_the_values_of_low_operands(
 
 @clause("autocast.matmul-is-low")
 @each_half
-def test_a_product_accumulates_wide(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_matmul_accumulates_in_float32(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     ones = np.ones((1, 4096), np.float32)
     value = under(subject, precision, "matmul", ones, ones.T).value.astype(np.float64)
     verdict.equal(value.item(), 4096.0, "sum of 4,096 ones in a product", "accumulated-low")
@@ -75,7 +75,7 @@ REDUCTIONS = ["sum", "mean", "variance", "norm"]
 @clause("autocast.sum-is-wide")
 @each_half
 @pytest.mark.parametrize("op", REDUCTIONS)
-def test_reductions_of_low_values_do_not_overflow(
+def test_low_precision_reductions_do_not_overflow(
     subject: Subject, verdict: Verdict, op: str, precision: Precision
 ) -> None:
     values = np.ones(70_000) if op in ("sum", "mean") else np.resize([300.0, -300.0], 4_096)
@@ -91,7 +91,7 @@ def test_reductions_of_low_values_do_not_overflow(
 @clause("autocast.softmax-is-wide")
 @pytest.mark.parametrize("precision", [*HALVES, FLOAT32], ids=lambda p: p.format)
 @pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp"])
-def test_softmax_equals_the_wide_one(subject: Subject, verdict: Verdict, op: str, precision: Precision) -> None:
+def test_softmax_matches_float32(subject: Subject, verdict: Verdict, op: str, precision: Precision) -> None:
     logits = low(np.linspace(-60.0, 60.0, 97).reshape(1, 97), BFLOAT16 if precision is FLOAT32 else precision)
     if precision is FLOAT32:
         result = subject.framework.run_op(op, logits.astype(np.float32))
@@ -133,7 +133,7 @@ def _units_apart(measured: Array, exact: Array, name: str) -> float:
 
 @clause("autocast.loss-is-wide")
 @each_half
-def test_a_small_cross_entropy_beside_large_logits(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_small_cross_entropy_with_large_logits(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     logits = low(np.array([[20.0, 10.8125, -30.0]]), precision)
     result = under(subject, precision, "cross_entropy", logits, np.zeros(1, np.int64))
     wide = logits.astype(np.float64)
@@ -147,7 +147,7 @@ def test_a_small_cross_entropy_beside_large_logits(subject: Subject, verdict: Ve
 
 @clause("autocast.loss-is-wide")
 @each_half
-def test_a_squared_error_of_three_hundred(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_squared_error_beyond_float16(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     a, b = low(np.full((4, 1), 300.0), precision), low(np.zeros((4, 1)), precision)
     result = under(subject, precision, "squared_error", a, b)
     verdict.equal(float(result.value.item()), 90_000.0, "mean of 300²", "overflow")
@@ -158,7 +158,7 @@ NORMS = ["layer_norm", "batch_norm", "instance_norm", "rms_norm"]
 
 @clause("autocast.norm-layers-are-wide")
 @pytest.mark.parametrize("op", NORMS)
-def test_float32_inputs_beyond_float16_are_normalised(subject: Subject, verdict: Verdict, op: str) -> None:
+def test_norm_layers_take_inputs_beyond_float16(subject: Subject, verdict: Verdict, op: str) -> None:
     signs = np.where(np.indices((16, 16)).sum(axis=0) % 2, 1.0, -1.0).astype(np.float32)
     result = under(subject, FLOAT16, op, signs * np.float32(2.0**17))
     verdict.equal(np.rint(result.value.astype(np.float64)), signs.astype(np.float64), f"{op} of ±2^17", "overflow")
@@ -167,7 +167,7 @@ def test_float32_inputs_beyond_float16_are_normalised(subject: Subject, verdict:
 @clause("autocast.norm-layers-are-wide")
 @each_half
 @pytest.mark.parametrize("op", NORMS)
-def test_statistics_are_wide(subject: Subject, verdict: Verdict, op: str, precision: Precision) -> None:
+def test_norm_statistics_are_float32(subject: Subject, verdict: Verdict, op: str, precision: Precision) -> None:
     rows = np.resize([-1.0, 1.0], (16, 16)) * (1.0 if op == "rms_norm" else 4.0)
     offset = 300.0 if op == "rms_norm" else 1024.0
     values = low(rows.T + offset if op == "batch_norm" else rows + offset, precision).astype(np.float64)
@@ -186,7 +186,7 @@ def test_statistics_are_wide(subject: Subject, verdict: Verdict, op: str, precis
 @clause("autocast.exp-pow-are-wide")
 @each_half
 @pytest.mark.parametrize(("op", "value"), [("exp", 12.0), ("pow", 60.0), ("square", 300.0), ("expm1", 12.0)])
-def test_functions_do_not_overflow(
+def test_pointwise_functions_do_not_overflow(
     subject: Subject, verdict: Verdict, op: str, value: float, precision: Precision
 ) -> None:
     result = under(subject, precision, op, low(np.full((2, 2), value), precision))
@@ -198,7 +198,7 @@ def test_functions_do_not_overflow(
 @each_half
 @pytest.mark.parametrize("op", ["add", "multiply", "concatenate", "where"])
 @pytest.mark.parametrize("wide", ["float32", "float64"])
-def test_mixed_operands_yield_the_wider_format(
+def test_mixed_operands_promote_to_wider_format(
     subject: Subject, verdict: Verdict, op: str, wide: str, precision: Precision
 ) -> None:
     a, b = CATALOGUE[op]()
@@ -208,7 +208,7 @@ def test_mixed_operands_yield_the_wider_format(
 
 @clause("autocast.integers-untouched")
 @each_half
-def test_integer_ids_above_2048_survive(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_integer_ids_above_2048_are_not_cast(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     ids = np.array([2049, 4095, 2047, 65_537], np.int64)
     result = under(subject, precision, "gather_ids", ids)
     verdict.holds(result.dtype.startswith("int"), "format of integer ids", result.dtype, "an integer", "integers-cast")
@@ -222,7 +222,7 @@ def test_integer_ids_above_2048_survive(subject: Subject, verdict: Verdict, prec
 
 @clause("autocast.op-dtypes")
 @each_half
-def test_formats_of_every_operation_are_observed(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_observe_format_of_every_operation(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     census: dict[str, str] = {}
     for op, example in CATALOGUE.items():
         given = list(example())
@@ -247,7 +247,7 @@ def _format(subject: Subject, precision: Precision, op: str, arrays: list[Array]
 
 @clause("autocast.user-lists")
 @each_half
-def test_operations_that_the_user_names_are_honoured(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_user_operation_lists_are_honoured(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     need(subject, Capability.of(precision), Capability.AUTOCAST_LISTS)
     (logits,), (a, b) = CATALOGUE["softmax"](), CATALOGUE["matmul"]()
     with subject.framework.autocast(precision, low=("softmax",), wide=("matmul",)):
@@ -258,15 +258,13 @@ def test_operations_that_the_user_names_are_honoured(subject: Subject, verdict: 
 
 @clause("autocast.request-is-honoured-or-refused")
 @pytest.mark.parametrize("capability", declarations.REQUESTS, ids=str)
-def test_what_is_declared_is_what_happens(subject: Subject, verdict: Verdict, capability: Capability) -> None:
+def test_requested_format_is_used_or_refused(subject: Subject, verdict: Verdict, capability: Capability) -> None:
     declarations.compare(subject, verdict, capability)
 
 
 @clause("autocast.request-is-honoured-or-refused")
 @each_half
-def test_another_format_than_was_asked_for_is_reported(
-    subject: Subject, verdict: Verdict, precision: Precision
-) -> None:
+def test_substituted_format_is_reported(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     need(subject, Capability.LIBRARY_REQUESTS)
     try:
         seen = subject.framework.requested(precision.format)

@@ -29,7 +29,7 @@ def arranged(fixture: str, dropout: float = 0.0) -> tuple[Model, Batch]:
 @clause("autocast.layers-honour-policy")
 @each_half
 @each_model
-def test_the_products_of_every_layer_are_low(
+def test_matmul_of_every_layer_is_low_precision(
     subject: Subject, verdict: Verdict, fixture: str, precision: Precision
 ) -> None:
     of_one_pass(subject, verdict)
@@ -56,7 +56,7 @@ def test_every_layer_trains(subject: Subject, verdict: Verdict, fixture: str, pr
 
 @clause("autocast.norm-layers-are-wide")
 @each_half
-def test_running_statistics_are_wide(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_running_statistics_are_float32(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     layers = (BatchNorm(momentum=0.5), Flatten(), Heads((Head("output", 4),)))
     model = Model("normalised", layers, (4, 4, 1), (("output", "squared_error"),))
     values = np.full(16, 2048.0, np.float32)
@@ -72,7 +72,7 @@ def test_running_statistics_are_wide(subject: Subject, verdict: Verdict, precisi
 
 @clause("autocast.backward-in-forward-precision")
 @each_half
-def test_a_float32_region_has_float32_gradients(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_float32_region_has_float32_gradients(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     of_one_pass(subject, verdict)
     layers = (Dense(16, wide=True), Activation("tanh"), Heads((Head("output", 10),)))
     model = Model("with-float32-region", layers, (784,), (("output", "cross_entropy"),))
@@ -84,7 +84,7 @@ def test_a_float32_region_has_float32_gradients(subject: Subject, verdict: Verdi
 
 @clause("autocast.promotes-to-widest")
 @each_half
-def test_float64_heads_stay_float64(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_float64_head_stays_float64(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     need(subject, Capability.FLOAT64_HEADS)
     batch = sincos_batch(16)
     trainer = subject.trainer(sincos(8), RECIPE.but(precision=precision))

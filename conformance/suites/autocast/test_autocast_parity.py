@@ -102,43 +102,43 @@ each_fixture = pytest.mark.parametrize("fixture", [name for name in FIXTURES if 
 
 @clause("autocast.float32-parity")
 @each_fixture
-def test_float32_sgd(subject: Subject, verdict: Verdict, fixture: str) -> None:
+def test_float32_sgd_parity(subject: Subject, verdict: Verdict, fixture: str) -> None:
     parity(subject, verdict, fixture, "sgd", FLOAT32)
 
 
 @clause("autocast.float32-parity")
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
 @pytest.mark.parametrize("fixture", ["exact-linear", "encoder", "sincos"])
-def test_float32_optimizers(subject: Subject, verdict: Verdict, fixture: str, optimizer: str) -> None:
+def test_float32_optimizer_parity(subject: Subject, verdict: Verdict, fixture: str, optimizer: str) -> None:
     parity(subject, verdict, fixture, optimizer, FLOAT32)
 
 
 @clause("autocast.float32-parity")
-def test_adam_adds_its_epsilon_where_it_says(subject: Subject, verdict: Verdict) -> None:
+def test_adam_epsilon_placement(subject: Subject, verdict: Verdict) -> None:
     parity(subject, verdict, "exact-linear", "adam-epsilon", FLOAT32)
 
 
 @clause("autocast.fp16-parity")
 @each_fixture
-def test_float16_sgd(subject: Subject, verdict: Verdict, fixture: str) -> None:
+def test_float16_sgd_parity(subject: Subject, verdict: Verdict, fixture: str) -> None:
     parity(subject, verdict, fixture, "sgd", FLOAT16)
 
 
 @clause("autocast.fp16-parity")
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
-def test_float16_optimizers(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+def test_float16_optimizer_parity(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     parity(subject, verdict, "digits-small", optimizer, FLOAT16)
 
 
 @clause("autocast.bf16-parity")
 @each_fixture
-def test_bfloat16_sgd(subject: Subject, verdict: Verdict, fixture: str) -> None:
+def test_bfloat16_sgd_parity(subject: Subject, verdict: Verdict, fixture: str) -> None:
     parity(subject, verdict, fixture, "sgd", BFLOAT16)
 
 
 @clause("autocast.bf16-parity")
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
-def test_bfloat16_optimizers(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+def test_bfloat16_optimizer_parity(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     parity(subject, verdict, "digits-small", optimizer, BFLOAT16)
 
 

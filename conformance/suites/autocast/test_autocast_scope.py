@@ -46,7 +46,7 @@ def test_parameters_and_gradients_stay_float32(
 
 
 @clause("autocast.disabled-is-identity")
-def test_a_disabled_scope_changes_no_bit(subject: Subject, verdict: Verdict) -> None:
+def test_disabled_scope_is_bitwise_identity(subject: Subject, verdict: Verdict) -> None:
     batch = digits_batch(16)
     plain, inside = (subject.trainer(digits_mlp((32,)), Recipe(Adam())) for _ in range(2))
     for _ in range(3):
@@ -59,7 +59,7 @@ def test_a_disabled_scope_changes_no_bit(subject: Subject, verdict: Verdict) -> 
 
 @clause("autocast.nested-disable")
 @each_half
-def test_a_disabled_region_inside_an_enabled_one(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_disabled_region_inside_enabled_region(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     need(subject, Capability.of(precision))
     formats = []
     with subject.framework.autocast(precision):
@@ -90,7 +90,7 @@ def seen_and_raised(subject: Subject, precision: Precision, found: list[str]) ->
 @clause("autocast.scope-restored")
 @each_half
 @pytest.mark.parametrize("leaving", ["return", "exception", "generator", "nested"])
-def test_every_way_out_restores_the_setting(
+def test_scope_is_restored_on_every_exit(
     subject: Subject, verdict: Verdict, leaving: str, precision: Precision
 ) -> None:
     need(subject, Capability.of(precision))
@@ -119,7 +119,7 @@ def test_every_way_out_restores_the_setting(
 
 @clause("autocast.threads")
 @each_half
-def test_what_a_new_thread_sees_is_observed(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_observe_autocast_in_new_thread(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     need(subject, Capability.of(precision))
     found: list[str] = []
     with subject.framework.autocast(precision):
@@ -132,7 +132,7 @@ def test_what_a_new_thread_sees_is_observed(subject: Subject, verdict: Verdict, 
 
 @clause("autocast.cast-is-fresh")
 @each_half
-def test_a_forward_uses_the_current_weights(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_forward_uses_current_weights(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     recipe = RECIPE.but(precision=precision, optimizer=SGD(1.0))
     model, batch = digits_mlp((16,)), digits_batch(8)
     inside, outside = subject.trainer(model, recipe), subject.trainer(model, recipe)
@@ -151,9 +151,7 @@ def test_a_forward_uses_the_current_weights(subject: Subject, verdict: Verdict, 
 
 @clause("autocast.no-grad-then-grad")
 @each_half
-def test_a_forward_without_gradient_costs_the_next_one_nothing(
-    subject: Subject, verdict: Verdict, precision: Precision
-) -> None:
+def test_no_grad_forward_does_not_poison_next_forward(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     model, batch, recipe = digits_mlp((16,)), digits_batch(8), RECIPE.but(precision=precision)
     expected = subject.trainer(model, recipe).gradients((batch,))
     trainer = subject.trainer(model, recipe)
@@ -165,9 +163,7 @@ def test_a_forward_without_gradient_costs_the_next_one_nothing(
 
 @clause("autocast.backward-in-forward-precision")
 @each_half
-def test_the_gradient_of_an_output_is_rounded_to_the_low_format(
-    subject: Subject, verdict: Verdict, precision: Precision
-) -> None:
+def test_output_gradient_is_rounded_to_low_precision(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     form = FORMATS[precision.format]
     ulp, least = 2.0 ** (1 - form.bits), 2.0**form.smallest_exponent
     first, second = np.array([1 + ulp / 4, 1 + ulp * 3 / 4, 1 + ulp, least]), np.array([1.0, 1.0, 1.0, 0.0])
@@ -188,7 +184,7 @@ def test_the_gradient_of_an_output_is_rounded_to_the_low_format(
 
 @clause("autocast.backward-in-forward-precision")
 @each_half
-def test_gradients_of_products_are_low_values(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_matmul_gradients_are_low_precision(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     of_one_pass(subject, verdict)
     batch = digits_batch(8)
     gradients = subject.trainer(digits_mlp((32, 16)), RECIPE.but(precision=precision)).gradients((batch,))
@@ -203,7 +199,7 @@ def test_gradients_of_products_are_low_values(subject: Subject, verdict: Verdict
 
 @clause("autocast.policy-does-not-leak")
 @each_half
-def test_another_model_keeps_its_precision(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_other_model_keeps_its_precision(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     batch = digits_batch(8)
     alone = subject.trainer(digits_mlp((16,)), RECIPE)
     expected = [alone.update((batch,)).loss for _ in range(2)]
@@ -221,9 +217,7 @@ def test_another_model_keeps_its_precision(subject: Subject, verdict: Verdict, p
 
 @clause("autocast.policy-does-not-leak")
 @each_half
-def test_a_loss_over_three_thousand_items_does_not_overflow(
-    subject: Subject, verdict: Verdict, precision: Precision
-) -> None:
+def test_loss_over_3000_items_does_not_overflow(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     count = 3000
     x = np.zeros((count, 8), np.float32)
     batch = Batch(x, {"output": np.full((count, 4), 8.0, np.float32)})
@@ -234,7 +228,7 @@ def test_a_loss_over_three_thousand_items_does_not_overflow(
 
 
 @clause("autocast.bf16-needs-no-scaling")
-def test_bfloat16_loses_no_gradient_to_underflow(subject: Subject, verdict: Verdict) -> None:
+def test_bfloat16_gradients_do_not_underflow(subject: Subject, verdict: Verdict) -> None:
     losses = {}
     for precision in (FLOAT32, BFLOAT16):
         gradients = tiny_gradients(subject, precision, 1e-7)
@@ -258,7 +252,7 @@ def share_of_zeros(values: Array) -> float:
 
 
 @clause("autocast.underflow-census")
-def test_underflow_in_float16_is_observed(subject: Subject, verdict: Verdict) -> None:
+def test_observe_float16_underflow(subject: Subject, verdict: Verdict) -> None:
     census = {p.label: share_of_zeros(tiny_gradients(subject, p, 1e-7)) for p in (FLOAT32, FLOAT16)}
     verdict.observe("share-of-zeros-without-scaling", census)
     verdict.equal(census["O0"], 0.0, "share of zeros in float32")

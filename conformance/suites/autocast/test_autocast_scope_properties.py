@@ -105,7 +105,7 @@ class Walk:
 
 @clause("autocast.scope-nests")
 @explore(one_or_both(), examples=12)
-def test_the_innermost_scope_decides(subject: Subject, verdict: Verdict, case: Region) -> None:
+def test_innermost_scope_applies(subject: Subject, verdict: Verdict, case: Region) -> None:
     need(subject, *(Capability.of(FORMATS[name]) for name in sorted(case.formats())))
     before = subject.framework.global_state()
     walk = Walk(subject)
@@ -149,7 +149,7 @@ OPERATIONS = (
     ),
     examples=16,
 )
-def test_a_disabled_region_computes_the_same_bits(subject: Subject, verdict: Verdict, case: Disabled) -> None:
+def test_disabled_region_matches_float32_bitwise(subject: Subject, verdict: Verdict, case: Disabled) -> None:
     precision = FORMATS[case.format]
     need(subject, Capability.of(precision))
     rng, autocast, run = np.random.default_rng(case.seed), subject.framework.autocast, subject.framework.run_op

@@ -33,7 +33,7 @@ each_level = pytest.mark.parametrize("precision", WITH_MASTERS, ids=lambda p: p.
 
 @clause("master.small-update-survives")
 @each_level
-def test_a_thousand_small_updates_add_up(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_thousand_small_updates_accumulate(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer = subject.trainer(scalar(1.0), Recipe(SGD(2.0**-13), precision))
     start = trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
     gradient = full(trainer, 1.0)
@@ -45,7 +45,7 @@ def test_a_thousand_small_updates_add_up(subject: Subject, verdict: Verdict, pre
 
 @clause("master.loaded-weights-move")
 @pytest.mark.parametrize("saved", ["float32", "bfloat16", "float16"])
-def test_small_updates_of_a_loaded_checkpoint_survive(subject: Subject, verdict: Verdict, saved: FormatName) -> None:
+def test_small_updates_of_loaded_checkpoint_survive(subject: Subject, verdict: Verdict, saved: FormatName) -> None:
     need(subject, Capability.LOADED_CHECKPOINT)
     seen = subject.framework.loaded_run(saved, 8, 2.0**-10)
     verdict.observe(f"format of weights loaded from {saved}", seen.loaded)
@@ -60,7 +60,9 @@ def test_small_updates_of_a_loaded_checkpoint_survive(subject: Subject, verdict:
     [(FLOAT32, 300), (BFLOAT16, 300), *((p, 300 if p.format == "bfloat16" else 2100) for p in MASTERED)],
     ids=lambda value: value.label if isinstance(value, Precision) else str(value),
 )
-def test_bias_correction_counts_on(subject: Subject, verdict: Verdict, precision: Precision, updates: int) -> None:
+def test_bias_correction_counts_every_update(
+    subject: Subject, verdict: Verdict, precision: Precision, updates: int
+) -> None:
     optimizer = Adam(2.0**-10, beta2=0.9999)
     trainer = subject.trainer(scalar(1.0), Recipe(optimizer, precision))
     gradient = full(trainer, 1.0)
@@ -89,7 +91,7 @@ def equal_steps(optimizer: Adam, updates: int) -> Bound:
 
 @clause("master.pure-low-stagnates")
 @pytest.mark.parametrize("precision", PURE_LOW, ids=lambda p: p.format)
-def test_without_masters_the_same_run_stands_still(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_run_without_master_weights_stagnates(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer = subject.trainer(scalar(1.0), Recipe(SGD(2.0**-13), precision))
     start = trainer.parameters()["0.output.weight"].astype(np.float64).item()
     gradient = full(trainer, 1.0)
@@ -102,7 +104,7 @@ def test_without_masters_the_same_run_stands_still(subject: Subject, verdict: Ve
 
 @clause("master.model-is-cast-of-master")
 @each_level
-def test_the_model_holds_the_rounded_masters(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_model_weights_equal_rounded_masters(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer = subject.trainer(exact_linear(), Recipe(Adam(2.0**-7), precision))
     start = trainer.master_parameters()
     for step in range(5):
@@ -117,7 +119,7 @@ def test_the_model_holds_the_rounded_masters(subject: Subject, verdict: Verdict,
 
 @clause("master.model-is-cast-of-master")
 @each_level
-def test_a_load_brings_model_and_masters_back_in_step(
+def test_load_keeps_model_and_masters_consistent(
     subject: Subject, verdict: Verdict, precision: Precision, tmp_path: Path
 ) -> None:
     trainer = subject.trainer(exact_linear(), Recipe(Adam(2.0**-7), precision))
@@ -132,9 +134,7 @@ def test_a_load_brings_model_and_masters_back_in_step(
 
 @clause("master.masters-survive-load")
 @each_level
-def test_masters_keep_their_bits_through_a_load(
-    subject: Subject, verdict: Verdict, precision: Precision, tmp_path: Path
-) -> None:
+def test_masters_survive_load_bitwise(subject: Subject, verdict: Verdict, precision: Precision, tmp_path: Path) -> None:
     recipe = Recipe(SGD(2.0**-13), precision)
     first, second = subject.trainer(scalar(1.0), recipe), subject.trainer(scalar(1.0), recipe)
     gradient = full(first, 1.0)
@@ -151,7 +151,7 @@ def test_masters_keep_their_bits_through_a_load(
 @clause("master.adam-epsilon-survives")
 @each_level
 @pytest.mark.parametrize("value", [0.0, 2.0**-24, 1.0], ids=["zero", "tiny", "one"])
-def test_a_gradient_near_zero_gives_a_finite_update(
+def test_tiny_gradient_gives_finite_update(
     subject: Subject, verdict: Verdict, value: float, precision: Precision
 ) -> None:
     trainer = subject.trainer(scalar(1.0), Recipe(Adam(1e-3), precision))
@@ -168,7 +168,7 @@ def test_a_gradient_near_zero_gives_a_finite_update(
 
 @clause("master.adam-epsilon-survives")
 @pytest.mark.parametrize("precision", PURE_LOW, ids=lambda p: p.format)
-def test_adams_epsilon_in_pure_low_precision(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_adam_epsilon_in_pure_low_precision(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer = subject.trainer(scalar(1.0), Recipe(Adam(1e-3, epsilon=None), precision))
     trainer.apply_gradients(full(trainer, 0.0))
     verdict.finite(trainer.parameters(), "parameters after a zero gradient", "epsilon-lost")
@@ -188,7 +188,7 @@ def test_gradients_of_every_size_in_pure_low_precision(
 
 @clause("master.decay-survives")
 @each_level
-def test_weight_decay_acts_on_the_masters(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_weight_decay_applies_to_masters(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     rate, decay = 2.0**-3, 2.0**-10
     trainer = subject.trainer(scalar(1.0), Recipe(AdamW(rate, weight_decay=decay), precision))
     for _ in range(64):
@@ -200,7 +200,7 @@ def test_weight_decay_acts_on_the_masters(subject: Subject, verdict: Verdict, pr
 
 @clause("master.moments-keep-precision")
 @each_level
-def test_moments_keep_their_format(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_moments_keep_float32(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer = subject.trainer(exact_linear(), Recipe(Adam(2.0**-7), precision))
     formats = []
     for step in range(3):
@@ -214,7 +214,7 @@ def test_moments_keep_their_format(subject: Subject, verdict: Verdict, precision
 
 @clause("master.moments-keep-precision")
 @each_level
-def test_moments_hold_float32_values(subject: Subject, verdict: Verdict, precision: Precision, tmp_path: Path) -> None:
+def test_moments_have_float32_values(subject: Subject, verdict: Verdict, precision: Precision, tmp_path: Path) -> None:
     trainer = subject.trainer(scalar(1.0), Recipe(Adam(2.0**-7, beta1=0.5, beta2=0.75), precision))
     for value in (1.0 + 2.0**-7, 2.0**-12):
         trainer.apply_gradients(full(trainer, value))
@@ -230,7 +230,7 @@ def test_moments_hold_float32_values(subject: Subject, verdict: Verdict, precisi
 
 @clause("master.levels")
 @pytest.mark.parametrize("precision", LEVELS, ids=lambda p: p.label)
-def test_what_each_level_means_is_observed(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_observe_precision_levels(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer = subject.trainer(digits_convolution(0.0, 2), Recipe(Adam(), precision))
     batch = digits_batch(4, image=True)
     gradients = trainer.gradients((batch,))

@@ -14,12 +14,12 @@ from frameworks.contract import Capability
 
 
 @clause("composition.pairs")
-def test_a_combination_trains_as_the_oracle_does(subject: Subject, verdict: Verdict, row: Row) -> None:
+def test_combination_matches_oracle(subject: Subject, verdict: Verdict, row: Row) -> None:
     combinations.compare(subject, verdict, row)
 
 
 @clause("composition.pairs")
-def test_masks_act_in_a_combination(subject: Subject, verdict: Verdict, dropping_row: Row) -> None:
+def test_dropout_acts_in_combination(subject: Subject, verdict: Verdict, dropping_row: Row) -> None:
     row = dropping_row
     still = row.recipe.but(optimizer=replace(row.recipe.optimizer, learning_rate=0.0))
     trainer, window = subject.trainer(row.masked, still), row.windows[0]
@@ -28,7 +28,7 @@ def test_masks_act_in_a_combination(subject: Subject, verdict: Verdict, dropping
 
 
 @clause("composition.coverage")
-def test_the_pairs_that_the_rows_hold(subject: Subject, verdict: Verdict) -> None:
+def test_covered_pairs(subject: Subject, verdict: Verdict) -> None:
     due, found = wanted(subject.framework), covered(rows(subject.framework))
     verdict.observe("pairs", f"{len(due & found)} of {len(due)}")
 
@@ -40,7 +40,7 @@ def test_every_declaration_holds(subject: Subject, verdict: Verdict, capability:
 
 
 @clause("composition.plain-way")
-def test_the_plain_way_works(verdict: Verdict, workaround: Workaround) -> None:
+def test_documented_call_works(verdict: Verdict, workaround: Workaround) -> None:
     assert workaround.finding.program is not None
     shown = reproducers.run(workaround.finding.program)
     verdict.observe(workaround.finding.id, {"instead": workaround.does, "kind": workaround.kind, "seen": shown.seen})

@@ -24,7 +24,7 @@ MODELS: dict[str, tuple[Callable[[], Model], Callable[[int], Batch]]] = {
 
 @clause("autocast.evaluation-parity")
 @pytest.mark.parametrize("fixture", MODELS)
-def test_evaluation_after_training_lies_inside_the_envelope(subject: Subject, verdict: Verdict, fixture: str) -> None:
+def test_evaluation_after_training_stays_within_envelope(subject: Subject, verdict: Verdict, fixture: str) -> None:
     make, batch = MODELS[fixture]
     model, recipe, windows = make(), Recipe(SGD(2.0**-6)), [(batch(i),) for i in range(3)]
     inputs = batch(3).inputs
@@ -36,14 +36,14 @@ def test_evaluation_after_training_lies_inside_the_envelope(subject: Subject, ve
 
 
 @clause("autocast.evaluation-parity")
-def test_evaluation_drops_nothing(subject: Subject, verdict: Verdict) -> None:
+def test_evaluation_has_no_dropout(subject: Subject, verdict: Verdict) -> None:
     ones = np.ones((2, 64), np.float32)
     outputs = subject.trainer(dropout_probe(64)).predict(ones)["output"]
     verdict.equal(outputs, np.full((2, 1), 64.0, np.float32), "64 ones behind a dropout layer, added up in evaluation")
 
 
 @clause("autocast.dropout-scales-what-it-keeps")
-def test_dropout_divides_by_the_share_that_it_keeps(subject: Subject, verdict: Verdict) -> None:
+def test_dropout_divides_by_keep_probability(subject: Subject, verdict: Verdict) -> None:
     batch = Batch(np.ones((1, 64), np.float32), {"output": np.zeros((1, 1), np.float32)})
     gradient = subject.trainer(dropout_probe(64, 0.75)).gradients((batch,))["1.output.weight"].ravel()
     kept = int(np.count_nonzero(gradient))
@@ -54,7 +54,7 @@ def test_dropout_divides_by_the_share_that_it_keeps(subject: Subject, verdict: V
 
 @clause("autocast.dropout-scales-what-it-keeps")
 @pytest.mark.parametrize("rate", [0.1, 0.625])
-def test_dropout_keeps_the_share_that_it_divides_by(subject: Subject, verdict: Verdict, rate: float) -> None:
+def test_dropout_keep_rate_matches_its_scale(subject: Subject, verdict: Verdict, rate: float) -> None:
     """Each of m sums of n ones behind dropout is n in the mean, with a variance of n · rate / (1 - rate)."""
     n, m, deviations = 2**14, 64, 6.0
     batch = Batch(np.ones((m, n), np.float32), {"output": np.zeros((m, 1), np.float32)})
@@ -68,7 +68,7 @@ def test_dropout_keeps_the_share_that_it_divides_by(subject: Subject, verdict: V
 @clause("accumulation.clips-only-what-is-larger")
 @pytest.mark.parametrize("scaling", [None, DynamicScaling(2.0**10)], ids=["unscaled", "scaled"])
 @pytest.mark.parametrize("k", [1, 2])
-def test_a_small_gradient_is_not_clipped(
+def test_small_gradient_is_not_clipped(
     subject: Subject, verdict: Verdict, k: int, scaling: DynamicScaling | None
 ) -> None:
     recipe = Recipe(SGD(2.0**-4), scaling=scaling, accumulation=k)

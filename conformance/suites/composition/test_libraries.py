@@ -25,9 +25,7 @@ MODELS: dict[str, Model] = {"perceptron": digits_mlp((16,)), "convolutions": dig
 @clause("composition.library-adds-nothing")
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_library_makes_the_updates_of_the_framework_alone(
-    subject: Subject, verdict: Verdict, optimizer: str, model: str
-) -> None:
+def test_library_matches_framework_alone(subject: Subject, verdict: Verdict, optimizer: str, model: str) -> None:
     need(subject, Capability.PLAIN_LOOP)
     fixture, recipe = MODELS[model], subject.seeded(Recipe(OPTIMIZERS[optimizer]))
     library, plain = subject.framework.trainer(fixture, recipe), subject.framework.plain_trainer(fixture, recipe)
@@ -74,7 +72,7 @@ class Stepwise:
 
 @clause("composition.two-runs-in-a-process")
 @pytest.mark.parametrize("other", ["accumulation", "precision", "scaling"])
-def test_runs_that_alternate_are_the_runs_alone(subject: Subject, verdict: Verdict, other: str) -> None:
+def test_alternating_runs_match_separate_runs(subject: Subject, verdict: Verdict, other: str) -> None:
     recipe = Recipe(SGD(2.0**-6, momentum=0.5), accumulation=4)
     others = {
         "accumulation": recipe.but(accumulation=1),

@@ -16,28 +16,26 @@ UPDATES = 4
 
 
 @clause("composition.shipped-parts")
-def test_an_operation_keeps_its_gradients(
+def test_shipped_operation_gradients(
     subject: Subject, verdict: Verdict, excluded: Excluded, operation_technique: str
 ) -> None:
     judge_parts(subject, verdict, excluded, "operations", operation_technique)
 
 
 @clause("composition.shipped-parts")
-def test_a_layer_keeps_its_gradients(
-    subject: Subject, verdict: Verdict, excluded: Excluded, layer_technique: str
-) -> None:
+def test_shipped_layer_gradients(subject: Subject, verdict: Verdict, excluded: Excluded, layer_technique: str) -> None:
     judge_parts(subject, verdict, excluded, "layers", layer_technique)
 
 
 @clause("composition.control-flow")
-def test_a_function_keeps_its_gradients(
+def test_control_flow_gradients(
     subject: Subject, verdict: Verdict, excluded: Excluded, function_technique: str
 ) -> None:
     judge_parts(subject, verdict, excluded, "functions", function_technique)
 
 
 @clause("optimizer.shipped")
-def test_an_optimizer_keeps_its_updates(
+def test_shipped_optimizer_updates(
     subject: Subject, verdict: Verdict, excluded: Excluded, optimizer_technique: str
 ) -> None:
     judge_parts(subject, verdict, excluded, "optimizers", optimizer_technique)
@@ -45,7 +43,7 @@ def test_an_optimizer_keeps_its_updates(
 
 @clause("optimizer.shipped")
 @pytest.mark.parametrize("format_name", ["float32", "float16", "bfloat16"])
-def test_gradients_of_zero_move_nothing(
+def test_zero_gradients_change_no_parameter(
     subject: Subject, verdict: Verdict, excluded: Excluded, format_name: str
 ) -> None:
     need(subject, Capability.SHIPPED_OPTIMIZERS)

@@ -26,12 +26,12 @@ TINY = 2.0**-100
 
 
 @clause("composition.shipped-gradients")
-def test_a_gradient_is_the_derivative(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
+def test_gradient_matches_numerical_derivative(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
     _judge(subject, verdict, excluded, "derivative", _from_differences)
 
 
 @clause("composition.shipped-gradients")
-def test_a_gradient_depends_on_no_place(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
+def test_gradient_is_independent_of_position(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
     _judge(subject, verdict, excluded, "place", _by_place)
 
 

@@ -106,14 +106,14 @@ each_shared = pytest.mark.parametrize("fixture", SHARED)
 @clause("composition.shared-weights")
 @pytest.mark.parametrize("techniques", TECHNIQUES)
 @each_shared
-def test_the_gradients_of_all_uses_add_up(subject: Subject, verdict: Verdict, fixture: str, techniques: str) -> None:
+def test_shared_weight_gradients_are_summed(subject: Subject, verdict: Verdict, fixture: str, techniques: str) -> None:
     model = SHARED[fixture]()
     trains_exactly(subject, verdict, model, arranged(subject, model, techniques))
 
 
 @clause("composition.shared-weights")
 @each_shared
-def test_weights_are_shared_after_a_restore(subject: Subject, verdict: Verdict, tmp_path: Path, fixture: str) -> None:
+def test_weights_stay_shared_after_restore(subject: Subject, verdict: Verdict, tmp_path: Path, fixture: str) -> None:
     model = SHARED[fixture]()
     through, resumed = (subject.trainer(model, Recipe(Adam(2.0**-3))) for _ in range(2))
     through.update((batch_of(model, 1),))
@@ -128,7 +128,7 @@ def test_weights_are_shared_after_a_restore(subject: Subject, verdict: Verdict, 
 
 
 @clause("composition.shared-weights")
-def test_weights_are_shared_after_a_load_by_each_way(
+def test_weights_stay_shared_after_load_by_each_way(
     subject: Subject, verdict: Verdict, tmp_path: Path, file_way: Way
 ) -> None:
     model = tied()
@@ -147,16 +147,14 @@ def test_weights_are_shared_after_a_load_by_each_way(
 
 @clause("composition.user-function")
 @pytest.mark.parametrize("techniques", [name for name in TECHNIQUES if not name.startswith("bfloat16")])
-def test_the_gradient_is_the_one_that_the_user_wrote(
-    subject: Subject, verdict: Verdict, function_way: str | None, techniques: str
-) -> None:
+def test_custom_gradient_is_used(subject: Subject, verdict: Verdict, function_way: str | None, techniques: str) -> None:
     model = user_function(function_way)
     trains_exactly(subject, verdict, model, arranged(subject, model, techniques))
 
 
 @clause("composition.user-function")
 @pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.format)
-def test_a_user_function_computes_in_its_documented_format(
+def test_custom_function_computes_in_documented_format(
     subject: Subject, verdict: Verdict, function_way: str | None, precision: Precision
 ) -> None:
     need(subject, Capability.TRACE)
@@ -195,7 +193,7 @@ def judge_use(subject: Subject, verdict: Verdict, use: FunctionUse, variant: str
 @clause("composition.user-function")
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16-scope"])
 @pytest.mark.parametrize("use", USES)
-def test_inputs_that_need_a_gradient_get_it(subject: Subject, verdict: Verdict, use: str, low: bool) -> None:
+def test_custom_function_input_gradients(subject: Subject, verdict: Verdict, use: str, low: bool) -> None:
     need(subject, Capability.FUNCTION_USES)
     with subject.framework.autocast(BFLOAT16) if low else nullcontext():
         judge_use(subject, verdict, USES[use])
@@ -203,7 +201,7 @@ def test_inputs_that_need_a_gradient_get_it(subject: Subject, verdict: Verdict, 
 
 @clause("composition.user-function")
 @pytest.mark.parametrize("use", USES)
-def test_inputs_that_need_a_gradient_get_it_recomputed(
+def test_custom_function_input_gradients_with_recomputation(
     subject: Subject, verdict: Verdict, use: str, variant: str
 ) -> None:
     judge_use(subject, verdict, USES[use], variant)

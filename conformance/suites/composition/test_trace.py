@@ -29,9 +29,7 @@ CASES += [(fixture, precision) for fixture in ("square", "encoder") for precisio
 
 @clause("composition.trace-is-the-pass")
 @pytest.mark.parametrize(("fixture", "precision"), CASES, ids=lambda value: getattr(value, "label", value))
-def test_what_is_shown_is_the_pass_that_trains(
-    subject: Subject, verdict: Verdict, fixture: str, precision: Precision
-) -> None:
+def test_trace_matches_training_pass(subject: Subject, verdict: Verdict, fixture: str, precision: Precision) -> None:
     need(subject, Capability.TRACE, Capability.of(precision))
     make, given = FIXTURES[fixture]
     model, batch = make(), given()

@@ -78,9 +78,7 @@ def _using(recipe: Recipe, technique: str) -> Recipe:
 
 
 @clause("composition.ways")
-def test_a_way_trains_as_the_oracle_does(
-    subject: Subject, verdict: Verdict, excluded: Excluded, way: Way, tmp_path: Path
-) -> None:
+def test_way_matches_oracle(subject: Subject, verdict: Verdict, excluded: Excluded, way: Way, tmp_path: Path) -> None:
     with watched(way) as calls:
         trained = 0
         for row in _rows(subject, way, excluded):
@@ -138,7 +136,7 @@ def _is_excluded(row: Row, excluded: Excluded) -> bool:
 
 
 @clause("composition.ways")
-def test_a_way_keeps_the_state_of_the_default_way(subject: Subject, verdict: Verdict, way: Way, tmp_path: Path) -> None:
+def test_way_keeps_state_of_default_way(subject: Subject, verdict: Verdict, way: Way, tmp_path: Path) -> None:
     before = subject.framework.global_state()
     errors: list[Exception] = []
     for label, model, recipe in _cases(subject, way):
@@ -274,7 +272,7 @@ def _recipe(subject: Subject, way: Way, optimizer: Optimizer) -> Recipe:
 
 
 @clause("composition.ways")
-def test_ranks_of_a_way_keep_the_state_of_the_default_way(
+def test_way_keeps_state_of_default_way_over_ranks(
     subject: Subject, verdict: Verdict, rank_way: Way, tmp_path: Path
 ) -> None:
     twice = all(subject.framework.declares(capability).supported for capability in model_needs(reused()))

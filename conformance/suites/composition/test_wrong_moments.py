@@ -28,9 +28,7 @@ MIXED: dict[str, Recipe] = {
 @clause("accumulation.empty-window")
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 @pytest.mark.parametrize("updates", [0, 2], ids=["at-once", "after-updates"])
-def test_an_empty_window_is_refused_or_makes_no_update(
-    subject: Subject, verdict: Verdict, recipe: Recipe, updates: int
-) -> None:
+def test_empty_window_is_refused_or_ignored(subject: Subject, verdict: Verdict, recipe: Recipe, updates: int) -> None:
     asked, plain = (subject.trainer(exact_linear(), recipe) for _ in range(2))
     for run in (asked, plain):
         train(run, 0, updates)
@@ -59,9 +57,7 @@ def answer(trainer: Trainer) -> str:
 
 @clause("accumulation.evaluation-changes-nothing")
 @pytest.mark.parametrize("recipe", MIXED.values(), ids=MIXED)
-def test_predictions_between_backward_passes_and_the_update_leave_it(
-    subject: Subject, verdict: Verdict, recipe: Recipe
-) -> None:
+def test_predictions_between_backward_and_update(subject: Subject, verdict: Verdict, recipe: Recipe) -> None:
     evaluated, plain = (subject.trainer(exact_stack(8, 2), recipe.but(accumulation=2)) for _ in range(2))
     for update in range(2):
         batch = exact_batch(8, seed=update)
@@ -77,9 +73,7 @@ def test_predictions_between_backward_passes_and_the_update_leave_it(
 
 @clause("resume.bit-identical")
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_a_load_inside_a_window_takes_the_place_of_the_window(
-    subject: Subject, verdict: Verdict, tmp_path: Path, recipe: Recipe
-) -> None:
+def test_load_inside_window_replaces_window(subject: Subject, verdict: Verdict, tmp_path: Path, recipe: Recipe) -> None:
     through, resumed = (subject.trainer(exact_linear(), recipe.but(accumulation=2)) for _ in range(2))
     through.update(exact_batch(8).into(2))
     through.save(tmp_path)
@@ -103,7 +97,7 @@ OLDER: dict[str, tuple[Recipe, int]] = {
 
 @clause("resume.bit-identical")
 @pytest.mark.parametrize("older", OLDER)
-def test_a_save_takes_the_place_of_an_older_one(subject: Subject, verdict: Verdict, tmp_path: Path, older: str) -> None:
+def test_save_replaces_older_checkpoint(subject: Subject, verdict: Verdict, tmp_path: Path, older: str) -> None:
     (other, updates), recipe = OLDER[older], RECIPES["adam"]
     former, through, resumed = (subject.trainer(exact_linear(), each) for each in (other, recipe, recipe))
     train(former, 0, updates)

@@ -45,7 +45,7 @@ def shares(subject: Subject, model: Model, batch: Batch, precision: Precision) -
 @clause("cost.mixed-bytes")
 @LOW
 @pytest.mark.parametrize("fixture", SMALL)
-def test_mixed_precision_holds_fewer_bytes(
+def test_mixed_precision_saves_fewer_bytes(
     subject: Subject, verdict: Verdict, fixture: str, precision: Precision
 ) -> None:
     _, share = shares(subject, *SMALL[fixture](), precision)
@@ -55,7 +55,7 @@ def test_mixed_precision_holds_fewer_bytes(
 
 @clause("cost.mixed-bytes")
 @LOW
-def test_products_hold_half_the_bytes(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_matmul_saves_half_the_bytes(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     rows, model = 8 * ROWS, blocks(N, WIDTH)
     batch = wide_batch(rows, WIDTH)
     wide, share = shares(subject, model, batch, precision)
@@ -87,7 +87,7 @@ def kept(subject: Subject, variant: str | None) -> int:
 
 @clause("cost.recompute-bytes")
 @pytest.mark.parametrize("segments", [1, 2, 4, 8])
-def test_each_segment_holds_one_boundary(
+def test_each_segment_saves_one_boundary(
     subject: Subject, verdict: Verdict, segments: int, variant: str | None
 ) -> None:
     """The closed form: s boundaries of b·w float32 values, and what the head and its loss hold alone.
@@ -104,7 +104,7 @@ def test_each_segment_holds_one_boundary(
 
 
 @clause("cost.recompute-bytes")
-def test_the_largest_segment_fits_besides(subject: Subject, verdict: Verdict, variant: str | None) -> None:
+def test_peak_is_boundaries_and_largest_segment(subject: Subject, verdict: Verdict, variant: str | None) -> None:
     """Peak bytes: the boundaries, and one segment's own activations during its backward pass.
 
     The latter are what its blocks hold alone without recomputation, but not with it. Where a block holds 2 tensors,
@@ -124,7 +124,7 @@ def test_the_largest_segment_fits_besides(subject: Subject, verdict: Verdict, va
 
 @clause("cost.accumulation-bytes")
 @pytest.mark.parametrize("k", [2, 8])
-def test_a_micro_batch_holds_its_share(subject: Subject, verdict: Verdict, k: int) -> None:
+def test_micro_batch_saves_its_share_of_bytes(subject: Subject, verdict: Verdict, k: int) -> None:
     model, batch = digits_mlp((256, 128)), digits_batch(32 * k)
     trainer, parts = subject.trainer(model, RECIPE.but(accumulation=k)), batch.into(k)
     for part in parts[:-1]:
@@ -146,7 +146,7 @@ TECHNIQUES = {
 
 @clause("cost.bytes-repeat")
 @pytest.mark.parametrize("technique", TECHNIQUES)
-def test_a_count_is_the_same_every_time(subject: Subject, verdict: Verdict, technique: str) -> None:
+def test_byte_counts_repeat(subject: Subject, verdict: Verdict, technique: str) -> None:
     model, batch = blocks(N, WIDTH), wide_batch(ROWS, WIDTH)
     runs = [subject.trainer(model, TECHNIQUES[technique]) for _ in range(3)]
     counts = [run.saved_bytes(batch) for run in runs]
@@ -164,12 +164,12 @@ def brief() -> tuple[Model, Batch]:
 
 
 @clause("cost.recompute-time")
-def test_steps_with_recomputation_are_timed(subject: Subject, verdict: Verdict, variant: str | None) -> None:
+def test_time_of_recomputed_steps(subject: Subject, verdict: Verdict, variant: str | None) -> None:
     technique = RECIPE.but(recompute=Recompute(4, variant=variant))
     compared(subject, verdict, brief(), technique, "4 segments")
 
 
 @clause("cost.mixed-speed")
 @LOW
-def test_steps_in_mixed_precision_are_timed(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_time_of_mixed_precision_steps(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     compared(subject, verdict, brief(), RECIPE.but(precision=precision), precision.label)

@@ -91,7 +91,7 @@ def test_mixed_precision_is_no_slower(subject: Subject, verdict: Verdict, tf32: 
 @clause("cost.mixed-speed")
 @LOW
 @TF32
-def test_mixed_precision_speeds_a_transformer_block(
+def test_mixed_precision_speeds_up_transformer_block(
     subject: Subject, verdict: Verdict, tf32: str, precision: Precision
 ) -> None:
     """Bounded where float32 keeps every bit. Norms, softmax and casts leave less to gain than TensorFloat-32 takes."""
@@ -106,7 +106,7 @@ def test_mixed_precision_speeds_a_transformer_block(
 
 @clause("cost.mixed-speed")
 @LOW
-def test_the_sine_and_cosine_example_is_timed(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_time_of_sine_and_cosine_example(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     """Its 1,000 epochs, cut into as many stretches as there are pairs; published is 0.68 of the plain time.
 
     It has no bound: its products are so small that what starts a step's operations takes longer than they do, and
@@ -140,7 +140,7 @@ def counted(subject: Subject, technique: str) -> int:
 
 @clause("cost.peak-follows-count")
 @pytest.mark.parametrize("technique", TECHNIQUES)
-def test_the_peak_follows_the_count(subject: Subject, verdict: Verdict, tmp_path: Path, technique: str) -> None:
+def test_allocator_peak_matches_byte_count(subject: Subject, verdict: Verdict, tmp_path: Path, technique: str) -> None:
     """Shares of the plain step's bytes: of the peak, without the weights, and of the count.
 
     A peak is the weights, what is held, and what one block works in, w: with c for the counts and ' for the technique

@@ -16,7 +16,7 @@ SAME = 0.01
 
 @clause("cost.adapter-overhead")
 @pytest.mark.parametrize("case", [case for case in CASES if not case.mixed], ids=lambda case: case.fixture)
-def test_the_adapter_is_timed_beside_a_step_by_hand(subject: Subject, verdict: Verdict, case: HandCase) -> None:
+def test_adapter_overhead_over_native_loop(subject: Subject, verdict: Verdict, case: HandCase) -> None:
     framework = subject.framework
     try:
         hand = steps(framework.name, framework.mode)

@@ -40,7 +40,7 @@ def largest_number(product: DelayedProduct, operand: str) -> float:
 
 @clause("formats.delayed-scaling")
 @pytest.mark.parametrize("bad", [None, 0.0, np.inf, np.nan], ids=["usual", "zeros", "infinite", "nan"])
-def test_scales_follow_the_steps_before(subject: Subject, verdict: Verdict, bad: float | None) -> None:
+def test_scale_follows_amax_history(subject: Subject, verdict: Verdict, bad: float | None) -> None:
     product = offered(subject, values_up_to((K, M), 0.37, 0))
     steps = [values_up_to((N, K), each, 1 + i) for i, each in enumerate(UNEVEN)]
     gradients = [values_up_to((N, M), each / 7, 50 + i) for i, each in enumerate(reversed(UNEVEN))]
@@ -73,7 +73,7 @@ def test_scales_follow_the_steps_before(subject: Subject, verdict: Verdict, bad:
 
 
 @clause("formats.delayed-scaling")
-def test_a_step_casts_by_the_scale_of_steps_before(subject: Subject, verdict: Verdict) -> None:
+def test_step_casts_with_scale_of_previous_steps(subject: Subject, verdict: Verdict) -> None:
     narrow_in, narrow_out = (NARROW[name] for name in ("float8_e4m3fn", "float8_e5m2"))
     kernel = values_up_to((K, M), 2.0 * narrow_in.largest, 0)
     product = offered(subject, kernel)
@@ -102,7 +102,7 @@ def test_a_step_casts_by_the_scale_of_steps_before(subject: Subject, verdict: Ve
 
 
 @clause("formats.delayed-scaling")
-def test_prediction_moves_nothing(subject: Subject, verdict: Verdict) -> None:
+def test_prediction_does_not_change_amax_history(subject: Subject, verdict: Verdict) -> None:
     product = offered(subject, values_up_to((K, M), 0.37, 0))
     for step in range(2):
         product.train((values_up_to((N, K), 3.0, step), values_up_to((N, M), 1.0, 9 + step)))
@@ -116,7 +116,7 @@ def test_prediction_moves_nothing(subject: Subject, verdict: Verdict) -> None:
 
 @clause("formats.delayed-scaling")
 @pytest.mark.parametrize("places", [(0, 1), (1, 0)], ids=["largest-first", "largest-last"])
-def test_a_window_is_one_step_of_its_largest_value(subject: Subject, verdict: Verdict, places: tuple[int, int]) -> None:
+def test_window_records_one_amax(subject: Subject, verdict: Verdict, places: tuple[int, int]) -> None:
     kernel = values_up_to((K, M), 0.37, 0)
     both, alone = offered(subject, kernel, accumulation=2), offered(subject, kernel)
     large, small = (
@@ -131,7 +131,7 @@ def test_a_window_is_one_step_of_its_largest_value(subject: Subject, verdict: Ve
 
 @clause("formats.delayed-scaling")
 @pytest.mark.parametrize("largest", [1e-30, 1e-37, 1e-41])
-def test_tiny_values_stay_numbers(subject: Subject, verdict: Verdict, largest: float) -> None:
+def test_tiny_values_stay_finite(subject: Subject, verdict: Verdict, largest: float) -> None:
     product = offered(subject, values_up_to((K, M), 0.37, 0))
     for step in range(4):
         (passed,) = product.train((values_up_to((N, K), largest, step), values_up_to((N, M), 1.0, 9)))
@@ -142,7 +142,7 @@ def test_tiny_values_stay_numbers(subject: Subject, verdict: Verdict, largest: f
 
 
 @clause("formats.first-step-clips")
-def test_what_is_predicted_before_any_step(subject: Subject, verdict: Verdict) -> None:
+def test_prediction_before_first_step(subject: Subject, verdict: Verdict) -> None:
     product = offered(subject, np.full((K, M), 1000.0, np.float32))
     inputs = np.ones((1, K), np.float32)
     before = float(product.predict(inputs)[0, 0])

@@ -99,7 +99,7 @@ def wide_run(subject: Subject, recipe: Recipe = Recipe(EXACT)) -> Trainer:
 
 
 @clause("quantization.adam8-map")
-def test_what_codes_stand_for(subject: Subject, verdict: Verdict) -> None:
+def test_adam8_dequantization_map(subject: Subject, verdict: Verdict) -> None:
     rule = rule_of(subject)
     for moment, values, signed in (("first", rule.first_codes, True), ("second", rule.second_codes, False)):
         apart = np.sort(values.astype(np.float64)) - paper_values(signed)
@@ -111,7 +111,7 @@ def _smallest(values: Array) -> float:
 
 
 @clause("quantization.adam8-encoding")
-def test_codes_hold_zero_and_the_largest_value(subject: Subject, verdict: Verdict) -> None:
+def test_codes_represent_zero_and_absmax(subject: Subject, verdict: Verdict) -> None:
     rule = rule_of(subject)
     for moment, values in (("first", rule.first_codes), ("second", rule.second_codes)):
         verdict.equal(len(np.unique(values)), 256, f"values of the {moment} moment", "map")
@@ -121,7 +121,7 @@ def test_codes_hold_zero_and_the_largest_value(subject: Subject, verdict: Verdic
 
 @clause("quantization.adam8-encoding")
 @pytest.mark.parametrize("zeros", [False, True], ids=["all", "zeros-between"])
-def test_each_entry_has_the_nearest_code_of_its_block(subject: Subject, verdict: Verdict, zeros: bool) -> None:
+def test_each_entry_has_nearest_code_of_its_block(subject: Subject, verdict: Verdict, zeros: bool) -> None:
     rule = rule_of(subject)
     trainer = wide_run(subject)
     for update in range(3):
@@ -152,7 +152,7 @@ def _same(verdict: Verdict, measured: Array, expected: Array, what: str) -> None
 
 
 @clause("quantization.adam8-encoding")
-def test_one_entry_of_a_block_leaves_the_others_at_zero(subject: Subject, verdict: Verdict) -> None:
+def test_single_nonzero_entry_keeps_rest_of_block_zero(subject: Subject, verdict: Verdict) -> None:
     rule = rule_of(subject)
     trainer = wide_run(subject)
     gradients = full(trainer, 0.0)
@@ -168,7 +168,7 @@ def test_one_entry_of_a_block_leaves_the_others_at_zero(subject: Subject, verdic
 
 
 @clause("quantization.adam8-encoding")
-def test_what_never_had_a_gradient_never_moves(subject: Subject, verdict: Verdict) -> None:
+def test_parameter_without_gradient_never_changes(subject: Subject, verdict: Verdict) -> None:
     trainer = wide_run(subject, Recipe(Adam(learning_rate=0.01, state_bits=8)))
     before = trainer.parameters()
     for update in range(30):
@@ -182,7 +182,7 @@ def test_what_never_had_a_gradient_never_moves(subject: Subject, verdict: Verdic
 
 
 @clause("quantization.adam8-trajectory")
-def test_the_first_update_is_that_of_float_adam(subject: Subject, verdict: Verdict) -> None:
+def test_first_update_matches_float_adam(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.ADAM_8BIT)
     recipe, gradients = Recipe(EXACT), drawn(0, decades=2.0)
     short, wide = wide_run(subject, recipe), wide_run(subject, Recipe(Adam(beta1=EXACT.beta1, beta2=EXACT.beta2)))
@@ -215,7 +215,7 @@ def distance(short: Trainer, wide: Trainer, background: float) -> float:
 
 
 @clause("quantization.adam8-trajectory")
-def test_a_hundred_updates_stay_near_float_adam(subject: Subject, verdict: Verdict) -> None:
+def test_hundred_updates_stay_near_float_adam(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.ADAM_8BIT)
     for draw in range(DRAWS):
         short, wide = (Recipe(adam, seed=1000 * draw) for adam in (Adam(state_bits=8), Adam()))
@@ -230,7 +230,7 @@ def test_a_hundred_updates_stay_near_float_adam(subject: Subject, verdict: Verdi
 
 
 @clause("quantization.adam8-rare-inputs")
-def test_a_hundred_updates_where_most_inputs_are_zero(subject: Subject, verdict: Verdict) -> None:
+def test_hundred_updates_with_sparse_inputs(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.ADAM_8BIT)
     short, wide = (subject.trainer(PERCEPTRON, Recipe(adam)) for adam in (Adam(state_bits=8), Adam()))
     verdict.observe("distance", float(f"{distance(short, wide, 0.0):.1g}"))
@@ -239,9 +239,7 @@ def test_a_hundred_updates_where_most_inputs_are_zero(subject: Subject, verdict:
 @clause("quantization.adam8-bytes")
 @pytest.mark.parametrize("smallest", [4096, 2048])
 @pytest.mark.parametrize("shape", [(63, 65), (64, 64), (65, 65)], ids=["4095", "4096", "4225"])
-def test_moments_take_the_declared_bytes(
-    subject: Subject, verdict: Verdict, shape: tuple[int, int], smallest: int
-) -> None:
+def test_moments_have_declared_bytes(subject: Subject, verdict: Verdict, shape: tuple[int, int], smallest: int) -> None:
     rule, name = rule_of(subject), PARAMETERS[0]
     trainer = subject.trainer(exact_linear(*shape), Recipe(Adam(state_bits=8, smallest=smallest)))
     trainer.apply_gradients(full(trainer, 1.0))
@@ -257,7 +255,7 @@ def test_moments_take_the_declared_bytes(
 
 
 @clause("quantization.adam8-survives-saving")
-def test_a_saved_run_goes_on_with_the_same_bits(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_resumed_adam8_run_matches_bitwise(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     need(subject, Capability.ADAM_8BIT, Capability.CHECKPOINT)
     saved, other = wide_run(subject), wide_run(subject)
     for update in range(3):
@@ -273,7 +271,7 @@ def test_a_saved_run_goes_on_with_the_same_bits(subject: Subject, verdict: Verdi
 
 
 @clause("quantization.adam8-survives-saving")
-def test_codes_are_not_read_by_other_blocks(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_checkpoint_with_other_block_size_is_refused(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     need(subject, Capability.ADAM_8BIT, Capability.CHECKPOINT)
     saved = wide_run(subject, Recipe(Adam(state_bits=8, block=64)))
     other = wide_run(subject)
@@ -288,7 +286,7 @@ def test_codes_are_not_read_by_other_blocks(subject: Subject, verdict: Verdict, 
 
 
 @clause("quantization.adam8-skips")
-def test_an_overflow_moves_no_code(subject: Subject, verdict: Verdict) -> None:
+def test_overflow_changes_no_code(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.ADAM_8BIT, Capability.DYNAMIC_SCALING)
     trainer = wide_run(subject, Recipe(EXACT, scaling=DynamicScaling(2.0**4, interval=100)))
     for update in range(2):

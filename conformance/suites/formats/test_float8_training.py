@@ -95,7 +95,7 @@ LARGEST = pytest.mark.parametrize("largest", [4.0, 300.0, 0.002], ids=["usual", 
 
 @clause("formats.float8-values")
 @LARGEST
-def test_layers_multiply_what_codes_stand_for(subject: Subject, verdict: Verdict, largest: float) -> None:
+def test_layers_multiply_dequantized_values(subject: Subject, verdict: Verdict, largest: float) -> None:
     shown, layers = passed(subject, verdict, largest, weights())
     for name, layer in layers.items():
         path, _ = DENSE[name]
@@ -104,7 +104,7 @@ def test_layers_multiply_what_codes_stand_for(subject: Subject, verdict: Verdict
 
 
 @clause("formats.float8-values")
-def test_biases_keep_their_bits(subject: Subject, verdict: Verdict) -> None:
+def test_biases_are_not_cast(subject: Subject, verdict: Verdict) -> None:
     """Biases are added after the product, which alone is in 8 bits."""
     shown, layers = passed(subject, verdict, 4.0, weights(biases=3.0))
     for name, layer in layers.items():
@@ -115,7 +115,7 @@ def test_biases_keep_their_bits(subject: Subject, verdict: Verdict) -> None:
 
 @clause("formats.float8-gradients")
 @LARGEST
-def test_gradients_are_products_of_codes(subject: Subject, verdict: Verdict, largest: float) -> None:
+def test_gradients_multiply_dequantized_values(subject: Subject, verdict: Verdict, largest: float) -> None:
     shown, layers = passed(subject, verdict, largest, weights())
     for name, layer in layers.items():
         gradient = layer.weight_gradient
@@ -127,7 +127,7 @@ def test_gradients_are_products_of_codes(subject: Subject, verdict: Verdict, lar
 
 
 @clause("formats.float8-gradients")
-def test_gradients_of_biases_are_not_cast(subject: Subject, verdict: Verdict) -> None:
+def test_bias_gradients_are_not_cast(subject: Subject, verdict: Verdict) -> None:
     shown, _ = passed(subject, verdict, 4.0, weights())
     for path, _ in DENSE.values():
         gradient = shown.gradients[path].astype(np.float64)
@@ -141,9 +141,7 @@ PARTS = pytest.mark.parametrize("parts", [(0,), (0, -3), (-3, 0)], ids=["whole",
 
 @clause("formats.float8-memory-follows")
 @PARTS
-def test_a_window_is_one_step_of_its_largest_magnitudes(
-    subject: Subject, verdict: Verdict, parts: tuple[int, ...]
-) -> None:
+def test_window_records_one_amax_per_tensor(subject: Subject, verdict: Verdict, parts: tuple[int, ...]) -> None:
     rule_of(subject)
     followed = Followed(subject, verdict, STILL.but(accumulation=len(parts)))
     for of_inputs, of_gradient in WINDOWS:
@@ -151,7 +149,7 @@ def test_a_window_is_one_step_of_its_largest_magnitudes(
 
 
 @clause("formats.float8-memory-follows")
-def test_nothing_moves_inside_a_window(subject: Subject, verdict: Verdict) -> None:
+def test_amax_history_is_constant_within_window(subject: Subject, verdict: Verdict) -> None:
     rule_of(subject)
     followed = Followed(subject, verdict, STILL.but(accumulation=2))
     followed.update((0, 0), (-1, -1))
@@ -166,7 +164,7 @@ def test_nothing_moves_inside_a_window(subject: Subject, verdict: Verdict) -> No
 
 @clause("formats.float8-memory-holds-still")
 @pytest.mark.parametrize("look", ["prediction", "gradients", "trace"])
-def test_a_look_at_the_run_moves_nothing(subject: Subject, verdict: Verdict, look: str) -> None:
+def test_inspection_does_not_change_amax_history(subject: Subject, verdict: Verdict, look: str) -> None:
     rule_of(subject)
     need(subject, *([Capability.TRACE] if look == "trace" else []))
     followed = Followed(subject, verdict, STILL)
@@ -189,7 +187,7 @@ def test_a_look_at_the_run_moves_nothing(subject: Subject, verdict: Verdict, loo
 
 @clause("formats.float8-memory-holds-still")
 @PARTS
-def test_a_segment_that_is_run_again_moves_nothing(subject: Subject, verdict: Verdict, parts: tuple[int, ...]) -> None:
+def test_recomputation_does_not_change_amax_history(subject: Subject, verdict: Verdict, parts: tuple[int, ...]) -> None:
     rule_of(subject)
     followed = Followed(subject, verdict, STILL.but(recompute=Recompute(1), accumulation=len(parts)))
     for of_inputs, of_gradient in WINDOWS:
@@ -202,7 +200,7 @@ SCALINGS = {"default-factors": DynamicScaling(2.0**6), "own-factors": DynamicSca
 @clause("formats.float8-skips")
 @pytest.mark.parametrize("factors", list(SCALINGS))
 @pytest.mark.parametrize("target", [np.inf, np.nan], ids=["infinite", "nan"])
-def test_a_skipped_window_is_remembered_as_declared(
+def test_skipped_window_updates_amax_history_as_declared(
     subject: Subject, verdict: Verdict, target: float, factors: str
 ) -> None:
     rule_of(subject)
@@ -217,7 +215,7 @@ def test_a_skipped_window_is_remembered_as_declared(
 
 
 @clause("formats.float8-skips")
-def test_an_infinite_magnitude_gets_into_no_scale(subject: Subject, verdict: Verdict) -> None:
+def test_infinite_amax_does_not_enter_scale(subject: Subject, verdict: Verdict) -> None:
     """Without a scaler, so that the update is applied: its history has the infinity until it has gone."""
     rule_of(subject)
     followed = Followed(subject, verdict, STILL)
@@ -232,7 +230,7 @@ def test_an_infinite_magnitude_gets_into_no_scale(subject: Subject, verdict: Ver
 
 @clause("formats.float8-loss-scale")
 @pytest.mark.parametrize("parts", [(0,), (0, -3)], ids=["whole", "halves"])
-def test_a_loss_scale_is_seen_by_gradients_alone(subject: Subject, verdict: Verdict, parts: tuple[int, ...]) -> None:
+def test_loss_scale_affects_only_gradient_amax(subject: Subject, verdict: Verdict, parts: tuple[int, ...]) -> None:
     rule_of(subject)
     recipe = STILL.but(accumulation=len(parts))
     scaled, plain = (
@@ -254,7 +252,7 @@ def test_a_loss_scale_is_seen_by_gradients_alone(subject: Subject, verdict: Verd
 @clause("formats.float8-survives-saving")
 @pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
 @pytest.mark.parametrize("place", ["between", "inside"])
-def test_a_saved_run_goes_on_with_its_memory(
+def test_amax_history_survives_saving(
     subject: Subject, verdict: Verdict, tmp_path: Path, used: bool, place: str
 ) -> None:
     rule_of(subject)
@@ -300,7 +298,7 @@ FOREIGN = {
 
 @clause("formats.float8-survives-saving")
 @pytest.mark.parametrize("kind", list(FOREIGN))
-def test_another_kind_of_memory_is_refused(subject: Subject, verdict: Verdict, tmp_path: Path, kind: str) -> None:
+def test_other_amax_history_is_refused(subject: Subject, verdict: Verdict, tmp_path: Path, kind: str) -> None:
     rule_of(subject)
     need(subject, Capability.CHECKPOINT)
     saved, into = FOREIGN[kind]
@@ -330,7 +328,7 @@ OPTIMIZERS = {
 
 @clause("formats.float8-is-no-parameter")
 @pytest.mark.parametrize("kind", list(OPTIMIZERS))
-def test_what_trains_parameters_leaves_memory_alone(subject: Subject, verdict: Verdict, kind: str) -> None:
+def test_optimizer_does_not_change_amax_history(subject: Subject, verdict: Verdict, kind: str) -> None:
     """Weights move, and the amax of inputs and kernels is still known."""
     rule = rule_of(subject).product
     recipe = OPTIMIZERS[kind]
@@ -356,7 +354,7 @@ def test_what_trains_parameters_leaves_memory_alone(subject: Subject, verdict: V
 
 @clause("formats.float8-is-no-parameter")
 @pytest.mark.parametrize("kind", ["clip", "decay"])
-def test_gradients_are_remembered_as_they_are_cast(subject: Subject, verdict: Verdict, kind: str) -> None:
+def test_gradient_amax_is_of_cast_gradients(subject: Subject, verdict: Verdict, kind: str) -> None:
     """Weights stay, so that the amax of gradients is known too."""
     rule_of(subject)
     optimizer = AdamW(0.0, weight_decay=0.5) if kind == "decay" else SGD(0.0)
@@ -366,7 +364,7 @@ def test_gradients_are_remembered_as_they_are_cast(subject: Subject, verdict: Ve
 
 
 @clause("formats.float8-is-no-parameter")
-def test_memory_counts_in_no_norm(subject: Subject, verdict: Verdict) -> None:
+def test_amax_history_is_not_in_gradient_norm(subject: Subject, verdict: Verdict) -> None:
     """The amax history is far larger than the gradients, of whose norm the limit allows four times."""
     rule_of(subject)
     slow = EIGHTHS.but(optimizer=SGD(2.0**-14))
@@ -391,7 +389,7 @@ def test_memory_counts_in_no_norm(subject: Subject, verdict: Verdict) -> None:
 
 
 @clause("formats.float8-is-no-parameter")
-def test_an_average_of_weights_has_the_memory_of_the_run(subject: Subject, verdict: Verdict) -> None:
+def test_weight_average_uses_amax_history_of_run(subject: Subject, verdict: Verdict) -> None:
     """Weights stay, so that their average is what they are, and both must predict alike."""
     rule_of(subject)
     followed = Followed(subject, verdict, STILL.but(average=0.5))
@@ -413,7 +411,7 @@ def _answers(subject: Subject, recipe: Recipe, test: Batch) -> Array:
 
 
 @clause("formats.float8-accuracy")
-def test_a_network_learns_as_well_as_in_float32(subject: Subject, verdict: Verdict) -> None:
+def test_float8_network_reaches_float32_accuracy(subject: Subject, verdict: Verdict) -> None:
     rule_of(subject)
     test = digits_batch(397, 1400)
     wide, narrow = (_answers(subject, Recipe(Adam(1e-3), quantization=each), test) for each in (None, Float8()))

@@ -50,7 +50,7 @@ def _finite_codes(narrow: NarrowFormat, shape: tuple[int, int], rng: np.random.G
 
 @clause("formats.decode")
 @each_format
-def test_every_code_stands_for_its_value(subject: Subject, verdict: Verdict, name: str) -> None:
+def test_every_code_decodes_to_its_value(subject: Subject, verdict: Verdict, name: str) -> None:
     narrow = offered(subject, name)
     with np.errstate(invalid="ignore"):
         decoded = subject.framework.rule(NumberFormats).decode(CODES, name).astype(np.float64)
@@ -62,7 +62,7 @@ def test_every_code_stands_for_its_value(subject: Subject, verdict: Verdict, nam
 @clause("formats.round-to-nearest")
 @each_rounding_format
 @each_source
-def test_casts_take_the_nearest_value(subject: Subject, verdict: Verdict, name: str, source: str) -> None:
+def test_casts_round_to_nearest(subject: Subject, verdict: Verdict, name: str, source: str) -> None:
     values = hard_values(offered(subject, name), source)
     measured, expected = cast(subject, values, name), nearest(values, NARROW[name])
     other = unlike(measured, expected)
@@ -73,7 +73,7 @@ def test_casts_take_the_nearest_value(subject: Subject, verdict: Verdict, name: 
 
 @clause("formats.overflow-as-declared")
 @each_rounding_format
-def test_what_the_format_cannot_hold_is_cast_as_declared(subject: Subject, verdict: Verdict, name: str) -> None:
+def test_out_of_range_values_are_cast_as_declared(subject: Subject, verdict: Verdict, name: str) -> None:
     narrow = offered(subject, name)
     rule = subject.framework.rule(NumberFormats).casts()[name]
     values = np.concatenate([beyond_values(narrow), np.array([np.inf, -np.inf, np.nan], np.float32)])
@@ -89,7 +89,7 @@ def test_what_the_format_cannot_hold_is_cast_as_declared(subject: Subject, verdi
 @clause("formats.products")
 @pytest.mark.parametrize("terms", [1, 33, 4096])
 @pytest.mark.parametrize("names", PRODUCTS, ids=["-by-".join(names) for names in PRODUCTS])
-def test_products_are_those_of_what_the_codes_stand_for(
+def test_matmul_matches_dequantized_values(
     subject: Subject, verdict: Verdict, names: tuple[str, str], terms: int
 ) -> None:
     need(subject, Capability.FLOAT8_PRODUCTS)
@@ -106,7 +106,7 @@ def test_products_are_those_of_what_the_codes_stand_for(
 
 @clause("formats.packing")
 @pytest.mark.parametrize("axis", [0, 1])
-def test_what_is_packed_comes_back(subject: Subject, verdict: Verdict, axis: Literal[0, 1]) -> None:
+def test_packing_round_trips(subject: Subject, verdict: Verdict, axis: Literal[0, 1]) -> None:
     need(subject, Capability.INT4_PACKING)
     formats = subject.framework.rule(NumberFormats)
     every = np.arange(-8, 8, dtype=np.int8)

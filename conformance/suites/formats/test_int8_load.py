@@ -41,7 +41,7 @@ def inputs_of(rule: LinearRule, verdict: Verdict, case: str) -> Array:
 
 @clause("quantization.int8-load")
 @each_case
-def test_columns_of_outliers_have_no_codes(subject: Subject, verdict: Verdict, case: str) -> None:
+def test_outlier_columns_are_not_quantized(subject: Subject, verdict: Verdict, case: str) -> None:
     rule = rule_of(subject)
     inputs, weights = inputs_of(rule, verdict, case), unlike_weights(MODEL)
     check_layer(verdict, rule, loaded(subject, weights), FIRST, inputs, weights["0.bias"])
@@ -49,7 +49,7 @@ def test_columns_of_outliers_have_no_codes(subject: Subject, verdict: Verdict, c
 
 @clause("quantization.int8-load")
 @each_case
-def test_a_layer_is_near_the_one_in_float32(subject: Subject, verdict: Verdict, case: str) -> None:
+def test_int8_layer_is_near_float32(subject: Subject, verdict: Verdict, case: str) -> None:
     rule = rule_of(subject)
     inputs, weights = inputs_of(rule, verdict, case), unlike_weights(MODEL)
     exact, bound = int8_load.from_float(inputs, weights[FIRST], weights["0.bias"], rule)
@@ -58,7 +58,7 @@ def test_a_layer_is_near_the_one_in_float32(subject: Subject, verdict: Verdict, 
 
 
 @clause("quantization.int8-load")
-def test_outliers_of_an_earlier_call_are_forgotten(subject: Subject, verdict: Verdict) -> None:
+def test_outliers_of_earlier_call_have_no_effect(subject: Subject, verdict: Verdict) -> None:
     rule = rule_of(subject)
     weights = unlike_weights(MODEL)
     used = loaded(subject, weights)
@@ -68,7 +68,7 @@ def test_outliers_of_an_earlier_call_are_forgotten(subject: Subject, verdict: Ve
 
 
 @clause("quantization.int8-load")
-def test_weights_have_the_codes_of_what_they_are_cast_to(subject: Subject, verdict: Verdict) -> None:
+def test_weight_codes_match_cast_weights(subject: Subject, verdict: Verdict) -> None:
     """Columns down to the smallest subnormal numbers of float16, and largest values between two numbers of it."""
     rule = rule_of(subject)
     weights = unlike_weights(MODEL)
@@ -78,7 +78,7 @@ def test_weights_have_the_codes_of_what_they_are_cast_to(subject: Subject, verdi
 
 
 @clause("quantization.int8-load")
-def test_a_quarter_of_the_bytes_is_left(subject: Subject, verdict: Verdict) -> None:
+def test_int8_weights_take_a_quarter_of_the_bytes(subject: Subject, verdict: Verdict) -> None:
     rule_of(subject)
     weights = unlike_weights(MODEL)
     quantized = loaded(subject, weights)

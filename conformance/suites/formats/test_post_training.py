@@ -95,14 +95,14 @@ def made(
 
 @clause("quantization.weights-as-declared")
 @each_technique
-def test_weights_have_the_codes_of_the_rule(subject: Subject, verdict: Verdict, technique: str) -> None:
+def test_weight_codes_match_rule(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule = rule_of(subject, technique)
     check_weights(verdict, made(subject, technique), rule, unlike_weights(mixed(rule)))
 
 
 @clause("quantization.linear-arithmetic")
 @each_technique
-def test_layers_compute_what_their_codes_say(subject: Subject, verdict: Verdict, technique: str) -> None:
+def test_layer_output_matches_its_codes(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule = rule_of(subject, technique)
     model, quantized = mixed(rule), made(subject, technique)
     weights = unlike_weights(model)
@@ -118,7 +118,7 @@ SIZES = st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(1, 6), st.
 @clause("quantization.linear-arithmetic")
 @each_technique
 @explore(SIZES, examples=12)
-def test_a_drawn_layer_computes_what_its_codes_say(
+def test_generated_layer_output_matches_its_codes(
     subject: Subject, verdict: Verdict, case: tuple[int, int, int, int, int], technique: str
 ) -> None:
     """If small weights are not quantized, the layer is just large enough for codes."""
@@ -134,7 +134,7 @@ def test_a_drawn_layer_computes_what_its_codes_say(
 
 @clause("quantization.linear-arithmetic")
 @each_technique
-def test_a_model_predicts_by_its_layers(subject: Subject, verdict: Verdict, technique: str) -> None:
+def test_model_output_matches_its_layers(subject: Subject, verdict: Verdict, technique: str) -> None:
     """A model of heads alone gives what they give; the first has as many inputs as it needs for codes."""
     rule = rule_of(subject, technique)
     if not rule.heads:
@@ -160,7 +160,7 @@ def test_a_model_predicts_by_its_layers(subject: Subject, verdict: Verdict, tech
 
 
 @clause("quantization.dynamic-scale")
-def test_a_row_does_not_depend_on_other_rows(subject: Subject, verdict: Verdict) -> None:
+def test_row_is_independent_of_other_rows(subject: Subject, verdict: Verdict) -> None:
     rule = rule_of(subject, DYNAMIC)
     if rule.inputs is None or rule.inputs.axis != 1:
         verdict.abstain("no range of a row of its own is declared")
@@ -179,7 +179,7 @@ def test_a_row_does_not_depend_on_other_rows(subject: Subject, verdict: Verdict)
 
 @clause("quantization.dynamic-scale")
 @each_technique
-def test_a_call_does_not_depend_on_earlier_calls(subject: Subject, verdict: Verdict, technique: str) -> None:
+def test_call_is_independent_of_earlier_calls(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule_of(subject, technique)
     quantized, fresh = made(subject, technique), made(subject, technique)
     small, before = batches(MIXED)[2], stored(quantized)
@@ -192,7 +192,7 @@ def test_a_call_does_not_depend_on_earlier_calls(subject: Subject, verdict: Verd
 
 @clause("quantization.calibrated-range")
 @pytest.mark.parametrize("signs", ["both", "positive"])
-def test_ranges_are_those_of_calibration(subject: Subject, verdict: Verdict, signs: str) -> None:
+def test_ranges_match_calibration(subject: Subject, verdict: Verdict, signs: str) -> None:
     rule = rule_of(subject, STATIC)
     weights, samples = unlike_weights(MIXED), batches(MIXED)
     if signs == "positive":
@@ -205,7 +205,7 @@ def test_ranges_are_those_of_calibration(subject: Subject, verdict: Verdict, sig
 
 @clause("quantization.calibration-order")
 @pytest.mark.parametrize("how", ["reversed", "twice"])
-def test_the_order_of_calibration_does_not_matter(subject: Subject, verdict: Verdict, how: str) -> None:
+def test_calibration_order_does_not_matter(subject: Subject, verdict: Verdict, how: str) -> None:
     rule_of(subject, STATIC)
     samples = batches(MIXED)
     others = samples[::-1] if how == "reversed" else (*samples, *samples)
@@ -215,7 +215,7 @@ def test_the_order_of_calibration_does_not_matter(subject: Subject, verdict: Ver
 
 
 @clause("quantization.calibration-needed")
-def test_ranges_that_nothing_was_seen_for_are_refused(subject: Subject, verdict: Verdict) -> None:
+def test_uncalibrated_ranges_are_refused(subject: Subject, verdict: Verdict) -> None:
     rule_of(subject, STATIC)
     weights, samples = unlike_weights(MIXED), batches(MIXED)[0]
     text, predicted = refused(lambda: subject.framework.rule(PostTraining).quantized(STATIC, MIXED, weights), samples)
@@ -236,7 +236,7 @@ def refused(make: Callable[[], QuantizedModel], samples: Array) -> tuple[str, di
 @clause("quantization.only-what-was-asked")
 @each_technique
 @pytest.mark.parametrize("skipped", [(), ("3.weight",), ("0.weight", "5.output.weight")], ids=["none", "one", "two"])
-def test_the_layers_that_were_asked_for_are_quantized(
+def test_requested_layers_are_quantized(
     subject: Subject, verdict: Verdict, technique: str, skipped: tuple[str, ...]
 ) -> None:
     rule = rule_of(subject, technique)
@@ -251,7 +251,7 @@ def test_the_layers_that_were_asked_for_are_quantized(
 
 @clause("quantization.only-what-was-asked")
 @each_technique
-def test_a_name_that_no_layer_has_is_refused(subject: Subject, verdict: Verdict, technique: str) -> None:
+def test_unknown_layer_name_is_refused(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule_of(subject, technique)
     text, _ = refused(lambda: made(subject, technique, skip=("7.weight",)), batches(MIXED)[0])
     verdict.holds(bool(text), "a layer to leave out that is not there is refused", text, "an error", "not-refused")
@@ -259,7 +259,7 @@ def test_a_name_that_no_layer_has_is_refused(subject: Subject, verdict: Verdict,
 
 @clause("quantization.bytes")
 @each_technique
-def test_storage_is_as_small_as_declared(subject: Subject, verdict: Verdict, technique: str) -> None:
+def test_storage_has_declared_bytes(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule = rule_of(subject, technique)
     model, quantized = mixed(rule), made(subject, technique)
     four_bits = rule.weight.high - rule.weight.low < 16
@@ -285,7 +285,7 @@ def range_count(rule: QuantRule, width: int, outputs: int) -> int:
 
 @clause("quantization.survives-saving")
 @each_technique
-def test_a_saved_model_comes_back(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
+def test_quantized_model_survives_saving(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
     rule_of(subject, technique)
     first, other = made(subject, technique), made(subject, technique, seed=1)
     samples = batches(MIXED)[0]
@@ -302,7 +302,7 @@ def test_a_saved_model_comes_back(subject: Subject, verdict: Verdict, technique:
 
 @clause("quantization.survives-saving")
 @each_technique
-def test_what_was_loaded_is_saved_again(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
+def test_loaded_model_can_be_saved_again(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
     rule_of(subject, technique)
     first, second, third = (made(subject, technique, seed=seed) for seed in range(3))
     first.save(tmp_path / "model")
@@ -314,7 +314,7 @@ def test_what_was_loaded_is_saved_again(subject: Subject, verdict: Verdict, tech
 
 @clause("quantization.survives-saving")
 @each_technique
-def test_a_new_process_predicts_the_same(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
+def test_prediction_matches_in_new_process(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
     model, quantized = mixed(rule_of(subject, technique)), made(subject, technique)
     samples = batches(model)[0]
     quantized.save(tmp_path / "model")
@@ -334,7 +334,7 @@ def test_a_new_process_predicts_the_same(subject: Subject, verdict: Verdict, tec
 @clause("quantization.survives-saving")
 @each_technique
 @pytest.mark.parametrize("how", ["empty", "cut", "other-shape", "other-head"])
-def test_a_damaged_or_foreign_model_is_refused(
+def test_damaged_or_foreign_model_is_refused(
     subject: Subject, verdict: Verdict, technique: str, tmp_path: Path, how: str
 ) -> None:
     model, quantized = mixed(rule_of(subject, technique)), made(subject, technique)
@@ -360,7 +360,7 @@ def restored(quantized: QuantizedModel, place: Path) -> QuantizedModel:
 
 @clause("quantization.zeros")
 @each_technique
-def test_zeros_give_the_bias(subject: Subject, verdict: Verdict, technique: str) -> None:
+def test_zero_inputs_give_bias(subject: Subject, verdict: Verdict, technique: str) -> None:
     """A row of zeros, alone and among others, and a column of zeros in the weight."""
     rule = rule_of(subject, technique)
     model = mixed(rule)
@@ -388,7 +388,7 @@ def test_zeros_give_the_bias(subject: Subject, verdict: Verdict, technique: str)
 
 @clause("quantization.accuracy")
 @each_technique
-def test_a_trained_model_keeps_its_accuracy(subject: Subject, verdict: Verdict, technique: str) -> None:
+def test_quantized_model_keeps_accuracy(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule = rule_of(subject, technique)
     model = digits_mlp((max(64, -(-rule.smallest // 64)), 64))
     trainer = subject.trainer(model, Recipe(Adam(1e-3)))

@@ -95,7 +95,7 @@ def passed(
 
 
 @clause("quantization.aware-values")
-def test_layers_compute_with_what_codes_stand_for(subject: Subject, verdict: Verdict) -> None:
+def test_layers_compute_with_dequantized_values(subject: Subject, verdict: Verdict) -> None:
     _, layers, outputs, _ = passed(subject, verdict)
     for name, layer in layers.items():
         path = name.removesuffix(".weight")
@@ -115,7 +115,7 @@ def test_qat_gradients_pass_as_declared(subject: Subject, verdict: Verdict) -> N
 
 
 @clause("quantization.aware-gradients")
-def test_what_is_clipped_passes_nothing_back(subject: Subject, verdict: Verdict) -> None:
+def test_clipped_values_have_zero_gradient(subject: Subject, verdict: Verdict) -> None:
     """Ranges are frozen, and then the head's inputs are far beyond them."""
     rule = rule_of(subject)
     start = weights()
@@ -142,7 +142,7 @@ FACTORS = (1.0, 3.0, 0.25, 7.0)
 @clause("quantization.ranges-follow")
 @pytest.mark.parametrize("freeze", [None, 2], ids=["moving", "frozen"])
 @pytest.mark.parametrize("halves", [1, 2], ids=["whole", "halves"])
-def test_ranges_follow_the_batches(subject: Subject, verdict: Verdict, freeze: int | None, halves: int) -> None:
+def test_qat_ranges_follow_batches(subject: Subject, verdict: Verdict, freeze: int | None, halves: int) -> None:
     rule = rule_of(subject)
     if rule.linear.inputs is None:
         verdict.abstain("inputs have no codes")
@@ -161,7 +161,7 @@ def test_ranges_follow_the_batches(subject: Subject, verdict: Verdict, freeze: i
 
 @clause("quantization.observers-hold-still")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_predictions_move_no_range(subject: Subject, verdict: Verdict, when: str) -> None:
+def test_prediction_does_not_change_qat_ranges(subject: Subject, verdict: Verdict, when: str) -> None:
     rule = rule_of(subject)
     run, twin = (subject.trainer(TWO, STILL, weights()) for _ in range(2))
     if when == "after":
@@ -177,7 +177,7 @@ def test_predictions_move_no_range(subject: Subject, verdict: Verdict, when: str
 
 
 @clause("quantization.observers-hold-still")
-def test_a_segment_that_is_run_again_moves_no_range(subject: Subject, verdict: Verdict) -> None:
+def test_recomputation_does_not_change_qat_ranges(subject: Subject, verdict: Verdict) -> None:
     rule = rule_of(subject)
     need(subject, Capability.RECOMPUTE)
     plain, again = (subject.trainer(TWO, AWARE.but(recompute=each), weights()) for each in (None, Recompute(2)))
@@ -195,7 +195,7 @@ def test_a_segment_that_is_run_again_moves_no_range(subject: Subject, verdict: V
 
 
 @clause("quantization.convert-is-faithful")
-def test_a_converted_model_is_the_one_that_was_trained(subject: Subject, verdict: Verdict) -> None:
+def test_converted_model_matches_trained_model(subject: Subject, verdict: Verdict) -> None:
     rule = rule_of(subject)
     need(subject, Capability.CONVERT)
     start = weights()
@@ -219,7 +219,7 @@ def test_a_converted_model_is_the_one_that_was_trained(subject: Subject, verdict
 
 @clause("quantization.convert-is-faithful")
 @pytest.mark.parametrize("factor", [1.0, 3.0], ids=["inside", "beyond"])
-def test_a_converted_layer_gives_the_same_codes(subject: Subject, verdict: Verdict, factor: float) -> None:
+def test_converted_layer_gives_same_codes(subject: Subject, verdict: Verdict, factor: float) -> None:
     """At most one result in a hundred of a layer has another code, which is an adjacent one."""
     rule = rule_of(subject)
     need(subject, Capability.CONVERT)
@@ -247,7 +247,7 @@ def test_a_converted_layer_gives_the_same_codes(subject: Subject, verdict: Verdi
 
 @clause("quantization.aware-survives-saving")
 @pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
-def test_a_saved_run_goes_on_with_its_ranges(subject: Subject, verdict: Verdict, tmp_path: Path, used: bool) -> None:
+def test_qat_ranges_survive_saving(subject: Subject, verdict: Verdict, tmp_path: Path, used: bool) -> None:
     rule = rule_of(subject)
     need(subject, Capability.CHECKPOINT)
     recipe = AWARE.but(quantization=Aware(freeze=3))
@@ -270,7 +270,7 @@ def test_a_saved_run_goes_on_with_its_ranges(subject: Subject, verdict: Verdict,
 
 
 @clause("quantization.aware-accuracy")
-def test_a_model_that_was_trained_so_keeps_its_accuracy(subject: Subject, verdict: Verdict) -> None:
+def test_qat_model_keeps_accuracy(subject: Subject, verdict: Verdict) -> None:
     rule_of(subject)
     model = digits_mlp((64, 64))
     run = subject.trainer(model, Recipe(Adam(1e-3), quantization=Aware()))

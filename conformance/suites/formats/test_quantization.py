@@ -36,7 +36,7 @@ def unlike(seed: int = 0) -> Array:
 
 
 @clause("quantization.rules")
-def test_the_rules_of_quantizers(subject: Subject, verdict: Verdict) -> None:
+def test_quantizer_rules(subject: Subject, verdict: Verdict) -> None:
     quantizers = subject.framework.rule(Quantizers)
     verdict.observe("rules", {name: asdict(rule) for name, rule in quantizers.rules().items()})
     verdict.observe("fake rules", {name: asdict(rule) for name, rule in quantizers.fake_rules().items()})
@@ -45,7 +45,7 @@ def test_the_rules_of_quantizers(subject: Subject, verdict: Verdict) -> None:
 @clause("quantization.range-follows-data")
 @each_quantizer
 @pytest.mark.parametrize("signs", ["both", "positive", "negative"])
-def test_scale_and_zero_point_follow_the_range(subject: Subject, verdict: Verdict, name: str, signs: str) -> None:
+def test_scale_and_zero_point_follow_range(subject: Subject, verdict: Verdict, name: str, signs: str) -> None:
     rule = rule_of(subject, name)
     values = unlike()
     if signs != "both":
@@ -57,7 +57,7 @@ def test_scale_and_zero_point_follow_the_range(subject: Subject, verdict: Verdic
 
 @clause("quantization.codes-as-declared")
 @each_quantizer
-def test_codes_are_those_of_the_rule(subject: Subject, verdict: Verdict, name: str) -> None:
+def test_codes_match_rule(subject: Subject, verdict: Verdict, name: str) -> None:
     rule = rule_of(subject, name)
     rng = np.random.default_rng(1)
     values = rng.standard_normal((500, 500)).astype(np.float32) * np.float32(0.37)
@@ -72,7 +72,7 @@ def test_codes_are_those_of_the_rule(subject: Subject, verdict: Verdict, name: s
 
 @clause("quantization.ties")
 @each_quantizer
-def test_half_way_goes_where_the_rule_says(subject: Subject, verdict: Verdict, name: str) -> None:
+def test_ties_round_as_declared(subject: Subject, verdict: Verdict, name: str) -> None:
     rule = rule_of(subject, name)
     step = 2.0**10
     if rule.symmetric:
@@ -103,7 +103,7 @@ MATRICES = matrices(st.integers(1, 9), st.integers(1, 67), ("normal", "one", "ze
 @clause("quantization.round-trip")
 @each_quantizer
 @explore(MATRICES, examples=60)
-def test_values_come_back_within_half_a_scale(subject: Subject, verdict: Verdict, case: Matrix, name: str) -> None:
+def test_round_trip_error_is_at_most_half_a_scale(subject: Subject, verdict: Verdict, case: Matrix, name: str) -> None:
     rule_of(subject, name)
     values = case.values()
     comes_back(verdict, values, subject.framework.rule(Quantizers).quantize(name, values), "a drawn matrix")
@@ -125,7 +125,7 @@ DEGENERATE = {
 @clause("quantization.degenerate")
 @each_quantizer
 @pytest.mark.parametrize("kind", DEGENERATE)
-def test_degenerate_ranges_come_back(subject: Subject, verdict: Verdict, name: str, kind: str) -> None:
+def test_degenerate_ranges_round_trip(subject: Subject, verdict: Verdict, name: str, kind: str) -> None:
     rule = rule_of(subject, name)
     degenerate = np.resize(np.array(DEGENERATE[kind], np.float32), 64)
     ordinary = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)
@@ -146,9 +146,7 @@ def test_degenerate_ranges_come_back(subject: Subject, verdict: Verdict, name: s
 @clause("quantization.non-finite")
 @each_quantizer
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
-def test_what_is_not_finite_does_not_become_a_number(
-    subject: Subject, verdict: Verdict, name: str, value: float
-) -> None:
+def test_nonfinite_values_do_not_become_finite(subject: Subject, verdict: Verdict, name: str, value: float) -> None:
     rule = rule_of(subject, name)
     values = unlike()
     place = (1, 3) if rule.axis == 1 else (3, 1)

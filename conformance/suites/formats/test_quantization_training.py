@@ -40,7 +40,7 @@ def around(rule: FakeRule, scale: Array, zero: Array, steps: Array) -> Array:
 @clause("quantization.fake-values")
 @each_fake
 @pytest.mark.parametrize("kind", ["halves", "between", "far"])
-def test_fake_quantization_gives_the_nearest_code(subject: Subject, verdict: Verdict, name: str, kind: str) -> None:
+def test_fake_quantization_gives_nearest_code(subject: Subject, verdict: Verdict, name: str, kind: str) -> None:
     rule = rule_of(subject, name)
     scale, zero = given(rule, exact=kind != "between")
     steps = np.linspace(-1.47, 1.43, 23) if kind == "between" else np.arange(-2.0, 2.25, 0.25)
@@ -70,7 +70,7 @@ def test_gradients_pass_as_declared(subject: Subject, verdict: Verdict, name: st
 
 @clause("quantization.non-finite")
 @each_fake
-def test_fake_quantization_of_what_is_not_finite(subject: Subject, verdict: Verdict, name: str) -> None:
+def test_fake_quantization_of_nonfinite_values(subject: Subject, verdict: Verdict, name: str) -> None:
     rule = rule_of(subject, name)
     scale, zero = given(rule, exact=True)
     values = around(rule, scale, zero, np.zeros(1))
@@ -89,7 +89,7 @@ def test_fake_quantization_of_what_is_not_finite(subject: Subject, verdict: Verd
 @clause("quantization.integer-products")
 @pytest.mark.parametrize("terms", [1, 2, 31, 4097])
 @pytest.mark.parametrize("content", ["lowest", "highest", "both-ends", "drawn"])
-def test_products_of_codes_are_exact(subject: Subject, verdict: Verdict, terms: int, content: str) -> None:
+def test_integer_matmul_is_exact(subject: Subject, verdict: Verdict, terms: int, content: str) -> None:
     need(subject, Capability.INTEGER_PRODUCTS)
     rng = np.random.default_rng(terms)
     a, b = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((3, terms), (terms, 5)))

@@ -95,7 +95,7 @@ def widest(subject: Subject) -> list[Offload]:
 
 @clause("offload.same-bits")
 @pytest.mark.parametrize("name", CASES)
-def test_an_offloaded_run_has_the_bits_of_one_that_keeps_all(subject: Subject, verdict: Verdict, name: str) -> None:
+def test_offloaded_run_matches_resident_run_bitwise(subject: Subject, verdict: Verdict, name: str) -> None:
     model, recipe, data = CASES[name]
     away = {offload.label: subject.trainer(model, recipe.but(offload=offload)) for offload in widest(subject)}
     here = kept(subject, model, recipe)
@@ -112,7 +112,7 @@ def test_an_offloaded_run_has_the_bits_of_one_that_keeps_all(subject: Subject, v
 
 
 @clause("offload.same-bits")
-def test_an_empty_micro_batch_changes_no_bit(subject: Subject, verdict: Verdict) -> None:
+def test_empty_micro_batch_matches_resident_run_bitwise(subject: Subject, verdict: Verdict) -> None:
     recipe = ADAM.but(accumulation=2)
     batch = samples(0)
     window = (batch.part(0, 0), batch)
@@ -128,7 +128,7 @@ def test_an_empty_micro_batch_changes_no_bit(subject: Subject, verdict: Verdict)
 
 @clause("offload.same-bits")
 @each_offload
-def test_a_skipped_update_changes_no_bit(subject: Subject, verdict: Verdict, offload: Offload) -> None:
+def test_skipped_update_matches_resident_run_bitwise(subject: Subject, verdict: Verdict, offload: Offload) -> None:
     recipe = ADAM.but(scaling=DynamicScaling(initial=16.0, interval=3))
     away, here = subject.trainer(STACK, recipe.but(offload=offload)), kept(subject, STACK, recipe)
     for value in (1.0, np.inf, 0.5):
@@ -147,7 +147,7 @@ def copies(subject: Subject, kind: str) -> int:
 
 @clause("offload.acts")
 @each_offload
-def test_what_is_asked_for_leaves_and_nothing_else(
+def test_only_requested_tensors_are_offloaded(
     subject: Subject, verdict: Verdict, offload: Offload, tmp_path: Path
 ) -> None:
     run = subject.trainer(STACK, ADAM.but(offload=offload))
@@ -169,7 +169,7 @@ def test_what_is_asked_for_leaves_and_nothing_else(
 
 @clause("offload.acts")
 @pytest.mark.parametrize("to", ["host", "disk"])
-def test_activations_leave_in_every_update_alike(subject: Subject, verdict: Verdict, to: str) -> None:
+def test_activations_are_offloaded_in_every_update(subject: Subject, verdict: Verdict, to: str) -> None:
     offload = Offload(("activations",), to)  # type: ignore[arg-type]
     run = subject.trainer(STACK, ADAM.but(offload=offload))
     left = []
@@ -186,7 +186,7 @@ def test_activations_leave_in_every_update_alike(subject: Subject, verdict: Verd
 
 @clause("offload.trains")
 @each_offload
-def test_every_update_moves_the_weights(subject: Subject, verdict: Verdict, offload: Offload) -> None:
+def test_every_offloaded_update_changes_weights(subject: Subject, verdict: Verdict, offload: Offload) -> None:
     run = subject.trainer(exact_linear(), Recipe(SGD(2.0**-2), offload=offload))
     start = run.parameters()
     for number in range(1, 4):
@@ -208,7 +208,7 @@ def outputs_of(subject: Subject, run: Trainer) -> dict[str, Array]:
 
 @clause("offload.trains")
 @each_offload
-def test_a_save_goes_on_with_and_without_offload(
+def test_checkpoint_resumes_with_and_without_offload(
     subject: Subject, verdict: Verdict, offload: Offload, tmp_path: Path
 ) -> None:
     away, here = subject.trainer(STACK, ADAM.but(offload=offload)), kept(subject, STACK, ADAM)
@@ -235,7 +235,7 @@ def files(folder: Path) -> list[Path]:
 
 
 @clause("offload.gives-back")
-def test_no_activation_is_left_after_an_update(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_no_activation_stays_offloaded_after_update(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     offload = Offload(("activations",), "disk", str(tmp_path))
     run = subject.trainer(STACK, ADAM.but(offload=offload, accumulation=2))
     for seed in range(2):
@@ -253,7 +253,7 @@ def test_no_activation_is_left_after_an_update(subject: Subject, verdict: Verdic
 
 @clause("offload.gives-back")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pass_that_raises_leaves_no_activation(
+def test_failed_pass_leaves_no_offloaded_activation(
     subject: Subject, verdict: Verdict, kind: OffloadedKind, tmp_path: Path
 ) -> None:
     run = subject.trainer(STACK, ADAM.but(offload=Offload((kind,), "disk", str(tmp_path))))
@@ -267,7 +267,7 @@ def test_a_pass_that_raises_leaves_no_activation(
 
 
 @clause("offload.disk-fault")
-def test_a_folder_that_is_gone_is_told_or_made_anew(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_missing_offload_folder_is_reported_or_created(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     recipe = ADAM.but(offload=Offload(("activations",), "disk", str(tmp_path / "away")))
     (tmp_path / "away").mkdir()
     run, here = subject.trainer(STACK, recipe), kept(subject, STACK, ADAM)
@@ -290,7 +290,7 @@ def test_a_folder_that_is_gone_is_told_or_made_anew(subject: Subject, verdict: V
 @clause("offload.disk-fault")
 @pytest.mark.parametrize("kind", ["parameters", "optimizer"])
 @pytest.mark.parametrize("damage", ["missing", "short", "changed"])
-def test_a_damaged_file_is_refused(
+def test_damaged_offload_file_is_refused(
     subject: Subject, verdict: Verdict, kind: OffloadedKind, damage: str, tmp_path: Path
 ) -> None:
     run = subject.trainer(STACK, ADAM.but(offload=Offload((kind,), "disk", str(tmp_path))))
@@ -316,7 +316,7 @@ def test_a_damaged_file_is_refused(
 
 @clause("offload.device-bytes")
 @pytest.mark.parametrize("away", [False, True], ids=["kept", "offloaded"])
-def test_peak_with_activations_here_and_away(subject: Subject, verdict: Verdict, away: bool, tmp_path: Path) -> None:
+def test_device_peak_with_offloaded_activations(subject: Subject, verdict: Verdict, away: bool, tmp_path: Path) -> None:
     """In a new process, so that memory kept by libraries for other tests does not count."""
     need_device(subject)
     recipe = Recipe(SGD(0.0), offload=Offload(("activations",)) if away else None)

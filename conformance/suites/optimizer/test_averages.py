@@ -56,7 +56,7 @@ def courses() -> st.SearchStrategy[Course]:
 
 @clause("master.average-follows-updates")
 @explore(courses(), examples=8)
-def test_the_average_is_the_closed_form_over_applied_updates(subject: Subject, verdict: Verdict, case: Course) -> None:
+def test_average_matches_closed_form_over_applied_updates(subject: Subject, verdict: Verdict, case: Course) -> None:
     recipe = SCALED.but(optimizer=SGD(2.0**-4, case.momentum), average=case.decay)
     trainer, expected = subject.trainer(exact_linear(), recipe), None
     for value in case.values:
@@ -69,9 +69,7 @@ def test_the_average_is_the_closed_form_over_applied_updates(subject: Subject, v
 
 @clause("master.average-follows-updates")
 @each_level
-def test_the_average_takes_in_the_weights_that_are_updated(
-    subject: Subject, verdict: Verdict, precision: Precision
-) -> None:
+def test_average_uses_updated_weights(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer, expected = subject.trainer(exact_linear(), RECIPE.but(precision=precision)), None
     for step in range(4):
         trainer.apply_gradients(full(trainer, 2.0 ** -(step + 2)))
@@ -81,7 +79,7 @@ def test_the_average_takes_in_the_weights_that_are_updated(
 
 @clause("master.average-keeps-precision")
 @each_level
-def test_a_slow_average_takes_in_small_steps(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_slow_average_keeps_small_steps(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer = subject.trainer(scalar(1.0), Recipe(SGD(0.5), precision, average=1.0 - 2.0**-10))
     trainer.apply_gradients(full(trainer, 0.0))
     trainer.apply_gradients(full(trainer, -1.0))
@@ -91,7 +89,7 @@ def test_a_slow_average_takes_in_small_steps(subject: Subject, verdict: Verdict,
 
 @clause("scaling.skip-is-atomic")
 @pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
-def test_a_skipped_update_leaves_the_average_alone(subject: Subject, verdict: Verdict, bad: float) -> None:
+def test_skipped_update_does_not_change_average(subject: Subject, verdict: Verdict, bad: float) -> None:
     trainer = subject.trainer(exact_linear(), SCALED)
     for _ in range(2):
         trainer.apply_gradients(full(trainer, 2.0**-3))
@@ -101,7 +99,7 @@ def test_a_skipped_update_leaves_the_average_alone(subject: Subject, verdict: Ve
 
 
 @clause("scaling.step-count-follows-updates")
-def test_the_average_of_a_run_with_skips_is_that_of_the_run_without(subject: Subject, verdict: Verdict) -> None:
+def test_average_ignores_skipped_updates(subject: Subject, verdict: Verdict) -> None:
     skipping, plain = (subject.trainer(exact_linear(), SCALED) for _ in range(2))
     for value in (math.inf, 2.0**-3, -(2.0**-2), math.nan, 2.0**-4):
         for run in (skipping, plain) if math.isfinite(value) else (skipping,):
@@ -110,7 +108,7 @@ def test_the_average_of_a_run_with_skips_is_that_of_the_run_without(subject: Sub
 
 
 @clause("accumulation.once-per-window")
-def test_the_average_moves_once_a_window(subject: Subject, verdict: Verdict) -> None:
+def test_average_is_updated_once_per_window(subject: Subject, verdict: Verdict) -> None:
     whole, parts = (subject.trainer(exact_linear(), RECIPE.but(accumulation=k)) for k in (1, 4))
     for value in (2.0**-3, -(2.0**-2), 2.0**-4):
         whole.apply_gradients(full(whole, value))
@@ -119,7 +117,7 @@ def test_the_average_moves_once_a_window(subject: Subject, verdict: Verdict) -> 
 
 
 @clause("accumulation.nothing-before-boundary")
-def test_the_average_stands_still_inside_a_window(subject: Subject, verdict: Verdict) -> None:
+def test_average_is_constant_within_window(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(exact_linear(), RECIPE.but(accumulation=4))
     for seed in range(2):
         trainer.update(exact_batch(8, seed=seed).into(4))
@@ -131,7 +129,7 @@ def test_the_average_stands_still_inside_a_window(subject: Subject, verdict: Ver
 
 
 @clause("accumulation.evaluation-changes-nothing")
-def test_evaluating_with_the_average_changes_nothing(subject: Subject, verdict: Verdict) -> None:
+def test_evaluation_with_average_does_not_change_training_state(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(digits_mlp((16,)), Recipe(SGD(0.1), average=0.75))
     for start in (0, 8, 16):
         trainer.update((digits_batch(8, start),))
@@ -142,7 +140,7 @@ def test_evaluating_with_the_average_changes_nothing(subject: Subject, verdict: 
 
 @clause("master.average-is-evaluated")
 @each_level
-def test_evaluation_with_the_average_is_that_of_a_model_of_it(
+def test_evaluation_with_average_matches_averaged_model(
     subject: Subject, verdict: Verdict, precision: Precision
 ) -> None:
     model, recipe = exact_linear(), RECIPE.but(precision=precision)
@@ -158,7 +156,7 @@ def test_evaluation_with_the_average_is_that_of_a_model_of_it(
 
 
 @clause("resume.bit-identical")
-def test_a_resumed_run_goes_on_averaging(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_average_resumes(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     recipe = Recipe(SGD(2.0**-6, momentum=0.5), average=0.75)
     through, saved, resumed = (subject.trainer(exact_stack(), recipe) for _ in range(3))
     for run, stop in ((through, 6), (saved, 3)):

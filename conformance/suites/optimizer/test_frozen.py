@@ -67,7 +67,9 @@ def constants(trainer: Trainer, names: Collection[str]) -> dict[str, Array]:
 
 @clause("optimizer.frozen")
 @pytest.mark.parametrize("technique", TECHNIQUES)
-def test_the_rest_trains_beside_constants(subject: Subject, verdict: Verdict, tmp_path: Path, technique: str) -> None:
+def test_other_parameters_train_beside_frozen_ones(
+    subject: Subject, verdict: Verdict, tmp_path: Path, technique: str
+) -> None:
     place, optimizer, changes = TECHNIQUES[technique]
     recipe = Recipe(optimizer, frozen=PLACES[place])
     need(subject, *needs(recipe))
@@ -81,7 +83,7 @@ def test_the_rest_trains_beside_constants(subject: Subject, verdict: Verdict, tm
 
 @clause("optimizer.frozen")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_constant_has_no_gradient_and_no_moments(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+def test_frozen_parameter_has_no_gradient_and_no_moments(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     chosen, place = OPTIMIZERS[optimizer]
     recipe = Recipe(chosen, frozen=PLACES[place])
     trainer = subject.trainer(MODEL, recipe)
@@ -97,12 +99,12 @@ def test_a_constant_has_no_gradient_and_no_moments(subject: Subject, verdict: Ve
 
 @clause("optimizer.frozen")
 @pytest.mark.parametrize("place", ["first-layer", "inner-bias"])
-def test_a_constant_has_no_share_in_a_norm(subject: Subject, verdict: Verdict, place: str) -> None:
+def test_frozen_parameter_is_not_in_gradient_norm(subject: Subject, verdict: Verdict, place: str) -> None:
     judge_updates(subject, verdict, MODEL, Recipe(SGD(RATE), clip=0.25, frozen=PLACES[place]), (0, -4, 2))
 
 
 @clause("optimizer.frozen")
-def test_a_gradient_of_a_constant_is_no_overflow(subject: Subject, verdict: Verdict) -> None:
+def test_nonfinite_gradient_of_frozen_parameter_is_no_overflow(subject: Subject, verdict: Verdict) -> None:
     recipe = Recipe(SGD(RATE), scaling=SCALING, frozen=PLACES["first-layer"])
     trainer = subject.trainer(MODEL, recipe)
     update = trainer.apply_gradients(spiked(trainer, math.inf, recipe.frozen[0], 1.0))
@@ -112,9 +114,7 @@ def test_a_gradient_of_a_constant_is_no_overflow(subject: Subject, verdict: Verd
 
 
 @clause("optimizer.frozen")
-def test_a_run_with_constants_is_saved_by_each_way(
-    subject: Subject, verdict: Verdict, tmp_path: Path, file_way: Way
-) -> None:
+def test_frozen_run_is_saved_by_each_way(subject: Subject, verdict: Verdict, tmp_path: Path, file_way: Way) -> None:
     recipe = Recipe(ADAMW, frozen=PLACES["inner-layer"], ways=(str(file_way),))
     through, resumed = (subject.trainer(MODEL, recipe) for _ in range(2))
     through.apply_gradients(full(through, 1.0))
@@ -128,7 +128,7 @@ def test_a_run_with_constants_is_saved_by_each_way(
 
 
 @clause("optimizer.frozen-later")
-def test_a_pause_keeps_moments(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_freezing_later_keeps_moments(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     need(subject, Capability.FREEZE)
     model, recipe = exact_linear(), Recipe(SGD(2.0**-6, momentum=0.5))
     run, exact = paused(subject, verdict, tmp_path, model, recipe), subject.oracle(model, recipe)
@@ -141,7 +141,7 @@ def test_a_pause_keeps_moments(subject: Subject, verdict: Verdict, tmp_path: Pat
 
 
 @clause("optimizer.frozen-later")
-def test_a_pause_is_saved_by_each_way(subject: Subject, verdict: Verdict, tmp_path: Path, file_way: Way) -> None:
+def test_freezing_later_is_saved_by_each_way(subject: Subject, verdict: Verdict, tmp_path: Path, file_way: Way) -> None:
     need(subject, Capability.FREEZE)
     paused(subject, verdict, tmp_path, exact_linear(), Recipe(ADAMW, ways=(str(file_way),)))
 

@@ -34,13 +34,13 @@ def test_each_group_has_its_own_rate_and_decay(subject: Subject, verdict: Verdic
 
 
 @clause("optimizer.group-rates")
-def test_each_way_keeps_the_rates_of_groups(subject: Subject, verdict: Verdict, rate_way: Way) -> None:
+def test_each_way_keeps_group_rates(subject: Subject, verdict: Verdict, rate_way: Way) -> None:
     recipe = Recipe(MOMENTUM, groups=2, second_rate=SECOND, schedule=HALVED, ways=(str(rate_way),))
     judge_updates(subject, verdict, two_heads(), recipe, (0, -2, 0, -1))
 
 
 @clause("optimizer.group-rates")
-def test_groups_go_on_at_their_rates(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_group_rates_resume(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     recipe = Recipe(AdamW(2.0**-4, epsilon=1.0, weight_decay=0.25), schedule=Steps((1, 3), (1.0, 0.5, 0.25)))
     recipe = recipe.but(groups=2, second_rate=2.0**-2, second_decay=1.0)
     row = Row((("groups", "rates"),), recipe, dropout=False, norm=False)

@@ -54,7 +54,7 @@ def model_of(optimizer: Optimizer) -> Model:
 @clause("optimizer.implementations-agree")
 @each_optimizer
 @pytest.mark.parametrize("implementation", CHOSEN)
-def test_an_implementation_updates_matrices(
+def test_implementation_updates_matrices(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
 ) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], implementation=implementation)
@@ -67,32 +67,34 @@ def test_an_implementation_updates_matrices(
     zip(OPTIMIZERS, PURE_LOW, strict=True),
     ids=[f"{o}-{p.format}" for o, p in zip(OPTIMIZERS, PURE_LOW, strict=True)],
 )
-def test_matrices_in_low_formats(subject: Subject, verdict: Verdict, optimizer: str, precision: Precision) -> None:
+def test_implementation_updates_low_precision_matrices(
+    subject: Subject, verdict: Verdict, optimizer: str, precision: Precision
+) -> None:
     recipe = Recipe(replace(OPTIMIZERS[optimizer], learning_rate=0.5), precision)
     judge_matrix_updates(subject, verdict, model_of(recipe.optimizer), recipe, EXPONENTS)
 
 
 @clause("optimizer.options")
 @pytest.mark.parametrize("option", OPTIMIZERS | OPTIONS)
-def test_an_option_of_matrices_makes_its_update(subject: Subject, verdict: Verdict, option: str) -> None:
+def test_matrix_optimizer_options(subject: Subject, verdict: Verdict, option: str) -> None:
     recipe = Recipe((OPTIMIZERS | OPTIONS)[option])
     judge_matrix_updates(subject, verdict, model_of(recipe.optimizer), recipe, EXPONENTS)
 
 
 @clause("optimizer.options")
 @each_optimizer
-def test_a_tensor_as_rate_updates_matrices(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+def test_tensor_learning_rate_of_matrix_optimizer(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], schedule=Steps((2,), (1.0, 0.5)), tensor_rate=True)
     judge_matrix_updates(subject, verdict, model_of(recipe.optimizer), recipe, EXPONENTS)
 
 
 @clause("optimizer.options")
-def test_muon_leaves_vectors_to_adam(subject: Subject, verdict: Verdict) -> None:
+def test_muon_uses_adam_for_vectors(subject: Subject, verdict: Verdict) -> None:
     judge_matrix_updates(subject, verdict, exact_linear(), Recipe(OPTIMIZERS["muon"]), EXPONENTS)
 
 
 @clause("optimizer.options")
-def test_a_row_without_gradients_stays(subject: Subject, verdict: Verdict) -> None:
+def test_row_without_gradients_does_not_change(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(exact_linear(), Recipe(Adafactor(RATE, epsilon1=PAPERS_EPSILON)))
     name, *_ = before = trainer.parameters()
     for count in (1, 2):
@@ -105,7 +107,7 @@ def test_a_row_without_gradients_stays(subject: Subject, verdict: Verdict) -> No
 
 
 @clause("scaling.skip-is-atomic")
-def test_a_skip_leaves_the_statistics_of_matrices(subject: Subject, verdict: Verdict) -> None:
+def test_skipped_update_does_not_change_matrix_statistics(subject: Subject, verdict: Verdict) -> None:
     recipe = Recipe(OPTIMIZERS["adafactor"], scaling=DynamicScaling(initial=2.0**10))
     skipping, plain = (subject.trainer(exact_linear(), recipe) for _ in range(2))
     for count, bad in enumerate((math.inf, -math.inf, math.nan), start=1):
@@ -118,7 +120,7 @@ def test_a_skip_leaves_the_statistics_of_matrices(subject: Subject, verdict: Ver
 
 
 @clause("resume.bit-identical")
-def test_statistics_of_matrices_go_on_where_they_were(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_matrix_statistics_resume(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     through, resumed = (subject.trainer(exact_linear(), Recipe(OPTIMIZERS["adafactor"])) for _ in range(2))
     for count in (1, 2):
         through.apply_gradients(gradients(through, count))

@@ -79,7 +79,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("implementation", "optimizer", "precision"), CASES, ids=[f"{i}-{o}-{p.format}" for i, o, p in CASES]
 )
-def test_every_element_gets_the_update(
+def test_implementation_updates_every_element(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str, precision: Precision
 ) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], precision, implementation=implementation)
@@ -89,9 +89,7 @@ def test_every_element_gets_the_update(
 @clause("optimizer.options")
 @pytest.mark.parametrize("option", OPTIONS)
 @each_implementation
-def test_an_option_makes_its_update(
-    subject: Subject, verdict: Verdict, implementation: Implementation, option: str
-) -> None:
+def test_optimizer_options(subject: Subject, verdict: Verdict, implementation: Implementation, option: str) -> None:
     judge_updates(
         subject, verdict, vectors(1, 33), Recipe(OPTIONS[option], implementation=implementation), (0, -2, -3, 0)
     )
@@ -100,7 +98,7 @@ def test_an_option_makes_its_update(
 @clause("optimizer.options")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @each_implementation
-def test_a_tensor_as_rate_makes_the_same_updates(
+def test_tensor_learning_rate_matches_float(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
 ) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], schedule=HALVED, implementation=implementation, tensor_rate=True)
@@ -110,7 +108,7 @@ def test_a_tensor_as_rate_makes_the_same_updates(
 @clause("master.decay-of-nobody")
 @pytest.mark.parametrize("left_out", ["all", "none", "one"])
 @each_implementation
-def test_decay_leaves_parameters_out(
+def test_decay_excludes_parameters(
     subject: Subject, verdict: Verdict, implementation: Implementation, left_out: str
 ) -> None:
     names = tuple(two_heads().parameter_shapes())

@@ -53,7 +53,7 @@ def started(subject: Subject, optimizer: str, implementation: Implementation, **
 @clause("scaling.skip-is-atomic")
 @each_optimizer
 @each_chosen
-def test_a_skip_of_an_implementation_changes_nothing(
+def test_implementation_skip_is_atomic(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
 ) -> None:
     trainer = started(subject, optimizer, implementation)
@@ -67,7 +67,7 @@ def test_a_skip_of_an_implementation_changes_nothing(
 @clause("scaling.skip-is-atomic")
 @each_optimizer
 @each_chosen
-def test_a_skipped_first_update_of_an_implementation(
+def test_implementation_skips_first_update(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
 ) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], scaling=SCALING, implementation=implementation)
@@ -85,7 +85,7 @@ def test_a_skipped_first_update_of_an_implementation(
 @clause("scaling.step-count-follows-updates")
 @each_optimizer
 @each_chosen
-def test_an_implementation_counts_applied_updates(
+def test_implementation_counts_applied_updates(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
 ) -> None:
     trainer, plain = (started(subject, optimizer, implementation) for _ in range(2))
@@ -102,7 +102,7 @@ def test_an_implementation_counts_applied_updates(
 @clause("scaling.detects-every-group")
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan], ids=str)
 @each_chosen
-def test_an_implementation_looks_at_every_group(
+def test_implementation_checks_every_group(
     subject: Subject, verdict: Verdict, implementation: Implementation, bad: float
 ) -> None:
     recipe = Recipe(SGD(0.5), scaling=SCALING, groups=2, implementation=implementation)
@@ -117,7 +117,7 @@ def test_an_implementation_looks_at_every_group(
 @clause("scaling.unscales-before-clipping")
 @each_optimizer
 @each_chosen
-def test_an_implementation_applies_clipped_gradients(
+def test_implementation_applies_clipped_gradients(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
 ) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], clip=1.0)
@@ -136,7 +136,7 @@ def test_an_implementation_applies_clipped_gradients(
 
 @clause("optimizer.implementations-agree")
 @each_chosen
-def test_an_implementation_clips_in_a_low_scope(
+def test_implementation_clips_under_autocast(
     subject: Subject, verdict: Verdict, implementation: Implementation
 ) -> None:
     recipe = Recipe(SGD(0.5), BFLOAT16, clip=1.0)
@@ -153,7 +153,7 @@ def test_an_implementation_clips_in_a_low_scope(
 @pytest.mark.parametrize("precision", [FLOAT32, Precision("O3", "float16")], ids=lambda p: p.format)
 @each_optimizer
 @each_chosen
-def test_an_implementation_unscales_every_element(
+def test_implementation_unscales_every_element(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str, precision: Precision
 ) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], precision, scaling=SCALING, implementation=implementation)
@@ -163,7 +163,7 @@ def test_an_implementation_unscales_every_element(
 @clause("accumulation.groups-change-nothing")
 @each_optimizer
 @each_chosen
-def test_groups_of_an_implementation(
+def test_implementation_with_groups_equals_one_group(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
 ) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], implementation=implementation)
@@ -177,7 +177,7 @@ def test_groups_of_an_implementation(
 @clause("scaling.skip-is-not-a-step")
 @each_optimizer
 @each_implementation
-def test_hooks_run_after_applied_updates_alone(
+def test_hooks_run_only_after_applied_updates(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
 ) -> None:
     need(subject, Capability.STEP_HOOKS)

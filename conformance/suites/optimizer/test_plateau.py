@@ -40,11 +40,11 @@ def judge(subject: Subject, verdict: Verdict, case: str, saved: int | None = Non
 
 @clause("optimizer.schedules")
 @each_case
-def test_rates_follow_the_metric(subject: Subject, verdict: Verdict, case: str) -> None:
+def test_rates_follow_metric(subject: Subject, verdict: Verdict, case: str) -> None:
     judge(subject, verdict, case)
 
 
 @clause("optimizer.schedules")
 @pytest.mark.parametrize(("case", "saved"), [("ties", 4), ("cooldown", 3)])
-def test_a_restored_schedule_follows_the_metric(subject: Subject, verdict: Verdict, case: str, saved: int) -> None:
+def test_restored_schedule_follows_metric(subject: Subject, verdict: Verdict, case: str, saved: int) -> None:
     judge(subject, verdict, case, saved)

@@ -93,14 +93,14 @@ def judge(verdict: Verdict, curve: Curve, seen: list[float], start: int, rate: f
 
 @clause("optimizer.schedules")
 @each_curve
-def test_rates_follow_the_documented_formula(subject: Subject, verdict: Verdict, curve: str) -> None:
+def test_rates_follow_documented_formula(subject: Subject, verdict: Verdict, curve: str) -> None:
     trainer = started(subject, Recipe(SGD(RATE), schedule=CURVES[curve]))
     judge(verdict, CURVES[curve], followed(trainer, 0, UPDATES), 0)
 
 
 @clause("optimizer.schedules")
 @each_curve
-def test_rates_go_on_after_a_load(subject: Subject, verdict: Verdict, curve: str, tmp_path: Path) -> None:
+def test_rates_resume_after_load(subject: Subject, verdict: Verdict, curve: str, tmp_path: Path) -> None:
     need(subject, Capability.CHECKPOINT)
     recipe = Recipe(SGD(RATE), schedule=CURVES[curve])
     trainer = started(subject, recipe)
@@ -114,7 +114,7 @@ def test_rates_go_on_after_a_load(subject: Subject, verdict: Verdict, curve: str
 
 @clause("optimizer.schedules")
 @each_curve
-def test_rates_go_on_where_a_schedule_is_made(subject: Subject, verdict: Verdict, curve: str, tmp_path: Path) -> None:
+def test_rates_resume_when_schedule_is_created(subject: Subject, verdict: Verdict, curve: str, tmp_path: Path) -> None:
     need(subject, Capability.LOAD_ORDER)
     recipe = Recipe(SGD(RATE), schedule=CURVES[curve])
     trainer, again = (started(subject, recipe) for _ in range(2))
@@ -126,14 +126,14 @@ def test_rates_go_on_where_a_schedule_is_made(subject: Subject, verdict: Verdict
 
 @clause("optimizer.schedules")
 @each_curve
-def test_a_tensor_as_rate_follows_the_same_formula(subject: Subject, verdict: Verdict, curve: str) -> None:
+def test_tensor_learning_rate_follows_documented_formula(subject: Subject, verdict: Verdict, curve: str) -> None:
     trainer = started(subject, Recipe(SGD(RATE), schedule=CURVES[curve], tensor_rate=True))
     judge(verdict, CURVES[curve], followed(trainer, 0, UPDATES), 0)
 
 
 @clause("optimizer.schedules")
 @each_curve
-def test_each_group_follows_the_curve_from_its_own_rate(subject: Subject, verdict: Verdict, curve: str) -> None:
+def test_each_group_follows_schedule_from_its_own_rate(subject: Subject, verdict: Verdict, curve: str) -> None:
     recipe = Recipe(SGD(RATE), groups=2, second_rate=2.0 * RATE, schedule=CURVES[curve])
     trainer = started(subject, recipe)
     judge(verdict, CURVES[curve], followed(trainer, 0, 5, parameter=1), 0, 2.0 * RATE)
@@ -142,7 +142,7 @@ def test_each_group_follows_the_curve_from_its_own_rate(subject: Subject, verdic
 
 @clause("optimizer.schedules")
 @pytest.mark.parametrize("optimizer", [SGD(RATE, momentum=0.5), Adam(RATE, beta2=0.75)], ids=["momentum", "adam"])
-def test_a_cycle_moves_the_momentum(subject: Subject, verdict: Verdict, optimizer: Optimizer) -> None:
+def test_cyclic_schedule_changes_momentum(subject: Subject, verdict: Verdict, optimizer: Optimizer) -> None:
     recipe = Recipe(optimizer, schedule=OneCycle(4.0, 3, 10, 0.25, momenta=(0.75, 0.25)))
     need(subject, Capability.SCHEDULE)
     trainer, oracle = started(subject, recipe), subject.oracle(exact_linear(), recipe, zeros())

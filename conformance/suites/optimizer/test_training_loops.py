@@ -15,7 +15,7 @@ _EPOCHS = 3
 @pytest.mark.parametrize("epoch", [5, 12])
 @pytest.mark.parametrize("frequency", [1, 2, 3, 4])
 @pytest.mark.parametrize("k", [1, 3, 4])
-def test_a_schedule_steps_after_every_nth_update(
+def test_schedule_steps_after_every_nth_update(
     subject: Subject, verdict: Verdict, k: int, frequency: int, epoch: int
 ) -> None:
     need(subject, Capability.SCHEDULE_FREQUENCY)
@@ -28,7 +28,7 @@ def test_a_schedule_steps_after_every_nth_update(
 @clause("scaling.hooks-see-unscaled")
 @pytest.mark.parametrize("fused", [False, True], ids=["unfused", "fused"])
 @pytest.mark.parametrize("scale", [1.0, 2.0**10])
-def test_a_hook_before_the_step_finds_unscaled_gradients(
+def test_pre_step_hook_receives_unscaled_gradients(
     subject: Subject, verdict: Verdict, scale: float, fused: bool
 ) -> None:
     need(subject, Capability.STEP_HOOK)
@@ -41,9 +41,7 @@ def test_a_hook_before_the_step_finds_unscaled_gradients(
 
 @clause("scaling.unscales-before-clipping")
 @pytest.mark.parametrize("scale", [1.0, 2.0**10])
-def test_clipping_in_a_step_by_hand_receives_unscaled_gradients(
-    subject: Subject, verdict: Verdict, scale: float
-) -> None:
+def test_clipping_in_native_loop_receives_unscaled_gradients(subject: Subject, verdict: Verdict, scale: float) -> None:
     need(subject, Capability.MANUAL_STEP)
     gradient = np.array([0.5, 0.0, -0.25], np.float32)
     seen = subject.framework.clipped_by_hand(gradient, limit=1.0, scale=scale)

@@ -61,9 +61,7 @@ UPDATES = 12
 @clause("recompute.same-loss")
 @pytest.mark.parametrize("segments", [3])
 @pytest.mark.parametrize("fixture", PLAIN)
-def test_losses_are_the_same_bits(
-    subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str
-) -> None:
+def test_losses_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str) -> None:
     model, batch = arranged(subject, PLAIN, fixture, variant)
     plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
     expected = [plain.update((batch,)).loss for _ in range(UPDATES)]
@@ -74,9 +72,7 @@ def test_losses_are_the_same_bits(
 @clause("recompute.same-gradients")
 @pytest.mark.parametrize("segments", [1, 4])
 @pytest.mark.parametrize("fixture", ["convolution", "encoder"])
-def test_gradients_are_the_same_bits(
-    subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str
-) -> None:
+def test_gradients_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str) -> None:
     model, batch = arranged(subject, PLAIN, fixture, variant)
     plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
     expected, measured = plain.gradients((batch,)), recomputed.gradients((batch,))
@@ -86,7 +82,7 @@ def test_gradients_are_the_same_bits(
 @clause("recompute.replays-dropout")
 @pytest.mark.parametrize("segments", [2])
 @pytest.mark.parametrize("fixture", RANDOM)
-def test_the_same_masks_are_drawn_again(
+def test_dropout_masks_are_replayed(
     subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str
 ) -> None:
     model, batch = arranged(subject, RANDOM, fixture, variant)
@@ -99,7 +95,7 @@ def test_the_same_masks_are_drawn_again(
 
 
 @clause("recompute.random-stream-unmoved")
-def test_later_draws_are_the_same(subject: Subject, verdict: Verdict, variant: str) -> None:
+def test_later_random_numbers_match(subject: Subject, verdict: Verdict, variant: str) -> None:
     model, batch = RANDOM["mlp"]()
     plain, recomputed = twins(subject, model, RECIPE, Recompute(2, variant=variant))
     for run in (plain, recomputed):
@@ -111,7 +107,9 @@ def test_later_draws_are_the_same(subject: Subject, verdict: Verdict, variant: s
 
 @clause("recompute.statistics-once")
 @pytest.mark.parametrize("segments", [1, 3])
-def test_running_statistics_move_once_a_step(subject: Subject, verdict: Verdict, segments: int, variant: str) -> None:
+def test_running_statistics_update_once_per_step(
+    subject: Subject, verdict: Verdict, segments: int, variant: str
+) -> None:
     model, batch = PLAIN["convolution"]()
     plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
     for run in (plain, recomputed):
@@ -123,7 +121,7 @@ def test_running_statistics_move_once_a_step(subject: Subject, verdict: Verdict,
 @clause("recompute.replays-autocast")
 @pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.label)
 @pytest.mark.parametrize("fixture", ["encoder"])
-def test_the_recomputed_forward_has_the_forwards_precision(
+def test_recomputed_forward_uses_precision_of_forward(
     subject: Subject, verdict: Verdict, fixture: str, precision: Precision, variant: str
 ) -> None:
     model, _ = arranged(subject, PLAIN, fixture, variant)
@@ -143,7 +141,7 @@ def test_the_recomputed_forward_has_the_forwards_precision(
 
 @clause("recompute.replays-autocast")
 @pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.label)
-def test_a_cut_between_a_product_and_its_function(
+def test_segment_boundary_between_matmul_and_activation(
     subject: Subject, verdict: Verdict, precision: Precision, variant: str
 ) -> None:
     residual = Residual((Dense(12, bias=False),))
@@ -169,7 +167,7 @@ def test_parameters_train_when_no_input_needs_a_gradient(subject: Subject, verdi
 
 
 @clause("recompute.no-grad-input")
-def test_the_first_segment_trains(subject: Subject, verdict: Verdict, variant: str) -> None:
+def test_first_segment_trains(subject: Subject, verdict: Verdict, variant: str) -> None:
     model, batch = PLAIN["mlp"]()
     trainer = subject.trainer(model, RECIPE.but(recompute=Recompute(2, variant=variant)))
     before = {name: value for name, value in trainer.parameters().items() if name.startswith("0.")}
@@ -189,7 +187,7 @@ CONTAINERS = [case for case in get_args(RecomputeCase) if case in ("positional",
 
 @clause("recompute.containers")
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_tensors_in_containers_take_part_or_are_refused(
+def test_tensors_in_containers_are_differentiated_or_refused(
     subject: Subject, verdict: Verdict, container: RecomputeCase, variant: str
 ) -> None:
     x, w = probe_arrays()
@@ -209,7 +207,7 @@ def test_tensors_in_containers_take_part_or_are_refused(
 
 @clause("recompute.nested")
 @pytest.mark.parametrize("fixture", PLAIN)
-def test_recomputation_inside_recomputation(subject: Subject, verdict: Verdict, fixture: str, variant: str) -> None:
+def test_nested_recomputation(subject: Subject, verdict: Verdict, fixture: str, variant: str) -> None:
     model, batch = arranged(subject, PLAIN, fixture, variant)
     plain, single = twins(subject, model, RECIPE, Recompute(2, variant=variant))
     single.gradients((batch,))
@@ -239,7 +237,7 @@ def test_each_segment_runs_exactly_twice(subject: Subject, verdict: Verdict, seg
 
 
 @clause("recompute.detects-changed-weights")
-def test_weights_that_change_before_the_backward(subject: Subject, verdict: Verdict, variant: str) -> None:
+def test_weights_changed_before_backward(subject: Subject, verdict: Verdict, variant: str) -> None:
     x, w = probe_arrays()
     plain = subject.framework.recompute("plain", x, w)
     try:
@@ -268,7 +266,7 @@ def test_saved_bytes_by_segments(subject: Subject, verdict: Verdict, variant: st
 
 
 @clause("recompute.replays-dropout")
-def test_dropout_drops_at_all(subject: Subject, verdict: Verdict) -> None:
+def test_dropout_is_active(subject: Subject, verdict: Verdict) -> None:
     model, batch = RANDOM["mlp"]()
     trainer = subject.trainer(model, RECIPE)
     first, second = trainer.gradients((batch,)), trainer.gradients((batch,))

@@ -157,27 +157,25 @@ def same_state(subject: Subject, verdict: Verdict, case: Case, variant: str) -> 
 
 @clause("recompute.same-gradients")
 @explore(cases(), examples=5)
-def test_any_segmentation_gives_the_same_gradients(
-    subject: Subject, verdict: Verdict, case: Case, variant: str
-) -> None:
+def test_any_segmentation_gives_same_gradients(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
     same_gradients(subject, verdict, case, variant)
 
 
 @clause("recompute.replays-dropout")
 @explore(cases((*LINEAR, (Dropout(0.25),)), last=(Dropout(0.5),)), examples=4)
-def test_any_segmentation_replays_the_masks(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
+def test_any_segmentation_replays_dropout_masks(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
     same_gradients(subject, verdict, case, variant, signature="mask-redrawn")
 
 
 @clause("recompute.replays-autocast")
 @explore(cases(CURVED, precisions=(FLOAT16, BFLOAT16), fewest=2), examples=5)
-def test_any_segmentation_replays_the_precision(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
+def test_any_segmentation_replays_precision(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
     same_gradients(subject, verdict, case, variant, signature="precision-not-replayed")
 
 
 @clause("recompute.no-grad-input")
 @explore(cases(first=TOKENS), examples=3)
-def test_token_ids_may_enter_any_segmentation(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
+def test_any_segmentation_takes_token_ids(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
     same_gradients(subject, verdict, case, variant)
 
 
@@ -193,11 +191,11 @@ def test_any_segmentation_may_be_nested(subject: Subject, verdict: Verdict, case
 
 @clause("recompute.same-state")
 @explore(cases(precisions=(FLOAT32, FLOAT16, BFLOAT16)), examples=4)
-def test_any_segmentation_gives_the_same_state(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
+def test_any_segmentation_gives_same_state(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
     same_state(subject, verdict, case, variant)
 
 
 @clause("recompute.with-accumulation")
 @explore(cases(windows=True), examples=3)
-def test_any_segmentation_inside_any_window(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
+def test_any_segmentation_within_any_window(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
     same_state(subject, verdict, case, variant)

@@ -24,7 +24,7 @@ def twins(subject: Subject, model: Model, recipe: Recipe, recompute: Recompute) 
 
 
 @clause("recompute.failure-leaves-no-trace")
-def test_an_error_in_the_recomputed_forward(subject: Subject, verdict: Verdict, variant: str) -> None:
+def test_error_in_recomputed_forward(subject: Subject, verdict: Verdict, variant: str) -> None:
     rng = np.random.default_rng(9)
     x, w = rng.standard_normal((4, 8)).astype(np.float32), rng.standard_normal((8, 3)).astype(np.float32)
     batch = Batch(np.ones((4, 64), np.float32), {"output": np.ones((4, 1), np.float32)})
@@ -47,7 +47,7 @@ def test_an_error_in_the_recomputed_forward(subject: Subject, verdict: Verdict, 
 
 @clause("recompute.with-accumulation")
 @pytest.mark.parametrize("k", [3])
-def test_recomputation_inside_a_window(subject: Subject, verdict: Verdict, k: int, variant: str) -> None:
+def test_recomputation_within_window(subject: Subject, verdict: Verdict, k: int, variant: str) -> None:
     plain, recomputed = twins(subject, digits_mlp((64, 32)), RECIPE.but(accumulation=k), Recompute(2, variant=variant))
     for start in (0, 12):
         for run in (plain, recomputed):
@@ -56,7 +56,7 @@ def test_recomputation_inside_a_window(subject: Subject, verdict: Verdict, k: in
 
 
 @clause("recompute.with-scaling")
-def test_an_overflow_in_the_recomputed_part(subject: Subject, verdict: Verdict, variant: str) -> None:
+def test_overflow_in_recomputed_segment(subject: Subject, verdict: Verdict, variant: str) -> None:
     batch = digits_batch(8)
     inputs = batch.inputs.copy()
     inputs[0, 300] = math.inf
@@ -79,7 +79,7 @@ def steep(by: float = 2.0**110) -> Model:
 
 
 @clause("recompute.with-scaling")
-def test_an_overflow_that_only_the_first_segment_sees(subject: Subject, verdict: Verdict, variant: str) -> None:
+def test_overflow_only_in_first_segment(subject: Subject, verdict: Verdict, variant: str) -> None:
     batch = exact_batch(4, 4, 4)
     recipe = RECIPE.but(scaling=DynamicScaling(initial=2.0**30))
     plain, recomputed = twins(subject, steep(), recipe, Recompute(2, variant=variant))
@@ -92,7 +92,7 @@ def test_an_overflow_that_only_the_first_segment_sees(subject: Subject, verdict:
 
 
 @clause("recompute.evaluation-is-plain")
-def test_evaluation_does_not_know_of_segments(subject: Subject, verdict: Verdict, variant: str) -> None:
+def test_evaluation_ignores_segments(subject: Subject, verdict: Verdict, variant: str) -> None:
     layers = (Dense(8), BatchNorm(), Activation("tanh"), Dropout(0.5), Dense(8), Dropout(0.5))
     model = Model("evaluated", (*layers, Heads((Head("output", 4),))), (8,), (("output", "squared_error"),))
     plain, recomputed = twins(subject, model, RECIPE, Recompute(2, variant=variant))

@@ -46,7 +46,7 @@ def train(trainer: Trainer, start: int, stop: int, k: int = 1) -> None:
 
 @clause("resume.bit-identical")
 @pytest.mark.parametrize("technique", TECHNIQUES)
-def test_a_resumed_run_is_the_run_that_never_stopped(
+def test_resumed_run_matches_uninterrupted_run(
     subject: Subject, verdict: Verdict, tmp_path: Path, technique: str
 ) -> None:
     recipe = TECHNIQUES[technique]
@@ -62,7 +62,7 @@ def test_a_resumed_run_is_the_run_that_never_stopped(
 
 @clause("resume.save-has-no-side-effects")
 @pytest.mark.parametrize("recipe", FRESH.values(), ids=FRESH)
-def test_a_save_before_the_first_update_changes_nothing(
+def test_save_before_first_update_has_no_side_effects(
     subject: Subject, verdict: Verdict, tmp_path: Path, recipe: Recipe
 ) -> None:
     saved, plain = (subject.trainer(exact_linear(), recipe) for _ in range(2))
@@ -78,7 +78,7 @@ def test_a_save_before_the_first_update_changes_nothing(
 
 @clause("resume.bit-identical")
 @pytest.mark.parametrize("recipe", FRESH.values(), ids=FRESH)
-def test_a_run_saved_before_its_first_update_begins_after_the_load(
+def test_run_saved_before_first_update_resumes(
     subject: Subject, verdict: Verdict, tmp_path: Path, recipe: Recipe
 ) -> None:
     plain, resumed = (subject.trainer(exact_linear(), recipe) for _ in range(2))
@@ -94,7 +94,7 @@ def test_a_run_saved_before_its_first_update_begins_after_the_load(
 
 
 @clause("resume.bit-identical")
-def test_two_optimizers_go_on_where_they_were(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_two_optimizers_resume(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     recipe = ADAM.but(optimizers=2, scaling=SCALING)
     through, resumed = (subject.trainer(two_heads(), recipe) for _ in range(2))
     for value in (1.0, 0.5, 0.25):
@@ -109,7 +109,7 @@ def test_two_optimizers_go_on_where_they_were(subject: Subject, verdict: Verdict
 
 
 @clause("resume.save-has-no-side-effects")
-def test_what_is_given_and_read_belongs_to_the_caller(subject: Subject, verdict: Verdict) -> None:
+def test_arrays_of_caller_are_not_aliased(subject: Subject, verdict: Verdict) -> None:
     given = subject.trainer(exact_linear(), ADAM).parameters()
     kept = {name: value.copy() for name, value in given.items()}
     trainer = subject.trainer(exact_linear(), ADAM, given)
@@ -122,7 +122,7 @@ def test_what_is_given_and_read_belongs_to_the_caller(subject: Subject, verdict:
 
 
 @clause("resume.bit-identical")
-def test_a_new_process_goes_on_with_the_run(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_run_resumes_in_new_process(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     def there(capability: Capability) -> bool:
         return subject.framework.declares(capability).supported
 
@@ -144,7 +144,7 @@ def test_a_new_process_goes_on_with_the_run(subject: Subject, verdict: Verdict, 
 
 
 @clause("resume.scaler-state")
-def test_the_scaler_goes_on_where_it_was(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_scaler_state_resumes(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     recipe = Recipe(SGD(2.0**-6), scaling=SCALING)
     through, saved, resumed = (subject.trainer(scalar(), recipe) for _ in range(3))
     script = [0.0, 0.0, math.inf, 0.0, 0.0, 0.0, math.nan, 0.0]
@@ -164,7 +164,7 @@ def step(trainer: Trainer, value: float) -> tuple[float, bool]:
 
 
 @clause("resume.load-has-no-side-effects")
-def test_loading_puts_back_what_was_saved_and_nothing_else(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_load_restores_saved_state_only(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     trainer = subject.trainer(digits_convolution(0.25, 2), Recipe(Adam(), scaling=scaling_if(subject)))
     batch = digits_batch(8, image=True)
     trainer.update((batch,))
@@ -183,7 +183,7 @@ def scaling_if(subject: Subject) -> DynamicScaling | None:
 
 @clause("resume.save-has-no-side-effects")
 @pytest.mark.parametrize("k", [1, 2], ids=["between-windows", "inside-a-window"])
-def test_saving_changes_nothing(subject: Subject, verdict: Verdict, tmp_path: Path, k: int) -> None:
+def test_save_has_no_side_effects(subject: Subject, verdict: Verdict, tmp_path: Path, k: int) -> None:
     recipe = Recipe(Adam(), scaling=scaling_if(subject), accumulation=k)
     saved, plain = (subject.trainer(digits_convolution(0.25, 2), recipe) for _ in range(2))
     parts = digits_batch(16, image=True).into(k)
@@ -221,7 +221,7 @@ def mid_window(subject: Subject, tmp_path: Path) -> tuple[Trainer, Trainer | Non
 
 
 @clause("resume.mid-window")
-def test_a_save_inside_a_window_is_whole_or_refused(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_save_inside_window_is_complete_or_refused(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     through, resumed = mid_window(subject, tmp_path)
     if resumed is None:
         verdict.holds(True, "the save was refused")
@@ -231,13 +231,13 @@ def test_a_save_inside_a_window_is_whole_or_refused(subject: Subject, verdict: V
 
 
 @clause("resume.mid-window-rule")
-def test_what_a_save_inside_a_window_does_is_observed(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_observe_save_inside_window(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     _, resumed = mid_window(subject, tmp_path)
     verdict.observe("rule", "refused" if resumed is None else "restored")
 
 
 @clause("resume.random-state")
-def test_dropout_continues_its_stream(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_dropout_stream_resumes(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     model, recipe = digits_convolution(0.25, 2), Recipe(SGD(2.0**-6))
     through, resumed = (subject.trainer(model, recipe) for _ in range(2))
     batches = [digits_batch(8, 8 * i, image=True) for i in range(6)]
@@ -256,7 +256,7 @@ def test_dropout_continues_its_stream(subject: Subject, verdict: Verdict, tmp_pa
 @clause("resume.load-order")
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize("order", get_args(LoadOrder))
-def test_a_run_goes_on_in_whatever_order_it_was_loaded(
+def test_run_resumes_in_any_load_order(
     subject: Subject, verdict: Verdict, tmp_path: Path, order: LoadOrder, optimizer: str
 ) -> None:
     need(subject, Capability.LOAD_ORDER)
@@ -280,7 +280,7 @@ def test_a_run_goes_on_in_whatever_order_it_was_loaded(
 
 @clause("resume.live-state")
 @pytest.mark.parametrize("technique", ["momentum", "adam", "all"])
-def test_runs_that_had_one_state_train_apart(subject: Subject, verdict: Verdict, technique: str) -> None:
+def test_runs_with_shared_state_are_independent(subject: Subject, verdict: Verdict, technique: str) -> None:
     need(subject, Capability.LIVE_STATE)
     recipe = arranged(subject) if technique == "all" else TECHNIQUES[technique]
     given, taker, *alone = (subject.trainer(exact_linear(), recipe) for _ in range(4))
@@ -311,9 +311,7 @@ def arranged(subject: Subject) -> Recipe:
 @clause("resume.data-position")
 @pytest.mark.parametrize("windows", [1, 4], ids=["inside-an-epoch", "between-epochs"])
 @pytest.mark.parametrize("order", ["in-order", "shuffled", "drawn"])
-def test_a_resumed_run_is_given_the_rows_that_come_next(
-    subject: Subject, verdict: Verdict, order: RowOrder, windows: int
-) -> None:
+def test_data_position_resumes(subject: Subject, verdict: Verdict, order: RowOrder, windows: int) -> None:
     need(subject, Capability.DATA_POSITION)
     unbroken, resumed = subject.framework.resumed_epoch(order, windows)
     verdict.equal(resumed.rows, unbroken.rows, "rows after the checkpoint", "other-rows")

@@ -44,14 +44,14 @@ def damage(path: Path, how: str) -> None:
 
 @clause("resume.truncated-file")
 @pytest.mark.parametrize("how", ["truncated", "foreign", "missing"])
-def test_damaged_files_are_refused_and_change_nothing(
+def test_truncated_checkpoint_is_refused_without_side_effects(
     subject: Subject, verdict: Verdict, tmp_path: Path, how: str
 ) -> None:
     load_damaged(subject, verdict, tmp_path, how)
 
 
 @clause("resume.altered-file")
-def test_an_altered_file_is_refused_and_changes_nothing(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_altered_checkpoint_is_refused_without_side_effects(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     load_damaged(subject, verdict, tmp_path, "altered")
 
 
@@ -86,26 +86,20 @@ STRANGERS: dict[str, tuple[Model, Recipe, Model, Recipe]] = {
 
 @clause("resume.unclaimed-is-refused")
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_part_that_has_no_receiver_is_refused(
-    subject: Subject, verdict: Verdict, tmp_path: Path, stranger: str
-) -> None:
+def test_unclaimed_state_is_refused(subject: Subject, verdict: Verdict, tmp_path: Path, stranger: str) -> None:
     offer(subject, verdict, tmp_path, *STRANGERS[stranger])
 
 
 @clause("resume.unclaimed-is-refused")
 @pytest.mark.parametrize("saved", [True, False], ids=["average-into-none", "none-into-average"])
-def test_an_average_on_one_side_alone_is_refused(
-    subject: Subject, verdict: Verdict, tmp_path: Path, saved: bool
-) -> None:
+def test_average_on_one_side_only_is_refused(subject: Subject, verdict: Verdict, tmp_path: Path, saved: bool) -> None:
     recipes = PLAIN, PLAIN.but(average=0.5)
     recipe, wanted = reversed(recipes) if saved else recipes
     offer(subject, verdict, tmp_path, exact_linear(), recipe, exact_linear(), wanted)
 
 
 @clause("resume.unclaimed-is-refused")
-def test_masters_without_a_receiver_are_refused_or_all_that_there_is(
-    subject: Subject, verdict: Verdict, tmp_path: Path
-) -> None:
+def test_unclaimed_masters_are_refused_or_used(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     """A run may be saved as its masters alone, of which its low-precision weights are made; then nothing is lost."""
     saved, receiver = met(subject, tmp_path, exact_linear(), PLAIN.but(precision=MASTERED[1]), exact_linear(), PLAIN)
     text = refusal(receiver, tmp_path)
@@ -121,7 +115,7 @@ def test_masters_without_a_receiver_are_refused_or_all_that_there_is(
 
 @clause("resume.refusal-changes-nothing")
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_refusal_changes_nothing(subject: Subject, verdict: Verdict, tmp_path: Path, stranger: str) -> None:
+def test_refused_load_has_no_side_effects(subject: Subject, verdict: Verdict, tmp_path: Path, stranger: str) -> None:
     _, receiver = met(subject, tmp_path, *STRANGERS[stranger])
     before = subject.state(receiver)
     text = refusal(receiver, tmp_path)
@@ -133,7 +127,7 @@ def test_a_refusal_changes_nothing(subject: Subject, verdict: Verdict, tmp_path:
 @clause("resume.other-format-is-refused")
 @pytest.mark.parametrize("precision", PURE_LOW, ids=lambda p: p.format)
 @pytest.mark.parametrize("narrower", [False, True], ids=["into-float32", "from-float32"])
-def test_weights_in_another_format_are_refused(
+def test_weights_in_other_format_are_refused(
     subject: Subject, verdict: Verdict, tmp_path: Path, precision: Precision, narrower: bool
 ) -> None:
     recipes = PLAIN.but(precision=precision), PLAIN
@@ -143,7 +137,7 @@ def test_weights_in_another_format_are_refused(
 
 @clause("resume.other-format-is-refused")
 @pytest.mark.parametrize("precision", PURE_LOW, ids=lambda p: p.format)
-def test_one_low_format_is_not_taken_for_the_other(
+def test_low_precision_formats_are_not_confused(
     subject: Subject, verdict: Verdict, tmp_path: Path, precision: Precision
 ) -> None:
     (other,) = (each for each in PURE_LOW if each != precision)
@@ -207,9 +201,7 @@ CALLS: dict[str, Callable[[Trainer], object]] = {
 
 @clause("resume.restored-is-complete")
 @pytest.mark.parametrize("first", CALLS)
-def test_the_first_call_after_a_load_is_answered(
-    subject: Subject, verdict: Verdict, tmp_path: Path, first: str
-) -> None:
+def test_first_call_after_load_succeeds(subject: Subject, verdict: Verdict, tmp_path: Path, first: str) -> None:
     if first == "unscale":
         need(subject, Capability.EXPLICIT_UNSCALE)
     running, restored = (subject.trainer(exact_linear(), PLAIN.but(scaling=SCALING)) for _ in range(2))
@@ -221,7 +213,7 @@ def test_the_first_call_after_a_load_is_answered(
 
 
 @clause("resume.restored-is-complete")
-def test_a_loaded_run_can_be_saved_at_once(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_loaded_run_can_be_saved_immediately(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     first, second, third = (subject.trainer(exact_linear(), SCHEDULED) for _ in range(3))
     first.update((exact_batch(),))
     first.save(tmp_path / "first")

@@ -36,7 +36,7 @@ def test_grows_after_exactly_interval_finite_updates(
 
 
 @clause("scaling.grows-after-interval")
-def test_an_overflow_starts_the_count_again(subject: Subject, verdict: Verdict) -> None:
+def test_overflow_resets_growth_counter(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(), Recipe(scaling=DynamicScaling(initial=2.0**10, interval=3)))
     scales = [u.scale_after for u in drive(trainer, [0.0, 0.0, math.inf, 0.0, 0.0, 0.0])]
     verdict.equal(scales, [1024.0, 1024.0, 512.0, 512.0, 512.0, 1024.0], "scale after each update")
@@ -51,7 +51,7 @@ def test_backs_off_on_every_overflow(subject: Subject, verdict: Verdict, bad: fl
 
 
 @clause("scaling.defaults-are-declared")
-def test_defaults_are_the_documented_ones(subject: Subject, verdict: Verdict) -> None:
+def test_defaults_match_documentation(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(), Recipe(scaling=DynamicScaling()))
     rule = subject.conventions.scaler
     settings = trainer.scaler_settings()
@@ -66,14 +66,14 @@ def test_defaults_are_the_documented_ones(subject: Subject, verdict: Verdict) ->
 
 
 @clause("scaling.paper-defaults")
-def test_defaults_are_observed(subject: Subject, verdict: Verdict) -> None:
+def test_observe_defaults(subject: Subject, verdict: Verdict) -> None:
     settings = subject.trainer(scalar(), Recipe(scaling=DynamicScaling())).scaler_settings()
     verdict.observe("settings", {name: float(value) for name, value in sorted(settings.items())})
     verdict.holds(settings["growth"] > 1 > settings["backoff"] > 0, "growth above 1, backoff between 0 and 1", settings)
 
 
 @clause("scaling.static-is-constant")
-def test_a_static_scale_never_moves(subject: Subject, verdict: Verdict) -> None:
+def test_static_scale_is_constant(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(), Recipe(scaling=StaticScaling(128.0)))
     updates = drive(trainer, [0.0, 0.0, 0.0])
     verdict.equal([u.scale_after for u in updates], [128.0] * 3, "scale after each finite update")
@@ -84,7 +84,7 @@ def test_a_static_scale_never_moves(subject: Subject, verdict: Verdict) -> None:
 
 
 @clause("scaling.static-is-constant")
-def test_a_static_scale_is_transparent(subject: Subject, verdict: Verdict) -> None:
+def test_static_scale_is_transparent(subject: Subject, verdict: Verdict) -> None:
     batch = exact_batch()
     plain, scaled = (
         subject.trainer(exact_linear()),
@@ -96,7 +96,7 @@ def test_a_static_scale_is_transparent(subject: Subject, verdict: Verdict) -> No
 
 
 @clause("scaling.stays-finite")
-def test_scale_stays_finite_however_often_it_grows(subject: Subject, verdict: Verdict) -> None:
+def test_scale_stays_finite_after_many_growths(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(), Recipe(SGD(2.0**-6), scaling=DynamicScaling(initial=2.0**16, interval=1)))
     quiet = full(trainer, 0.0)
     scale = [trainer.apply_gradients(quiet).scale_after for _ in range(300)][-1]
@@ -113,7 +113,7 @@ def test_scale_stays_finite_however_often_it_grows(subject: Subject, verdict: Ve
 
 
 @clause("scaling.stays-positive")
-def test_scale_stays_positive_however_often_it_backs_off(subject: Subject, verdict: Verdict) -> None:
+def test_scale_stays_positive_after_many_backoffs(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**16)))
     spoilt = spiked(trainer, math.inf)
     scale = [trainer.apply_gradients(spoilt).scale_after for _ in range(400)][-1]
@@ -154,14 +154,14 @@ def finite_step(trainer: Trainer) -> bool:
 
 
 @clause("scaling.stuck-is-visible")
-def test_a_run_that_skips_for_ever_can_be_seen(subject: Subject, verdict: Verdict) -> None:
+def test_endless_skipping_is_visible(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(), Recipe(scaling=DynamicScaling(initial=8.0)))
     updates = drive(trainer, [math.inf] * 20)
     verdict.equal([u.skipped for u in updates], [True] * 20, "updates that are reported as skipped")
 
 
 @clause("scaling.stuck-is-visible")
-def test_a_loss_that_overflows_at_any_scale_above_one_trains_or_says_so(subject: Subject, verdict: Verdict) -> None:
+def test_loss_overflowing_at_any_scale_trains_or_is_reported(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(0.0), Recipe(SGD(2.0**-30), FLOAT16, DynamicScaling(initial=8.0)))
     batch = Batch(np.full((1, 1), 2.0**12, np.float32), {"output": np.full((1, 1), 2.0**5, np.float32)})
     before, updates = trainer.parameters(), []
@@ -175,7 +175,7 @@ def test_a_loss_that_overflows_at_any_scale_above_one_trains_or_says_so(subject:
 
 
 @clause("scaling.floor-and-cap")
-def test_floor_and_cap_are_observed(subject: Subject, verdict: Verdict) -> None:
+def test_observe_floor_and_cap(subject: Subject, verdict: Verdict) -> None:
     reached: dict[str, float] = {}
     for name, value in (("largest", 0.0), ("smallest", math.inf)):
         trainer = subject.trainer(scalar(), Recipe(scaling=DynamicScaling(initial=2.0**16, interval=1)))
@@ -188,7 +188,7 @@ def test_floor_and_cap_are_observed(subject: Subject, verdict: Verdict) -> None:
 
 @clause("scaling.overflow-path-does-not-raise")
 @pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
-def test_an_overflow_in_the_very_first_update(subject: Subject, verdict: Verdict, bad: float) -> None:
+def test_overflow_in_first_update(subject: Subject, verdict: Verdict, bad: float) -> None:
     trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**10)))
     before = trainer.parameters()
     first = trainer.apply_gradients(spiked(trainer, bad))
@@ -200,7 +200,7 @@ def test_an_overflow_in_the_very_first_update(subject: Subject, verdict: Verdict
 
 
 @clause("scaling.overflow-path-does-not-raise")
-def test_an_overflow_right_after_a_restore(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+def test_overflow_after_restore(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     need(subject, Capability.CHECKPOINT)
     saved, restored = (
         subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(2.0**10, interval=3))) for _ in range(2)
@@ -216,7 +216,7 @@ def test_an_overflow_right_after_a_restore(subject: Subject, verdict: Verdict, t
 
 
 @clause("scaling.skip-leaves-no-residue")
-def test_an_overflow_leaves_nothing_behind_for_the_next_batch(subject: Subject, verdict: Verdict) -> None:
+def test_overflow_does_not_affect_next_batch(subject: Subject, verdict: Verdict) -> None:
     recipe = Recipe(SGD(2.0**-6), scaling=DynamicScaling(initial=2.0**8))
     spoilt = exact_batch()
     inputs: Array = spoilt.inputs.copy()

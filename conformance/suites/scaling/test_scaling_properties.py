@@ -87,9 +87,7 @@ def moved(values: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Ar
 @clause("scaling.automaton")
 @pytest.mark.parametrize("factors", ["own", "chosen"])
 @explore(SCHEDULES, examples=15)
-def test_scale_skips_and_parameters_follow_the_automaton(
-    subject: Subject, verdict: Verdict, case: Schedule, factors: str
-) -> None:
+def test_scale_and_skips_follow_automaton(subject: Subject, verdict: Verdict, case: Schedule, factors: str) -> None:
     scaling = case.scaling(subject, factors)
     trainer = subject.trainer(scalar(), Recipe(SGD(RATE), scaling=scaling))
     expected, updates, states, parameters = automaton(subject, scaling), [], [], trainer.parameters()
@@ -152,7 +150,7 @@ FORMATS = {"float32": two_heads, "float64-heads": sincos}
 @clause("scaling.detects-every-group")
 @pytest.mark.parametrize("formats", FORMATS)
 @explore(HITS, examples=4)
-def test_a_hit_anywhere_skips_its_window(subject: Subject, verdict: Verdict, case: Hits, formats: str) -> None:
+def test_overflow_anywhere_skips_its_window(subject: Subject, verdict: Verdict, case: Hits, formats: str) -> None:
     declares, whole = subject.framework.declares, subject.conventions.nonfinite_micro_batch == "drop-window"
     count = case.micro_batches if declares(Capability.ACCUMULATION).supported and whole else 1
     recipe = Recipe(SGD(RATE), scaling=DynamicScaling(2.0**20), accumulation=count)
@@ -197,7 +195,7 @@ SMALL = st.builds(
 
 @clause("scaling.rescues-small-gradients")
 @explore(SMALL, examples=6)
-def test_no_gradient_that_fits_when_scaled_underflows(subject: Subject, verdict: Verdict, case: Small) -> None:
+def test_scaled_small_gradients_do_not_underflow(subject: Subject, verdict: Verdict, case: Small) -> None:
     need(subject, Capability.O1_FLOAT16)
     trainer = subject.trainer(scalar(0.0), Recipe(SGD(1.0), FLOAT16, scaling=DynamicScaling(2.0**case.scale)))
     weight, bias = trainer.parameters()

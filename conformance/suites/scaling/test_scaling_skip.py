@@ -36,7 +36,7 @@ def started(subject: Subject, optimizer: str, **changes: object) -> Trainer:
 @clause("scaling.skip-is-atomic")
 @each_optimizer
 @pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
-def test_a_skipped_update_changes_nothing(subject: Subject, verdict: Verdict, optimizer: str, bad: float) -> None:
+def test_skipped_update_is_atomic(subject: Subject, verdict: Verdict, optimizer: str, bad: float) -> None:
     trainer = started(subject, optimizer)
     before = subject.state(trainer)
     trainer.apply_gradients(spiked(trainer, bad, base=1.0))
@@ -44,7 +44,7 @@ def test_a_skipped_update_changes_nothing(subject: Subject, verdict: Verdict, op
 
 
 @clause("scaling.skip-is-atomic")
-def test_a_skipped_update_leaves_the_average(subject: Subject, verdict: Verdict) -> None:
+def test_skipped_update_keeps_average(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.AVERAGE)
     trainer = started(subject, "sgd", average=0.5)
     before = subject.state(trainer)
@@ -53,7 +53,7 @@ def test_a_skipped_update_leaves_the_average(subject: Subject, verdict: Verdict)
 
 
 @clause("scaling.skip-is-atomic")
-def test_no_number_of_skips_in_a_row_makes_one_applied(subject: Subject, verdict: Verdict) -> None:
+def test_consecutive_skips_are_never_applied(subject: Subject, verdict: Verdict) -> None:
     trainer = started(subject, "adam", scaling=DynamicScaling(initial=2.0**100))
     before, spoilt = subject.state(trainer), spiked(trainer, math.nan, base=1.0)
     for _ in range(100):
@@ -63,7 +63,7 @@ def test_no_number_of_skips_in_a_row_makes_one_applied(subject: Subject, verdict
 
 @clause("scaling.skip-is-atomic")
 @each_optimizer
-def test_a_skipped_first_update_changes_no_parameter(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+def test_skipped_first_update_changes_no_parameter(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     trainer = subject.trainer(exact_linear(), Recipe(OPTIMIZERS[optimizer], scaling=SCALING))
     untouched = subject.trainer(exact_linear(), Recipe(OPTIMIZERS[optimizer], scaling=SCALING))
     before = trainer.parameters()
@@ -77,7 +77,7 @@ def test_a_skipped_first_update_changes_no_parameter(subject: Subject, verdict: 
 
 @clause("scaling.skip-is-reported")
 @each_optimizer
-def test_skips_are_reported_exactly_when_nothing_is_applied(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+def test_skip_is_reported_exactly_when_skipped(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     trainer = started(subject, optimizer)
     reported, real = [], []
     for spoilt in (False, True, False, True, True, False):
@@ -92,7 +92,7 @@ def test_skips_are_reported_exactly_when_nothing_is_applied(subject: Subject, ve
 
 @clause("scaling.step-count-follows-updates")
 @each_optimizer
-def test_a_run_with_skips_equals_the_run_without_them(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+def test_run_with_skips_equals_run_without(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     trainer, plain = started(subject, optimizer), started(subject, optimizer)
     rates = []
     for value in (2.0**-3, math.inf, -(2.0**-4), math.nan, 2.0**-2):
@@ -124,23 +124,23 @@ def spoil_everywhere(subject: Subject, verdict: Verdict, recipe: Recipe, bad: fl
 
 @clause("scaling.detects-inf")
 @pytest.mark.parametrize("bad", [math.inf, -math.inf], ids=str)
-def test_one_infinite_element_anywhere_skips(subject: Subject, verdict: Verdict, bad: float) -> None:
+def test_single_infinite_element_skips(subject: Subject, verdict: Verdict, bad: float) -> None:
     spoil_everywhere(subject, verdict, Recipe(SGD(0.5), scaling=SCALING), bad)
 
 
 @clause("scaling.detects-nan")
-def test_one_nan_element_anywhere_skips(subject: Subject, verdict: Verdict) -> None:
+def test_single_nan_element_skips(subject: Subject, verdict: Verdict) -> None:
     spoil_everywhere(subject, verdict, Recipe(SGD(0.5), scaling=SCALING), math.nan)
 
 
 @clause("scaling.detects-every-group")
 @each_spoiler
-def test_every_parameter_group_is_looked_at(subject: Subject, verdict: Verdict, bad: float) -> None:
+def test_every_parameter_group_is_checked(subject: Subject, verdict: Verdict, bad: float) -> None:
     spoil_everywhere(subject, verdict, Recipe(SGD(0.5), scaling=SCALING, groups=2), bad)
 
 
 @clause("scaling.tolerates-missing-gradients")
-def test_parameters_without_a_gradient_are_left_alone(subject: Subject, verdict: Verdict) -> None:
+def test_parameter_without_gradient_is_ignored(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(two_heads(), Recipe(SGD(0.5), scaling=SCALING))
     names = list(trainer.parameters())
     for missing in (names[:2], names[2:4], names[-1:]):
@@ -158,7 +158,7 @@ def test_parameters_without_a_gradient_are_left_alone(subject: Subject, verdict:
 
 
 @clause("scaling.tolerates-missing-gradients")
-def test_a_parameter_without_a_gradient_keeps_its_moments(subject: Subject, verdict: Verdict) -> None:
+def test_parameter_without_gradient_keeps_its_moments(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.MISSING_GRADIENTS)
     trainer = subject.trainer(two_heads(), Recipe(Adam(2.0**-4), scaling=SCALING))
     trainer.apply_gradients(full(trainer, 1.0))
@@ -175,7 +175,7 @@ def test_a_parameter_without_a_gradient_keeps_its_moments(subject: Subject, verd
 
 
 @clause("scaling.detects-every-group")
-def test_the_order_of_gradients_does_not_matter(subject: Subject, verdict: Verdict) -> None:
+def test_gradient_order_does_not_matter(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(two_heads(), Recipe(SGD(0.5), scaling=SCALING))
     before = trainer.parameters()
     spoilt = spiked(trainer, math.nan, next(iter(before)), base=1.0)
@@ -184,7 +184,7 @@ def test_the_order_of_gradients_does_not_matter(subject: Subject, verdict: Verdi
 
 
 @clause("scaling.tolerates-missing-gradients")
-def test_an_update_without_any_gradient_does_nothing(subject: Subject, verdict: Verdict) -> None:
+def test_update_without_gradients_is_ignored(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.MISSING_GRADIENTS)
     trainer = started(subject, "adam", schedule=None)
     before = subject.state(trainer)
@@ -196,7 +196,7 @@ def test_an_update_without_any_gradient_does_nothing(subject: Subject, verdict: 
 
 @clause("scaling.detects-what-is-applied")
 @each_spoiler
-def test_what_became_non_finite_after_unscaling_is_not_applied(subject: Subject, verdict: Verdict, bad: float) -> None:
+def test_nonfinite_gradient_after_unscaling_is_not_applied(subject: Subject, verdict: Verdict, bad: float) -> None:
     trainer = subject.trainer(exact_linear(), Recipe(SGD(0.5), scaling=SCALING))
     before = trainer.parameters()
     trainer.apply_gradients(full(trainer, 2.0**-3), inject=spiked(trainer, bad))
@@ -208,7 +208,7 @@ def test_what_became_non_finite_after_unscaling_is_not_applied(subject: Subject,
 
 @clause("scaling.two-optimizers")
 @pytest.mark.parametrize("hit", [(0,), (1,), (0, 1)], ids=["first", "second", "both"])
-def test_an_overflow_under_two_optimizers(subject: Subject, verdict: Verdict, hit: tuple[int, ...]) -> None:
+def test_overflow_with_two_optimizers(subject: Subject, verdict: Verdict, hit: tuple[int, ...]) -> None:
     trainer = subject.trainer(two_heads(), Recipe(SGD(0.5), scaling=DynamicScaling(2.0**10, interval=2), optimizers=2))
     names, before = list(trainer.parameters()), trainer.parameters()
     skipped = (0, 1) if subject.conventions.partial_overflow == "skip-all" else hit
@@ -227,7 +227,7 @@ def test_an_overflow_under_two_optimizers(subject: Subject, verdict: Verdict, hi
 
 
 @clause("scaling.two-optimizers-rule")
-def test_whose_update_an_overflow_skips_is_observed(subject: Subject, verdict: Verdict) -> None:
+def test_observe_skips_with_two_optimizers(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(two_heads(), Recipe(SGD(0.5), scaling=SCALING, optimizers=2))
     before = trainer.parameters()
     trainer.apply_gradients(spiked(trainer, math.inf, list(before)[1], base=1.0))
@@ -240,7 +240,7 @@ def test_whose_update_an_overflow_skips_is_observed(subject: Subject, verdict: V
 
 @clause("scaling.abandoned-update-leaves-no-trace")
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-def test_a_finite_update_is_given_up_on(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+def test_finite_update_can_be_discarded(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     need(subject, Capability.EXPLICIT_UNSCALE)
     trainer, fresh = started(subject, optimizer), started(subject, optimizer)
     before = subject.state(trainer)
@@ -254,7 +254,7 @@ def test_a_finite_update_is_given_up_on(subject: Subject, verdict: Verdict, opti
 
 @clause("scaling.abandoned-update-leaves-no-trace")
 @each_spoiler
-def test_an_overflow_is_given_up_on(subject: Subject, verdict: Verdict, bad: float) -> None:
+def test_overflow_can_be_discarded(subject: Subject, verdict: Verdict, bad: float) -> None:
     need(subject, Capability.EXPLICIT_UNSCALE)
     scaling = DynamicScaling(initial=2.0**10, interval=2)
     trainer = subject.trainer(exact_linear(), Recipe(SGD(2.0**-4), scaling=scaling))

@@ -38,7 +38,7 @@ def trained(subject: Subject, fixture: str, recipe: Recipe, updates: int = 3) ->
 
 @clause("scaling.is-transparent")
 @pytest.mark.parametrize(("fixture", "optimizer"), TRAINED)
-def test_any_power_of_two_gives_the_same_bits(subject: Subject, verdict: Verdict, fixture: str, optimizer: str) -> None:
+def test_power_of_two_scales_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, optimizer: str) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer])
     expected = trained(subject, fixture, recipe.but(scaling=DynamicScaling(initial=1.0))).parameters()
     for exponent in (1, 15) if fixture == "exact-linear" else (15,):
@@ -49,9 +49,7 @@ def test_any_power_of_two_gives_the_same_bits(subject: Subject, verdict: Verdict
 @clause("scaling.is-transparent")
 @pytest.mark.parametrize("limit", [2.0**-6, 2.0**20], ids=["binding", "loose"])
 @pytest.mark.parametrize("fixture", FIXTURES)
-def test_clipping_gives_the_same_bits_at_any_scale(
-    subject: Subject, verdict: Verdict, fixture: str, limit: float
-) -> None:
+def test_clipping_matches_bitwise_at_any_scale(subject: Subject, verdict: Verdict, fixture: str, limit: float) -> None:
     recipe = Recipe(SGD(2.0**-8), clip=limit)
     expected = trained(subject, fixture, recipe.but(scaling=DynamicScaling(initial=1.0)))
     for exponent in (4, 15) if fixture == "exact-linear" else (15,):
@@ -69,7 +67,7 @@ def test_scaling_equals_no_scaling(subject: Subject, verdict: Verdict) -> None:
 
 @clause("scaling.is-transparent")
 @pytest.mark.parametrize("limit", [None, 2.0**-6], ids=["unclipped", "clipped"])
-def test_a_window_gives_the_same_bits_at_any_scale(subject: Subject, verdict: Verdict, limit: float | None) -> None:
+def test_window_matches_bitwise_at_any_scale(subject: Subject, verdict: Verdict, limit: float | None) -> None:
     recipe, batch = Recipe(SGD(2.0**-8), accumulation=2, clip=limit), exact_batch()
     unscaled, scaled = (
         subject.trainer(exact_linear(), recipe.but(scaling=DynamicScaling(initial=2.0**exponent)))
@@ -82,7 +80,7 @@ def test_a_window_gives_the_same_bits_at_any_scale(subject: Subject, verdict: Ve
 
 @clause("scaling.reports-true-loss")
 @pytest.mark.parametrize("precision", [FLOAT32, FLOAT16], ids=lambda p: p.label)
-def test_a_loss_of_nine_is_reported_as_nine(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+def test_reported_loss_is_unscaled(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer = subject.trainer(scalar(1.0), Recipe(SGD(0.0), precision, scaling=DynamicScaling()))
     batch = Batch(np.array([[4.0]], np.float32), {"output": np.array([[1.0]], np.float32)})
     update = trainer.update((batch,))
@@ -92,7 +90,7 @@ def test_a_loss_of_nine_is_reported_as_nine(subject: Subject, verdict: Verdict, 
 
 @clause("scaling.reports-true-loss")
 @pytest.mark.parametrize("exponent", [0, 10])
-def test_the_gradient_norm_is_the_unscaled_one(subject: Subject, verdict: Verdict, exponent: int) -> None:
+def test_reported_gradient_norm_is_unscaled(subject: Subject, verdict: Verdict, exponent: int) -> None:
     trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**exponent), clip=100.0))
     names = list(trainer.parameters())
     update = trainer.apply_gradients(
@@ -108,7 +106,7 @@ def test_the_gradient_norm_is_the_unscaled_one(subject: Subject, verdict: Verdic
 @clause("scaling.reported-loss-is-not-invented")
 @pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
 @pytest.mark.parametrize("k", [1, 2])
-def test_a_non_finite_loss_is_reported_as_such(subject: Subject, verdict: Verdict, k: int, bad: float) -> None:
+def test_nonfinite_loss_is_reported(subject: Subject, verdict: Verdict, k: int, bad: float) -> None:
     trainer = subject.trainer(scalar(1.0), Recipe(SGD(0.0), accumulation=k))
     finite = [Batch(np.array([[x]], np.float32), {"output": np.zeros((1, 1), np.float32)}) for x in (1.0, 2.0)]
     losses = [trainer.update((batch,) * k).loss for batch in finite]
@@ -121,7 +119,7 @@ def test_a_non_finite_loss_is_reported_as_such(subject: Subject, verdict: Verdic
 
 
 @clause("scaling.unscales-once")
-def test_a_second_unscale_raises_or_does_nothing(subject: Subject, verdict: Verdict) -> None:
+def test_second_unscale_raises_or_is_ignored(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.SECOND_UNSCALE)
     trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**10)))
     before = trainer.parameters()
@@ -161,7 +159,7 @@ def test_clipping_sees_unscaled_gradients(subject: Subject, verdict: Verdict, ex
 
 
 @clause("scaling.scale-is-float32")
-def test_the_scale_is_held_in_float32_or_wider(subject: Subject, verdict: Verdict) -> None:
+def test_scale_is_float32_or_wider(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(), Recipe(SGD(2.0**-6), scaling=DynamicScaling(initial=2.0**17)))
     update = trainer.apply_gradients(full(trainer, 2.0**-3))
     verdict.equal(update.scale_before, 2.0**17, "a scale beyond float16's range")
@@ -185,7 +183,7 @@ def test_scaling_a_low_precision_loss_does_not_overflow(subject: Subject, verdic
 
 
 @clause("scaling.disabled-is-passthrough")
-def test_disabled_scaling_is_none(subject: Subject, verdict: Verdict) -> None:
+def test_disabled_scaling_is_passthrough(subject: Subject, verdict: Verdict) -> None:
     for fixture in FIXTURES:
         off = trained(subject, fixture, Recipe(Adam(), scaling=DynamicScaling(enabled=False)))
         plain = trained(subject, fixture, Recipe(Adam()))
@@ -223,7 +221,7 @@ def test_two_losses_under_one_scaler(subject: Subject, verdict: Verdict) -> None
 
 
 @clause("scaling.constant-from-histogram")
-def test_the_constant_scale_of_the_papers_rule(subject: Subject, verdict: Verdict) -> None:
+def test_constant_scale_from_histogram(subject: Subject, verdict: Verdict) -> None:
     model, batch = FIXTURES["encoder"]()
     gradients = subject.trainer(model).gradients((batch,))
     largest = max(float(np.abs(g).max()) for g in gradients.values())

@@ -30,7 +30,7 @@ EXACT = Recipe(SGD(2.0**-4))
 
 @clause("sharding.equals-whole")
 @each_level
-def test_two_ranks_make_the_update_of_the_whole_batch(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
+def test_two_ranks_match_whole_batch(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     model, batch = exact_linear(7, 4), exact_batch(8, 7, 4)
     rank_group = subject.rank_group(model, EXACT.but(ranks=ranks))
     updates = rank_group.update(shared(batch, 5, 3))
@@ -42,7 +42,7 @@ def test_two_ranks_make_the_update_of_the_whole_batch(subject: Subject, verdict:
 
 
 @clause("sharding.equals-whole")
-def test_four_ranks_make_the_update_of_the_whole_batch(subject: Subject, verdict: Verdict) -> None:
+def test_four_ranks_match_whole_batch(subject: Subject, verdict: Verdict) -> None:
     model, batch = exact_linear(7, 4), exact_batch(8, 7, 4)
     whole = one_place(subject, model, EXACT)
     whole.update((batch,))
@@ -60,7 +60,7 @@ def test_four_ranks_make_the_update_of_the_whole_batch(subject: Subject, verdict
 
 @clause("sharding.equals-whole")
 @each_level
-def test_two_ranks_train_as_the_oracle_does(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
+def test_two_ranks_match_oracle(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     model = digits_mlp((33, 15), "tanh")
     recipe = Recipe(Adam(2.0**-7, epsilon=1.0), clip=0.25, ranks=ranks)
     batches = [digits_batch(16, 16 * i) for i in range(4)]
@@ -78,7 +78,7 @@ def test_two_ranks_train_as_the_oracle_does(subject: Subject, verdict: Verdict, 
 @clause("sharding.mean-over-items")
 @each_level
 @pytest.mark.parametrize("sizes", [(3, 1), (1, 3), (4, 0), (0, 4)], ids=str)
-def test_items_count_alike_wherever_they_are(
+def test_items_are_weighted_equally_across_ranks(
     subject: Subject, verdict: Verdict, ranks: Ranks, sizes: tuple[int, int]
 ) -> None:
     if 0 in sizes:
@@ -92,9 +92,7 @@ def test_items_count_alike_wherever_they_are(
 
 @clause("sharding.mean-over-items")
 @each_level
-def test_items_count_alike_in_windows_that_are_shared_out_differently(
-    subject: Subject, verdict: Verdict, ranks: Ranks
-) -> None:
+def test_items_are_weighted_equally_in_unevenly_split_windows(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     first, second = exact_batch(8).split(4, 4)
     rank_group = subject.rank_group(exact_linear(), EXACT.but(accumulation=2, ranks=ranks))
     windows = windows_of(shared(first, 3, 1), shared(second, 2, 2))
@@ -106,9 +104,7 @@ def test_items_count_alike_in_windows_that_are_shared_out_differently(
 @clause("sharding.mean-over-items")
 @each_level
 @RANK
-def test_a_rank_that_is_fed_nothing_counts_as_zeros(
-    subject: Subject, verdict: Verdict, ranks: Ranks, rank: int
-) -> None:
+def test_rank_without_items_contributes_zeros(subject: Subject, verdict: Verdict, ranks: Ranks, rank: int) -> None:
     rank_group = subject.rank_group(exact_linear(), Recipe(SGD(1.0), ranks=ranks))
     run = one_place(subject, exact_linear(), Recipe())
     rank_group.apply_gradients([[given] for given in given_one(ranks, rank, {}, full(run, 0.5))])
@@ -119,7 +115,7 @@ def test_a_rank_that_is_fed_nothing_counts_as_zeros(
 
 @clause("sharding.start")
 @each_level
-def test_every_rank_starts_from_the_weights_that_were_given(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
+def test_every_rank_starts_from_given_weights(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     given = {name: value + np.float32(0.5) for name, value in exact_stack().weights(3).items()}
     rank_group = subject.rank_group(exact_stack(), EXACT.but(ranks=ranks), given)
     for rank, state in enumerate(rank_group.states()):
@@ -128,7 +124,7 @@ def test_every_rank_starts_from_the_weights_that_were_given(subject: Subject, ve
 
 @clause("sharding.one-reduction-per-window")
 @each_level
-def test_a_whole_window_is_reduced_once(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
+def test_window_is_reduced_once(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = EXACT.but(accumulation=4, ranks=ranks)
     batches = exact_batch(8).into(4)
     rank_group = subject.rank_group(exact_stack(), recipe)
@@ -144,7 +140,7 @@ def test_a_whole_window_is_reduced_once(subject: Subject, verdict: Verdict, rank
 
 @clause("sharding.one-reduction-per-window")
 @each_level
-def test_every_gradient_is_reduced_once_a_window(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
+def test_every_gradient_is_reduced_once_per_window(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     need(subject, Capability.RANKS_COLLECTIVES)
     rank_group = subject.rank_group(exact_stack(), EXACT.but(accumulation=4, ranks=ranks))
     windows = windows_of(*[shared(batch, 1, 1) for batch in exact_batch(8).into(4)])
@@ -158,7 +154,7 @@ def test_every_gradient_is_reduced_once_a_window(subject: Subject, verdict: Verd
 
 @clause("sharding.accumulates")
 @each_level
-def test_unlike_micro_batches_add_up_in_every_window(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
+def test_different_micro_batches_accumulate_in_every_window(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     still = Recipe(SGD(0.0), accumulation=3)
     rank_group = subject.rank_group(exact_linear(), still.but(ranks=ranks))
     whole = one_place(subject, exact_linear(), still)
@@ -179,9 +175,7 @@ def headed(name: str, batch: Batch) -> Batch:
 
 @clause("sharding.every-backward-counts")
 @each_level
-def test_each_loss_with_its_own_backward_pass_counts_on_every_rank(
-    subject: Subject, verdict: Verdict, ranks: Ranks
-) -> None:
+def test_every_backward_pass_counts_on_every_rank(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = EXACT.but(separate_losses=True)
     batch = exact_batch(4, 8, 2)
     both = Batch(batch.inputs, {"a": batch.targets["output"], "b": batch.targets["output"][::-1].copy()})
@@ -212,7 +206,7 @@ def judge_or_raise(
 
 @clause("sharding.missing-gradient")
 @each_level
-def test_a_parameter_that_one_rank_uses_moves_on_all(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
+def test_parameter_used_by_one_rank_is_updated_on_all(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     batches = [headed(name, exact_batch(2, 8, 2, seed)) for seed, name in enumerate(("a", "b"))]
     rank_group = subject.rank_group(two_heads(), EXACT.but(ranks=ranks), exact_heads())
     window = tuple(batches)
@@ -222,7 +216,7 @@ def test_a_parameter_that_one_rank_uses_moves_on_all(subject: Subject, verdict: 
 
 @clause("sharding.schedule-counts-updates")
 @each_level
-def test_rates_are_those_of_one_place(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
+def test_learning_rates_match_single_process(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = Recipe(SGD(0.5), schedule=Steps((1, 2, 3), (1.0, 0.5, 0.25, 0.125)))
     one, rank_group = (
         one_place(subject, exact_linear(), recipe),

@@ -43,7 +43,7 @@ def decided(verdict: Verdict, updates: tuple[Update, ...], scale: float, good: i
 
 @clause("sharding.replicas-equal")
 @each_level
-def test_ranks_stay_equal_over_updates_and_skips(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
+def test_replicas_stay_equal(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = Recipe(Adam(2.0**-6), clip=0.5, ranks=ranks)
     if subject.framework.declares(Capability.AVERAGE).supported:
         recipe = recipe.but(average=0.75)
@@ -83,7 +83,7 @@ def test_overflow_on_one_rank_skips_on_all(subject: Subject, verdict: Verdict, r
 @clause("sharding.one-decision")
 @each_level
 @RANK
-def test_overflow_in_one_shard_is_decided_by_all(subject: Subject, verdict: Verdict, ranks: Ranks, rank: int) -> None:
+def test_overflow_in_one_shard_skips_on_all(subject: Subject, verdict: Verdict, ranks: Ranks, rank: int) -> None:
     need(subject, Capability.EXPLICIT_UNSCALE)
     rank_group, run = (
         subject.rank_group(exact_stack(), SCALED.but(ranks=ranks)),
@@ -120,7 +120,7 @@ def test_overflow_in_one_micro_batch_of_one_rank_skips_on_all(
 
 @clause("sharding.global-clip")
 @each_level
-def test_the_norm_is_that_of_the_mean_of_all_ranks(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
+def test_clipping_norm_is_global(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = Recipe(SGD(1.0), clip=1.25)
     rank_group = subject.rank_group(scalar(0.0), recipe.but(ranks=ranks))
     names = list(scalar().parameter_shapes())
@@ -141,9 +141,7 @@ def test_the_norm_is_that_of_the_mean_of_all_ranks(subject: Subject, verdict: Ve
 
 @clause("sharding.global-clip")
 @each_level
-def test_shards_below_the_limit_are_clipped_where_the_whole_is_above(
-    subject: Subject, verdict: Verdict, ranks: Ranks
-) -> None:
+def test_shards_are_clipped_by_global_norm(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     model, limit = exact_linear(8, 4), 1.0
     recipe = Recipe(SGD(1.0), clip=limit)
     rank_group = subject.rank_group(model, recipe.but(ranks=ranks))
@@ -170,7 +168,7 @@ FORMATS = {"float32": 1.0 + TINY, "bfloat16": 1.0}
 @clause("sharding.reduces-in-the-asked-format")
 @each_level
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_small_gradient_beside_a_large_one(subject: Subject, verdict: Verdict, ranks: Ranks, name: str) -> None:
+def test_small_gradient_survives_reduction(subject: Subject, verdict: Verdict, ranks: Ranks, name: str) -> None:
     asked = Ranks(ranks.count, ranks.level, reduce=name)  # type: ignore[arg-type]
     rank_group, run = (
         subject.rank_group(scalar(0.0), Recipe(SGD(1.0), ranks=asked)),
@@ -186,7 +184,7 @@ def test_a_small_gradient_beside_a_large_one(subject: Subject, verdict: Verdict,
 @clause("sharding.masters-stay-wide")
 @each_level
 @pytest.mark.parametrize("precision", MASTERED, ids=lambda precision: precision.label)
-def test_masters_and_moments_of_shards_stay_wide(
+def test_sharded_masters_and_moments_stay_float32(
     subject: Subject, verdict: Verdict, ranks: Ranks, precision: Precision
 ) -> None:
     recipe = Recipe(Adam(2.0**-14), precision, ranks=ranks)

@@ -40,7 +40,7 @@ def trained(rank_group: RankGroup) -> tuple[dict[str, Array], ...]:
     [("exits", 0), ("exits", 1), ("raises", 1), ("one call fewer", 0)],
     ids=["rank-0-exits", "rank-1-exits", "rank-1-raises", "rank-0-makes-one-call-fewer"],
 )
-def test_a_rank_that_stops_ends_the_call_of_all(subject: Subject, verdict: Verdict, how: Stop, rank: int) -> None:
+def test_dead_rank_ends_call_on_all_ranks(subject: Subject, verdict: Verdict, how: Stop, rank: int) -> None:
     need(subject, Capability.RANKS_LOST)
     rank_group = started(subject)
     if how != "exits" and rank_group.limit_s > QUICK_S and subject.framework.ranks() is None:
@@ -73,7 +73,7 @@ def test_a_rank_that_stops_ends_the_call_of_all(subject: Subject, verdict: Verdi
 
 
 @clause("sharding.loopback")
-def test_ranks_listen_on_the_loopback_alone(subject: Subject, verdict: Verdict) -> None:
+def test_ranks_listen_only_on_loopback(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.RANKS_REPLICATED)
     ranks = replace(subject.framework.ranks() or Ranks(2), count=3)
     before = listeners(os.getpid())

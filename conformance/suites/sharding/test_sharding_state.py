@@ -31,7 +31,7 @@ def uneven() -> Model:
 
 @clause("sharding.holds-its-part")
 @each_level
-def test_parts_of_what_is_sharded_add_up_to_one_copy(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
+def test_shards_add_up_to_one_copy(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     rank_group = subject.rank_group(uneven(), Recipe(Adam(), ranks=ranks))
     rank_group.update(shared(digits_batch(8), 4, 4))
     size = sum(value.nbytes for value in one_place(subject, uneven(), Recipe()).parameters().values())
@@ -50,7 +50,7 @@ def test_parts_of_what_is_sharded_add_up_to_one_copy(subject: Subject, verdict: 
 
 @clause("sharding.bytes-per-rank")
 @each_level
-def test_what_each_rank_holds(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
+def test_bytes_per_rank(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     rank_group = subject.rank_group(uneven(), Recipe(Adam(), ranks=ranks))
     rank_group.update(shared(digits_batch(8), 4, 4))
     for rank, held in enumerate(rank_group.bytes_held()):
@@ -72,7 +72,7 @@ def recipe_of(subject: Subject, ranks: Ranks) -> Recipe:
 
 @clause("sharding.resumes-in-another-size")
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_another_number_of_ranks_goes_on(subject: Subject, verdict: Verdict, count: int, tmp_path: Path) -> None:
+def test_run_resumes_with_other_number_of_ranks(subject: Subject, verdict: Verdict, count: int, tmp_path: Path) -> None:
     need(subject, Capability.RANKS_REPLICATED, *([Capability.RANKS_RESHAPE] if count != 2 else []))
     *first, last = (exact_batch(8, 7, 4, seed) for seed in range(3))
     windows = [(batch,) for batch in (*first, last)]
@@ -106,7 +106,7 @@ def test_another_number_of_ranks_goes_on(subject: Subject, verdict: Verdict, cou
 @clause("sharding.damaged-shard")
 @each_level
 @pytest.mark.parametrize("damage", ["missing", "empty", "half"])
-def test_a_damaged_part_is_refused_by_all(
+def test_damaged_shard_is_refused_by_all_ranks(
     subject: Subject, verdict: Verdict, ranks: Ranks, damage: str, tmp_path: Path
 ) -> None:
     saved = ready(subject, ranks)
@@ -138,7 +138,7 @@ def test_a_damaged_part_is_refused_by_all(
 
 
 @clause("sharding.buffers")
-def test_whose_statistics_ranks_have(subject: Subject, verdict: Verdict) -> None:
+def test_observe_running_statistics_of_ranks(subject: Subject, verdict: Verdict) -> None:
     model = Model("normed", (BatchNorm(), Heads((Head("output", 1),))), (2,), (("output", "squared_error"),))
     inputs = np.arange(16, dtype=np.float32).reshape(8, 2)
     batch = Batch(inputs, {"output": np.zeros((8, 1), np.float32)})
@@ -155,7 +155,7 @@ def test_whose_statistics_ranks_have(subject: Subject, verdict: Verdict) -> None
 
 
 @clause("sharding.streams")
-def test_which_masks_ranks_draw(subject: Subject, verdict: Verdict) -> None:
+def test_observe_dropout_masks_of_ranks(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.RANKS_EMPTY)
     model, batch = dropout_probe(64), exact_batch(2, 64, 1)
     alone = batch.split(1, 1)
