@@ -20,14 +20,16 @@ def quickstart() -> int:
 
 @click.command()
 @click.option("--all", "every", is_flag=True, help="Install all built-in frameworks.")
+@click.option("--modes", default="", metavar="A,B", help="Also install what these modes need, such as accelerate.")
 @click.argument("names", nargs=-1, type=click.Choice(list(installing.DISTRIBUTIONS)), metavar="[NAME]...")
-def install(every: bool, names: tuple[str, ...]) -> int:
+def install(every: bool, modes: str, names: tuple[str, ...]) -> int:
     """Install frameworks with pip (NAME is torch, tf, paddle or jax): the pinned versions and their lock, or the
     versions that environment variables select. `conformance run` does this itself.
 
     \b
     conformance install torch
     conformance install --all
+    conformance install torch --modes lightning
     TORCH_VERSION=2.15.0 conformance install torch
 
     Variables, with NAME one of TORCH, TF, PADDLE and JAX: NAME_VERSION, version of the framework; PACKAGE_VERSION,
@@ -40,4 +42,9 @@ def install(every: bool, names: tuple[str, ...]) -> int:
         raise click.UsageError("name the frameworks to install, or use --all")
     if len(set(names)) < len(names):
         raise click.UsageError(f"a framework is named twice: {', '.join(names)}")
-    return installing.main(list(names or installing.DISTRIBUTIONS))
+    chosen = list(names or installing.DISTRIBUTIONS)
+    wanted = [mode for mode in modes.split(",") if mode]
+    known = {mode for name in chosen for mode in installing.DISTRIBUTIONS[name].modes}
+    if unknown := sorted(set(wanted) - known):
+        raise click.UsageError(f"no packages of a mode {', '.join(unknown)}: one of {', '.join(sorted(known))}")
+    return installing.main(chosen, wanted)

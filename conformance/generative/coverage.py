@@ -45,7 +45,7 @@ SIZES = ((1, 1), (2, 9), (10, 99), (100, 99_999), (100_000, math.inf))
 
 
 @dataclass
-class Drawn:
+class GeneratedCounts:
     """Counts of generated cases.
 
     Attributes:
@@ -93,9 +93,9 @@ def _cases(instance: Instance) -> tuple[GeneratedCase, ...]:
             return ()
 
 
-def drawn(framework: Framework, excluded: Collection[Exclusion] = (), seed: int = 0) -> Drawn:
+def drawn(framework: Framework, excluded: Collection[Exclusion] = (), seed: int = 0) -> GeneratedCounts:
     """The cases of the profile "ci" at a seed, without running them."""
-    counts, laws = Drawn(), generative_settings(framework)
+    counts, laws = GeneratedCounts(), generative_settings(framework)
     for law in LAWS.values():
         if not all(framework.declares(capability).supported for capability in law.needs):
             continue
@@ -126,7 +126,7 @@ def _kinds(framework: Framework) -> dict[str, list[str]]:
     }
 
 
-def never(counts: Drawn, framework: Framework) -> dict[str, list[str]]:
+def never(counts: GeneratedCounts, framework: Framework) -> dict[str, list[str]]:
     """Features that were never generated, by kind."""
     missing = {
         kind: [word for word in words if not counts.features[_counted(kind, word)]]
@@ -142,7 +142,7 @@ def _counted(kind: str, word: str) -> str:
     return f"verb={word}" if kind == "verbs" else word
 
 
-def table(counts: Drawn, framework: Framework) -> str:
+def table(counts: GeneratedCounts, framework: Framework) -> str:
     """The counts as Markdown: how many features of each kind were generated, and which never."""
     missing = never(counts, framework)
     totals = {kind: len(words) for kind, words in _kinds(framework).items()}

@@ -15,7 +15,7 @@ from frameworks.contract import Capability, Framework, Trainer
 
 
 @dataclass(frozen=True)
-class Held:
+class ResidentBytes:
     """Resident bytes and reductions of one side.
 
     Attributes:
@@ -27,7 +27,7 @@ class Held:
     reduced: int | None = None
 
 
-def held_in_one_place(trainer: Trainer, window: Window) -> Held:
+def process_resident_bytes(trainer: Trainer, window: Window) -> ResidentBytes:
     """Resident bytes of a run without ranks: whole arrays, and the optimizer's moments."""
     parameters = trainer.parameters()
     kinds = (
@@ -35,7 +35,7 @@ def held_in_one_place(trainer: Trainer, window: Window) -> Held:
         ("gradient", trainer.gradients(window)),
         ("optimizer", dict(_moments(trainer.optimizer_state(), parameters))),
     )
-    return Held({kind: sum(value.nbytes for value in arrays.values()) for kind, arrays in kinds})
+    return ResidentBytes({kind: sum(value.nbytes for value in arrays.values()) for kind, arrays in kinds})
 
 
 def _moments(state: Mapping[str, Array], parameters: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
@@ -59,12 +59,12 @@ def away_in_an_update(trainer: Trainer, window: Window) -> dict[str, int]:
     return trainer.offloaded()
 
 
-def held_by_ranks(framework: Framework, model: Model, recipe: Recipe, window: Window) -> Held:
+def rank_resident_bytes(framework: Framework, model: Model, recipe: Recipe, window: Window) -> ResidentBytes:
     """Resident bytes of a new run's ranks after an update from this window, split across them."""
     with closing(framework.rank_group(model, recipe)) as rank_group:
         rank_group.update(window_across_ranks(window, rank_group.count))
         held = rank_group.bytes_held()
         most = {kind: max(own[kind] for own in held) for kind in held[0] if kind != "buffer"}
         if not framework.declares(Capability.RANKS_COLLECTIVES).supported:
-            return Held(most)
-        return Held(most, max(counted["gradients"] for counted in rank_group.collectives()))
+            return ResidentBytes(most)
+        return ResidentBytes(most, max(counted["gradients"] for counted in rank_group.collectives()))

@@ -138,7 +138,7 @@ class Scenario:
     published: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @property
-    def shows_held(self) -> bool:
+    def shows_resident_bytes(self) -> bool:
         """Whether it measures resident bytes between updates, and not only saved activations."""
         return any(side.ranks or side.recipe.offload is not None or _eight_bit(side.recipe) for side in self.sides)
 

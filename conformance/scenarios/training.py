@@ -9,7 +9,12 @@ from functools import partial
 
 import numpy as np
 
-from conformance.scenarios.resident_bytes import Held, away_in_an_update, held_by_ranks, held_in_one_place
+from conformance.scenarios.resident_bytes import (
+    ResidentBytes,
+    away_in_an_update,
+    process_resident_bytes,
+    rank_resident_bytes,
+)
 from conformance.scenarios.scenario import Quality, QuantizedSide, Scenario, Setting, Side
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
@@ -44,7 +49,7 @@ class Seen:
     control: list[float] = field(default_factory=list)
     quality: float | None = None
     saved_bytes: int | None = None
-    held: Held | None = None
+    held: ResidentBytes | None = None
     away: Mapping[str, int] = field(default_factory=dict)
     model_bytes: int | None = None
     apart: float | None = None
@@ -133,12 +138,12 @@ class _TrainedSide:
             fresh = self._framework.trainer(self._setting.model, self.seen.side.recipe)
             self.seen.saved_bytes = int(fresh.saved_bytes(batch))
 
-    def count_held(self, window: Window) -> None:
+    def count_resident_bytes(self, window: Window) -> None:
         side = self.seen.side
         if side.ranks:
-            self.seen.held = held_by_ranks(self._framework, self._setting.model, side.recipe, window)
+            self.seen.held = rank_resident_bytes(self._framework, self._setting.model, side.recipe, window)
         else:
-            self.seen.held = held_in_one_place(self.trainer, window)
+            self.seen.held = process_resident_bytes(self.trainer, window)
 
     def count_away(self, window: Window) -> None:
         self.seen.away = away_in_an_update(self.trainer, window)
@@ -202,8 +207,8 @@ def _end(run: _TrainedSide, scenario: Scenario, batch: Batch) -> None:
     if run.seen.side.recipe.offload is not None:
         run.attempt(partial(run.count_away, window))
         return
-    if scenario.shows_held:
-        run.attempt(partial(run.count_held, window))
+    if scenario.shows_resident_bytes:
+        run.attempt(partial(run.count_resident_bytes, window))
     if not any(side.ranks for side in scenario.sides):
         run.attempt(partial(run.count, window[0]))
 

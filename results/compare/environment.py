@@ -190,7 +190,7 @@ def environment(old: Record, new: Record) -> Environment:
         _steps(*(_switches(record, {*known[0], *known[1]}) for record in (old, new))),
         _steps(old.variant.variables, new.variant.variables) if full[0] == full[1] else (),
         ChangedSetting("instruction sets", *apart) if any(apart) else None,
-        tuple(_untold(full)),
+        tuple(_unreported(full)),
         _crossing(new, versions[1], companions, framework is not None),
     )
 
@@ -238,7 +238,7 @@ def _steps(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[ChangedSetti
     return tuple(ChangedSetting(n, old.get(n, ""), new.get(n, "")) for n in names if old.get(n) != new.get(n))
 
 
-def _untold(full: list[bool]) -> Iterator[str]:
+def _unreported(full: list[bool]) -> Iterator[str]:
     if full[0] != full[1]:
         side = "old" if full[1] else "new"
         yield f"the {side} record does not list its packages, variables and instruction sets"

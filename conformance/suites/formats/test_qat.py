@@ -10,7 +10,7 @@ import pytest
 from conformance.checks.api import Bound, Subject, Verdict, clause, need
 from conformance.techniques.formats import expected_codes
 from conformance.techniques.post_training.checks import check_same_ranges
-from conformance.techniques.post_training.expected_models import drawn_inputs
+from conformance.techniques.post_training.expected_models import random_inputs
 from conformance.techniques.qat import expected_layers as expected
 from conformance.techniques.qat.checks import check_following, ranges_of
 from fixtures.arrays import Array
@@ -55,7 +55,7 @@ def weights() -> dict[str, Array]:
 def batch(seed: int, factor: float = 1.0, rule: QatRule | None = None) -> Batch:
     """Samples whose codes no rounding can change, and targets."""
     rng = np.random.default_rng([seed, 11])
-    inputs = drawn_inputs(ROWS, 40, rule.linear.inputs if rule else None, None, seed) * np.float32(factor)
+    inputs = random_inputs(ROWS, 40, rule.linear.inputs if rule else None, None, seed) * np.float32(factor)
     return Batch(inputs, {"output": rng.standard_normal((ROWS, 6)).astype(np.float32)})
 
 

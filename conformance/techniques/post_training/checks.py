@@ -182,4 +182,4 @@ def input_values(rule: LinearRule, model: QuantizedModel, name: str, rows: int, 
     calibrated = model.calibrated().get(name)
     given = calibrated.inputs if calibrated else None
     step = expected_models.STEP if rule.operands == "float32" else expected_models.step_of(rule)
-    return expected_models.drawn_inputs(rows, width, rule.inputs, given, seed, step)
+    return expected_models.random_inputs(rows, width, rule.inputs, given, seed, step)

@@ -25,7 +25,7 @@ _FURTHEST = 0.4
 """Largest distance of a generated quotient from an integer."""
 
 
-def drawn_inputs(
+def random_inputs(
     rows: int, width: int, rule: QuantRule | None, given: CodeRange | None, seed: int, step: float = STEP
 ) -> Array:
     """A float32 matrix whose quotients are within 0.4 of a code; rows have unlike magnitudes, and both signs.

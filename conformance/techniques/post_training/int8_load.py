@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from conformance.techniques.formats import expected_codes
-from conformance.techniques.post_training.expected_models import cast, drawn_inputs, outlying, ranged, step_of
+from conformance.techniques.post_training.expected_models import cast, outlying, random_inputs, ranged, step_of
 from fixtures.arrays import Array
 from frameworks.contract import LinearRule
 
@@ -28,7 +28,7 @@ def below(rule: LinearRule) -> float:
 
 
 def _plain(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
-    return drawn_inputs(rows, width, rule.inputs, None, seed, step_of(rule))
+    return random_inputs(rows, width, rule.inputs, None, seed, step_of(rule))
 
 
 def _with_column(rows: int, width: int, rule: LinearRule, seed: int, outlier: float) -> Array:
@@ -38,7 +38,7 @@ def _with_column(rows: int, width: int, rule: LinearRule, seed: int, outlier: fl
     is no half.
     """
     quarter = threshold(rule) / 4
-    rest = drawn_inputs(rows, width - 1, rule.inputs, None, seed, step_of(rule, quarter))
+    rest = random_inputs(rows, width - 1, rule.inputs, None, seed, step_of(rule, quarter))
     column = 3 * quarter * 2.0 ** -(np.arange(rows) % 4) * (-1.0) ** np.arange(rows)
     column[rows // 2] = outlier
     return np.insert(rest, min(_COLUMN, width - 1), column.astype(np.float32), axis=1)
@@ -58,7 +58,7 @@ def _at(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
 
 def _below(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
     """The largest value below the threshold, with both signs."""
-    values = drawn_inputs(rows, width, rule.inputs, None, seed, step_of(rule, below(rule)))
+    values = random_inputs(rows, width, rule.inputs, None, seed, step_of(rule, below(rule)))
     values[rows // 2 :] *= -1.0
     return values
 

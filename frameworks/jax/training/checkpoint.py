@@ -89,7 +89,7 @@ def restore(trainer: JaxRun, path: Path) -> None:
     count, items, length = (int(number) for number in run["window"]["counts"])
     rows = [dict(zip(_FIELDS, row.tolist(), strict=True)) for row in run["window"]["micro"][:count]]
     trainer.train_state, trainer.moved = run["state"], Carried(*run["moved"])
-    trainer.scale = scaler.with_held(trainer.scale, run["scale"], trainer.place)
+    trainer.scale = scaler.with_state(trainer.scale, run["scale"], trainer.place)
     window = [
         JaxMicroBatch(
             r["total"],

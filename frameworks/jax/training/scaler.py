@@ -136,7 +136,7 @@ def held(scale: LossScale) -> dict[str, Array]:
             return {}
 
 
-def with_held(scale: LossScale, state: dict[str, Array], place: Place) -> LossScale:
+def with_state(scale: LossScale, state: dict[str, Array], place: Place) -> LossScale:
     """The loss scale with the state of another one."""
     if not is_dynamic(scale):
         return scale

@@ -30,7 +30,7 @@ class _Asked(IntEnum):
     ADD, GET, CHECK, SET, WAIT = range(5)
 
 
-class _Told(IntEnum):
+class _Answer(IntEnum):
     """Replies of `TCPStore` to CHECK and WAIT."""
 
     IS_THERE, READY, NOT_READY = 1, 2, 3
@@ -52,12 +52,12 @@ class _Client(socketserver.StreamRequestHandler):
                     value = store.wait(key)
                     self.wfile.write(_SIZE.pack(len(value)) + value)
                 case _Asked.CHECK:
-                    self.wfile.write(_NUMBER.pack(_Told.READY if key in store.held else _Told.NOT_READY))
+                    self.wfile.write(_NUMBER.pack(_Answer.READY if key in store.held else _Answer.NOT_READY))
                 case _Asked.SET:
                     store.set(key, self._bytes())
                 case _Asked.WAIT:
                     store.wait(key)
-                    self.wfile.write(_NUMBER.pack(_Told.IS_THERE))
+                    self.wfile.write(_NUMBER.pack(_Answer.IS_THERE))
 
     def _bytes(self) -> bytes:
         return self.rfile.read(*_SIZE.unpack(self.rfile.read(_SIZE.size)))

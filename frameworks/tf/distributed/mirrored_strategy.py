@@ -63,21 +63,21 @@ class MirroredSteps(TracedSteps):
     def train_parts(self, parts: Sequence[Batch]) -> list[KerasMicroBatch]:
         """`train` with each replica's part of a micro-batch; returns the result by replica."""
         items = sum(part.items for part in parts)
-        outcomes = self.told_apart(self._train(*self._split_across_ranks(arguments_of(self._model, parts))))
+        outcomes = self.per_rank(self._train(*self._split_across_ranks(arguments_of(self._model, parts))))
         return [_shared(outcome, part.items, items) for outcome, part in zip(outcomes, parts, strict=True)]
 
     def gradients_of_parts(self, parts: Sequence[Batch]) -> list[dict[str, tf.Tensor]]:
         """`gradients` of a micro-batch of which each replica has a part, as each has them after the reduction."""
-        return self.told_apart(self._gradients(*self._split_across_ranks(arguments_of(self._model, parts))))
+        return self.per_rank(self._gradients(*self._split_across_ranks(arguments_of(self._model, parts))))
 
     def feed_parts(self, parts: Sequence[Mapping[str, Array]]) -> list[KerasMicroBatch]:
         """`apply_gradients` with gradients of each replica's own, whose mean is the micro-batch's."""
-        outcomes = self.told_apart(self._feed(*self._split_across_ranks([(self._given(own),) for own in parts])))
+        outcomes = self.per_rank(self._feed(*self._split_across_ranks([(self._given(own),) for own in parts])))
         return [replace(micro_batch(outcome, 1), total=math.nan, mean=math.nan) for outcome in outcomes]
 
     def outputs(self, inputs: Array) -> list[dict[str, tf.Tensor]]:
         """`predict` by each replica."""
-        return self.told_apart(self.predict(inputs))
+        return self.per_rank(self.predict(inputs))
 
     def _split_across_ranks(self, arguments: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
         """The arguments of a function as per-replica values."""
@@ -86,7 +86,7 @@ class MirroredSteps(TracedSteps):
         )
         return parts
 
-    def told_apart(self, value: Any) -> list[Any]:
+    def per_rank(self, value: Any) -> list[Any]:
         """Splits a structure of per-replica values into one structure for each replica."""
         flat = [self._strategy.experimental_local_results(each) for each in tf.nest.flatten(value)]
         return [tf.nest.pack_sequence_as(value, list(own)) for own in zip(*flat, strict=True)]

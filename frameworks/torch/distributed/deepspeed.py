@@ -227,7 +227,7 @@ class Engine:
             own += self._own_of(parameter, cast(Any, parameter).ds_tensor)
         return own * parameter.element_size()
 
-    def held_gradient(self, parameter: torch.Tensor) -> int:
+    def local_gradient_bytes(self, parameter: torch.Tensor) -> int:
         """Bytes that this rank holds of a parameter's reduced gradient."""
         if self.stage == 3:
             part = deepspeed().utils.safe_get_local_grad(parameter)
@@ -239,7 +239,7 @@ class Engine:
         part = mapping.get_lp_grad_fragment(cast(Any, parameter)._index_in_param_group)
         return whole + part.numel() * int(part.element_size())
 
-    def held_state(self, parameter: torch.Tensor, names: Sequence[str]) -> int:
+    def local_state_bytes(self, parameter: torch.Tensor, names: Sequence[str]) -> int:
         """Bytes that this rank holds of a parameter's masters and moments of these names, from stage 1 on."""
         if self.stage == 3:
             utils = deepspeed().utils

@@ -141,7 +141,7 @@ class EngineTrainer(RankTrainer):
         return self._report(before, rate, None if norm is None else float(norm), skipped=skipped)
 
     def _measure(self) -> None:
-        self._gradient_bytes = sum(self.spread.held_gradient(slot.tensor) for slot in self.slots.values())
+        self._gradient_bytes = sum(self.spread.local_gradient_bytes(slot.tensor) for slot in self.slots.values())
 
     # what can be seen
 
@@ -159,7 +159,7 @@ class EngineTrainer(RankTrainer):
         held = super().bytes_held() | {"parameter": sum(map(self.spread.held, tensors))}
         if self.spread.stage:
             names = self.stepper.names()
-            held["optimizer"] = sum(self.spread.held_state(tensor, names) for tensor in tensors)
+            held["optimizer"] = sum(self.spread.local_state_bytes(tensor, names) for tensor in tensors)
         return held
 
     # the whole run

@@ -29,10 +29,10 @@ from frameworks.torch.distributed.sharding import (
     Replicated,
     Sharded,
     Spread,
-    held_bytes,
     is_cast,
     local,
     part_of,
+    resident_bytes,
     shard,
 )
 from frameworks.torch.training.checkpoint import gradients, put_gradients
@@ -157,7 +157,7 @@ class RankTrainer(TorchTrainer):
 
     def _measure(self) -> None:
         gradients = (slot.tensor.grad for slot in self.slots.values())
-        self._gradient_bytes = sum(held_bytes(gradient) for gradient in gradients if gradient is not None)
+        self._gradient_bytes = sum(resident_bytes(gradient) for gradient in gradients if gradient is not None)
 
     def _add_to(self, gradient: torch.Tensor, value: torch.Tensor) -> None:
         gradient.add_(part_of(value, gradient))
@@ -177,7 +177,7 @@ class RankTrainer(TorchTrainer):
     def master_parameters(self) -> dict[str, Array]:
         return super().parameters()
 
-    def _held_parameters(self) -> Iterable[torch.Tensor]:
+    def _resident_parameters(self) -> Iterable[torch.Tensor]:
         return map(local, self.network.parameters())
 
     def bytes_held(self) -> dict[str, int]:
@@ -191,10 +191,10 @@ class RankTrainer(TorchTrainer):
             if name != "step" and isinstance(value, torch.Tensor)
         ]
         return {
-            "parameter": sum(held_bytes(slot.tensor) for slot in self.slots.values()),
+            "parameter": sum(resident_bytes(slot.tensor) for slot in self.slots.values()),
             "gradient": self._gradient_bytes,
-            "optimizer": sum(map(held_bytes, moments)),
-            "buffer": sum(held_bytes(slot.tensor) for slot in self.buffer_slots.values()),
+            "optimizer": sum(map(resident_bytes, moments)),
+            "buffer": sum(resident_bytes(slot.tensor) for slot in self.buffer_slots.values()),
         }
 
     def collectives(self) -> dict[str, int]:

@@ -269,7 +269,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def held_bytes(tensor: torch.Tensor) -> int:
+def resident_bytes(tensor: torch.Tensor) -> int:
     """Bytes that this rank holds of a tensor."""
     return local(tensor).numel() * tensor.element_size()
 

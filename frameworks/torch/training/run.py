@@ -208,13 +208,13 @@ class TorchRun(BaseTrainer):
 
     def saved_bytes(self, batch: Batch) -> int:
         loaded = self._load(batch)
-        counter = SavedBytes(lambda: [*self._held_parameters(), *loaded.tensors()])
+        counter = SavedBytes(lambda: [*self._resident_parameters(), *loaded.tensors()])
         unmoved = put_back([slot.tensor for slot in self.buffer_slots.values()], self.network.calls.counts)
         with unmoved, self.stream.drawn(keep=False), counter.counting():
             self.forward(loaded)
         return counter.bytes()
 
-    def _held_parameters(self) -> Iterable[torch.Tensor]:
+    def _resident_parameters(self) -> Iterable[torch.Tensor]:
         """The parameters as a layer uses them at this moment."""
         return self.network.parameters()
 

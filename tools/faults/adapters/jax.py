@@ -127,7 +127,7 @@ class LoadedScalerIsDropped(JaxFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        checkpoint.scaler.with_held = lambda scale, state, device: scale
+        checkpoint.scaler.with_state = lambda scale, state, device: scale
 
 
 @fault(
