@@ -14,6 +14,7 @@ import pytest
 
 from results.compare.comparison import compare
 from results.record.reading import Record, RecordError, from_json, load, to_json
+from results.record.renames import present_case
 from results.record.upgrading import not_offered, upgrade
 from tests.support.hostile import VALUES, Raw
 from tests.support.small_record import BASE, CLAUSE
@@ -28,19 +29,30 @@ def document() -> dict[str, Any]:
     return found
 
 
+def renamed(name: str, document: dict[str, Any]) -> str:
+    """A name that ends in a test's name of this record, with the present name of the test."""
+    for verdict in document["verdicts"]:
+        case = verdict["test"].partition("::")[2]
+        if name.endswith(f"/{case}"):
+            return f"{name.removesuffix(case)}{present_case(verdict['clause'], case)}"
+    return name
+
+
 def test_nothing_of_an_old_record_is_lost(document: dict[str, Any]) -> None:
     record = load(OLD)
     assert document["schema_version"] == 1
     names = [(v["clause"], v["test"].partition("::")[2]) for v in document["verdicts"]]
-    assert [(v.clause, v.case) for v in record.verdicts] == sorted(names)
+    assert [(v.clause, v.case) for v in record.verdicts] == sorted((c, present_case(c, name)) for c, name in names)
     assert {v.outcome.value for v in record.verdicts} == {v["outcome"] for v in document["verdicts"]}
     for old, new in (
         (document["observations"], [(f"{o.clause}/{o.key}/{o.case}", o.value) for o in record.observations]),
         (document["traces"], [(f"{t.key}/{t.case}", {**t.curves}) for t in record.traces]),
     ):
-        assert [name for name, _ in new] == sorted(old)
-    assert [f"{m.key}/{m.case}" for m in record.measurements] == sorted(document["measurements"])
-    assert [f"{t.key}/{t.case}" for t in record.tensors] == sorted(document["tensors"])
+        assert sorted(name for name, _ in new) == sorted(renamed(name, document) for name in old)
+    for parts, former in ((record.measurements, "measurements"), (record.tensors, "tensors")):
+        assert [f"{each.key}/{each.case}" for each in parts] == sorted(
+            renamed(name, document) for name in document[former]
+        )
     (name,) = document["measurements"]
     assert list(record.measurements[0].samples) == document["measurements"][name]["samples"]
     assert record.traces[0].curves["spread"][-1] == math.inf
