@@ -56,7 +56,7 @@ class Finding:
     """One cause of known failures of a framework.
 
     Attributes:
-        id: its slug; `PROGRAMS/SLUG.py`, hyphens as underscores, is its program.
+        id: its slug; `PROGRAMS/SLUG.py` or `PROGRAMS/FOLDER/SLUG.py`, hyphens as underscores, is its program.
         text: class, consequence, reason and link.
         program: a reproducer that uses only the framework, or None.
         needs: optional top-level modules that it needs in addition to the framework's own.
@@ -117,7 +117,8 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
     name = table.text("id")
     if not _ID.fullmatch(name):
         raise ValueError(f"{table.where}: the id is not a slug in lower case with hyphens")
-    program = folder.joinpath(PROGRAMS, f"{name.replace('-', '_')}.py")
+    file = f"{name.replace('-', '_')}.py"
+    program = _program(folder, file)
     link = table.text("link")
     if link != NONE_FOUND and not _LINK.fullmatch(link):
         raise ValueError(f"{table.where}: link: got {link!r}, want an address or {NONE_FOUND!r}")
@@ -132,15 +133,25 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
     )
     if text.consequence is not (meant := _MEANT.get(text.kind, text.consequence)):
         raise ValueError(f"{table.where}: the consequence of the class {text.kind} is {meant}, not {text.consequence}")
-    if text.kind is FindingKind.DEFECT and not program.is_file():
-        raise ValueError(f"{table.where}: a defect needs a program that shows it, {PROGRAMS}/{program.name}")
-    shown_by = program if program.is_file() else None
+    if text.kind is FindingKind.DEFECT and program is None:
+        raise ValueError(
+            f"{table.where}: a defect needs a program that shows it, {PROGRAMS}/{name.replace('-', '_')}.py"
+        )
     device = table.text("device", ANY)
     if device not in (ANY, "cpu", "cuda"):
         raise ValueError(f"{table.where}: device: got {device!r}, want 'cpu' or 'cuda'")
     return Finding(
-        name, framework, text, shown_by, table.texts("needs"), read_processor(table), device, table.texts("causes")
+        name, framework, text, program, table.texts("needs"), read_processor(table), device, table.texts("causes")
     )
+
+
+def _program(folder: Traversable, name: str) -> Traversable | None:
+    """The program of that name in the folder of programs, or in a folder there; None if there is none."""
+    programs = folder.joinpath(PROGRAMS)
+    if not programs.is_dir():
+        return None
+    places = [programs, *sorted((each for each in programs.iterdir() if each.is_dir()), key=lambda each: each.name)]
+    return next((place.joinpath(name) for place in places if place.joinpath(name).is_file()), None)
 
 
 def read_processor(table: Table) -> str:

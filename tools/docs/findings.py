@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from conformance.known_failures.entries import Known
 from conformance.spec.findings import Finding, Workaround
 from results.record.texts import Consequence, FindingKind
 from results.show.findings import HEADINGS
 from results.show.marks import is_url
+
+ROOT = Path(__file__).parents[2]
 
 _MEANS: Mapping[FindingKind, str] = {
     FindingKind.DEFECT: "They contradict the framework's documentation, or mathematics. Each has a program that "
@@ -79,7 +82,9 @@ def item(finding: Finding, known: Known) -> str:
     failing = [entry for entry in known.expectations if entry.finding == finding]
     left_out = [entry for entry in known.exclusions if entry.finding == finding]
     name = f"`{finding.id}`"
-    shown = f"[{name}](../frameworks/{finding.framework}/findings/{finding.program.name})" if finding.program else name
+    shown = name
+    if finding.program is not None:
+        shown = f"[{name}](../{Path(str(finding.program)).relative_to(ROOT).as_posix()})"
     clauses = ", ".join(f"`{clause}`" for clause in sorted({entry.clause for entry in failing}))
     places = {(entry.versions, entry.mode) for entry in failing or left_out}
     modes = {mode.strip() for _, words in places for mode in words.split(",")}
