@@ -47,6 +47,9 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         Entry("compare", "comparing:compare", "Show what changed between two records, or two sets of records."),
         Entry("baseline", "comparing:baseline", "Accept a record as the baseline of later runs."),
     ),
+    "Compare versions": (
+        Entry("sweep", "sweeping:sweep", "Judge many versions of frameworks and companions, each in an environment."),
+    ),
     "Act on failures": (
         Entry("findings", "finding:findings", "List the known defects of a framework, with reproducers."),
         Entry("expectations", "expecting:expectations", "Update the known failures of an adapter from records."),

@@ -99,12 +99,22 @@ def _timeouts(record: Record) -> frozenset[str]:
     return frozenset(verdict.test for verdict in record.verdicts if verdict.outcome is Outcome.TIMEOUT)
 
 
-def repeat(path: Path, command: Sequence[str], tell: Callable[[str], object] = print) -> Repeated:
+def _to_end(command: Sequence[str]) -> object:
+    return run_to_end(command, ROOT, silent=True)
+
+
+def repeat(
+    path: Path,
+    command: Sequence[str],
+    tell: Callable[[str], object] = print,
+    run: Callable[[Sequence[str]], object] = _to_end,
+) -> Repeated:
     """Repeats the regressions of a record, and rewrites its file with the results.
 
     Args:
         command: runs pytest on the same framework, device and mode, in one worker; the tests are added to it.
         tell: called with one line before the repetitions begin.
+        run: runs a command in the checkout to its end.
 
     Raises:
         RecordError: the record or a baseline cannot be read, or the record cannot be written; it stays as it was.
@@ -115,7 +125,7 @@ def repeat(path: Path, command: Sequence[str], tell: Callable[[str], object] = p
     if not asked:
         return Repeated(record)
     tell(f"repeating {number(len(asked), 'verdict')} that got worse, {TIMES} times, in new processes")
-    rounds = [_round([*command, f"--seed={record.seed}"], asked) for _ in range(TIMES)]
+    rounds = [_round([*command, f"--seed={record.seed}"], asked, run) for _ in range(TIMES)]
     again = [{verdict.test: verdict for verdict in each.verdicts} if each else {} for each in rounds]
     settled = tuple(
         settle(verdict, [each.get(verdict.test) for each in again]) if verdict.test in asked else verdict
@@ -144,12 +154,12 @@ def _with_parts(record: Record, other: Record, tests: Sequence[str]) -> Record:
     return replace(record, findings={**other.findings, **record.findings}, **parts).sorted()
 
 
-def _round(command: Sequence[str], tests: Sequence[str]) -> Record | None:
+def _round(command: Sequence[str], tests: Sequence[str], run: Callable[[Sequence[str]], object]) -> Record | None:
     """The record of the tests in a new process, as far as it got; None without one."""
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         path = Path(folder) / "repeat.json"
         nodes = filter(None, map(node_of, tests))
-        run_to_end([*command, "-q", f"--record={path}", *nodes], ROOT, silent=True)
+        run([*command, "-q", f"--record={path}", *nodes])
         for written in (path, journal_of(path)):
             if written.exists():
                 try:

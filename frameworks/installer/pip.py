@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,8 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from packaging.utils import canonicalize_name
 
 from frameworks.installer import uv
 from frameworks.installer.distributions import Unavailable
@@ -31,27 +34,60 @@ def by_uv() -> bool:
     return asked == "uv"
 
 
-def install(requirements: Sequence[str], pins: Mapping[str, str], indexes: Sequence[str] = ()) -> None:
+def install(
+    requirements: Sequence[str],
+    pins: Mapping[str, str],
+    indexes: Sequence[str] = (),
+    python: str = "",
+    words: Sequence[str] = (),
+) -> None:
     """Installs requirements, from these indexes too; whatever comes with them has the pinned version.
+
+    Args:
+        python: the interpreter of the environment to install into; this one's by default. It needs no pip.
+        words: further options of the installer.
 
     Raises:
         Unavailable: it cannot be done, or an extra that was asked for is not there.
     """
-    program = (
-        [str(uv.program()), "pip", "install", "--python", sys.executable, "--torch-backend=auto"]
-        if by_uv()
-        else [sys.executable, "-m", "pip", "install"]
-    )
+    if by_uv():
+        program = [str(uv.program()), "pip", "install", "--python", python or sys.executable, "--torch-backend=auto"]
+    else:
+        program = [sys.executable, "-m", "pip", *(["--python", python] if python else []), "install"]
+    ended = _run([*program, *words], requirements, pins, indexes)
+    if ended.returncode:
+        raise Unavailable(reason(ended))
+    if lacking := re.search(r"^warning: (.* does not (?:provide the|have an) extra .*)", ended.stderr, re.I | re.M):
+        raise Unavailable(lacking[1])
+
+
+def resolve(
+    requirements: Sequence[str], pins: Mapping[str, str], indexes: Sequence[str] = (), python: str = ""
+) -> dict[str, str]:
+    """What pip would install for requirements, versions by normalized name; it installs nothing.
+
+    Raises:
+        Unavailable: there is no solution.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        program = [sys.executable, "-m", "pip", *(["--python", python] if python else []), "install", "--dry-run"]
+        ended = _run([*program, "--ignore-installed", "--report", str(report)], requirements, pins, indexes)
+        if ended.returncode:
+            raise Unavailable(reason(ended))
+        chosen = [each["metadata"] for each in json.loads(report.read_bytes())["install"]]
+    return {canonicalize_name(each["name"]): str(each["version"]) for each in chosen}
+
+
+def _run(
+    program: Sequence[str], requirements: Sequence[str], pins: Mapping[str, str], indexes: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
     beside = [word for index in indexes for word in ("--extra-index-url", index)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "constraints.txt")
         path.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())), encoding="utf-8")
         words = [*program, "--constraint", str(path), *beside, *requirements]
-        ended = subprocess.run(words, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise Unavailable(reason(ended))
-    if lacking := re.search(r"^warning: (.* does not (?:provide the|have an) extra .*)", ended.stderr, re.I | re.M):
-        raise Unavailable(lacking[1])
+        return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 def reason(ended: subprocess.CompletedProcess[str]) -> str:

@@ -55,7 +55,13 @@ def solve(requirements: Iterable[str], output: Path, *options: str, folder: Path
 
 
 def of_its_time(
-    package: str, wanted: str, requirements: Sequence[str], asked: Mapping[str, str], suite: Mapping[str, str]
+    package: str,
+    wanted: str,
+    requirements: Sequence[str],
+    asked: Mapping[str, str],
+    suite: Mapping[str, str],
+    others: Mapping[str, str] | None = None,
+    *options: str,
 ) -> dict[str, str]:
     """What goes with a version of a framework, versions by normalized name, the framework's own included.
 
@@ -64,6 +70,8 @@ def of_its_time(
         requirements: the framework at that version, its companions, and what no package declares.
         asked: versions that the user asks for by normalized name; they may be newer.
         suite: locked versions of what every environment has.
+        others: versions of more packages whose time counts, if it is later.
+        options: further options of uv.
 
     Raises:
         Unavailable: uv is not installed, or there is no solution.
@@ -71,11 +79,15 @@ def of_its_time(
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "pins.txt")
         output.write_text(_pins(suite), encoding="utf-8")
-        before = _next_release(package, wanted, Path(folder, "pylock.toml"))
+        times = [
+            _next_release(name, version, Path(folder, "pylock.toml"))
+            for name, version in ({package: wanted} | dict(others or {})).items()
+        ]
+        before = max(times) if all(times) else ""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         newer = [f"--exclude-newer-package={name}={now}" for name in {*suite, *asked}]
-        options = ["--exclude-newer", before, *newer] if before else []
-        solve([*requirements, *_pins(asked).splitlines()], output, "--no-header", *options)
+        limits = ["--exclude-newer", before, *newer] if before else []
+        solve([*requirements, *_pins(asked).splitlines()], output, "--no-header", *limits, *options)
         pins = [Requirement(line) for line in output.read_text("utf-8").splitlines()]
     return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
 

@@ -1,0 +1,260 @@
+"""`conformance sweep`: one suite judges many versions, companions and modes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Column, Table
+
+from conformance.sweep.cells import PYTHON, Cell, cells_of, extremes
+from conformance.sweep.driver import RECORDS, Sweep, SweepSettings
+from conformance.sweep.engines.engine import Engine, NoEngine
+from conformance.sweep.environments import LARGEST, EnvironmentCache, environments_folder
+from conformance.sweep.forecast import SweepForecast, forecast
+from conformance.sweep.index import PackageIndex
+from conformance.sweep.journal import CellEnding
+from conformance.sweep.plan import Plan, read_plan
+from conformance.sweep.requests import UNAVAILABLE
+from results.record.files import one_line
+from results.record.folders import LAST_RUNS
+
+FOLDER = LAST_RUNS.parent / "sweeps"
+"""Where sweeps are, each in a folder of its name."""
+
+PATH = click.Path(path_type=Path)
+GIB = 2**30
+
+
+class _Form(click.Choice[str]):
+    """The form of a forecast; the plan's file in its place is a likely mistake."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if isinstance(value, str) and value.endswith(".toml"):
+            self.fail(f"got {value!r}, want table or json; write --plan after the file", param, ctx)
+        return str(super().convert(value, param, ctx))
+
+
+@click.command()
+@click.argument("plan_file", metavar="PLAN.toml", type=PATH)
+@click.option(
+    "--plan",
+    "form",
+    is_flag=False,
+    flag_value="table",
+    type=_Form(["table", "json"]),
+    metavar="[table|json]",
+    help="List cells, downloads, disk and time, and run nothing; json: a matrix for CI.",
+)
+@click.option("--only", multiple=True, metavar="CELL", help="Run this cell alone (repeatable).")
+@click.option("--extremes", "ends", is_flag=True, help="Run the oldest and the newest version of each series alone.")
+@click.option("--retry", is_flag=True, help="Try again what was not judged, such as failed installations.")
+@click.option("--fresh", is_flag=True, help="Run all tests again, whatever earlier runs reached.")
+@click.option("--folder", type=PATH, metavar="FOLDER", help="Directory of the sweep (default: results/sweeps/NAME).")
+@click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Cells at the same time.")
+@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes in each cell.")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray", "slurm"]),
+    default="local",
+    show_default=True,
+    help="Run cells here, on a Ray cluster or as Slurm jobs.",
+)
+@click.option("--address", default="auto", show_default=True, metavar="HOST:PORT", help="Address of the Ray cluster.")
+@click.option(
+    "--reserve",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Custom resource of Ray, or option of sbatch, for each cell (repeatable).",
+)
+@click.option(
+    "--cache-size",
+    type=click.FloatRange(min=0, min_open=True),
+    default=LARGEST / GIB,
+    show_default=True,
+    metavar="GIB",
+    help="Size of all environments.",
+)
+@click.option(
+    "--suite-from",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="site-packages with the suite's packages, which environments then need not install.",
+)
+def sweep(
+    plan_file: Path,
+    form: str | None,
+    only: tuple[str, ...],
+    ends: bool,
+    retry: bool,
+    fresh: bool,
+    folder: Path | None,
+    jobs: int,
+    workers: int,
+    engine: str,
+    address: str,
+    reserve: tuple[str, ...],
+    cache_size: float,
+    suite_from: Path | None,
+) -> int:
+    """Judge many versions of frameworks and their companions with this suite, each in an environment of its own, and
+    write a record for each. A sweep that was interrupted continues where it ended.
+
+    \b
+    conformance sweep results/sweeps/jax.toml --plan
+    conformance sweep results/sweeps/jax.toml --extremes
+    conformance sweep results/sweeps/jax.toml --jobs 2
+
+    Exit status: 0, every cell is judged or cannot be had here; 1, a cell that can be had was not judged; 2, the sweep
+        could not be run.
+    """
+    sys.path.insert(0, str(Path.cwd()))
+    plan, index = read_plan(plan_file), PackageIndex()
+    cells = cells_of(plan, index)
+    chosen = _chosen(cells, only, ends)
+    if form == "json":
+        click.echo(json.dumps({"include": [_job(cell) for cell in chosen if not cell.outcome]}))
+        return 0
+    largest = int(cache_size * GIB)
+    beneath = "" if suite_from is None else str(suite_from.absolute())
+    path = str(Path.cwd())
+    settings = SweepSettings(folder or FOLDER / plan.name, workers, beneath, "", "", largest, fresh, retry, path)
+    expected = _expected(plan, chosen, settings, index)
+    if form:
+        _show_forecast(expected)
+        return 0
+    if expected.disk > expected.free:
+        raise click.ClickException(
+            f"the environments need about {_gib(expected.disk)}, and {_gib(expected.free)} are free; make room, or set "
+            "--cache-size or CONFORMANCE_CACHE"
+        )
+    run = Sweep(plan, cells, settings, frozenset(cell.key for cell in chosen), _tell(len(chosen)))
+    try:
+        endings = run.run(_engine(engine, jobs, address, reserve, settings))
+    except NoEngine as refusal:
+        raise click.ClickException(one_line(str(refusal))) from None
+    _show(chosen, endings)
+    click.echo(f"records: {settings.folder / RECORDS}")
+    ended = [endings[cell.key].outcome for cell in chosen]
+    return 1 if any(outcome != "judged" and outcome not in UNAVAILABLE for outcome in ended) else 0
+
+
+def _chosen(cells: Sequence[Cell], only: Sequence[str], ends: bool) -> tuple[Cell, ...]:
+    names = {cell.name: cell for cell in cells}
+    if unknown := [name for name in only if name not in names]:
+        raise click.BadParameter(f"no cell {unknown[0]!r}: --plan lists them", param_hint="--only")
+    chosen = tuple(names[name] for name in only) if only else tuple(cells)
+    return extremes(chosen) if ends else chosen
+
+
+def _job(cell: Cell) -> dict[str, str]:
+    """A cell's entry in a matrix of GitHub Actions."""
+    version = cell.framework_version or cell.version
+    return {
+        "cell": cell.name,
+        "framework": cell.framework,
+        "version": version,
+        "package": cell.package,
+        "package-version": cell.version,
+        "mode": cell.mode,
+        "device": cell.device,
+        "python": PYTHON,
+    }
+
+
+def _engine(
+    name: str, jobs: int, address: str, reserve: Sequence[str], settings: SweepSettings
+) -> Callable[[], Engine]:
+    """Starts an engine. Modules of those that need a library are imported when they are chosen."""
+    reserved = dict(word.split("=", 1) for word in reserve if "=" in word)
+    if len(reserved) < len(reserve):
+        raise click.BadParameter(f"got {reserve[0]!r}, want NAME=VALUE", param_hint="--reserve")
+
+    def start() -> Engine:
+        if name == "ray":
+            from conformance.sweep.engines.ray_cluster import RayEngine
+
+            try:
+                amounts = {resource: float(amount) for resource, amount in reserved.items()}
+            except ValueError:
+                raise click.BadParameter(f"got {reserve[0]!r}, want a number", param_hint="--reserve") from None
+            return RayEngine(address, settings.workers, amounts)
+        if name == "slurm":
+            from conformance.sweep.engines.slurm import SlurmEngine
+
+            return SlurmEngine(settings.folder / "slurm", settings.workers, reserved)
+        from conformance.sweep.engines.local import LocalEngine
+
+        return LocalEngine(jobs)
+
+    return start
+
+
+def _expected(plan: Plan, cells: Sequence[Cell], settings: SweepSettings, index: PackageIndex) -> SweepForecast:
+    locks = settings.locks.read([cell for cell in cells if not cell.outcome], again=settings.retry)
+    cache = EnvironmentCache(environments_folder(), settings.largest, settings.beneath)
+    return forecast(plan, cells, locks, index, cache, settings.workers)
+
+
+def _show_forecast(expected: SweepForecast) -> None:
+    table = Table(Column("cell", no_wrap=True), "released", "download", "suite", "remark", box=None, pad_edge=False)
+    for each in expected.cells:
+        download = "" if each.refused else _mib(each.download) if each.environment else "-"
+        seconds = "" if each.refused else "unknown" if each.seconds is None else f"{each.seconds / 60:.1f} min"
+        remark = f"not judged: {each.refused}" if each.refused else _unknown(each.unknown)
+        table.add_row(each.cell.name, each.cell.released or "unknown", download, seconds, one_line(remark, 200))
+    Console(soft_wrap=True).print(table)
+    judged = sum(not each.refused for each in expected.cells)
+    click.echo(
+        f"{judged} of {len(expected.cells)} cells can be judged: {_gib(expected.download)} to download, about "
+        f"{_gib(expected.disk)} of disk ({_gib(expected.free)} free), suites at most {expected.seconds / 60:.0f} min "
+        "one after the other, without installations"
+    )
+    if expected.unknown:
+        click.echo(f"no index says the size of {', '.join(expected.unknown)}")
+
+
+def _unknown(names: Sequence[str]) -> str:
+    return f"without {', '.join(names)}, whose size no index says" if names else ""
+
+
+def _tell(total: int) -> Callable[[Cell, CellEnding, bool], None]:
+    count = 0
+
+    def tell(cell: Cell, ending: CellEnding, now: bool) -> None:
+        nonlocal count
+        count += 1
+        took = f" in {sum(ending.seconds.values()):.0f} s" if now and ending.seconds else ""
+        ran = (
+            f", {ending.ran} tests run, {ending.cached} verdicts from earlier runs"
+            if ending.outcome == "judged"
+            else ""
+        )
+        what = f"{ending.outcome}{took}{ran}" if now else f"{ending.outcome} before"
+        click.echo(one_line(f"[{count}/{total}] {cell.name}: {what}{f' ({ending.reason})' if ending.reason else ''}"))
+
+    return tell
+
+
+def _show(cells: Sequence[Cell], endings: dict[str, CellEnding]) -> None:
+    table = Table(Column("cell", no_wrap=True), "released", "outcome", "verdicts", "reason", box=None, pad_edge=False)
+    for cell in cells:
+        ending = endings[cell.key]
+        verdicts = str(ending.ran + ending.cached) if ending.record else ""
+        table.add_row(cell.name, cell.released, ending.outcome, verdicts, one_line(ending.reason, 120))
+    Console(soft_wrap=True).print(table)
+    counts = Counter(endings[cell.key].outcome for cell in cells)
+    click.echo(" · ".join(f"{count} {outcome}" for outcome, count in counts.most_common()))
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.1f} GiB"
+
+
+def _mib(size: float) -> str:
+    return f"{size / 2**20:.0f} MiB"

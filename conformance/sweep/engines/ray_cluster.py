@@ -1,0 +1,77 @@
+"""Cells on an existing Ray cluster: one task for each. Every node has this checkout at the same path, and uv or pip.
+
+Ray queues and places; it retries nothing, and prepares no environment. A task starts the cell's process and waits. That
+process has the time limit, and ends with the task's worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from conformance.sweep.engines.engine import NoEngine
+from conformance.sweep.launching import judge_encoded
+from conformance.sweep.requests import CellRequest, CellResult, decode_result
+from results.record.files import one_line
+
+
+class RayEngine:
+    """Tasks of Ray Core.
+
+    Args:
+        address: of the cluster, such as "auto" or HOST:PORT.
+        cpus: processors that a cell reserves.
+        resources: custom resources that a cell reserves.
+        work: judges an encoded request on a node.
+
+    Raises:
+        NoEngine: Ray is not installed, or the cluster does not answer.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        cpus: float = 1.0,
+        resources: Mapping[str, float] | None = None,
+        work: Callable[[bytes], bytes] = judge_encoded,
+    ) -> None:
+        try:
+            self._ray: Any = importlib.import_module("ray")
+        except ImportError:
+            raise NoEngine("Ray is not installed: pip install --group ray") from None
+        try:
+            self._ray.init(address=address, log_to_driver=False, configure_logging=False)
+        except Exception as error:
+            raise NoEngine(
+                one_line(f"the Ray cluster {address} does not answer ({error}); start it, or correct --address")
+            ) from None
+        remote = self._ray.remote(max_retries=0)
+        self._work = remote(work)
+        self._cpus, self._resources = cpus, dict(resources or {})
+        self._running: dict[Any, str] = {}
+
+    def submit(self, key: str, request: CellRequest) -> None:
+        """Queues a cell; one on a GPU reserves a GPU."""
+        gpus = 0 if request.cell.get("device") == "cpu" else 1
+        task = self._work.options(num_cpus=self._cpus, num_gpus=gpus, resources=self._resources, name=key)
+        self._running[task.remote(request.encoded())] = key
+
+    def next(self) -> tuple[str, CellResult | str]:
+        """The key of a cell that has ended, with its result, or why it was lost."""
+        while True:
+            done, _ = self._ray.wait([*self._running], num_returns=1, timeout=1.0)
+            if done:
+                break
+        (task,) = done
+        key = self._running.pop(task)
+        try:
+            return key, decode_result(self._ray.get(task))
+        except self._ray.exceptions.RayError as error:
+            return key, one_line(f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
+
+    def close(self) -> None:
+        """Ends all cells: a worker that is killed takes its cell with it."""
+        for task in self._running:
+            self._ray.cancel(task, force=True)
+        self._ray.shutdown()

@@ -1,0 +1,127 @@
+"""What a sweep will take: downloads, disk and time, as far as indexes and committed baselines say."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import Version
+
+from conformance.runner.budget import durations, seconds_of
+from conformance.sweep.cells import Cell
+from conformance.sweep.environments import EnvironmentCache
+from conformance.sweep.index import PackageIndex
+from conformance.sweep.plan import Plan
+from frameworks.installer.distributions import Unavailable
+from frameworks.installer.resolution import Lock
+
+UNPACKED = 3.5
+"""Bytes of an environment for each byte of its wheels, measured on environments of JAX and TensorFlow."""
+
+_PAGES_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class CellForecast:
+    """One cell.
+
+    Attributes:
+        environment: name of its lock, "" where nothing is installed.
+        download: bytes of the wheels of its environment whose size is known; 0 if it is there.
+        unknown: packages whose size no index says.
+        seconds: of the suite, None where no baseline is near.
+    """
+
+    cell: Cell
+    environment: str = ""
+    download: int = 0
+    unknown: tuple[str, ...] = ()
+    seconds: float | None = None
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class SweepForecast:
+    """A whole sweep.
+
+    Attributes:
+        download: bytes, each environment once.
+        disk: bytes of the new environments, at most those of the cache's limit.
+        free: bytes of the disk.
+        seconds: of all cells one after the other, without installations.
+    """
+
+    cells: tuple[CellForecast, ...]
+    download: int
+    disk: int
+    free: int
+    seconds: float
+    unknown: tuple[str, ...]
+
+
+def forecast(
+    plan: Plan,
+    cells: Sequence[Cell],
+    locks: Mapping[str, Lock | str | None],
+    index: PackageIndex,
+    cache: EnvironmentCache,
+    workers: int,
+) -> SweepForecast:
+    """What cells will take; sizes are those of wheels for this Python and platform."""
+    pinned = {
+        item for lock in locks.values() if isinstance(lock, Lock) and not cache.ready(lock) for item in _all(lock)
+    }
+    with ThreadPoolExecutor(_PAGES_AT_ONCE) as pool:
+        sizes = dict(zip(pinned, pool.map(lambda each: _size(index, *each), pinned), strict=True))
+    found, counted = [], set[str]()
+    for cell in cells:
+        lock = None if cell.outcome else locks.get(cell.key)
+        if cell.outcome or isinstance(lock, str):
+            found.append(CellForecast(cell, refused=cell.reason or str(lock)))
+            continue
+        seconds = _seconds(plan, cell, workers)
+        if lock is None:
+            found.append(CellForecast(cell, seconds=seconds))
+            continue
+        new = [] if cache.ready(lock) or lock.name in counted else _all(lock)
+        counted.add(lock.name)
+        known = [size for each in new if (size := sizes[each]) is not None]
+        unknown = tuple(name for name, version in new if sizes[name, version] is None)
+        found.append(CellForecast(cell, lock.name, sum(known), unknown, seconds))
+    download = sum(each.download for each in found)
+    disk = min(int(download * UNPACKED), cache.largest)
+    names = tuple(sorted({name for each in found for name in each.unknown}))
+    total = sum(each.seconds or 0.0 for each in found)
+    return SweepForecast(tuple(found), download, disk, shutil.disk_usage(_existing(cache.folder)).free, total, names)
+
+
+def _all(lock: Lock) -> list[tuple[str, str]]:
+    return [*lock.pins.items()]
+
+
+def _size(index: PackageIndex, name: str, version: str) -> int | None:
+    """Bytes of the wheel that pip would take here; None where no index says."""
+    try:
+        release = index.releases(name).get(Version(Version(version).public))
+    except Unavailable:
+        return None
+    return None if release is None else release.size
+
+
+def _seconds(plan: Plan, cell: Cell, workers: int) -> float | None:
+    """Seconds of the suite: the budget, or the sum of the nearest baseline's durations, at most the limit."""
+    for word in plan.selection:
+        if word.startswith("--budget="):
+            return min(seconds_of(word.partition("=")[2]), plan.limit_s)
+    took = durations(cell.framework.partition(":")[0], cell.mode, cell.device)
+    functions = {test.partition("[")[0] for test in took if "[" in test}
+    total = sum(seconds for test, seconds in took.items() if test not in functions)
+    return min(total / workers, plan.limit_s) if total else None
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above that exists."""
+    return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())

@@ -1,0 +1,143 @@
+"""The journal of a sweep: one JSON line for each cell that begins or ends, appended and synchronised."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conformance.spec.clauses import load_clauses
+from conformance.sweep.plan import Plan
+from conformance.test_ids.inventory import inventory
+from results.record.files import RecordBusy, RecordError, sync_folder, unwritable
+from results.record.journal import now
+
+FILE = "journal.jsonl"
+
+
+@dataclass(frozen=True)
+class CellEnding:
+    """How a cell ended.
+
+    Attributes:
+        cell: its key.
+        asked: digest of what else decides its verdicts: selection, seed, revisions of clauses.
+        outcome: one of `requests.OUTCOMES`.
+        record: its file in the folder of records, "" without one.
+        ran, cached: verdicts of this run, and of earlier ones.
+        attempts: how often it was started.
+    """
+
+    cell: str
+    asked: str
+    outcome: str
+    reason: str = ""
+    record: str = ""
+    ran: int = 0
+    cached: int = 0
+    attempts: int = 1
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+def asked_of(plan: Plan) -> str:
+    """Digest of what decides which verdicts a cell has, next to the cell."""
+    import hashlib
+
+    revisions = sorted((clause.id, clause.revision) for clause in load_clauses().values())
+    parts = (plan.selection, plan.seed, plan.repeat, revisions, sorted(code.id for code in inventory().values()))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+class SweepJournal:
+    """A journal that this process alone writes."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    @property
+    def endings(self) -> dict[str, CellEnding]:
+        """The last ending of each cell, by key; a line that a kill cut short is left out."""
+        found: dict[str, CellEnding] = {}
+        for line in _lines(self.path):
+            if line.pop("kind", "") == "ended":
+                line.pop("at", None)
+                try:
+                    ending = CellEnding(**line)
+                except TypeError:
+                    continue
+                found[ending.cell] = ending
+        return found
+
+    def begun(self, cell: str, name: str, attempt: int) -> None:
+        """Notes that a cell was submitted."""
+        self._append({"kind": "begun", "cell": cell, "name": name, "attempt": attempt})
+
+    def ended(self, ending: CellEnding) -> None:
+        """Notes how a cell ended."""
+        self._append({"kind": "ended", **asdict(ending)})
+
+    def _append(self, content: Mapping[str, Any]) -> None:
+        line = json.dumps({**content, "at": now()}).encode() + b"\n"
+        try:
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[SweepJournal]:
+    """The journal of a sweep's folder, which nobody else can open until the context ends.
+
+    Raises:
+        RecordBusy: another sweep uses the folder. RecordError: it cannot be written.
+    """
+    path = folder / FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        raise unwritable(path, error) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RecordBusy(
+                path, "another sweep is writing it", "wait for it to end or choose another --folder"
+            ) from None
+        _end_last_line(descriptor, path)
+        sync_folder(folder)
+        yield SweepJournal(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _end_last_line(descriptor: int, path: Path) -> None:
+    """Ends a line that a kill cut short, so that the next one stands alone."""
+    size = os.fstat(descriptor).st_size
+    try:
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            os.write(descriptor, b"\n")
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RecordError(path, f"cannot be read ({error})", "check its permissions") from None
+    for line in content.splitlines():
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(values, dict):
+            yield values

@@ -1,0 +1,99 @@
+"""Starts a cell's process and waits for its result; imports no framework, so that any engine's worker can call it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from conformance.sweep import supervision
+from conformance.sweep.requests import CellRequest, CellResult, decode_request, decode_result
+
+ROOT = Path(__file__).parents[2]
+PREFIX = "conformance-"
+
+
+class LostCell(Exception):
+    """A cell's process, its worker or its machine ended without a result."""
+
+
+class CellProcesses:
+    """Cells' processes of this process, which can be ended together."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def judge(self, request: CellRequest) -> CellResult:
+        """Judges a cell in a new process.
+
+        Raises:
+            LostCell: it ended without a result.
+        """
+        sweep = request.marker.partition("-")[0]
+        folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{sweep}-"))
+        try:
+            (folder / "request.json").write_bytes(request.encoded())
+            words = [sys.executable, "-m", "conformance.sweep.cell_process", str(folder)]
+            with (folder / "cell.log").open("wb") as log, self._started(words, request.marker, log.fileno()) as process:
+                status = process.wait()
+            result = folder / "result.json"
+            if status == 0 and result.is_file():
+                return decode_result(result.read_bytes())
+            lines = (folder / "cell.log").read_text("utf-8", "replace").strip().splitlines() or [""]
+            raise LostCell(f"the cell's process ended with status {status} {lines[-1]}".strip())
+        finally:
+            supervision.end_marked(request.marker)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Ends the processes; they end what they started."""
+        with self._lock:
+            self._closed = True
+            for process in self._running:
+                if process.stdin is not None:
+                    with contextlib.suppress(OSError):
+                        process.stdin.close()
+
+    @contextlib.contextmanager
+    def _started(self, words: list[str], marker: str, log: int) -> Iterator[subprocess.Popen[bytes]]:
+        environment = {**os.environ, supervision.MARKER: marker}
+        with self._lock:
+            if self._closed:
+                raise LostCell("the sweep has ended")
+            process = subprocess.Popen(
+                words, cwd=ROOT, env=environment, process_group=0, stdin=subprocess.PIPE, stdout=log, stderr=log
+            )
+            self._running.add(process)
+        try:
+            yield process
+        finally:
+            with self._lock:
+                self._running.discard(process)
+            if process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+            process.wait()
+
+
+def judge_encoded(content: bytes) -> bytes:
+    """Judges the cell of an encoded request, for workers of other processes; the encoded result.
+
+    Raises:
+        LostCell: it ended without a result.
+    """
+    return CellProcesses().judge(decode_request(content)).encoded()
+
+
+def clean(sweep: str) -> None:
+    """Ends what a killed sweep left on this machine: processes and temporary folders."""
+    supervision.end_marked(sweep)
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}{sweep}-*"):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,176 @@
+"""Verdicts of earlier runs, by environment, machine, device, mode, ways and seed; and records merged from them.
+
+One record for each key has the verdicts. One counts while the clause's revision in that record is the present one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from conformance.spec.clauses import load_clauses
+from conformance.test_ids.inventory import node_of
+from frameworks.cache_folder import cache_folder
+from results.record.files import RecordError
+from results.record.outcomes import Outcome
+from results.record.reading import Record, Status, TestVerdict, load, write
+
+PARTS = ("observations", "measurements", "traces", "tensors")
+_OF_THE_MACHINE = frozenset({Outcome.TIMEOUT, Outcome.CRASH, Outcome.UNSTABLE})
+_SCARCE = ("raises-MemoryError", "raises-OSError", "raises-KeyboardInterrupt", "raises-TimeoutError")
+
+
+def verdicts_folder() -> Path:
+    """Where verdicts are: in the suite's cache."""
+    return cache_folder() / "verdicts"
+
+
+@dataclass(frozen=True)
+class VerdictKey:
+    """What a verdict depends on next to its test and the clause's revision.
+
+    Attributes:
+        framework: an adapter's name, or package.module:Class.
+        packages: version of every package by normalized name.
+        machine: architecture, Python and device kind by name.
+        instruction_sets: of the processor.
+    """
+
+    framework: str
+    packages: Mapping[str, str]
+    machine: Mapping[str, str]
+    instruction_sets: tuple[str, ...]
+    device: str
+    mode: str
+    ways: tuple[str, ...]
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Digest of the key."""
+        parts: list[Any] = [self.framework, sorted(self.packages.items()), sorted(self.machine.items())]
+        parts += [[*self.instruction_sets], self.device, self.mode, [*self.ways], self.seed]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class VerdictCache:
+    """Verdicts of one key."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, key: VerdictKey, folder: Path) -> VerdictCache:
+        """The verdicts of a key in a folder."""
+        return cls(folder / f"{key.name}.json.gz")
+
+    def read(self) -> Record | None:
+        """A record of the verdicts that still count; None without any, or if the file is damaged."""
+        try:
+            return valid(load(self.path))
+        except RecordError:
+            return None
+
+    def add(self, record: Record) -> None:
+        """Adds the verdicts of a run that depend on nothing but the key.
+
+        Raises:
+            RecordError: the file cannot be written.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        kept = record.only({verdict.test for verdict in record.verdicts if lasting(verdict, record.status)})
+        with self._alone():
+            before = self.read()
+            write(self.path, kept if before is None else merged(kept, before))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        descriptor = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def lasting(verdict: TestVerdict, status: str) -> bool:
+    """Whether a verdict is one about the framework, which another run would reach too.
+
+    Not timeouts, crashes, unstable verdicts and errors that come from the machine or the run. Verdicts about a whole
+    run last if it was complete.
+    """
+    if node_of(verdict.test) is None:
+        return status == "complete"
+    if verdict.outcome is Outcome.ERROR:
+        return verdict.signature.startswith("raises-") and not verdict.signature.startswith(_SCARCE)
+    return verdict.outcome not in _OF_THE_MACHINE
+
+
+def valid(record: Record) -> Record:
+    """A record with the verdicts whose clause has the same revision now, in the words of the present clauses."""
+    clauses = load_clauses()
+    texts = record.clauses
+    same = {name for name in texts if name in clauses and clauses[name].revision == texts[name].revision}
+    known = {verdict.test for verdict in record.verdicts if verdict.clause in same}
+    return record.only(known).sorted()
+
+
+def merged(record: Record, earlier: Record) -> Record:
+    """The record of a run, with what an earlier record has of tests that the run did not judge."""
+    own = {verdict.test for verdict in record.verdicts}
+    old = earlier.only({verdict.test for verdict in earlier.verdicts} - own)
+    parts: dict[str, Any] = {name: (*getattr(record, name), *getattr(old, name)) for name in PARTS}
+    return replace(
+        record,
+        verdicts=(*record.verdicts, *old.verdicts),
+        clauses={**old.clauses, **record.clauses},
+        findings={**old.findings, **record.findings},
+        **parts,
+    ).sorted()
+
+
+def of_cell(fresh: Record | None, earlier: Record | None, tests: Collection[str] | None, selection: str) -> Record:
+    """The record of a cell, from a run of tests without a verdict and from earlier verdicts.
+
+    Args:
+        tests: all tests of the cell; None if the run selected them itself.
+        selection: as a record has it.
+
+    Raises:
+        ValueError: there is neither a run nor an earlier record.
+    """
+    if fresh is not None and (earlier is None or tests is None):
+        return replace(fresh, selection=selection)
+    if earlier is None:
+        raise ValueError("no verdict of the cell")
+    wanted = set(tests or ())
+    whole = not selection
+    runs = {verdict.test for verdict in earlier.verdicts if node_of(verdict.test) is None and whole}
+    kept = earlier.only(wanted | runs)
+    count = len(kept.verdicts) - (
+        len({v.test for v in fresh.verdicts} & {v.test for v in kept.verdicts}) if fresh else 0
+    )
+    record = kept.sorted() if fresh is None else merged(fresh, kept)
+    missing = wanted - {verdict.test for verdict in record.verdicts}
+    budgeted = "--budget=" in selection
+    status: Status = "interrupted" if missing and not budgeted else "complete" if whole else "partial"
+    commits = f"{earlier.suite.commit or earlier.suite.version}"
+    notes = [
+        f"{count} of {len(record.verdicts)} verdicts are from earlier runs in the same environment, last {commits}"
+    ]
+    if missing:
+        notes.append(f"{len(missing)} of {len(wanted)} tests were not judged")
+    return replace(record, status=status, notes=tuple(notes), selection=selection)
+
+
+def due(tests: Sequence[str], earlier: Record | None) -> list[str]:
+    """Tests without an earlier verdict."""
+    known = set() if earlier is None else {verdict.test for verdict in earlier.verdicts}
+    return [test for test in tests if test not in known]
