@@ -202,7 +202,7 @@ def _expected(plan: Plan, cells: Sequence[Cell], settings: SweepSettings, index:
 
 
 def _show_forecast(expected: SweepForecast) -> None:
-    table = Table(Column("cell", no_wrap=True), "released", "download", "suite", "remark", box=None, pad_edge=False)
+    table = Table(*_columns("cell", "released", "download", "suite"), "remark", box=None, pad_edge=False)
     for each in expected.cells:
         download = "" if each.refused else _mib(each.download) if each.environment else "-"
         seconds = "" if each.refused else "unknown" if each.seconds is None else f"{each.seconds / 60:.1f} min"
@@ -217,6 +217,10 @@ def _show_forecast(expected: SweepForecast) -> None:
     )
     if expected.unknown:
         click.echo(f"no index says the size of {', '.join(expected.unknown)}")
+
+
+def _columns(*names: str) -> list[Column]:
+    return [Column(name, no_wrap=True) for name in names]
 
 
 def _unknown(names: Sequence[str]) -> str:
@@ -242,7 +246,7 @@ def _tell(total: int) -> Callable[[Cell, CellEnding, bool], None]:
 
 
 def _show(cells: Sequence[Cell], endings: dict[str, CellEnding]) -> None:
-    table = Table(Column("cell", no_wrap=True), "released", "outcome", "verdicts", "reason", box=None, pad_edge=False)
+    table = Table(*_columns("cell", "released", "outcome", "verdicts"), "reason", box=None, pad_edge=False)
     for cell in cells:
         ending = endings[cell.key]
         verdicts = str(ending.ran + ending.cached) if ending.record else ""

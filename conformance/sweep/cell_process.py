@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from conformance.runner.machine import shareable
 from conformance.runner.retry import repeat
 from conformance.sweep import supervision
@@ -27,8 +29,6 @@ from conformance.sweep.requests import CellRequest, CellResult, decode_request, 
 from conformance.sweep.supervision import Finished
 from conformance.sweep.verdict_cache import VerdictCache, VerdictKey, due, of_cell, verdicts_folder
 from conformance.test_ids.inventory import ROOT, code_of, id_of, node_of
-from packaging.utils import canonicalize_name
-
 from frameworks.installer import locks
 from frameworks.installer.distributions import Unavailable, bare
 from frameworks.installer.resolution import distribution_of
@@ -158,7 +158,7 @@ class CellRun:
         """
         path = self.folder / "record.json"
         words = [*self._words(self.request.workers), f"--seed={self.request.seed}", f"--record={path}", "-q"]
-        words += self.request.selection
+        words += _options(self.request.selection) if tests else self.request.selection
         if tests:
             nodes = self.folder / "nodes.txt"
             nodes.write_text("\n".join(filter(None, map(node_of, tests))), encoding="utf-8")
@@ -222,6 +222,15 @@ def _judged(run: CellRun) -> CellResult:
         return ended.result
     except (RecordError, OSError) as error:
         return CellResult("crash", one_line(shareable(str(error))))
+
+
+def _options(selection: Sequence[str]) -> list[str]:
+    """The options of a selection, without tests that it names."""
+    found = []
+    for before, word in zip(("", *selection), selection, strict=False):
+        if word.startswith("-") or (before.startswith("-") and len(before) == 2):
+            found.append(word)
+    return found
 
 
 def _written(path: Path) -> Record | None:

@@ -1,0 +1,77 @@
+"""A copy of the checkout to sweep from, and sweeps that are started in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from results.record.reading import load
+from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here, offline, write_wheel
+
+ROOT = Path(__file__).parents[3]
+_PARTS = ("conformance", "fixtures", "frameworks", "results", "tools", "locks")
+_FILES = ("conftest.py", "pyproject.toml")
+
+
+@dataclass(frozen=True)
+class SweptCheckout:
+    """A copy of the checkout in a folder, with wheels of a toy framework.
+
+    Attributes:
+        folder: has the copy, the wheels and the sweeps.
+        variables: of every process, next to this one's.
+    """
+
+    folder: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def root(self) -> Path:
+        """The copy."""
+        return self.folder / "suite"
+
+    def make(self, versions: Sequence[str]) -> None:
+        """Copies the checkout, and writes a wheel for each version of the toy."""
+        left_out = shutil.ignore_patterns("__pycache__", "cache", "records")
+        for part in _PARTS:
+            shutil.copytree(ROOT / part, self.root / part, ignore=left_out)
+        for name in _FILES:
+            shutil.copy(ROOT / name, self.root / name)
+        for version in versions:
+            write_wheel(self.folder / "wheels", PACKAGE, version)
+
+    def plan(self, text: str) -> Path:
+        """A plan's file; TOY in the text stands for the toy framework."""
+        path = self.folder / "plan.toml"
+        path.write_text(text.replace("TOY", TOY), encoding="utf-8")
+        return path
+
+    @contextmanager
+    def sweeping(self, name: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A sweep of the plan in the folder `name`, with a cache of its own; its output goes to NAME.log."""
+        command = [sys.executable, "-m", "conformance", "sweep", str(self.folder / "plan.toml")]
+        command += [f"--folder={self.folder / name}", f"--suite-from={here()}", "--workers=1", *words]
+        cache = {"CONFORMANCE_CACHE": str(self.folder / f"{name}-cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {**os.environ, **offline(self.folder / "wheels"), **cache, **self.variables}
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(command, cwd=self.root, env=environment, stdout=log, stderr=log)
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+
+    def verdicts(self, name: str) -> dict[str, dict[str, tuple[str, str]]]:
+        """By the record of each cell, outcome and message of each test."""
+        found = {}
+        for path in sorted((self.folder / name / "records").glob("*.json.gz")):
+            verdicts = load(path).verdicts
+            found[path.name] = {each.test: (str(each.outcome), each.message) for each in verdicts}
+        return found

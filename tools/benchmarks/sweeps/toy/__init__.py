@@ -1,0 +1,22 @@
+"""A framework of many small releases: the reference, whose version is that of an installed package of one module.
+
+From version 4 to version 5 its scaler applies what an overflow should have skipped.
+"""
+
+from __future__ import annotations
+
+import conformance_toy
+from packaging.version import Version
+
+from frameworks.broken import AppliesOverflow
+from frameworks.reference import ReferenceFramework
+
+
+class ToyFramework(AppliesOverflow if Version("4") <= Version(conformance_toy.VERSION) < Version("5") else ReferenceFramework):  # type: ignore[misc]
+    """The reference by another name."""
+
+    name = "toy"
+
+    def version(self) -> str:
+        """The version of the package."""
+        return str(conformance_toy.VERSION)
