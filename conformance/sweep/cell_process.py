@@ -262,9 +262,12 @@ def main(folder: Path) -> int:
     signal.signal(signal.SIGTERM, end)
     supervision.adopt_orphans()
     supervision.end_with(0, folder)
-    result = judge(decode_request((folder / REQUEST).read_bytes()), folder)
-    replace(folder / RESULT, result.encoded())
-    supervision.end_descendants()
+    try:
+        result = judge(decode_request((folder / REQUEST).read_bytes()), folder)
+        replace(folder / RESULT, result.encoded())
+        supervision.end_descendants()
+    finally:
+        supervision.await_end()
     return 0
 
 

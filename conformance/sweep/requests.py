@@ -111,7 +111,7 @@ def decode_result(content: bytes) -> CellResult:
 
 def lock_document(lock: Lock) -> dict[str, Any]:
     """A lock as JSON."""
-    return asdict(lock)
+    return {**asdict(lock), "requirements": [*lock.requirements], "indexes": [*lock.indexes]}
 
 
 def read_lock(document: Mapping[str, Any]) -> Lock:

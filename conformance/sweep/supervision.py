@@ -78,6 +78,12 @@ def end_here(folder: Path) -> NoReturn:
         os._exit(1)
 
 
+def await_end() -> None:
+    """Does not return if `end_here` is at work in another thread."""
+    with _STARTING:
+        pass
+
+
 def run(
     command: Sequence[str], log: Path, limit_s: float, environment: Mapping[str, str], folder: Path | str = "."
 ) -> Finished:
@@ -107,6 +113,7 @@ def run(
             with suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE_S)
     finally:
+        await_end()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from conformance.sweep.supervision import MARKER
 from results.record.reading import load
 from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here, offline, write_wheel
 
@@ -68,6 +72,25 @@ class SweptCheckout:
                     process.kill()
                 process.wait()
 
+    def journal(self, name: str) -> list[dict[str, Any]]:
+        """The lines of a sweep's journal; none before it has one."""
+        try:
+            lines = (self.folder / name / "journal.jsonl").read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+    def kinds(self, name: str) -> dict[str, int]:
+        """How many lines of each kind a journal has: "begun", "ended"."""
+        return dict(Counter(str(line["kind"]) for line in self.journal(name)))
+
+    def processes(self, word: str = "") -> int:
+        """How many processes of cells of these sweeps are alive, whose command has a word."""
+        return sum(
+            f"{MARKER}=".encode() in values and str(self.folder).encode() in values and word in words
+            for _, words, values in processes()
+        )
+
     def verdicts(self, name: str) -> dict[str, dict[str, tuple[str, str]]]:
         """By the record of each cell, outcome and message of each test."""
         found = {}
@@ -75,3 +98,14 @@ class SweptCheckout:
             verdicts = load(path).verdicts
             found[path.name] = {each.test: (str(each.outcome), each.message) for each in verdicts}
         return found
+
+
+def processes() -> Iterator[tuple[int, str, bytes]]:
+    """Id, command and environment of each process that can be read."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                words = Path("/proc", name, "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                yield int(name), words, Path("/proc", name, "environ").read_bytes()
+            except OSError:
+                continue

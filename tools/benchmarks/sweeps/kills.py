@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import signal
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from conformance.sweep.supervision import MARKER
 from tools.benchmarks.sweeps.checkouts import SweptCheckout
 
 VERSIONS = ("1.0", "2.0", "2.1", "3.0", "3.5", "4.0", "4.2", "5.0", "6.0")
@@ -56,26 +54,28 @@ def _trial(folder: Path, kills: int, moments: random.Random, selection: str) -> 
     with checkout.sweeping("whole", "--jobs=2") as process:
         status = process.wait()
     took = time.monotonic() - begun
-    print(f"uninterrupted: status {status}, {took:.0f} s, {_kinds(folder / 'whole')}", flush=True)
+    print(f"uninterrupted: status {status}, {took:.0f} s, {checkout.kinds('whole')}", flush=True)
     problems = [] if status == 0 else [f"the uninterrupted sweep ended with {status}"]
     for number in range(kills):
-        wait = moments.uniform(0.05, 0.35) * took
+        wait = moments.uniform(0.03, 0.22) * took
         with checkout.sweeping("killed", "--jobs=2") as process:
             time.sleep(wait)
             over = process.poll() is not None
             process.send_signal(signal.SIGKILL)
-        ended = _kinds(folder / "killed") if (folder / "killed").is_dir() else Counter[str]()
-        left = _left(15.0)
-        print(f"kill {number + 1} after {wait:.0f} s{' (over)' if over else ''}: {ended}, {left} processes left", flush=True)
+        ended, left = checkout.kinds("killed"), _left(checkout, 15.0)
+        print(
+            f"kill {number + 1} after {wait:.0f} s{' (over)' if over else ''}: {ended}, {left} processes left",
+            flush=True,
+        )
         problems += [f"{left} processes outlive kill {number + 1}"] if left else []
     with checkout.sweeping("killed", "--jobs=2") as process:
         status = process.wait()
-    print(f"resumed to its end: status {status}, {_kinds(folder / 'killed')}", flush=True)
+    print(f"resumed to its end: status {status}, {checkout.kinds('killed')}", flush=True)
     same = checkout.verdicts("whole") == checkout.verdicts("killed")
     count = sum(map(len, checkout.verdicts("killed").values()))
     print(f"{count} verdicts of {len(checkout.verdicts('killed'))} cells, the same: {same}", flush=True)
     problems += [] if same and count else ["verdicts differ"]
-    problems += _twice(folder / "killed")
+    problems += _twice(checkout.journal("killed"))
     problems += _raised(checkout)
     problems += [f"left in the temporary directory: {path.name}" for path in (folder / "tmp").iterdir()]
     for problem in problems:
@@ -91,34 +91,22 @@ def _raised(checkout: SweptCheckout) -> list[str]:
     begun = time.monotonic()
     with checkout.sweeping("killed", "--jobs=2") as process:
         status = process.wait()
-    endings = [line for line in _journal(checkout.folder / "killed") if line["kind"] == "ended"][-len(before) :]
+    endings = [line for line in checkout.journal("killed") if line["kind"] == "ended"][-len(before) :]
     wanted = [sum(test.startswith(f"{CLAUSE}/") for test in each) for each in before.values()]
     ran = [line["ran"] for line in endings]
     same = before == checkout.verdicts("killed")
     seconds = time.monotonic() - begun
-    print(f"after raising {CLAUSE}: status {status}, {seconds:.0f} s, {sum(ran)} tests run, {sum(wanted)} of the clause")
+    print(
+        f"after raising {CLAUSE}: status {status}, {seconds:.0f} s, {sum(ran)} tests run, {sum(wanted)} of the clause"
+    )
     good = same and sorted(ran) == sorted(wanted) and 0 < sum(ran) < sum(map(len, before.values()))
     return [] if good else [f"after raising a revision: ran {ran}, want {wanted}, same verdicts: {same}"]
 
 
-def _journal(folder: Path) -> list[dict[str, object]]:
-    lines = []
-    for line in (folder / "journal.jsonl").read_bytes().splitlines():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            continue
-    return lines
-
-
-def _kinds(folder: Path) -> Counter[str]:
-    return Counter(str(line["kind"]) for line in _journal(folder))
-
-
-def _twice(folder: Path) -> list[str]:
+def _twice(journal: Sequence[Mapping[str, object]]) -> list[str]:
     """Cells that began again after they had ended."""
     ended, again = set[object](), []
-    for line in _journal(folder):
+    for line in journal:
         if line["kind"] == "begun" and line["cell"] in ended:
             again.append(f"{line['name']} ran again")
         if line["kind"] == "ended":
@@ -127,24 +115,12 @@ def _twice(folder: Path) -> list[str]:
     return again
 
 
-def _left(patience_s: float) -> int:
+def _left(checkout: SweptCheckout, patience_s: float) -> int:
     """Processes of cells that are still alive after some seconds."""
     end = time.monotonic() + patience_s
-    while time.monotonic() < end and _alive():
+    while time.monotonic() < end and checkout.processes():
         time.sleep(0.2)
-    return _alive()
-
-
-def _alive() -> int:
-    found = 0
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                values = Path("/proc", name, "environ").read_bytes()
-            except OSError:
-                continue
-            found += f"{MARKER}=".encode() in values and b"sweeps-" in values
-    return found
+    return checkout.processes()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,125 @@
+"""Cells of a plan: combinations, the framework of a companion's time, and what the index says cannot be judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from packaging.tags import sys_tags
+from packaging.version import Version
+
+from conformance.sweep.cell_locks import environment_of
+from conformance.sweep.cells import Cell, cells_of, extremes, newest_at, read_cell
+from conformance.sweep.index import IndexSettings, PackageIndex, Release, ReleaseFile
+from conformance.sweep.plan import read_plan
+from results.record.files import RecordError
+
+HERE = frozenset(sys_tags())
+DATES = {
+    "tensorflow-cpu": {"2.16.1": "2024-03-08", "2.17.0": "2024-07-11", "2.18.0": "2024-10-24", "2.21.0": "2026-03-01"},
+    "keras": {"3.3.3": "2024-04-26", "3.4.1": "2024-06-26", "3.5.0": "2024-08-12", "3.15.1": "2026-07-29"},
+    "jax": {"0.4.30": "2024-06-18", "0.4.32": "2024-09-11", "0.9.2": "2026-03-18", "0.12.0": "2026-10-19"},
+}
+
+
+def file_of(name: str, version: str, day: str) -> ReleaseFile:
+    """A wheel: jax 0.12 is for another Python, and 0.4.32 is yanked."""
+    python, yanked = (">=9" if version == "0.12.0" else ""), version == "0.4.32"
+    return ReleaseFile(name, Version(version), 1, f"{day}T00:00:00Z", python, yanked, HERE)
+
+
+@pytest.fixture
+def index() -> PackageIndex:
+    """An index with the packages of `DATES`."""
+    known = {
+        name: {Version(each): Release(Version(each), (file_of(name, each, day),)) for each, day in dates.items()}
+        for name, dates in DATES.items()
+    }
+    return PackageIndex(IndexSettings(()), known)
+
+
+def cells(folder: Path, index: PackageIndex, text: str) -> tuple[Cell, ...]:
+    """The cells of a plan of one table."""
+    (folder / "plan.toml").write_text(f"[[cells]]\n{text}", encoding="utf-8")
+    return cells_of(read_plan(folder / "plan.toml"), index)
+
+
+def test_cells_are_the_combinations_of_a_table(tmp_path: Path, index: PackageIndex) -> None:
+    found = cells(
+        tmp_path,
+        index,
+        """framework = "jax"
+        versions = ["0.4.30", "0.9.2", "0.9.2"]
+        companions = [{ flax = "0.8.0" }, {}]
+        modes = ["jit", "nojit"]
+        ways = [[], ["clip.x", "save.y"]]
+        devices = ["cpu", "cuda"]""",
+    )
+    assert len(found) == len({cell.key for cell in found}) == len({cell.name for cell in found}) == 2 * 2 * 2 * 2 * 2
+    assert found[0].name == "jax-0.4.30+flax.0.8.0-cpu-jit"
+    assert found[0].released == "2024-06-18"
+    assert found[-1].name == "jax-0.9.2-cuda-nojit+clip.x+save.y"
+    assert all(read_cell(cell.document()) == cell for cell in found)
+
+
+def test_the_modes_are_those_of_the_adapter(tmp_path: Path, index: PackageIndex) -> None:
+    found = cells(tmp_path, index, 'framework = "jax"\nversions = ["0.9.2"]')
+    assert [cell.mode for cell in found] == [""]
+    with pytest.raises(RecordError, match=r"cells\[0\] of the plan: paddle: releases of paddlepaddle cannot be listed"):
+        cells(tmp_path, index, 'framework = "paddle"\nversions = ["3.3.1"]')
+
+
+def test_the_index_says_what_cannot_be_judged(tmp_path: Path, index: PackageIndex) -> None:
+    found = cells(tmp_path, index, 'framework = "jax"\nversions = ["0.4.32", ">=0.4.30", "0.7"]')
+    assert [(cell.version, cell.outcome) for cell in found] == [
+        ("0.4.30", ""),
+        ("0.4.32", "yanked"),
+        ("0.7", "no solution"),
+        ("0.9.2", ""),
+        ("0.12.0", "no wheel"),
+    ]
+    assert found[1].reason == "jax 0.4.32 was withdrawn"
+    assert found[2].reason == "no index has jax 0.7"
+    assert found[4].reason.startswith("jax 0.12.0 wants Python >=9, and this is 3.")
+
+
+def test_a_companion_varies_on_a_framework_that_is_fixed_or_of_its_time(tmp_path: Path, index: PackageIndex) -> None:
+    table = 'framework = "tf"\npackage = "keras"\nversions = ["minor >=3.3"]\nmodes = ["graph"]\n'
+    pinned = cells(tmp_path, index, table)
+    assert pinned[0].name == "tf-2.21.0+keras.3.3.3-cpu-graph"
+    fixed = cells(tmp_path, index, f'{table}framework-version = "2.18.0"')
+    assert {cell.framework_version for cell in fixed} == {"2.18.0"}
+    assert {cell.packages["keras"] for cell in fixed} == {*DATES["keras"]}
+    past = cells(tmp_path, index, f'{table}framework-version = "of its time"')
+    assert [cell.framework_version for cell in past] == ["2.16.1", "2.16.1", "2.17.0", "2.21.0"]
+    assert newest_at(index.releases("tensorflow-cpu"), "2024-03-07") == ""
+    wanted = environment_of(past[0])
+    assert wanted is not None
+    assert (wanted.version, wanted.varying, wanted.packages, wanted.gpu) == (
+        "2.16.1",
+        "keras",
+        {"keras": "3.3.3"},
+        None,
+    )
+
+
+def test_extremes_are_the_oldest_and_the_newest_that_can_be_judged(tmp_path: Path, index: PackageIndex) -> None:
+    found = cells(tmp_path, index, 'framework = "jax"\nversions = [">=0.4", "0.4.32"]\nmodes = ["jit", "nojit"]')
+    assert [(cell.version, cell.mode) for cell in extremes(found)] == [
+        ("0.4.30", "jit"),
+        ("0.4.30", "nojit"),
+        ("0.9.2", "jit"),
+        ("0.9.2", "nojit"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ('framework = "reference"\nversions = ["2"]', "nothing is installed for it"),
+        ('framework = "jax"\nversions = [">=5"]', "'>=5' fits no release"),
+    ],
+)
+def test_a_table_without_cells_is_refused(tmp_path: Path, index: PackageIndex, table: str, problem: str) -> None:
+    with pytest.raises(RecordError, match=problem):
+        cells(tmp_path, index, table)
