@@ -27,6 +27,9 @@ from results.record.folders import LAST_RUNS
 FOLDER = LAST_RUNS.parent / "sweeps"
 """Where sweeps are, each in a folder of its name."""
 
+_WIDTH = 160
+"""Columns of a table that goes to a file."""
+
 PATH = click.Path(path_type=Path)
 GIB = 2**30
 
@@ -208,15 +211,20 @@ def _show_forecast(expected: SweepForecast) -> None:
         seconds = "" if each.refused else "unknown" if each.seconds is None else f"{each.seconds / 60:.1f} min"
         remark = f"not judged: {each.refused}" if each.refused else _unknown(each.unknown)
         table.add_row(each.cell.name, each.cell.released or "unknown", download, seconds, one_line(remark, 200))
-    Console(soft_wrap=True).print(table)
+    _print(table)
     judged = sum(not each.refused for each in expected.cells)
     click.echo(
-        f"{judged} of {len(expected.cells)} cells can be judged: {_gib(expected.download)} to download, about "
+        f"{judged} of {len(expected.cells)} cells can be judged: at most {_gib(expected.download)} to download, about "
         f"{_gib(expected.disk)} of disk ({_gib(expected.free)} free), suites at most {expected.seconds / 60:.0f} min "
         "one after the other, without installations"
     )
     if expected.unknown:
         click.echo(f"no index says the size of {', '.join(expected.unknown)}")
+
+
+def _print(table: Table) -> None:
+    console = Console()
+    (console if console.is_terminal else Console(width=_WIDTH)).print(table)
 
 
 def _columns(*names: str) -> list[Column]:
@@ -251,7 +259,7 @@ def _show(cells: Sequence[Cell], endings: dict[str, CellEnding]) -> None:
         ending = endings[cell.key]
         verdicts = str(ending.ran + ending.cached) if ending.record else ""
         table.add_row(cell.name, cell.released, ending.outcome, verdicts, one_line(ending.reason, 120))
-    Console(soft_wrap=True).print(table)
+    _print(table)
     counts = Counter(endings[cell.key].outcome for cell in cells)
     click.echo(" · ".join(f"{count} {outcome}" for outcome, count in counts.most_common()))
 

@@ -27,7 +27,7 @@ from conformance.sweep.cells import Cell, read_cell
 from conformance.sweep.environments import LARGEST, EnvironmentCache, environments_folder, here
 from conformance.sweep.requests import CellRequest, CellResult, decode_request, read_lock
 from conformance.sweep.supervision import Finished
-from conformance.sweep.verdict_cache import VerdictCache, VerdictKey, due, of_cell, verdicts_folder
+from conformance.sweep.verdict_cache import VerdictCache, VerdictKey, due, of_cell, selection_digest, verdicts_folder
 from conformance.test_ids.inventory import ROOT, code_of, id_of, node_of
 from frameworks.installer import locks
 from frameworks.installer.distributions import Unavailable, bare
@@ -84,16 +84,37 @@ class CellRun:
         self._check_version(probed["packages"])
         cache = VerdictCache.of(self._key(probed), Path(self.request.verdicts or verdicts_folder()))
         earlier = None if self.request.fresh else cache.read()
-        tests = None if earlier is None else self._collected()
+        tests = None if earlier is None else self._tests(cache)
         left = [] if tests is None else due(tests, earlier)
         fresh = None
         if tests is None or left:
             with self._timed("suite"):
                 fresh = self._run(left, cache)
+        if tests is None and fresh is not None and fresh.status != "interrupted" and not self._budgeted:
+            judged = [verdict.test for verdict in fresh.verdicts if node_of(verdict.test) is not None]
+            cache.keep_tests(self._selected, judged)
         record = of_cell(fresh, earlier, tests, self.request.selected)
         ran = 0 if fresh is None else len(fresh.verdicts)
         content = packed(Path("record.json.gz"), to_json(record))
         return CellResult("judged", "", content, ran, len(record.verdicts) - ran, self.seconds)
+
+    @property
+    def _budgeted(self) -> bool:
+        """Whether the time decides which tests there are, by what they took in a baseline."""
+        return any(word.startswith("--budget") for word in self.request.selection)
+
+    @property
+    def _selected(self) -> str:
+        return selection_digest(self.cell.framework, self.request.selection)
+
+    def _tests(self, cache: VerdictCache) -> list[str]:
+        """The tests of the cell: those of the last run with this selection and code, or else by a collection."""
+        known = None if self._budgeted else cache.tests(self._selected)
+        if known is None:
+            known = self._collected()
+            if not self._budgeted:
+                cache.keep_tests(self._selected, known)
+        return known
 
     def _probe(self) -> Mapping[str, Any]:
         file = self.folder / "probe.json"

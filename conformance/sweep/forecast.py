@@ -30,7 +30,7 @@ class CellForecast:
 
     Attributes:
         environment: name of its lock, "" where nothing is installed.
-        download: bytes of the wheels of its environment whose size is known; 0 if it is there.
+        download: bytes of wheels that no cell before it needs and whose size is known; 0 if its environment is there.
         unknown: packages whose size no index says.
         seconds: of the suite, None where no baseline is near.
     """
@@ -48,7 +48,7 @@ class SweepForecast:
     """A whole sweep.
 
     Attributes:
-        download: bytes, each environment once.
+        download: bytes, each wheel once. It is more than pip takes where a wheel that uv does not see needs less.
         disk: bytes of the new environments, at most those of the cache's limit.
         free: bytes of the disk.
         seconds: of all cells one after the other, without installations.
@@ -76,7 +76,7 @@ def forecast(
     }
     with ThreadPoolExecutor(_PAGES_AT_ONCE) as pool:
         sizes = dict(zip(pinned, pool.map(lambda each: _size(index, *each), pinned), strict=True))
-    found, counted = [], set[str]()
+    found, counted, loaded, unpacked = [], set[str](), set[tuple[str, str]](), 0
     for cell in cells:
         lock = None if cell.outcome else locks.get(cell.key)
         if cell.outcome or isinstance(lock, str):
@@ -88,13 +88,16 @@ def forecast(
             continue
         new = [] if cache.ready(lock) or lock.name in counted else _all(lock)
         counted.add(lock.name)
-        known = [size for each in new if (size := sizes[each]) is not None]
+        known = {each: size for each in new if (size := sizes[each]) is not None}
         unknown = tuple(name for name, version in new if sizes[name, version] is None)
-        found.append(CellForecast(cell, lock.name, sum(known), unknown, seconds))
-    download = sum(each.download for each in found)
-    disk = min(int(download * UNPACKED), cache.largest)
+        download = sum(size for each, size in known.items() if each not in loaded)
+        loaded |= known.keys()
+        unpacked += sum(known.values())
+        found.append(CellForecast(cell, lock.name, download, unknown, seconds))
+    disk = min(int(unpacked * UNPACKED), cache.largest)
     names = tuple(sorted({name for each in found for name in each.unknown}))
     total = sum(each.seconds or 0.0 for each in found)
+    download = sum(each.download for each in found)
     return SweepForecast(tuple(found), download, disk, shutil.disk_usage(_existing(cache.folder)).free, total, names)
 
 

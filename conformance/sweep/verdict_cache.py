@@ -15,10 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from conformance.runner.identity import AREAS, digest, files_of
 from conformance.spec.clauses import load_clauses
-from conformance.test_ids.inventory import node_of
+from conformance.test_ids.inventory import ROOT, node_of
+from frameworks.adapter_file import folder_of
 from frameworks.cache_folder import cache_folder
+from frameworks.registry import path_of
 from results.record.files import RecordError
+from results.record.files import replace as replace_file
 from results.record.outcomes import Outcome
 from results.record.reading import Record, Status, TestVerdict, load, write
 
@@ -89,6 +93,26 @@ class VerdictCache:
         with self._alone():
             before = self.read()
             write(self.path, kept if before is None else merged(kept, before))
+
+    def tests(self, selected: str) -> list[str] | None:
+        """The tests of a selection, None where they are not known.
+
+        Args:
+            selected: digest of the selection and of the code that it is made from.
+        """
+        try:
+            known = json.loads(self._tests_of(selected).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return known if isinstance(known, list) and all(isinstance(each, str) for each in known) else None
+
+    def keep_tests(self, selected: str, tests: Sequence[str]) -> None:
+        """Keeps the tests of a selection."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(self._tests_of(selected), json.dumps([*tests]).encode())
+
+    def _tests_of(self, selected: str) -> Path:
+        return self.path.with_name(f"{self.path.name.partition('.')[0]}.{selected}.tests.json")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -168,6 +192,14 @@ def of_cell(fresh: Record | None, earlier: Record | None, tests: Collection[str]
     if missing:
         notes.append(f"{len(missing)} of {len(wanted)} tests were not judged")
     return replace(record, status=status, notes=tuple(notes), selection=selection)
+
+
+def selection_digest(framework: str, selection: Sequence[str]) -> str:
+    """Digest of a selection and of the code that decides which tests there are."""
+    folder = folder_of(path_of(framework))
+    places = [ROOT / place for area in ("judging", "contract", "fixtures") for place in AREAS[area]]
+    code = digest(files_of([*places, *([] if folder is None else [folder])]))
+    return hashlib.sha256(repr((tuple(selection), code)).encode()).hexdigest()[:16]
 
 
 def due(tests: Sequence[str], earlier: Record | None) -> list[str]:
