@@ -12,14 +12,14 @@ import click
 from rich.console import Console
 from rich.table import Column, Table
 
-from conformance.sweep.cells import PYTHON, Cell, cells_of, extremes
-from conformance.sweep.driver import RECORDS, Sweep, SweepSettings
-from conformance.sweep.engines.engine import Engine, NoEngine
+from conformance.sweep.cells import PYTHON, SweepCell, cells_of, extremes
+from conformance.sweep.driver import RECORDS, SweepSettings, VersionSweep
+from conformance.sweep.engines.engine import CellEngine, NoEngine
 from conformance.sweep.environments import LARGEST, EnvironmentCache, environments_folder
 from conformance.sweep.forecast import SweepForecast, forecast
 from conformance.sweep.index import PackageIndex
 from conformance.sweep.journal import CellEnding
-from conformance.sweep.plan import Plan, read_plan
+from conformance.sweep.plan import SweepPlan, read_plan
 from conformance.sweep.requests import UNAVAILABLE
 from results.record.files import one_line
 from results.record.folders import LAST_RUNS
@@ -136,7 +136,7 @@ def sweep(
             f"the environments need about {_gib(expected.disk)}, and {_gib(expected.free)} are free; make room, or set "
             "--cache-size or CONFORMANCE_CACHE"
         )
-    run = Sweep(plan, cells, settings, frozenset(cell.key for cell in chosen), _tell(len(chosen)))
+    run = VersionSweep(plan, cells, settings, frozenset(cell.key for cell in chosen), _tell(len(chosen)))
     try:
         endings = run.run(_engine(engine, jobs, address, reserve, settings))
     except NoEngine as refusal:
@@ -147,7 +147,7 @@ def sweep(
     return 1 if any(outcome != "judged" and outcome not in UNAVAILABLE for outcome in ended) else 0
 
 
-def _chosen(cells: Sequence[Cell], only: Sequence[str], ends: bool) -> tuple[Cell, ...]:
+def _chosen(cells: Sequence[SweepCell], only: Sequence[str], ends: bool) -> tuple[SweepCell, ...]:
     names = {cell.name: cell for cell in cells}
     if unknown := [name for name in only if name not in names]:
         raise click.BadParameter(f"no cell {unknown[0]!r}: --plan lists them", param_hint="--only")
@@ -155,7 +155,7 @@ def _chosen(cells: Sequence[Cell], only: Sequence[str], ends: bool) -> tuple[Cel
     return extremes(chosen) if ends else chosen
 
 
-def _job(cell: Cell) -> dict[str, str]:
+def _job(cell: SweepCell) -> dict[str, str]:
     """A cell's entry in a matrix of GitHub Actions."""
     version = cell.framework_version or cell.version
     return {
@@ -172,13 +172,13 @@ def _job(cell: Cell) -> dict[str, str]:
 
 def _engine(
     name: str, jobs: int, address: str, reserve: Sequence[str], settings: SweepSettings
-) -> Callable[[], Engine]:
+) -> Callable[[], CellEngine]:
     """Starts an engine. Modules of those that need a library are imported when they are chosen."""
     reserved = dict(word.split("=", 1) for word in reserve if "=" in word)
     if len(reserved) < len(reserve):
         raise click.BadParameter(f"got {reserve[0]!r}, want NAME=VALUE", param_hint="--reserve")
 
-    def start() -> Engine:
+    def start() -> CellEngine:
         if name == "ray":
             from conformance.sweep.engines.ray_cluster import RayEngine
 
@@ -198,7 +198,9 @@ def _engine(
     return start
 
 
-def _expected(plan: Plan, cells: Sequence[Cell], settings: SweepSettings, index: PackageIndex) -> SweepForecast:
+def _expected(
+    plan: SweepPlan, cells: Sequence[SweepCell], settings: SweepSettings, index: PackageIndex
+) -> SweepForecast:
     locks = settings.locks.read([cell for cell in cells if not cell.outcome], again=settings.retry)
     cache = EnvironmentCache(environments_folder(), settings.largest, settings.beneath)
     return forecast(plan, cells, locks, index, cache, settings.workers)
@@ -235,10 +237,10 @@ def _unknown(names: Sequence[str]) -> str:
     return f"without {', '.join(names)}, whose size no index says" if names else ""
 
 
-def _tell(total: int) -> Callable[[Cell, CellEnding, bool], None]:
+def _tell(total: int) -> Callable[[SweepCell, CellEnding, bool], None]:
     count = 0
 
-    def tell(cell: Cell, ending: CellEnding, now: bool) -> None:
+    def tell(cell: SweepCell, ending: CellEnding, now: bool) -> None:
         nonlocal count
         count += 1
         took = f" in {sum(ending.seconds.values()):.0f} s" if now and ending.seconds else ""
@@ -253,7 +255,7 @@ def _tell(total: int) -> Callable[[Cell, CellEnding, bool], None]:
     return tell
 
 
-def _show(cells: Sequence[Cell], endings: dict[str, CellEnding]) -> None:
+def _show(cells: Sequence[SweepCell], endings: dict[str, CellEnding]) -> None:
     table = Table(*_columns("cell", "released", "outcome", "verdicts"), "reason", box=None, pad_edge=False)
     for cell in cells:
         ending = endings[cell.key]

@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 from conformance.runner.machine import shareable
 from conformance.runner.retry import repeat
 from conformance.sweep import supervision
-from conformance.sweep.cells import Cell, read_cell
+from conformance.sweep.cells import SweepCell, read_cell
 from conformance.sweep.environments import LARGEST, EnvironmentCache, environments_folder, here
 from conformance.sweep.requests import CellRequest, CellResult, decode_request, read_lock
 from conformance.sweep.supervision import Finished
@@ -69,7 +69,7 @@ class CellRun:
     """
 
     request: CellRequest
-    cell: Cell
+    cell: SweepCell
     folder: Path
     python: Path
     seconds: dict[str, float] = field(default_factory=dict)

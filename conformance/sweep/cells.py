@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from conformance.sweep.index import PackageIndex, Release
-from conformance.sweep.plan import OF_ITS_TIME, CellGroup, Plan
+from conformance.sweep.plan import OF_ITS_TIME, CellGroup, SweepPlan
 from conformance.sweep.versions import chosen
 from frameworks.adapter_file import adapter_file
 from frameworks.installer.distributions import Unavailable
@@ -26,7 +26,7 @@ PYTHON = platform.python_version()
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepCell:
     """What one run of the suite judges.
 
     Attributes:
@@ -90,19 +90,19 @@ class Cell:
         }
 
 
-def read_cell(document: Mapping[str, Any]) -> Cell:
-    """The cell of a document that `Cell.document` made."""
+def read_cell(document: Mapping[str, Any]) -> SweepCell:
+    """The cell of a document that `SweepCell.document` made."""
     values = {key: value for key, value in document.items() if key not in ("python", "ways")}
-    return Cell(**values, ways=tuple(document["ways"]))
+    return SweepCell(**values, ways=tuple(document["ways"]))
 
 
-def cells_of(plan: Plan, index: PackageIndex) -> tuple[Cell, ...]:
+def cells_of(plan: SweepPlan, index: PackageIndex) -> tuple[SweepCell, ...]:
     """The cells of a plan, in its order, each once.
 
     Raises:
         UnknownFramework: an adapter is unknown. RecordError: versions cannot be listed, or none fits.
     """
-    found: dict[str, Cell] = {}
+    found: dict[str, SweepCell] = {}
     for place, group in enumerate(plan.groups):
         try:
             for cell in _of_group(group, index):
@@ -113,9 +113,9 @@ def cells_of(plan: Plan, index: PackageIndex) -> tuple[Cell, ...]:
     return tuple(found.values())
 
 
-def extremes(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+def extremes(cells: Sequence[SweepCell]) -> tuple[SweepCell, ...]:
     """The oldest and the newest version of each series of cells, without those that cannot be judged."""
-    series: dict[tuple[object, ...], list[Cell]] = {}
+    series: dict[tuple[object, ...], list[SweepCell]] = {}
     for cell in cells:
         if not cell.outcome:
             place = cell.framework, cell.package, *sorted(cell.companions.items()), cell.mode, cell.ways, cell.device
@@ -124,7 +124,7 @@ def extremes(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     return tuple(cell for cell in cells if cell.key in ends)
 
 
-def _of_group(group: CellGroup, index: PackageIndex) -> Iterator[Cell]:
+def _of_group(group: CellGroup, index: PackageIndex) -> Iterator[SweepCell]:
     path_of(group.framework)
     distribution = distribution_of(group.framework)
     modes = group.modes or adapter_file(group.framework).modes or ("",)
@@ -133,7 +133,7 @@ def _of_group(group: CellGroup, index: PackageIndex) -> Iterator[Cell]:
         if group.package or any(rule.exact != "1" for rule in group.versions):
             raise ValueError('nothing is installed for it; write versions = ["1"] and no package')
         for companions, mode, ways, device in combined:
-            yield Cell(group.framework, "", "", "1", companions=companions, mode=mode, ways=ways, device=device)
+            yield SweepCell(group.framework, "", "", "1", companions=companions, mode=mode, ways=ways, device=device)
         return
     own = package_of(group.framework)
     package = group.package or str(canonicalize_name(own))
@@ -143,7 +143,7 @@ def _of_group(group: CellGroup, index: PackageIndex) -> Iterator[Cell]:
         framework_version = version
         if group.package:
             framework_version = group.framework_version or distribution.pinned
-        cell = Cell(group.framework, framework_version, package, version, "" if release is None else release.date)
+        cell = SweepCell(group.framework, framework_version, package, version, "" if release is None else release.date)
         if group.framework_version == OF_ITS_TIME:
             cell = replace(cell, framework_version=newest_at(index.releases(own), cell.released))
         outcome, reason = _refusal(package, version, release)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from conformance.sweep import launching
 from conformance.sweep.cell_locks import CellLocks
-from conformance.sweep.cells import Cell
-from conformance.sweep.engines.engine import Engine
+from conformance.sweep.cells import SweepCell
+from conformance.sweep.engines.engine import CellEngine
 from conformance.sweep.environments import LARGEST
 from conformance.sweep.journal import CellEnding, SweepJournal, asked_of, opened
-from conformance.sweep.plan import Plan, selection_text
+from conformance.sweep.plan import SweepPlan, selection_text
 from conformance.sweep.requests import CellRequest, CellResult, lock_document
 from frameworks.installer.resolution import Lock
 from results.record.files import replace
@@ -64,7 +64,9 @@ class SweepSettings:
         return CellLocks(self.folder / LOCKS, suite=not self.beneath)
 
 
-def request_of(cell: Cell, plan: Plan, settings: SweepSettings, lock: Lock | None, attempt: int = 1) -> CellRequest:
+def request_of(
+    cell: SweepCell, plan: SweepPlan, settings: SweepSettings, lock: Lock | None, attempt: int = 1
+) -> CellRequest:
     """The request to judge a cell."""
     return CellRequest(
         cell=cell.document(),
@@ -85,7 +87,7 @@ def request_of(cell: Cell, plan: Plan, settings: SweepSettings, lock: Lock | Non
     )
 
 
-def judge_cell(cell: Cell, plan: Plan, settings: SweepSettings) -> CellResult:
+def judge_cell(cell: SweepCell, plan: SweepPlan, settings: SweepSettings) -> CellResult:
     """Judges one cell here, without a journal.
 
     Raises:
@@ -99,12 +101,12 @@ def judge_cell(cell: Cell, plan: Plan, settings: SweepSettings) -> CellResult:
     return launching.CellProcesses().judge(request_of(cell, plan, settings, lock))
 
 
-Tell = Callable[[Cell, CellEnding, bool], object]
+Tell = Callable[[SweepCell, CellEnding, bool], object]
 """Called with a cell that has ended, how, and whether that was in this run."""
 
 
 @dataclass
-class Sweep:
+class VersionSweep:
     """One sweep in its folder.
 
     Attributes:
@@ -113,13 +115,13 @@ class Sweep:
         tell: called when a cell has ended.
     """
 
-    plan: Plan
-    cells: Sequence[Cell]
+    plan: SweepPlan
+    cells: Sequence[SweepCell]
     settings: SweepSettings
     chosen: frozenset[str]
     tell: Tell
 
-    def run(self, engine: Callable[[], Engine]) -> dict[str, CellEnding]:
+    def run(self, engine: Callable[[], CellEngine]) -> dict[str, CellEnding]:
         """Judges the chosen cells that the journal does not have; the endings of all by key.
 
         Args:
@@ -144,7 +146,7 @@ class Sweep:
                 launching.clean(self.settings.sweep)
             return self._endings
 
-    def _run(self, journal: SweepJournal, engine: Callable[[], Engine]) -> None:
+    def _run(self, journal: SweepJournal, engine: Callable[[], CellEngine]) -> None:
         chosen = [cell for cell in self.cells if cell.key in self.chosen]
         for cell in chosen:
             if self._done(cell):
@@ -167,7 +169,9 @@ class Sweep:
             finally:
                 started.close()
 
-    def _judge(self, journal: SweepJournal, engine: Engine, due: Mapping[str, tuple[Cell, Lock | None]]) -> None:
+    def _judge(
+        self, journal: SweepJournal, engine: CellEngine, due: Mapping[str, tuple[SweepCell, Lock | None]]
+    ) -> None:
         attempts = dict.fromkeys(due, 0)
 
         def submit(key: str) -> None:
@@ -191,7 +195,7 @@ class Sweep:
             left.discard(key)
             self._end(journal, due[key][0], result, attempts[key])
 
-    def _done(self, cell: Cell) -> bool:
+    def _done(self, cell: SweepCell) -> bool:
         ending = self._endings.get(cell.key)
         if ending is None:
             return False
@@ -199,7 +203,7 @@ class Sweep:
             return not self.settings.retry
         return not self.settings.fresh and (self.settings.folder / RECORDS / ending.record).is_file()
 
-    def _end(self, journal: SweepJournal, cell: Cell, result: CellResult, attempts: int) -> None:
+    def _end(self, journal: SweepJournal, cell: SweepCell, result: CellResult, attempts: int) -> None:
         name = ""
         if result.record:
             name = f"{cell.name}.json.gz"

@@ -11,10 +11,10 @@ from pathlib import Path
 from packaging.version import Version
 
 from conformance.runner.budget import durations, seconds_of
-from conformance.sweep.cells import Cell
+from conformance.sweep.cells import SweepCell
 from conformance.sweep.environments import EnvironmentCache
 from conformance.sweep.index import PackageIndex
-from conformance.sweep.plan import Plan
+from conformance.sweep.plan import SweepPlan
 from frameworks.installer.distributions import Unavailable
 from frameworks.installer.resolution import Lock
 
@@ -35,7 +35,7 @@ class CellForecast:
         seconds: of the suite, None where no baseline is near.
     """
 
-    cell: Cell
+    cell: SweepCell
     environment: str = ""
     download: int = 0
     unknown: tuple[str, ...] = ()
@@ -63,8 +63,8 @@ class SweepForecast:
 
 
 def forecast(
-    plan: Plan,
-    cells: Sequence[Cell],
+    plan: SweepPlan,
+    cells: Sequence[SweepCell],
     locks: Mapping[str, Lock | str | None],
     index: PackageIndex,
     cache: EnvironmentCache,
@@ -114,7 +114,7 @@ def _size(index: PackageIndex, name: str, version: str) -> int | None:
     return None if release is None else release.size
 
 
-def _seconds(plan: Plan, cell: Cell, workers: int) -> float | None:
+def _seconds(plan: SweepPlan, cell: SweepCell, workers: int) -> float | None:
     """Seconds of the suite: the budget, or the sum of the nearest baseline's durations, at most the limit."""
     for word in plan.selection:
         if word.startswith("--budget="):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.spec.clauses import load_clauses
-from conformance.sweep.plan import Plan
+from conformance.sweep.plan import SweepPlan
 from conformance.test_ids.inventory import inventory
 from results.record.files import RecordBusy, RecordError, sync_folder, unwritable
 from results.record.journal import now
@@ -44,7 +44,7 @@ class CellEnding:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-def asked_of(plan: Plan) -> str:
+def asked_of(plan: SweepPlan) -> str:
     """Digest of what decides which verdicts a cell has, next to the cell."""
     import hashlib
 

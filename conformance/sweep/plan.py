@@ -79,7 +79,7 @@ class CellGroup:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """A plan.
 
     Attributes:
@@ -97,7 +97,7 @@ class Plan:
     repeat: bool = True
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> SweepPlan:
     """The plan in a file.
 
     Raises:
@@ -122,7 +122,7 @@ def _problem(error: Exception) -> str:
     return one_line(f"{place.removesuffix('`').lstrip('.')}: {text}" if place else text)
 
 
-def _plan(file: _File, stem: str) -> Plan:
+def _plan(file: _File, stem: str) -> SweepPlan:
     name = file.name or stem
     if not _NAME.fullmatch(name):
         raise ValueError(f"name: got {name!r}, want letters, digits, '.', '_' and '-'")
@@ -131,7 +131,7 @@ def _plan(file: _File, stem: str) -> Plan:
     except ValueError:
         raise ValueError(f"limit: got {file.limit!r}, want a time such as 20m") from None
     groups = tuple(_group(each, f"cells[{place}]") for place, each in enumerate(file.cells))
-    return Plan(name, groups, _selection(file.selection), limit, file.seed, file.repeat)
+    return SweepPlan(name, groups, _selection(file.selection), limit, file.seed, file.repeat)
 
 
 def _selection(text: str) -> tuple[str, ...]:
@@ -200,7 +200,7 @@ def _version(text: str, place: str) -> str:
         raise ValueError(f"{place}: got {text!r}, want a version") from None
 
 
-def selection_text(plan: Plan) -> str:
+def selection_text(plan: SweepPlan) -> str:
     """The selection as a record has it."""
     words: list[Any] = []
     following = iter(plan.selection)

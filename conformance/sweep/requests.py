@@ -32,7 +32,7 @@ class CellRequest:
     """One cell to judge.
 
     Attributes:
-        cell: as `Cell.document` has it.
+        cell: as `SweepCell.document` has it.
         lock: of its environment, None where nothing is installed.
         marker: of its processes.
         selection: words for pytest.

@@ -20,7 +20,7 @@ _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 @dataclass(frozen=True)
-class Environment:
+class WantedEnvironment:
     """What an environment is asked to have.
 
     Attributes:
@@ -87,7 +87,7 @@ def suite_requirements() -> list[str]:
     return [*groups["suite"], *groups["run"]]
 
 
-def requirements_of(wanted: Environment) -> tuple[list[str], list[str]]:
+def requirements_of(wanted: WantedEnvironment) -> tuple[list[str], list[str]]:
     """The requirements of an environment, and the additional indexes that have them.
 
     Raises:
@@ -107,7 +107,7 @@ def requirements_of(wanted: Environment) -> tuple[list[str], list[str]]:
     return [f"{package}=={wanted.version}", *beside, *limits, *suite], [index] if index else []
 
 
-def resolve(wanted: Environment) -> Lock:
+def resolve(wanted: WantedEnvironment) -> Lock:
     """The lock of an environment: the newest versions of its time, by uv; where uv finds none, the newest by pip.
 
     Raises:

@@ -12,9 +12,9 @@ import pytest
 
 from conformance.sweep import cell_process, supervision
 from conformance.sweep.cell_process import CellEnded, CellRun, judge
-from conformance.sweep.cells import Cell
+from conformance.sweep.cells import SweepCell
 from conformance.sweep.driver import SweepSettings, judge_cell, request_of
-from conformance.sweep.plan import Plan
+from conformance.sweep.plan import SweepPlan
 from conformance.sweep.requests import CellResult
 from conformance.sweep.supervision import Finished
 from conformance.sweep.verdict_cache import VerdictCache
@@ -22,7 +22,7 @@ from results.record.outcomes import Outcome
 from results.record.reading import Record, from_json
 from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here, offline, write_wheel
 
-PLAN = Plan(
+PLAN = SweepPlan(
     "toy", (), ("-k", "test_a_skipped_update_leaves_the_average or test_an_overflow_is_given_up_on"), repeat=False
 )
 SKIP = "scaling.skip-is-atomic"
@@ -39,9 +39,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepSettings:
     return SweepSettings(tmp_path / "sweep", workers=1, beneath=here(), environments=caches[0], verdicts=caches[1])
 
 
-def cell(version: str) -> Cell:
+def cell(version: str) -> SweepCell:
     """A cell of the toy."""
-    return Cell(TOY, version, PACKAGE, version, "2026-01-01", mode="emulated")
+    return SweepCell(TOY, version, PACKAGE, version, "2026-01-01", mode="emulated")
 
 
 def record_of(result: CellResult) -> Record:

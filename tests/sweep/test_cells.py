@@ -9,7 +9,7 @@ from packaging.tags import sys_tags
 from packaging.version import Version
 
 from conformance.sweep.cell_locks import environment_of
-from conformance.sweep.cells import Cell, cells_of, extremes, newest_at, read_cell
+from conformance.sweep.cells import SweepCell, cells_of, extremes, newest_at, read_cell
 from conformance.sweep.index import IndexSettings, PackageIndex, Release, ReleaseFile
 from conformance.sweep.plan import read_plan
 from results.record.files import RecordError
@@ -38,7 +38,7 @@ def index() -> PackageIndex:
     return PackageIndex(IndexSettings(()), known)
 
 
-def cells(folder: Path, index: PackageIndex, text: str) -> tuple[Cell, ...]:
+def cells(folder: Path, index: PackageIndex, text: str) -> tuple[SweepCell, ...]:
     """The cells of a plan of one table."""
     (folder / "plan.toml").write_text(f"[[cells]]\n{text}", encoding="utf-8")
     return cells_of(read_plan(folder / "plan.toml"), index)

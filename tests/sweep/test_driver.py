@@ -11,22 +11,22 @@ import pytest
 
 from conformance.spec import clauses
 from conformance.sweep import driver, journal
-from conformance.sweep.cells import Cell
-from conformance.sweep.driver import Sweep, SweepSettings
+from conformance.sweep.cells import SweepCell
+from conformance.sweep.driver import SweepSettings, VersionSweep
 from conformance.sweep.journal import CellEnding, opened
-from conformance.sweep.plan import Plan
+from conformance.sweep.plan import SweepPlan
 from conformance.sweep.requests import CellRequest, CellResult, decode_request, decode_result
 from frameworks.installer.distributions import Unavailable
-from frameworks.installer.resolution import Environment, Lock
+from frameworks.installer.resolution import Lock, WantedEnvironment
 from results.record.files import RecordBusy, packed
 from results.record.journal import Journal
 from results.record.reading import load, to_json
 from tests.support.recorded import filled, header
 from tools.benchmarks.sweeps.wheels import PACKAGE, TOY
 
-PLAN = Plan("toys", (), ("-k", "scaling"))
+PLAN = SweepPlan("toys", (), ("-k", "scaling"))
 CELLS = tuple(
-    Cell(TOY, version, PACKAGE, version, f"2026-01-0{version[0]}", mode=mode)
+    SweepCell(TOY, version, PACKAGE, version, f"2026-01-0{version[0]}", mode=mode)
     for version in ("1.0", "2.0", "3.0")
     for mode in ("emulated", "ranks")
 )
@@ -73,11 +73,11 @@ class AnsweringEngine:
 
 
 @pytest.fixture(autouse=True)
-def solved(monkeypatch: pytest.MonkeyPatch) -> list[Environment]:
+def solved(monkeypatch: pytest.MonkeyPatch) -> list[WantedEnvironment]:
     """The environments that are resolved; the toy's version 9 has no solution."""
-    asked: list[Environment] = []
+    asked: list[WantedEnvironment] = []
 
-    def solve(wanted: Environment) -> Lock:
+    def solve(wanted: WantedEnvironment) -> Lock:
         asked.append(wanted)
         if wanted.version.startswith("9"):
             raise Unavailable("nothing goes with it")
@@ -87,7 +87,7 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[Environment]:
     return asked
 
 
-def driver_locks(folder: Path, suite: bool, solve: Callable[[Environment], Lock]) -> object:
+def driver_locks(folder: Path, suite: bool, solve: Callable[[WantedEnvironment], Lock]) -> object:
     from conformance.sweep.cell_locks import CellLocks
 
     return CellLocks(folder, suite, solve)
@@ -101,11 +101,11 @@ def content(tmp_path: Path) -> bytes:
 
 
 def swept(
-    folder: Path, engine: AnsweringEngine, cells: tuple[Cell, ...] = CELLS, *, retry: bool = False
+    folder: Path, engine: AnsweringEngine, cells: tuple[SweepCell, ...] = CELLS, *, retry: bool = False
 ) -> dict[str, CellEnding]:
     """The endings of a sweep by cells' names."""
     settings = SweepSettings(folder / "sweep", retry=retry)
-    sweep = Sweep(PLAN, cells, settings, frozenset(cell.key for cell in cells), lambda *_: None)
+    sweep = VersionSweep(PLAN, cells, settings, frozenset(cell.key for cell in cells), lambda *_: None)
     endings = sweep.run(lambda: engine)
     return {cell.name: endings[cell.key] for cell in cells if cell.key in endings}
 
@@ -171,7 +171,7 @@ def test_a_second_sweep_on_the_folder_is_refused_in_one_line(tmp_path: Path, con
 
 
 def test_holes_have_reasons_and_are_tried_again_when_asked(tmp_path: Path, content: bytes) -> None:
-    unsolved = Cell(TOY, "9.0", PACKAGE, "9.0")
+    unsolved = SweepCell(TOY, "9.0", PACKAGE, "9.0")
     yanked = replace(CELLS[0], outcome="yanked", reason="it was withdrawn")
     cells = (unsolved, yanked, *CELLS[1:4])
     late = CellResult("timeout", "more than 5 s", log="the last line")
@@ -214,7 +214,7 @@ def test_a_raised_revision_makes_cells_due_again(
     assert len(again.asked) == 6
 
 
-def test_the_locks_of_a_sweep_stay(tmp_path: Path, content: bytes, solved: list[Environment]) -> None:
+def test_the_locks_of_a_sweep_stay(tmp_path: Path, content: bytes, solved: list[WantedEnvironment]) -> None:
     swept(tmp_path, AnsweringEngine(content))
     assert sorted(each.version for each in solved) == ["1.0", "2.0", "3.0"], "once for both modes"
     (tmp_path / "sweep" / "journal.jsonl").unlink()

@@ -8,7 +8,7 @@ import pytest
 from packaging.version import Version
 
 from conformance.sweep.index import Release, ReleaseFile
-from conformance.sweep.plan import Plan, read_plan, selection_text
+from conformance.sweep.plan import SweepPlan, read_plan, selection_text
 from conformance.sweep.versions import chosen, read_rule
 from results.record.files import RecordError
 
@@ -32,7 +32,7 @@ devices = ["cpu", "cuda"]
 CELLS = '[[cells]]\nframework = "jax"\nversions = ["1.0"]\n'
 
 
-def plan_of(folder: Path, text: str) -> Plan:
+def plan_of(folder: Path, text: str) -> SweepPlan:
     path = folder / "plan.toml"
     path.write_text(text, encoding="utf-8")
     return read_plan(path)

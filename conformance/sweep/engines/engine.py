@@ -11,7 +11,7 @@ class NoEngine(Exception):
     """An engine cannot be used; the message is one line that says what to do."""
 
 
-class Engine(Protocol):
+class CellEngine(Protocol):
     """Runs cells. It repeats none: a lost cell is reported, and the caller submits it again."""
 
     def submit(self, key: str, request: CellRequest) -> None:

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from conformance.sweep.cells import Cell
-from conformance.sweep.driver import Sweep, SweepSettings
+from conformance.sweep.cells import SweepCell
+from conformance.sweep.driver import SweepSettings, VersionSweep
 from conformance.sweep.engines.ray_cluster import RayEngine
-from conformance.sweep.plan import Plan
+from conformance.sweep.plan import SweepPlan
 from conformance.sweep.requests import CellResult, decode_request
 from tools.benchmarks.sweeps.checkouts import SweptCheckout, processes
 from tools.benchmarks.sweeps.kills import PLAN, VERSIONS
@@ -126,11 +126,11 @@ def cost(folder: Path, count: int = 1000, seconds: float = 0.1, width: int = 4) 
 def _slept(folder: Path, address: str, seconds: list[float], cpus: float) -> tuple[float, float]:
     """Wall and processor seconds of a sweep of sleeping cells."""
     cells = [
-        Cell("reference", "", "", f"{each}/{place}", device="cpu", mode=f"m{place}")
+        SweepCell("reference", "", "", f"{each}/{place}", device="cpu", mode=f"m{place}")
         for place, each in enumerate(seconds)
     ]
     settings = SweepSettings(Path(tempfile.mkdtemp(dir=folder)))
-    run = Sweep(Plan("sleep", ()), cells, settings, frozenset(cell.key for cell in cells), lambda *_: None)
+    run = VersionSweep(SweepPlan("sleep", ()), cells, settings, frozenset(cell.key for cell in cells), lambda *_: None)
     engine = RayEngine(address, cpus, work=sleep)
     begun, used = time.monotonic(), time.process_time()
     endings = run.run(lambda: engine)
