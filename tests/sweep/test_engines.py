@@ -1,0 +1,175 @@
+"""Engines: what they ask of Ray and submitit, what they make of a lost cell, and one line where a library is missing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conformance.sweep.engines.engine import CellEngine, NoEngine
+from conformance.sweep.engines.local import LocalEngine
+from conformance.sweep.engines.ray_cluster import RayEngine
+from conformance.sweep.engines.slurm import SlurmEngine
+from conformance.sweep.launching import CellProcesses, LostCell, judge_encoded
+from conformance.sweep.requests import CellRequest, CellResult, decode_request
+
+CPU = CellRequest({"device": "cpu", "version": "1"}, None, "s-k-1")
+GPU = CellRequest({"device": "cuda", "version": "2"}, None, "s-l-1")
+
+
+def judged(content: bytes) -> bytes:
+    """The result of a cell, whose reason is its version; version 2 is lost."""
+    version = decode_request(content).cell["version"]
+    if version == "2":
+        raise LostCell("the process\nended")
+    return CellResult("judged", reason=version, record=b"\x00\xff").encoded()
+
+
+class FakeRayError(Exception):
+    """What Ray raises of a task that was lost."""
+
+
+class FakeRay(ModuleType):
+    """Ray's functions that the engine calls; tasks run when they are awaited."""
+
+    def __init__(self) -> None:
+        super().__init__("ray")
+        self.exceptions = SimpleNamespace(RayError=FakeRayError)
+        self.given: list[dict[str, Any]] = []
+        self.started: dict[str, Any] = {}
+        self.cancelled: list[object] = []
+        self.ended = False
+
+    def init(self, **options: Any) -> None:
+        if options["address"] == "nowhere":
+            raise ConnectionError("no cluster\nthere")
+        self.started = options
+
+    def remote(self, **options: Any) -> Callable[[Callable[[bytes], bytes]], Any]:
+        self.given.append(options)
+
+        def made(work: Callable[[bytes], bytes]) -> Any:
+            def options_of(**chosen: Any) -> Any:
+                self.given.append(chosen)
+                return SimpleNamespace(remote=lambda content: (work, content))
+
+            return SimpleNamespace(options=options_of)
+
+        return made
+
+    def wait(self, tasks: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        assert timeout > 0
+        return tasks[:num_returns], tasks[num_returns:]
+
+    def get(self, task: Any) -> bytes:
+        work, content = task
+        try:
+            return bytes(work(content))
+        except LostCell as lost:
+            raise FakeRayError(f"task failed\n{lost}") from lost
+
+    def cancel(self, task: object, *, force: bool) -> None:
+        assert force
+        self.cancelled.append(task)
+
+    def shutdown(self) -> None:
+        self.ended = True
+
+
+def answers(engine: CellEngine) -> dict[str, CellResult | str]:
+    """The answers for two cells."""
+    engine.submit("k", CPU)
+    engine.submit("l", GPU)
+    return dict([engine.next(), engine.next()])
+
+
+def test_ray_queues_and_places_and_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    engine = RayEngine("127.0.0.1:1", 2, {"bench": 0.5}, judged)
+    assert answers(engine) == {"k": CellResult("judged", "1", b"\x00\xff"), "l": "FakeRayError: ended"}
+    task, cpu, gpu = ray.given
+    assert task == {"max_retries": 0}
+    assert cpu == {"num_cpus": 2, "num_gpus": 0, "resources": {"bench": 0.5}, "name": "k"}
+    assert gpu["num_gpus"] == 1
+    assert ray.started["address"] == "127.0.0.1:1"
+    assert "runtime_env" not in ray.started
+    engine.submit("k", CPU)
+    engine.close()
+    assert len(ray.cancelled) == 1
+    assert ray.ended
+
+
+def test_a_cluster_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    with pytest.raises(NoEngine, match=r"the Ray cluster nowhere does not answer \(no cluster there\)"):
+        RayEngine("nowhere")
+
+
+def test_a_library_that_is_missing_is_named_with_its_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(NoEngine, match="pip install --group ray"):
+        RayEngine("auto")
+    with pytest.raises(NoEngine, match="pip install --group slurm"):
+        SlurmEngine(tmp_path)
+
+
+def test_submitit_gets_a_job_for_each_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[dict[str, Any]] = []
+    cancelled: list[bytes] = []
+
+    class Executor:
+        def __init__(self, folder: str, cluster: str) -> None:
+            given.append({"folder": folder, "cluster": cluster})
+
+        def update_parameters(self, **values: Any) -> None:
+            given.append(values)
+
+        def submit(self, work: Callable[[bytes], bytes], content: bytes) -> Any:
+            cancel = lambda check: cancelled.append(content)  # noqa: ARG005, E731
+            return SimpleNamespace(done=lambda: True, result=lambda: work(content), cancel=cancel)
+
+    monkeypatch.setitem(sys.modules, "submitit", SimpleNamespace(AutoExecutor=Executor))  # type: ignore[arg-type]
+    engine = SlurmEngine(tmp_path, 2, {"partition": "cpu"}, judged)
+    assert answers(engine) == {"k": CellResult("judged", "1", b"\x00\xff"), "l": "LostCell: the process ended"}
+    assert given[0] == {"folder": str(tmp_path), "cluster": "slurm"}
+    assert given[1] == {"name": "conformance-k", "timeout_min": 91, "cpus_per_task": 2, "gpus_per_node": 0}
+    assert given[2] == {"slurm_additional_parameters": {"partition": "cpu"}}
+    assert given[3]["gpus_per_node"] == 1
+    engine.submit("k", CPU)
+    engine.close()
+    assert cancelled == [CPU.encoded()]
+
+
+def test_cells_run_in_processes_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(_: CellProcesses, request: CellRequest) -> CellResult:
+        if request.cell["version"] == "2":
+            raise LostCell("killed")
+        return CellResult("judged")
+
+    monkeypatch.setattr(CellProcesses, "judge", judge)
+    engine = LocalEngine(2)
+    assert answers(engine) == {"k": CellResult("judged"), "l": "killed"}
+    engine.close()
+
+
+def test_a_cells_process_that_ends_without_a_result_is_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    broken = CellRequest({"device": "cpu", "colour": "red"}, None, "s-k-1")
+    with pytest.raises(LostCell, match=r"the cell's process ended with status 1 KeyError: 'ways'"):
+        judge_encoded(broken.encoded())
+    assert not [*tmp_path.iterdir()]
+
+
+def test_closed_processes_start_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    processes = CellProcesses()
+    processes.close()
+    with pytest.raises(LostCell, match="the sweep has ended"):
+        processes.judge(CPU)
+    assert not [*tmp_path.iterdir()]
