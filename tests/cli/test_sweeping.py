@@ -1,4 +1,4 @@
-"""`conformance sweep`: the forecast, the matrix for CI, cells by name, exit statuses, and one line for what is wrong."""
+"""`conformance sweep`: forecast, matrix for CI, cells by name, exit statuses, and one line for what is wrong."""
 
 from __future__ import annotations
 

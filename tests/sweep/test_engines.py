@@ -1,4 +1,4 @@
-"""Engines: what they ask of Ray and submitit, what they make of a lost cell, and one line where a library is missing."""
+"""Engines: what they ask of Ray and submitit, lost cells, and one line where a library is missing."""
 
 from __future__ import annotations
 

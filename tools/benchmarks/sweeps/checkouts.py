@@ -56,13 +56,17 @@ class SweptCheckout:
         path.write_text(text.replace("TOY", TOY), encoding="utf-8")
         return path
 
+    def environment(self, name: str) -> dict[str, str]:
+        """Variables of a sweep's processes: pip and uv see the wheels alone, and the cache is the sweep's own."""
+        cache = {"CONFORMANCE_CACHE": str(self.folder / f"{name}-cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+        return {**offline(self.folder / "wheels"), **cache, **self.variables}
+
     @contextmanager
     def sweeping(self, name: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
         """A sweep of the plan in the folder `name`, with a cache of its own; its output goes to NAME.log."""
         command = [sys.executable, "-m", "conformance", "sweep", str(self.folder / "plan.toml")]
         command += [f"--folder={self.folder / name}", f"--suite-from={here()}", "--workers=1", *words]
-        cache = {"CONFORMANCE_CACHE": str(self.folder / f"{name}-cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-        environment = {**os.environ, **offline(self.folder / "wheels"), **cache, **self.variables}
+        environment = {**os.environ, **self.environment(name)}
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(command, cwd=self.root, env=environment, stdout=log, stderr=log)
             try:

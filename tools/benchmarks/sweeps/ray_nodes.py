@@ -26,6 +26,7 @@ from conformance.sweep.requests import CellResult, decode_request
 from tools.benchmarks.sweeps.checkouts import SweptCheckout, processes
 from tools.benchmarks.sweeps.kills import PLAN, VERSIONS
 
+HERE = "127.0.0.1"
 CELLS = len(VERSIONS) + 3
 
 
@@ -40,10 +41,11 @@ def cluster(*cpus: int) -> Iterator[Any]:
     """A cluster of one node process for each number of processors, the head first."""
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus[0], "include_dashboard": False})
+    head = {"num_cpus": cpus[0], "include_dashboard": False, "node_ip_address": HERE}
+    made = Cluster(initialize_head=True, head_node_args=head)
     try:
         for each in cpus[1:]:
-            made.add_node(num_cpus=each)
+            made.add_node(num_cpus=each, node_ip_address=HERE)
         made.wait_for_nodes()
         yield made
     finally:
@@ -63,15 +65,20 @@ def losses(folder: Path) -> list[str]:
     def ended() -> int:
         return checkout.kinds("ray").get("ended", 0)
 
+    os.environ.update(checkout.environment("ray") | {"PYTHONPATH": str(checkout.root)})
     with cluster(1, 1, 1) as nodes:
         words = ("--engine=ray", f"--address={nodes.address}", "--fresh")
         with checkout.sweeping("ray", *words) as process:
-            _wait_for(lambda: checkout.processes(" pytest ") > 0, process)
+            _wait_for(lambda: checkout.processes(" pytest ") > 0, process, folder / "ray.log")
             nodes.remove_node(nodes.list_all_nodes[-1], allow_graceful=False)
             print(f"a node is killed: {checkout.kinds('ray')}", flush=True)
-            nodes.add_node(num_cpus=1)
+            nodes.add_node(num_cpus=1, node_ip_address=HERE)
             before = ended()
-            _wait_for(lambda: ended() > before and checkout.processes(" pytest ") > 0 and bool(_workers()), process)
+            _wait_for(
+                lambda: ended() > before and checkout.processes(" pytest ") > 0 and bool(_workers()),
+                process,
+                folder / "ray.log",
+            )
             worker = _workers()[0]
             os.kill(worker, signal.SIGKILL)
             print(f"a worker is killed: {checkout.kinds('ray')}", flush=True)
@@ -139,11 +146,11 @@ def _slept(folder: Path, address: str, seconds: list[float], cpus: float) -> tup
     return took
 
 
-def _wait_for(condition: Callable[[], bool], process: Any, limit_s: float = 600.0) -> None:
+def _wait_for(condition: Callable[[], bool], process: Any, log: Path, limit_s: float = 600.0) -> None:
     end = time.monotonic() + limit_s
     while not condition():
         if process.poll() is not None or time.monotonic() > end:
-            raise RuntimeError(f"the sweep ended with {process.poll()} before that")
+            raise RuntimeError(f"the sweep ended with {process.poll()} before that: {log.read_text()}")
         time.sleep(0.1)
 
 
