@@ -29,6 +29,8 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         Entry("ways", "ways:ways", "List the public calls of a technique that a run can choose."),
         Entry("new", "adapters:new", "Create a training loop to judge, or an adapter."),
         Entry("install", "starting:install", "Install frameworks, at the pinned or at other versions."),
+        Entry("bundle", "bundling:bundle", "Pack the suite and a framework's wheels for a machine without a network."),
+        Entry("doctor", "doctor:doctor", "Check what a run needs, step by step, and name the step that fails."),
     ),
     "Run the suites": (
         Entry("run", "running:run", "Run the suites on a framework and write a record, or run a scenario."),
@@ -45,6 +47,7 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
     ),
     "Compare records": (
         Entry("compare", "comparing:compare", "Show what changed between two records, or two sets of records."),
+        Entry("bisect", "bisecting:bisection", "Find the release with which a clause began to fail, or to hold."),
         Entry("baseline", "comparing:baseline", "Accept a record as the baseline of later runs."),
     ),
     "Compare versions": (

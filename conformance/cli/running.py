@@ -122,7 +122,7 @@ def run(
     if not framework:
         raise click.MissingParameter(param_hint="'FRAMEWORK'", param_type="argument")
     if ":" in framework:
-        _import_from_here()
+        import_from_here()
     adapter = adapter_file(framework)
     judged = modes.split(",") if modes else [*adapter.modes] or [""]
     words = [*([f"--budget={budget}"] if budget else []), *pytest_arguments]
@@ -136,7 +136,7 @@ def _runs_of(framework: str, ways: str) -> list[tuple[str, ...]]:
     return [(f"set-{number}",) for number, _ in enumerate(sets(declared(framework)), start=1)]
 
 
-def _import_from_here() -> None:
+def import_from_here() -> None:
     """Makes modules of the current folder importable, here and in the processes of the run."""
     here = str(Path.cwd())
     sys.path.insert(0, here)

@@ -44,7 +44,7 @@ def _lines(clause: Clause, evidence: Sequence[Evidence], record: Record | None) 
         elif text.link == NONE_FOUND:
             yield from ("No earlier report of this was found.", "")
         yield from _program(each)
-        yield from _clause(clause)
+        yield from clause_lines(clause)
         yield from _measured(each, clause.id, record)
     yield from _environment(evidence, record)
 
@@ -62,13 +62,19 @@ def _program(each: Evidence) -> Iterator[str]:
         yield from (f"Not run just now: {each.shown}", "")
 
 
-def _clause(clause: Clause) -> Iterator[str]:
+def clause_lines(clause: Clause) -> Iterator[str]:
+    """What a clause asks, as a section."""
     yield from ("## What is asked", "", f"`{clause.id}` ({clause.level}): {clause.requirement}", "")
     yield from (f"Observed by: {clause.observed_by}", "", f"Source: {clause.source}", "")
 
 
 def _measured(each: Evidence, clause: str, record: Record | None) -> Iterator[str]:
     verdicts = [v for v in record.verdicts if v.clause == clause and v.finding == each.finding.id] if record else []
+    yield from failed_checks(verdicts)
+
+
+def failed_checks(verdicts: Sequence[TestVerdict]) -> Iterator[str]:
+    """The failed checks of verdicts as a section with a table; nothing if there are none."""
     failed = [(verdict, check) for verdict in verdicts for check in verdict.checks if not check.passed]
     if not failed:
         return

@@ -13,6 +13,7 @@ from conformance.runner import machine
 from frameworks.adapter_file import folder_of
 from frameworks.contract import Framework
 from frameworks.registry import path_of
+from results.record.files import one_line
 from results.record.model import Series, Suite, Variant
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,9 @@ failures."""
 _CODE = frozenset({".py", ".toml"})
 _GIT_S = 10.0
 
+COMMIT = "COMMIT"
+"""File of a bundle's copy of the suite: the commit that it was packed from."""
+
 
 def suite_version() -> str:
     """The suite's version, read from its checkout."""
@@ -80,7 +84,12 @@ def digest(paths: Iterable[Path]) -> str:
 
 
 def commit(root: Path = ROOT) -> str:
-    """The commit of a checkout, followed by "+" if tracked files differ from it; "" outside of git."""
+    """The commit of a checkout, followed by "+" if tracked files differ from it.
+
+    Outside of git it is what the file `COMMIT` of a bundle says, "" without one.
+    """
+    if (root / COMMIT).is_file():
+        return one_line((root / COMMIT).read_text("utf-8", "replace").strip(), 64)
     head, changed = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain", "--untracked-files=no")
     return "" if not head or changed is None else f"{head}{'+' if changed else ''}"
 

@@ -81,6 +81,7 @@ class Distribution:
         limits: requirements that no package declares.
         wheels: where wheels for GPUs are; the first whose versions fit counts.
         index: address of the framework's own index; {cuda} stands for the digits of a CUDA version, such as 126.
+        cpu_index: address of the index with builds for the CPU, where the main one has builds for GPUs.
         aliases: variables that name a companion's version by another name.
         modes: packages that a mode needs as well, by mode.
     """
@@ -92,6 +93,7 @@ class Distribution:
     limits: tuple[Limit, ...] = ()
     wheels: tuple[Wheels, ...] = ()
     index: str = ""
+    cpu_index: str = ""
     aliases: Mapping[str, str] = field(default_factory=dict)
     modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

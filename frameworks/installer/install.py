@@ -8,7 +8,7 @@ Variables, for NAME one of TORCH, TF, PADDLE and JAX:
 - PACKAGE_VERSION (KERAS_VERSION, FLAX_VERSION, NUMPY_VERSION, ...): the version of anything that comes with it.
 - NAME_INDEX: address of one more index to look for the framework on.
 - NAME_REQUIREMENT: what to install in the framework's place: a wheel's path or address, or a requirement.
-- CONFORMANCE_INSTALLER: pip, the default, or uv.
+- CONFORMANCE_INSTALLER: pip, the default, uv, or none, which uses what is installed.
 
 An empty variable is one that is not set. docs/versions.md says what pip does and what uv does.
 
@@ -19,6 +19,7 @@ installed next to each other under a lock of their own. Exit status 0, or 2 with
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -48,6 +49,8 @@ def main(arguments: list[str], modes: Collection[str] = ()) -> int:
     if not arguments or len(set(arguments)) < len(arguments) or not DISTRIBUTIONS.keys() >= set(arguments):
         print(f"usage: python -m frameworks.installer.install {{{','.join(DISTRIBUTIONS)}}} ...", file=sys.stderr)
         return 2
+    if os.environ.get(pip.INSTALLER) == pip.NONE:
+        return 0
     try:
         for line in install(arguments, read_request(arguments, modes)):
             print(redacted(line), file=sys.stderr)

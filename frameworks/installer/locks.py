@@ -19,8 +19,11 @@ FOLDER = Path(__file__).parents[2] / "locks"
 SUITE, TOOLS, ALL = "suite", "tools", "frameworks"
 
 
-def read(name: str) -> dict[str, str]:
+def read(name: str, markers: Mapping[str, str] | None = None) -> dict[str, str]:
     """Versions by normalized name, as they hold on this Python and platform.
+
+    Args:
+        markers: values of environment markers of another one.
 
     Raises:
         FileNotFoundError: there is no lock of that name.
@@ -28,7 +31,7 @@ def read(name: str) -> dict[str, str]:
     return {
         canonicalize_name(line.name): _version(line)
         for line in _lines(name)
-        if line.marker is None or line.marker.evaluate()
+        if line.marker is None or line.marker.evaluate(dict(markers) if markers else None)
     }
 
 

@@ -17,7 +17,10 @@ from frameworks.installer import uv
 from frameworks.installer.distributions import Unavailable
 
 INSTALLER = "CONFORMANCE_INSTALLER"
-"""Environment variable: "pip", the default, or "uv", which ignores pip's settings and finds torch's CUDA build."""
+"""Environment variable: "pip", the default; "uv", which ignores pip's settings and finds torch's CUDA build; `NONE`."""
+
+NONE = "none"
+"""Nothing is installed: what is there is used."""
 
 
 def by_uv() -> bool:
@@ -28,7 +31,7 @@ def by_uv() -> bool:
     """
     asked = os.environ.get(INSTALLER) or "pip"
     if asked not in ("pip", "uv"):
-        raise Unavailable(f"{INSTALLER}={asked!r} is no installer; write pip or uv")
+        raise Unavailable(f"{INSTALLER}={asked!r} is no installer; write pip, uv or none")
     if asked == "uv" and uv.program() is None:
         raise Unavailable(f"{INSTALLER}=uv, and uv is not installed: pip install uv")
     return asked == "uv"

@@ -1,0 +1,1 @@
+"""One file with the suite, a framework's wheels and a script that runs them without a network."""

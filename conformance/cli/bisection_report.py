@@ -1,0 +1,154 @@
+"""What a bisection found: a summary for the terminal, and the draft of an upstream issue as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from conformance.cli.upstream_issue import clause_lines, failed_checks
+from conformance.spec.clauses import Clause
+from conformance.sweep.bisect import Boundary
+from conformance.sweep.cells import SweepCell
+from conformance.sweep.crossing import Crossing
+from conformance.sweep.judging import FAILED, JudgedCell
+from frameworks.installer.distributions import variable_of
+from frameworks.installer.resolution import package_of
+from results.record.files import one_line
+from results.record.reading import TestVerdict
+
+MOST = 12
+"""Tests and packages that the summary lists."""
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """A bisection and its result.
+
+    Attributes:
+        cells: all releases, oldest first.
+        good, bad: the two next to the boundary.
+        tests: that pass at the good end and fail at the bad one.
+        fix: whether the good end is the newer one.
+        repeat: the command.
+    """
+
+    clause: Clause
+    cells: Sequence[SweepCell]
+    boundary: Boundary
+    good: JudgedCell
+    bad: JudgedCell
+    tests: Sequence[str]
+    crossing: Crossing | None
+    fix: bool
+    repeat: str
+
+    @property
+    def package(self) -> str:
+        """The package that varies."""
+        return self.bad.cell.package
+
+    @property
+    def failures(self) -> list[TestVerdict]:
+        """Verdicts of the bad release that fail and belong to the tests."""
+        return [v for test, v in self.bad.verdicts.items() if test in self.tests and v.outcome in FAILED]
+
+
+def summary(found: Bisection) -> Iterator[str]:
+    """Lines for the terminal."""
+    good, bad = found.good.cell, found.bad.cell
+    older, newer = ("last bad  ", "first good") if found.fix else ("last good ", "first bad ")
+    first, second = (bad, good) if found.fix else (good, bad)
+    yield f"{older} {found.package} {first.version}{_day(first)}"
+    yield f"{newer} {found.package} {second.version}{_day(second)}"
+    if between := found.boundary.between:
+        named = [f"{found.cells[place].version} ({reason})" for place, reason in between.items()]
+        yield one_line(f"or one of {', '.join(named[:MOST])}, which cannot be judged", 2000)
+    yield ""
+    for verdict in found.failures[:MOST]:
+        before = found.good.verdicts.get(verdict.test)
+        outcome = "missing" if before is None else str(before.outcome)
+        yield one_line(f"{verdict.test}: {outcome} -> {verdict.outcome} [{verdict.signature}] {verdict.message}")
+    if len(found.failures) > MOST:
+        yield f"and {len(found.failures) - MOST} more tests"
+    yield ""
+    yield from _crossed(found)
+    if found.failures:
+        yield f"repeat:  {install_words(bad)} && {found.failures[0].repro}"
+    yield f"compare: conformance compare {found.good.file} {found.bad.file}"
+
+
+def _day(cell: SweepCell) -> str:
+    return f" of {cell.released}" if cell.released else ""
+
+
+def _crossed(found: Bisection) -> Iterator[str]:
+    crossing = found.crossing
+    if crossing is None:
+        return
+    for name, (before, after) in [*crossing.differences.items()][:MOST]:
+        yield f"  {name}: {before or 'missing'} in the good environment, {after or 'missing'} in the bad one"
+    if len(crossing.differences) > MOST:
+        yield f"  and {len(crossing.differences) - MOST} more packages"
+    for cell in crossing.cells:
+        yield one_line(f"  {cell.what}: {cell.side or f'not judged ({cell.reason})'}")
+    yield f"guilty: {crossing.guilty or 'not one package alone'}; {crossing.why}"
+    yield ""
+
+
+def install_words(cell: SweepCell) -> str:
+    """The command that installs a cell's versions."""
+    versions = {f"{cell.framework.upper()}_VERSION": cell.framework_version}
+    versions |= {variable_of(name): version for name, version in cell.packages.items()}
+    words = [f"{name}={version}" for name, version in versions.items() if version]
+    return " ".join([*words, "python -m conformance install", cell.framework])
+
+
+def draft(found: Bisection) -> str:
+    """A report for the tracker of the guilty package."""
+    return "\n".join(_draft(found)).rstrip() + "\n"
+
+
+def _draft(found: Bisection) -> Iterator[str]:
+    good, bad = found.good.cell, found.bad.cell
+    guilty = (found.crossing.guilty if found.crossing else "") or found.package
+    what = f"works since {good.version}" if found.fix else f"fails since {bad.version}"
+    subject = f"{found.package} {what}" if guilty == found.package else f"{guilty} with {found.package}: {what}"
+    yield from (f"# {subject}: {_sentence(found.clause.requirement)}", "")
+    yield f"- good: {found.package} {good.version}{_day(good)}"
+    yield f"- bad: {found.package} {bad.version}{_day(bad)}"
+    for place, reason in found.boundary.between.items():
+        yield one_line(f"- {found.cells[place].version} cannot be judged: {reason}")
+    if found.crossing is not None:
+        yield f"- guilty: {found.crossing.guilty or 'not one package alone'} ({found.crossing.why})"
+        yield from (one_line(f"- {cell.what}: {cell.side or 'not judged'}") for cell in found.crossing.cells)
+    yield from ("", "## To reproduce", "", "```sh", f"{install_words(bad)}")
+    yield from (f"{verdict.repro}" for verdict in found.failures[:1])
+    yield from ("```", "", f"Found by `{found.repeat}`.", "")
+    yield from clause_lines(found.clause)
+    yield from failed_checks(found.failures)
+    yield from _messages(found.failures)
+    yield from _environment(found)
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split()).rstrip(".")
+
+
+def _messages(failures: Sequence[TestVerdict]) -> Iterator[str]:
+    told = [verdict for verdict in failures if all(check.passed for check in verdict.checks)]
+    if told:
+        yield from ("## Messages", "")
+        yield from (one_line(f"- `{verdict.test}`: {verdict.message}") for verdict in told[:MOST])
+        yield ""
+
+
+def _environment(found: Bisection) -> Iterator[str]:
+    yield from ("## Versions", "", "| package | good | bad |", "|---|---|---|")
+    packages: Mapping[str, tuple[str, str]] = found.crossing.differences if found.crossing else {}
+    own = package_of(found.bad.cell.framework)
+    if own and own not in packages:
+        yield f"| {own} | {found.good.cell.framework_version} | {found.bad.cell.framework_version} |"
+    yield from (f"| {name} | {before or '-'} | {after or '-'} |" for name, (before, after) in packages.items())
+    if found.bad.record is not None:
+        series, environment = found.bad.record.series, found.bad.record.variant.environment
+        yield from ("", f"Python {environment.get('python', '')}, {series.device_kind}, mode {series.mode}.")

@@ -1,0 +1,244 @@
+"""`conformance bisect` on a toy framework: the release, a range, the guilty package, and what cannot be bisected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.cli import bisecting, main
+from conformance.sweep.cells import SweepCell
+from conformance.sweep.driver import SweepSettings
+from conformance.sweep.judging import CellJudge
+from conformance.sweep.launching import LostCell
+from conformance.sweep.plan import SweepPlan
+from conformance.sweep.requests import CellResult
+from frameworks.installer.resolution import Lock
+from results.record.files import packed
+from results.record.journal import Journal
+from results.record.outcomes import Outcome
+from results.record.reading import load, to_json
+from tests.support.recorded import CLAUSE as RECORDED
+from tests.support.recorded import filled, header, verdict
+from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here, offline, write_wheel
+
+CLAUSE = "scaling.skip-is-atomic"
+TEST = f"{CLAUSE}/test_a_skipped_update_leaves_the_average"
+OTHER = f"{CLAUSE}/test_an_overflow_is_given_up_on"
+Verdicts = Callable[[SweepCell], Outcome | str]
+
+
+@pytest.fixture
+def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the toy's releases, the only index."""
+    for version in ("1.0", "2.0", "3.0", "4.0", "4.1rc1", "5.0"):
+        write_wheel(tmp_path / "wheels", PACKAGE, version)
+    for name, value in offline(tmp_path / "wheels").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "wheels"
+
+
+@pytest.fixture
+def judged(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Verdicts], list[str]]:
+    """Sets the outcome of the test in each cell, or why there is no record; returns the versions that are judged."""
+    assert releases.is_dir()
+    record = load(filled(Journal.create(tmp_path / "r.json", header()), 1).finish())
+    record = replace(record, clauses={**record.clauses, CLAUSE: record.clauses[RECORDED]})
+
+    def use(outcome: Verdicts) -> list[str]:
+        asked: list[str] = []
+
+        def judge(cell: SweepCell, plan: SweepPlan, settings: SweepSettings) -> CellResult:
+            assert plan.selection == ("conformance/suites/scaling/test_scaling_skip.py::" + TEST.partition("/")[2],)
+            asked.append(cell.version + ("!" if settings.fresh else ""))
+            found = outcome(cell)
+            if not isinstance(found, Outcome):
+                if found == "lost":
+                    raise LostCell("the cell's process ended with status -9")
+                return CellResult(*found.split(": ", 1))
+            verdicts = (
+                replace(verdict(TEST, found), clause=CLAUSE),
+                replace(verdict(OTHER, Outcome.KNOWN), clause=CLAUSE),
+            )
+            whole = replace(record, verdicts=verdicts, traces=(), tensors=(), measurements=(), observations=())
+            return CellResult("judged", record=packed(Path("r.json.gz"), to_json(whole)))
+
+        monkeypatch.setattr("conformance.sweep.judging.judge_cell", judge)
+        monkeypatch.setattr(CellJudge, "lock", lambda _, cell: Lock((), {PACKAGE: cell.version, "other": "1"}))
+        return asked
+
+    return use
+
+
+def bisect(*words: str) -> int:
+    """Runs the command for the test."""
+    return main(["bisect", TOY, "--mode", "emulated", "--test", TEST, *words])
+
+
+def from_4(cell: SweepCell) -> Outcome:
+    """Fails from version 4 on."""
+    return Outcome.FAIL if cell.version[0] in "45" else Outcome.PASS
+
+
+def test_the_first_bad_release_is_named_and_both_are_judged_again(
+    judged: Callable[[Verdicts], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = judged(from_4)
+    assert bisect("--good", "1.0", "--bad", "5.0", "--folder", str(tmp_path / "f")) == 0
+    assert asked == ["1.0", "5.0", "3.0", "4.0", "4.0!", "3.0!"]
+    out, errors = capsys.readouterr()
+    assert errors.splitlines()[0] == "5 releases, at most 3 of them to judge next to the ends"
+    lines = out.splitlines()
+    assert lines[:2] == [f"last good  {PACKAGE} 3.0", f"first bad  {PACKAGE} 4.0"]
+    assert f"{TEST}: pass -> fail [scale-inf] line line" in lines
+    assert f"guilty: {PACKAGE}; {PACKAGE} is the only package that computes and has another version" in lines
+    assert any(line.startswith("repeat:  ") and line.endswith("&& pytest …") for line in lines)
+    assert f"compare: conformance compare {tmp_path}/f/records/" in out
+    report = (tmp_path / "f" / "report.md").read_text()
+    assert report.startswith(f"# {PACKAGE} fails since 4.0: ")
+    for text in (f"- good: {PACKAGE} 3.0", f"`{CLAUSE}` (MUST)", "## What was measured", f"| {PACKAGE} | 3.0 | 4.0 |"):
+        assert text in report
+
+
+def test_a_fix_is_found_from_the_other_side(
+    judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged(lambda cell: Outcome.PASS if cell.version[0] in "345" else Outcome.KNOWN)
+    assert bisect("--good", "5.0", "--bad", "1.0", "--find-fix") == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [f"last bad   {PACKAGE} 2.0", f"first good {PACKAGE} 3.0"]
+
+
+@pytest.mark.parametrize(
+    ("hole", "told"),
+    [
+        ("import failed: no module named x", "import failed: no module named x"),
+        ("lost", "crash: the cell's process ended with status -9"),
+        (Outcome.UNSTABLE, f"unstable: {TEST}"),
+        (Outcome.UNSUPPORTED, "not judged: its tests are unsupported"),
+    ],
+)
+def test_a_release_that_cannot_be_judged_makes_the_answer_a_range(
+    judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str], hole: Outcome | str, told: str
+) -> None:
+    judged(lambda cell: hole if cell.version in ("3.0", "4.0") else from_4(cell))
+    assert bisect("--good", "1.0", "--bad", "5.0") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [f"last good  {PACKAGE} 2.0", f"first bad  {PACKAGE} 5.0"]
+    assert lines[2] == f"or one of 3.0 ({told}), 4.0 ({told}), which cannot be judged"
+
+
+def test_a_release_without_a_wheel_is_skipped(
+    judged: Callable[[Verdicts], list[str]], releases: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (releases / "conformance_toy-3.0-py3-none-any.whl").unlink()
+    write_wheel(releases, PACKAGE, "3.0", tag="cp27-none-any")
+    judged(lambda cell: f"{cell.outcome}: {cell.reason}" if cell.outcome else from_4(cell))
+    assert bisect("--good", "1.0", "--bad", "5.0") == 0
+    out = capsys.readouterr().out
+    assert f"last good  {PACKAGE} 2.0\nfirst bad  {PACKAGE} 4.0\nor one of 3.0 (no wheel: " in out
+
+
+def test_an_unstable_boundary_is_skipped(
+    judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[str] = []
+
+    def outcome(cell: SweepCell) -> Outcome:
+        seen.append(cell.version)
+        return Outcome.PASS if cell.version == "4.0" and seen.count("4.0") > 1 else from_4(cell)
+
+    judged(outcome)
+    assert bisect("--good", "1.0", "--bad", "5.0") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[:2] == [f"last good  {PACKAGE} 3.0", f"first bad  {PACKAGE} 5.0"]
+    assert out[2] == "or one of 4.0 (another state when it was judged again), which cannot be judged"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (lambda _: Outcome.PASS, "5.0 gives 1 known · 1 pass; choose other ends or another clause"),
+        (lambda cell: Outcome.PASS if cell.version == "5.0" else Outcome.FAIL, "exchange --good and --bad"),
+        (
+            lambda cell: "import failed: x" if cell.version == "5.0" else Outcome.PASS,
+            "5.0 cannot be judged (import failed: x)",
+        ),
+    ],
+)
+def test_ends_that_agree_end_in_one_line(
+    judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str], outcome: Verdicts, told: str
+) -> None:
+    judged(outcome)
+    assert bisect("--good", "1.0", "--bad", "5.0") == 2
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert told in errors.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--good", "5.0", "--bad", "1.0"], "5.0 is not older than 1.0; exchange them, or search with --find-fix"),
+        (
+            ["--good", "1.0", "--bad", "5.0", "--find-fix"],
+            "5.0 is not older than 1.0; exchange them, or search without",
+        ),
+        (["--good", "1.x", "--bad", "5.0"], "1.x"),
+        (["--good", "1.0", "--bad", "4.7"], "no index has it; the next one is 5.0"),
+        (["--good", "1.0", "--bad", "5.0", "--clause", CLAUSE], "name either --clause or --test"),
+        (["--good", "1.0", "--bad", "5.0", "--with", "numpy"], "got 'numpy', want NAME==VERSION"),
+        (["--good", "1.0", "--bad", "5.0", "--framework-version", "2.0"], "the framework itself varies"),
+        (["--good", "1.0", "--bad", "5.0", "--package", "unknown-toy"], "releases of unknown-toy cannot be listed"),
+    ],
+)
+@pytest.mark.usefixtures("releases")
+def test_bad_usage_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bisect(*words) == 2
+    out, errors = capsys.readouterr()
+    assert (out, len(errors.splitlines())) == ("", 1)
+    assert told in errors
+
+
+@pytest.mark.parametrize(
+    "words", [["--clause", "scaling.nothing"], ["--test", "scaling.skip-is-atomic/test_nothing"], []]
+)
+def test_a_test_is_named_by_one_id(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bisect", "torch", "--good", "2.6.0", "--bad", "2.13.0", *words]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_clause_selects_its_tests() -> None:
+    clause, nodes = bisecting.selected("accumulation.keeps-precision", None)
+    assert clause.id == "accumulation.keeps-precision"
+    assert all(node.startswith("conformance/suites/accumulation/") and "::test_" in node for node in nodes)
+    node = "conformance/suites/scaling/test_scaling_skip.py::test_a_skipped_update_changes_nothing[inf-sgd]"
+    assert bisecting.selected(None, node)[1] == (node,)
+
+
+def test_real_releases_are_installed_and_judged(
+    releases: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_wheel(releases, PACKAGE, "3.5", source="raise ImportError('no such symbol')")
+    (releases / "conformance_toy-3.0-py3-none-any.whl").unlink()
+    words = [
+        "--good",
+        "2.0",
+        "--bad",
+        "4.0",
+        "--suite-from",
+        here(),
+        "--folder",
+        str(tmp_path / "f"),
+        "--workers",
+        "1",
+        "--once",
+    ]
+    assert bisect(*words) == 0
+    out = capsys.readouterr().out
+    assert f"last good  {PACKAGE} 2.0\nfirst bad  {PACKAGE} 4.0\nor one of 3.5 (import failed: " in out
+    assert "(ImportError: no such symbol)" in out
+    assert f"{TEST}: pass -> fail " in out
+    assert f"guilty: {PACKAGE}; " in out
