@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterator, Sequence
-from functools import cache
-from importlib.resources import files
+from functools import cache, partial
 
 import altair
 import vl_convert
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from results.compare.pairing import NONE, Comparisons
 from results.record.outcomes import Outcome
 from results.record.reading import Record
 from results.report import about, across, changed, details, findings, matrix, porting, series, summary
+from results.report.assets import asset, environment, policy
 from results.report.runs import DASHES, SHAPES, by_framework, frameworks, runs
 from results.report.text import clean, embedded, packed
 from results.show.clauses import GRAVITY, NOT_KEPT, total, unconfirmed
@@ -36,6 +33,8 @@ MEANINGS = {
     Outcome.TIMEOUT: "the test did not end in time",
     Outcome.CRASH: "the Python process died",
 }
+
+_text = partial(asset, __package__)
 
 _PARTS = ("elements.js", "filters.js", "issue.js", "cells.js", "address.js", "tables.js")
 
@@ -57,7 +56,7 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
     scripts = {"theme.js": _text("theme.js"), "page.js": _behaviour(), "charts.js": _charts()}
     style = _text("style.css")
     yield from (
-        _environment()
+        environment(__package__)
         .get_template("page.html")
         .generate(
             runs=columns,
@@ -91,7 +90,7 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
             drawn_json=Markup(embedded(drawn)),
             style=Markup(style),
             scripts={name: Markup(script) for name, script in scripts.items()},
-            policy=_policy(style, list(scripts.values())),
+            policy=policy(style, list(scripts.values())),
         )
     )
 
@@ -107,18 +106,6 @@ def _behaviour() -> str:
     return "\n".join(['(() => {\n  "use strict";', *map(_text, _PARTS), "})();"])
 
 
-def _policy(style: str, scripts: Sequence[str]) -> str:
-    allowed = " ".join(_hash(script) for script in scripts)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src {_hash(style)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
-
-
 @cache
 def _charts() -> str:
     version = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
@@ -127,15 +114,3 @@ def _charts() -> str:
         _text("charts.js"), vl_version=version if version in known else known[-1]
     )
     return script.replace("\r", "").replace("</script", r"<\/script").replace("<!--", r"\x3c!--")
-
-
-@cache
-def _text(name: str) -> str:
-    return files("results.report").joinpath("templates", name).read_text("utf-8")
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )

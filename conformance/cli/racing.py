@@ -1,0 +1,123 @@
+"""`conformance race`: whether a version is slower than another, or takes more memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from conformance.cli.progress import watched
+from conformance.race import shown
+from conformance.race.driver import LIMIT_S, PAIRS, ROUNDS, RaceSettings, race
+from conformance.race.judgement import judge
+from conformance.race.processes import RaceError, Racer
+from conformance.race.samples import FIXTURES, RaceSamples, load, write
+from frameworks.registry import DEVICE_HELP, path_of
+from results.record.files import replace
+
+PATH = click.Path(path_type=Path)
+FEWEST_PAIRS = 5
+
+
+@click.command(name="race")
+@click.argument("framework", required=False, default="")
+@click.option("--old", default="", metavar="VERSION", help="Old version.")
+@click.option("--new", default="", metavar="VERSION", help="New version.")
+@click.option("--old-python", type=PATH, metavar="PATH", help="Python of an environment with the old version.")
+@click.option("--new-python", type=PATH, metavar="PATH", help="Python of an environment with the new one.")
+@click.option("--device", default="auto", show_default=True, metavar="NAME", help=DEVICE_HELP)
+@click.option("--mode", default="", metavar="NAME", help="Mode; by default the adapter's first.")
+@click.option("--fixture", type=click.Choice(FIXTURES), default=FIXTURES[0], show_default=True, help="Model to train.")
+@click.option("--pairs", type=click.IntRange(min=FEWEST_PAIRS), default=PAIRS, show_default=True, help="Process pairs.")
+@click.option("--rounds", type=click.IntRange(min=10), default=ROUNDS, show_default=True, help="Rounds of each pair.")
+@click.option(
+    "--limit",
+    type=click.FloatRange(min=0.0),
+    default=LIMIT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help=f"Start no more pairs after this time, once there are {FEWEST_PAIRS}.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the orders.")
+@click.option("--samples", type=PATH, metavar="FILE", help="Store the samples; without FRAMEWORK, judge those in FILE.")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["table", "markdown", "json"]),
+    default="table",
+    show_default=True,
+    help="Output format.",
+)
+@click.option("--output", type=PATH, metavar="FILE", help="Write to FILE instead of printing.")
+def race_command(
+    framework: str,
+    old: str,
+    new: str,
+    old_python: Path | None,
+    new_python: Path | None,
+    device: str,
+    mode: str,
+    fixture: str,
+    pairs: int,
+    rounds: int,
+    limit: float,
+    seed: int,
+    samples: Path | None,
+    style: str,
+    output: Path | None,
+) -> int:
+    """Race two versions of FRAMEWORK on this machine: whole step, optimizer step, first step, import, resident memory.
+
+    \b
+    conformance race torch --old-python old/bin/python --new-python new/bin/python
+
+    Processes of both versions live side by side and take turns, in several pairs; a second process of the old version
+    shows what chance does. Leave a core free.
+
+    Exit status: 0, nothing is worse; 1, something is; 2, it cannot be judged.
+    """
+    if not framework:
+        if samples is None:
+            raise click.UsageError("name a framework, or stored samples by --samples")
+        taken = load(samples)
+    else:
+        path_of(framework)
+        sides = [
+            Racer(_python(name, python), framework, device, mode, fixture)
+            for name, python in (("old", old_python), ("new", new_python))
+        ]
+        settings = RaceSettings(pairs, rounds, limit, seed)
+        try:
+            taken = race(sides[0], sides[1], settings, _watch)
+            _check(taken, old, new)
+        except RaceError as error:
+            raise click.ClickException(str(error)) from None
+        if samples is not None:
+            write(samples, taken)
+    judgement = judge(taken)
+    text = {"table": shown.table, "markdown": shown.markdown, "json": shown.to_json}[style](taken, judgement)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        replace(output, text.encode("utf-8", "replace"))
+    return judgement.status
+
+
+def _watch(pairs: range) -> Iterator[int]:
+    yield from watched(pairs, "pairs of processes")
+
+
+def _python(side: str, python: Path | None) -> Path:
+    if python is None and side == "new":
+        return Path(sys.executable)
+    if python is None:
+        raise click.UsageError(f"name --{side}-python, the Python of an environment with that version")
+    return python.absolute()
+
+
+def _check(taken: RaceSamples, old: str, new: str) -> None:
+    for side, got, want in (("old", taken.old, old), ("new", taken.new, new)):
+        if want and got.partition("+")[0] != want.partition("+")[0]:
+            raise RaceError(f"the {side} environment has {taken.framework} {got}, want {want}; name another Python")

@@ -1,0 +1,73 @@
+"""Change points of a line as Markdown; texts of records have no meaning in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from results.history.changes import ChangePoint, LineHistory
+from results.history.explanations import explained
+from results.history.lines import VersionLine
+from results.history.statements import alongside, between, change, interval, signatures, statement
+from results.show.clauses import number
+from results.show.marks import code, cut, source, words
+
+_GAPS = 12
+
+
+def markdown(histories: Sequence[LineHistory]) -> str:
+    """Every line: its versions, and its change points from the newest version back."""
+    return cut(line for one in histories for line in (*_titled(one), ""))
+
+
+def _titled(one: LineHistory) -> Iterator[str]:
+    yield f"## {words(one.line.name)}"
+    yield ""
+    yield from line_markdown(one)
+
+
+def line_markdown(one: LineHistory) -> Iterator[str]:
+    """The versions and the change points of one line, without a title."""
+    line = one.line
+    judged = [column.version for column in line.columns if column.records]
+    yield f"{number(len(judged), 'judged version')}: {words(', '.join(judged))}."
+    gaps = [column for column in line.columns if not column.records]
+    if gaps:
+        named = ", ".join(f"{column.version} ({column.gap})" for column in gaps[:_GAPS])
+        more = f" and {len(gaps) - _GAPS} more" if len(gaps) > _GAPS else ""
+        yield f"Not judged: {words(named)}{more}."
+    yield ""
+    if not one.points:
+        yield "No change point." if len(judged) > 1 else "Nothing to compare."
+        return
+    for _, points in _by_interval(one.points):
+        yield f"**{words(interval(line, points[0]))}**: {_counted(points)}"
+        inside = [column.version for column in between(line, points[0])]
+        if inside:
+            yield f"(versions between that cannot decide: {words(', '.join(inside))})"
+        also = alongside(line, points[0])
+        if also:
+            yield f"(with {words(', '.join(also))})"
+        yield ""
+        for point in points:
+            yield f"- {_point(line, one, point)}"
+        yield ""
+
+
+def _by_interval(points: Iterable[ChangePoint]) -> list[tuple[tuple[int, int], list[ChangePoint]]]:
+    found: dict[tuple[int, int], list[ChangePoint]] = {}
+    for point in points:
+        found.setdefault((point.before, point.after), []).append(point)
+    return sorted(found.items(), key=lambda pair: (-pair[0][1], -pair[0][0]))
+
+
+def _counted(points: Sequence[ChangePoint]) -> str:
+    worse = sum(point.worse for point in points)
+    return f"{number(len(points), 'clause')} changed, {worse} for the worse."
+
+
+def _point(line: VersionLine, one: LineHistory, point: ChangePoint) -> str:
+    shown = "; ".join((change(point), *signatures(point)))
+    why = explained(line, point)
+    because = "; ".join(f"{words(text)}{source(link)}" for text, link in why) if why else "*unexplained*"
+    history = words(statement(line, one.clauses[point.clause]))
+    return f"{code(point.clause)} {words(shown)}. History: {history}. {because}"

@@ -1,0 +1,148 @@
+"""Histories in words: `≤2.6.0 fail · 2.7.0–2.12.0 pass (2.7.0: 2025-04-23) · 2.13.0 fail`.
+
+`≤V` is the first judged version: what older versions do is unknown. A run names judged versions alone; those between
+them that were not judged stand apart, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from results.history.changes import ChangePoint, ClauseHistory, VersionRun
+from results.history.lines import VersionColumn, VersionLine
+from results.history.states import STATEMENTS
+from results.show.clauses import number
+
+DOT = " · "
+UNTESTED = "not tested"
+NOT_JUDGED = "not judged"
+
+_LONGEST_REASON = 80
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A stretch of versions in a statement.
+
+    Attributes:
+        versions: such as "≤2.6.0" or "2.7.0–2.12.0".
+        word: what it says; of versions without a record, "not judged".
+        since: date of the first of its versions, or "".
+        note: what kind of change began it, or why nothing was judged; "" for none.
+    """
+
+    versions: str
+    word: str
+    since: str = ""
+    note: str = ""
+
+    def __str__(self) -> str:
+        note = f" ({self.note})" if self.note else ""
+        since = f" (from {self.since})" if self.since else ""
+        return f"{self.versions} {self.word}{note}{since}"
+
+
+def statement(line: VersionLine, clause: ClauseHistory) -> str:
+    """The history of a clause in one line of text."""
+    return DOT.join(map(str, segments(line, clause)))
+
+
+def segments(line: VersionLine, clause: ClauseHistory) -> Iterator[Stretch]:
+    """The runs of a clause, and the versions between and around them without a judgement."""
+    place, first = 0, True
+    for run in clause.runs:
+        yield from _apart(line.columns[place : run.first])
+        begins = first and run.word in STATEMENTS
+        yield Stretch(
+            f"{'≤' if begins else ''}{_range(line.columns[run.first : run.last + 1])}",
+            run.word,
+            "" if first or run.word not in STATEMENTS else line.columns[run.first].released,
+            _note(run),
+        )
+        place, first = run.last + 1, first and not begins
+    yield from _apart(line.columns[place:])
+
+
+def _apart(columns: Sequence[VersionColumn]) -> Iterator[Stretch]:
+    """Neighbouring versions without a judgement, those of one reason together."""
+    first = 0
+    for place in range(1, len(columns) + 1):
+        if place == len(columns) or columns[place].gap != columns[first].gap:
+            gap = columns[first].gap
+            word = NOT_JUDGED if gap else UNTESTED
+            yield Stretch(_range(columns[first:place]), word, note=_short(gap))
+            first = place
+
+
+def _short(reason: str) -> str:
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[: _LONGEST_REASON - 1]}…"
+
+
+def _range(columns: Sequence[VersionColumn]) -> str:
+    first, last = columns[0].version, columns[-1].version
+    return first if len(columns) == 1 else f"{first}–{last}"
+
+
+def _note(run: VersionRun) -> str:
+    if run.other_tests:
+        return "by other tests"
+    return MOVED[_manner(run.point)] if run.point and run.point.kind != "outcome" else ""
+
+
+MOVED = {
+    "more": "in more tests",
+    "fewer": "in fewer tests",
+    "otherwise": "otherwise",
+    "support": "with other support",
+}
+
+
+def _manner(point: ChangePoint) -> str:
+    """How a clause with the same word before and after differs."""
+    if point.kind == "support":
+        return "support"
+    gone = point.passes or point.refused
+    if point.otherwise or bool(point.fails) == bool(gone):
+        return "otherwise"
+    return "more" if point.fails else "fewer"
+
+
+def interval(line: VersionLine, point: ChangePoint) -> str:
+    """The two versions of a point, such as "2.6.0 → 2.13.0", with the newer one's date where it is known."""
+    before, after = line.columns[point.before], line.columns[point.after]
+    return f"{before.version} → {after.version}{f' ({after.released})' if after.released else ''}"
+
+
+def between(line: VersionLine, point: ChangePoint) -> tuple[VersionColumn, ...]:
+    """Versions inside a point's interval, in which the change may have come too."""
+    return line.columns[point.before + 1 : point.after]
+
+
+def alongside(line: VersionLine, point: ChangePoint) -> tuple[str, ...]:
+    """Companions that differ between the two versions, such as "optax 0.2.5 → 0.2.8", and Python."""
+    before, after = line.columns[point.before], line.columns[point.after]
+    names = sorted((before.companions.keys() | after.companions.keys()) - {line.package})
+    steps = [(name, before.companions.get(name, "none"), after.companions.get(name, "none")) for name in names]
+    steps.append(("python", before.records[-1].python, after.records[-1].python))
+    return tuple(f"{name} {old} → {new}" for name, old, new in steps if old != new)
+
+
+def change(point: ChangePoint) -> str:
+    """What changed: the words, and how many of the compared tests moved."""
+    same = {"pass": "passes", "fail": "fails", "unsupported": "unsupported"}.get(point.new, point.new)
+    words = f"{point.old} → {point.new}" if point.kind == "outcome" else f"{same} {MOVED[_manner(point)]}"
+    parts = [
+        f"{len(tests)} newly {what}"
+        for tests, what in ((point.fails, "failing"), (point.passes, "passing"), (point.refused, "unsupported"))
+        if tests
+    ]
+    if point.otherwise:
+        parts.append(f"{len(point.otherwise)} with another signature")
+    return f"{words}: {', '.join(parts)} of {number(point.compared, 'test')}"
+
+
+def signatures(point: ChangePoint) -> tuple[str, ...]:
+    """Old and new signature of the tests that fail otherwise, each pair once."""
+    pairs = dict.fromkeys((old or "none", new or "none") for _, old, new in point.otherwise)
+    return tuple(f"{old} → {new}" for old, new in pairs)

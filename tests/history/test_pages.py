@@ -1,0 +1,239 @@
+"""The pages and the data of a history: well formed, without a request, small, and filtered by their address."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from conformance.cli.main import main
+from results.history import pages as history_pages
+from results.history.changes import LineHistory, history
+from results.history.documents import compact
+from results.history.explanations import Explanation, explained, explanations
+from results.history.lines import lines
+from results.history.markdown import markdown
+from results.history.states import CaseState, ClauseFacts, JudgedVersion
+from results.record.reading import write
+from tests.support.reporting import HOSTILE, infected
+from tests.support.versions import Condensing, gathered, history_of, judged, only_line, record
+from tools.browser import Browser, Reader, in_browser
+
+VERSIONS, CLAUSES, LINES = 200, 260, 8
+MEGABYTES = 20
+WRITTEN = 8
+CLAUSE_PAGE = re.compile(r"clauses/family[0-9]+\.a-clause-of-usual-length-[0-9]+\.html")
+KILOBYTES_A_VERSION = 30
+
+
+@cache
+def many() -> tuple[LineHistory, ...]:
+    """Two hundred versions in eight lines; a hundredth of the clauses change from one version to the next."""
+    rng = random.Random(0)
+    facts = ClauseFacts(
+        "MUST", "A requirement of the usual length, which says what a framework must do, and when.", "f"
+    )
+    names = [f"family{number % 14}.a-clause-of-usual-length-{number}" for number in range(CLAUSES)]
+    pool = []
+    for line in range(LINES):
+        words = dict.fromkeys(names, "pass")
+        for version in range(VERSIONS // LINES):
+            for name in rng.sample(names, CLAUSES // 100 + 1):
+                words[name] = rng.choice(("pass", "fail", "unsupported", "abstain"))
+            cases = {
+                name: {f"{name}/test_{test}": CaseState(word, (1, "")) for test in range(8)}
+                for name, word in words.items()
+            }
+            one = judged(f"2.{version}", {"test_a": "pass"})
+            clauses = {name: replace(facts, family=name.partition(".")[0]) for name in names}
+            pool.append(replace(one, mode=f"mode {line}", cases=cases, clauses=clauses))
+    return tuple(map(history, lines(gathered(*pool))))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The start page of two hundred versions, and some pages of clauses; all of them are counted."""
+    path = tmp_path_factory.mktemp("history")
+    (path / "clauses").mkdir()
+    size = 0
+    for number, (name, text) in enumerate(history_pages.documents(many())):
+        size += len(text.encode())
+        if number < WRITTEN:
+            (path / name).write_text(text, "utf-8")
+    assert number + 1 == 2 * CLAUSES + 2
+    assert size < MEGABYTES * 2**20
+    return path
+
+
+def test_the_data_of_two_hundred_versions_stays_small() -> None:
+    assert len(compact(many()).encode()) < KILOBYTES_A_VERSION * 2**10 * VERSIONS
+
+
+def test_every_page_has_its_data_beside_it(folder: Path) -> None:
+    there = {str(page.relative_to(folder)) for page in folder.rglob("*.html")}
+    for page in map(folder.joinpath, sorted(there)):
+        text = page.read_text("utf-8")
+        assert Reader(text).wrong == []
+        assert json.loads(page.with_suffix(".json").read_text("utf-8"))["version"] == 1
+        for attributes, _ in Reader(text).all("a"):
+            address = str(attributes["href"])
+            named = page.parent / address
+            assert address.startswith("#") or named.is_file() or CLAUSE_PAGE.fullmatch(address)
+
+
+def hostile() -> Iterator[JudgedVersion]:
+    """Records every text of which is hostile, two versions of each."""
+    for text in HOSTILE:
+        whole = infected(text)
+        clauses = {"a.b": next(iter(whole.clauses.values()))}
+        verdicts = tuple(replace(v, clause="a.b", test=f"a.b/{v.test}") for v in whole.verdicts)
+        safe = replace(whole, clauses=clauses, verdicts=verdicts, findings={})
+        for version, kept in (("1", verdicts), ("2", tuple(replace(v, signature=f"{text}2") for v in verdicts))):
+            variant = replace(whole.variant, framework_version=f"{text}{version}")
+            yield Condensing()(replace(safe, variant=variant, verdicts=kept))
+
+
+def test_nothing_in_a_record_acts_in_a_page() -> None:
+    found = [history(line) for line in lines(gathered(*hostile()))]
+    assert sum(len(one.points) for one in found) >= len(HOSTILE) - 1
+    for name, text in history_pages.documents(found):
+        if name.endswith(".html"):
+            read = Reader(text)
+            assert read.wrong == []
+            assert {tag for tag, _ in read.elements} & {"iframe", "img", "base", "svg", "embed"} == set()
+            assert len(read.all("script")) <= 2
+            assert not [a for tag, a in read.elements if any(key.startswith("on") for key in a)]
+        else:
+            json.loads(text)
+    assert re.search(r"(?<!\\)<[a-z/!]", markdown(found), re.IGNORECASE) is None
+
+
+def test_the_data_says_what_the_page_says() -> None:
+    one = history_of(("2.0", {"test_a": "fail: x"}), ("2.1", {"test_a": "pass"}), ("2.2", {"test_a": "pass"}))
+    (line,) = json.loads(compact([one]))["lines"]
+    assert [each["version"] for each in line["versions"]] == ["2.0", "2.1", "2.2"]
+    clause = line["clauses"]["scaling.skip"]
+    assert clause["runs"] == [[0, 0, "f"], [1, 2, "p"]]
+    assert clause["points"] == [
+        {
+            "between": [0, 1],
+            "compared": 1,
+            "explained": [],
+            "kind": "outcome",
+            "passes": [1, "test_a"],
+            "words": ["f", "p"],
+        }
+    ]
+    assert (
+        "- `scaling.skip` fail → pass: 1 newly passing of 1 test. History: ≤2.0 fail · 2.1–2.2 pass. *unexplained*"
+        in (markdown([one]).splitlines())
+    )
+
+
+ENTRY = Explanation("torch", "torch", ("scaling.*",), "2.0", "2.1", "It was mended", "https://example.org/1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "explains"),
+    [
+        ({}, True),
+        ({"after": "1.0", "by": "2.0.1"}, True),
+        ({"after": "2.1", "by": "2.2"}, False),
+        ({"after": "1.0", "by": "2.0"}, False),
+        ({"clauses": ("resume.*",)}, False),
+        ({"tests": "*/test_b"}, False),
+        ({"framework": "jax"}, False),
+        ({"package": "keras"}, False),
+    ],
+)
+def test_an_explanation_is_of_its_versions_and_clauses(changes: dict[str, str], explains: bool) -> None:
+    one = history_of(("2.0", {"test_a": "fail"}), ("2.1", {"test_a": "pass"}))
+    found = explained(one.line, one.points[0], [replace(ENTRY, **changes)])
+    assert found == ((("It was mended", "https://example.org/1"),) if explains else ())
+
+
+def test_a_companion_explains_a_change_in_the_line_of_the_framework() -> None:
+    line = only_line(judged("1.0+keras.3.8.0", {"a": "fail"}), judged("1.1+keras.3.9.0", {"a": "pass"}))
+    entry = replace(ENTRY, package="keras", after="3.8.0", by="3.9.0")
+    assert explained(line, history(line).points[0], [entry])
+    assert not explained(line, history(line).points[0], [replace(entry, after="3.9.0", by="3.9.1")])
+
+
+@pytest.mark.parametrize("wrong", ["x = 1", "[[explanation]]", 'clauses = "a"', 'link = "http://x"', "between = []"])
+def test_a_wrong_entry_is_refused(tmp_path: Path, wrong: str) -> None:
+    key = wrong.partition(" =")[0]
+    good = {
+        "framework": '"torch"',
+        "package": '"torch"',
+        "clauses": '["a.b"]',
+        "between": '["1", "2"]',
+        "text": '"t"',
+        "link": '"https://x"',
+    }
+    body = "\n".join(f"{name} = {value}" for name, value in good.items() if name != key)
+    text = wrong if wrong.startswith(("x", "[[")) else f"[[explanation]]\n{wrong}\n{body}"
+    (tmp_path / "e.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"^e\.toml: "):
+        explanations(tmp_path / "e.toml")
+
+
+def test_the_committed_explanations_are_read() -> None:
+    assert len(explanations()) >= 4
+
+
+@pytest.mark.parametrize(("style", "begins"), [("json", '{"version":1'), ("markdown", "## torch, eager")])
+def test_the_command(tmp_path: Path, style: str, begins: str) -> None:
+    for place, outcome in enumerate(("pass", "fail")):
+        write(tmp_path / f"{place}.json.gz", record(f"2.{place}", {"test_a": outcome}))
+    assert main(["history", str(tmp_path), "--format", style, "--output", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out").read_text("utf-8").startswith(begins)
+    assert main(["history", str(tmp_path / "0.json.gz"), "--output", str(tmp_path / "pages")]) == 0
+    assert (tmp_path / "pages" / "clauses" / "scaling.skip.html").is_file()
+
+
+def test_a_folder_without_records_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def shown(chromium: Browser) -> Sequence[str]:
+    """Clauses of the rows that are visible."""
+    found: Sequence[str] = chromium.run(
+        "return [...document.getElementById('rows').rows].filter((r) => !r.hidden).map((r) => r.cells[0].textContent)"
+    )
+    return found
+
+
+@in_browser
+def test_the_pages_in_a_browser(chromium: Browser, folder: Path) -> None:
+    chromium.resize(1280)
+    chromium.open(folder / "index.html")
+    changed = len(shown(chromium))
+    assert changed == sum(bool(clause.points) for one in many() for clause in one.clauses.values())
+    assert chromium.violations("main section:nth-of-type(2)") == []
+    chromium.choose("family", "family3")
+    chromium.choose("outcome", "fail")
+    narrow = shown(chromium)
+    assert 0 < len(narrow) < changed
+    assert all(name.startswith("family3.") for name in narrow)
+    assert chromium.run("return location.hash") == "#?family=family3&outcome=fail"
+    chromium.run("location.reload()")
+    chromium.wait("document.readyState === 'complete'")
+    assert shown(chromium) == narrow
+    chromium.run("document.getElementById('changed').click()")
+    assert "changed=no" in chromium.run("return location.hash")
+    chromium.run("document.querySelector('#filters [type=reset]').click()")
+    chromium.wait("location.hash === ''")
+    assert len(shown(chromium)) == changed
+    chromium.open(next((folder / "clauses").glob("*.html")))
+    for preference in ("light", "dark"):
+        chromium.prefer(preference)
+        assert chromium.violations() == []
+    assert chromium.console() == []
+    assert chromium.requests() == []
