@@ -41,7 +41,6 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         Entry("table", "tables:table", "Show outcomes by family, or one word for each clause."),
         Entry("slowest", "tables:slowest", "List the slowest tests or clauses."),
         Entry("report", "reporting:report", "Write one HTML page."),
-        Entry("history", "history:history", "Show what each clause does in each version, and where it changed."),
         Entry("export", "exporting:export", "Convert records to CTRF or Markdown."),
         Entry("validate", "tables:validate", "Check that files are valid records."),
         Entry("recover", "tables:recover", "Convert the journal of a killed run to a record."),
@@ -52,6 +51,7 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
     ),
     "Compare versions": (
         Entry("sweep", "sweeping:sweep", "Judge many versions of frameworks and companions, each in an environment."),
+        Entry("history", "history:history", "Show what each clause does in each version, and where it changed."),
         Entry("bisect", "bisecting:bisection", "Find the release with which a clause began to fail, or to hold."),
         Entry("race", "racing:race_command", "Measure whether a version is slower than another, or takes more memory."),
     ),
