@@ -25,8 +25,8 @@ from tests.support.recorded import filled, header, verdict
 from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here, offline, write_wheel
 
 CLAUSE = "scaling.skip-is-atomic"
-TEST = f"{CLAUSE}/test_a_skipped_update_leaves_the_average"
-OTHER = f"{CLAUSE}/test_an_overflow_is_given_up_on"
+TEST = f"{CLAUSE}/test_skipped_update_keeps_average"
+OTHER = f"{CLAUSE}/test_overflow_can_be_discarded"
 Verdicts = Callable[[SweepCell], Outcome | str]
 
 
@@ -214,7 +214,7 @@ def test_a_clause_selects_its_tests() -> None:
     clause, nodes = bisecting.selected("accumulation.keeps-precision", None)
     assert clause.id == "accumulation.keeps-precision"
     assert all(node.startswith("conformance/suites/accumulation/") and "::test_" in node for node in nodes)
-    node = "conformance/suites/scaling/test_scaling_skip.py::test_a_skipped_update_changes_nothing[inf-sgd]"
+    node = "conformance/suites/scaling/test_scaling_skip.py::test_skipped_update_is_atomic[inf-sgd]"
     assert bisecting.selected(None, node)[1] == (node,)
 
 

@@ -24,9 +24,9 @@ from results.record.reading import (
 
 SKIP, GIVEN_UP = "scaling.skip-is-atomic", "scaling.abandoned-update-leaves-no-trace"
 TESTS = (
-    f"{SKIP}/test_a_skipped_update_changes_nothing[inf-sgd]",
-    f"{SKIP}/test_a_skipped_update_leaves_the_average",
-    f"{GIVEN_UP}/test_an_overflow_is_given_up_on[inf]",
+    f"{SKIP}/test_skipped_update_is_atomic[inf-sgd]",
+    f"{SKIP}/test_skipped_update_keeps_average",
+    f"{GIVEN_UP}/test_overflow_can_be_discarded[inf]",
 )
 WHOLE_RUN = "autocast.settings-restored/every test"
 KEY = VerdictKey("reference", {"numpy": "2.4"}, {"machine": "x86_64"}, ("avx2",), "cpu", "emulated", (), 0)

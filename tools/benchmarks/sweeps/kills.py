@@ -21,7 +21,7 @@ from tools.benchmarks.sweeps.checkouts import SweptCheckout
 VERSIONS = ("1.0", "2.0", "2.1", "3.0", "3.5", "4.0", "4.2", "5.0", "6.0")
 CLAUSE = "scaling.skip-is-atomic"
 PLAN = """
-selection = "-k 'test_a_skipped_update_changes_nothing or test_an_overflow_is_given_up_on'"
+selection = "-k 'test_skipped_update_is_atomic or test_overflow_can_be_discarded'"
 limit = "10m"
 repeat = false
 [[cells]]
