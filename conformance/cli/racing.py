@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -11,6 +11,7 @@ import click
 from conformance.cli.progress import watched
 from conformance.race import shown
 from conformance.race.driver import LIMIT_S, PAIRS, ROUNDS, RaceSettings, race
+from conformance.race.environments import WantedSide, check, interpreter
 from conformance.race.judgement import judge
 from conformance.race.processes import RaceError, Racer
 from conformance.race.samples import FIXTURES, RaceSamples, load, write
@@ -84,14 +85,12 @@ def race_command(
         taken = load(samples)
     else:
         path_of(framework)
-        sides = [
-            Racer(_python(name, python), framework, device, mode, fixture)
-            for name, python in (("old", old_python), ("new", new_python))
-        ]
-        settings = RaceSettings(pairs, rounds, limit, seed)
+        sides = (
+            WantedSide("old", framework, old, old_python, device, mode),
+            WantedSide("new", framework, new, new_python, device, mode),
+        )
         try:
-            taken = race(sides[0], sides[1], settings, _watch)
-            _check(taken, old, new)
+            taken = _raced(sides, fixture, RaceSettings(pairs, rounds, limit, seed))
         except RaceError as error:
             raise click.ClickException(str(error)) from None
         if samples is not None:
@@ -109,15 +108,13 @@ def _watch(pairs: range) -> Iterator[int]:
     yield from watched(pairs, "pairs of processes")
 
 
-def _python(side: str, python: Path | None) -> Path:
-    if python is None and side == "new":
-        return Path(sys.executable)
-    if python is None:
-        raise click.UsageError(f"name --{side}-python, the Python of an environment with that version")
-    return python.absolute()
-
-
-def _check(taken: RaceSamples, old: str, new: str) -> None:
-    for side, got, want in (("old", taken.old, old), ("new", taken.new, new)):
-        if want and got.partition("+")[0] != want.partition("+")[0]:
-            raise RaceError(f"the {side} environment has {taken.framework} {got}, want {want}; name another Python")
+def _raced(sides: tuple[WantedSide, WantedSide], fixture: str, settings: RaceSettings) -> RaceSamples:
+    with ExitStack() as stack:
+        old, new = (
+            Racer(stack.enter_context(interpreter(each)), each.framework, each.device, each.mode, fixture)
+            for each in sides
+        )
+        taken = race(old, new, settings, _watch)
+    for each, got in zip(sides, (taken.old, taken.new), strict=True):
+        check(each, got)
+    return taken

@@ -15,8 +15,11 @@ _GAPS = 12
 
 
 def markdown(histories: Sequence[LineHistory]) -> str:
-    """Every line: its versions, and its change points from the newest version back."""
-    return cut(line for one in histories for line in (*_titled(one), ""))
+    """Every line of several versions: these, and its change points from the newest version back."""
+    several = [one for one in histories if len(one.line.columns) > 1]
+    left = len(histories) - len(several)
+    last = [f"{number(left, 'line')} with one version: nothing to compare."] if left else []
+    return cut([line for one in several for line in (*_titled(one), "")] + last)
 
 
 def _titled(one: LineHistory) -> Iterator[str]:

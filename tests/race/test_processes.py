@@ -15,7 +15,7 @@ from conformance.race.judgement import COSTS, judge
 from conformance.race.processes import RaceError, Racer, started
 from tests.support.racing import FACTS, HERE, ScriptedRacer
 
-FEW = RaceSettings(pairs=FEWEST_PAIRS, rounds=3)
+FEW = RaceSettings(pairs=FEWEST_PAIRS, rounds=6)
 
 
 def scripted(**changes: Any) -> ScriptedRacer:
@@ -29,9 +29,9 @@ def test_a_race_has_rounds_of_every_side() -> None:
     assert (samples.old, samples.new, samples.place, len(samples.pairs)) == ("1.0", "1.1", "cpu eager", FEWEST_PAIRS)
     for pair in samples.pairs:
         assert {side: [len(times) for times in one.rounds.values()] for side, one in pair.items()} == {
-            "old": [3, 3, 3],
-            "new": [3, 3, 3],
-            "twin": [3, 3, 3],
+            "old": [6, 2, 2],
+            "new": [6, 2, 2],
+            "twin": [6, 2, 2],
         }
         assert set(pair["new"].once) == {cost.key for cost in COSTS if not cost.rounds}
         assert set(pair["new"].rounds["step"]) == {10**8}
@@ -56,6 +56,7 @@ def test_no_pair_begins_after_the_limit() -> None:
         ({"first": "no json"}, "new: got b'no json' from its process, want JSON"),
         ({"first": {"value": -1}}, "new: first: got '-1', want a positive number"),
         ({"first": {"value": "7"}}, "new: first: got '7', want a positive number"),
+        ({"kinds": {"kinds": ["yardstick"]}}, "the sides can do yardstick in rounds, want step first"),
         ({"load": FACTS["load"] | {"place": "cuda eager"}}, "the sides run on cpu eager and cuda eager"),
     ],
 )

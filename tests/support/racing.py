@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,20 +85,25 @@ def raced(
     return RaceSamples("torch", "cpu eager", "encoder", "2.12.1", "2.13.0", numpy, 4, sets)
 
 
-def drawn(samples: RaceSamples, new: str, rng: np.random.Generator, pairs: int) -> RaceSamples:
-    """A race of recorded processes: so many of the sets, in each of which the equal processes change their parts.
-
-    Args:
-        samples: sets of three equal processes, and one called `slow`.
-        new: `slow`, or NEW for a race of equal versions.
-    """
-    from dataclasses import replace
-
+def drawn(samples: RaceSamples, rng: np.random.Generator, pairs: int) -> RaceSamples:
+    """A race of recorded processes: so many of the sets, in each of which the equal processes change their parts."""
     sets = [samples.pairs[place] for place in rng.choice(len(samples.pairs), pairs, replace=False)]
-    return replace(samples, pairs=tuple(_parts(each, new, rng) for each in sets))
+    return replace(samples, pairs=tuple(_parts(each, rng) for each in sets))
 
 
-def _parts(one: Mapping[str, SideSamples], new: str, rng: np.random.Generator) -> dict[str, SideSamples]:
-    equal: Sequence[SideSamples] = [one[name] for name in (OLD, NEW, TWIN)]
-    first, second, third = (equal[place] for place in rng.permutation(3))
-    return {OLD: first, NEW: second if new == NEW else one[new], TWIN: third}
+def _parts(one: Mapping[str, SideSamples], rng: np.random.Generator) -> dict[str, SideSamples]:
+    names = (OLD, NEW, TWIN)
+    return {name: one[names[place]] for name, place in zip(names, rng.permutation(3), strict=True)}
+
+
+def slowed(samples: RaceSamples, times: float) -> RaceSamples:
+    """The same race in which everything of the new version takes so many times as long; memory and NumPy do not."""
+
+    def side(one: SideSamples) -> SideSamples:
+        rounds = {
+            key: [each * (1.0 if key == "yardstick" else times) for each in taken] for key, taken in one.rounds.items()
+        }
+        once = {key: each * (1.0 if key == "memory" else times) for key, each in one.once.items()}
+        return SideSamples(rounds, once)
+
+    return replace(samples, pairs=tuple({**pair, NEW: side(pair[NEW])} for pair in samples.pairs))
