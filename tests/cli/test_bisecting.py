@@ -216,6 +216,8 @@ def test_a_clause_selects_its_tests() -> None:
     assert all(node.startswith("conformance/suites/accumulation/") and "::test_" in node for node in nodes)
     node = "conformance/suites/scaling/test_scaling_skip.py::test_skipped_update_is_atomic[inf-sgd]"
     assert bisecting.selected(None, node)[1] == (node,)
+    former = "scaling.skip-is-atomic/test_a_skipped_update_changes_nothing[inf-sgd]"
+    assert bisecting.selected(None, former)[1] == (node,)
 
 
 def test_real_releases_are_installed_and_judged(

@@ -27,6 +27,9 @@ from tools.benchmarks.sweeps.checkouts import SweptCheckout, processes
 from tools.benchmarks.sweeps.kills import PLAN, VERSIONS
 
 HERE = "127.0.0.1"
+_START_S = 0.6
+"""Seconds for each worker of Ray that starts, so that the first cells need all of them."""
+
 CELLS = len(VERSIONS) + 3
 
 
@@ -58,9 +61,6 @@ def losses(folder: Path) -> list[str]:
     checkout = SweptCheckout(folder, {"TMPDIR": str(folder / "tmp"), "RAY_TMPDIR": "/tmp"})
     checkout.make(VERSIONS)
     checkout.plan(PLAN)
-    with checkout.sweeping("whole", "--jobs=2") as process:
-        status = process.wait()
-    print(f"local: status {status}, {len(checkout.verdicts('whole'))} cells", flush=True)
 
     def ended() -> int:
         return checkout.kinds("ray").get("ended", 0)
@@ -69,8 +69,8 @@ def losses(folder: Path) -> list[str]:
     with cluster(1, 1, 1) as nodes:
         words = ("--engine=ray", f"--address={nodes.address}", "--fresh")
         with checkout.sweeping("ray", *words) as process:
-            _wait_for(lambda: checkout.processes(" pytest ") > 0, process, folder / "ray.log")
-            nodes.remove_node(nodes.list_all_nodes[-1], allow_graceful=False)
+            _wait_for(lambda: checkout.processes(" -m pytest ") >= 3, process, folder / "ray.log")
+            nodes.remove_node([*nodes.worker_nodes][-1], allow_graceful=False)
             print(f"a node is killed: {checkout.kinds('ray')}", flush=True)
             nodes.add_node(num_cpus=1, node_ip_address=HERE)
             before = ended()
@@ -83,6 +83,9 @@ def losses(folder: Path) -> list[str]:
             os.kill(worker, signal.SIGKILL)
             print(f"a worker is killed: {checkout.kinds('ray')}", flush=True)
             status = process.wait()
+    left = checkout.processes()
+    with checkout.sweeping("whole", "--jobs=2") as process:
+        print(f"the same on this machine: status {process.wait()}", flush=True)
     journal = checkout.journal("ray")
     cells = Counter(str(line["cell"]) for line in journal if line["kind"] == "ended")
     lost = sum(int(str(line["attempts"])) - 1 for line in journal if line["kind"] == "ended")
@@ -95,24 +98,39 @@ def losses(folder: Path) -> list[str]:
     problems += [] if same else ["verdicts differ"]
     problems += [] if lost >= 2 else [f"{lost} cells were lost, want at least 2"]
     problems += [f"left: {path.name}" for path in (folder / "tmp").iterdir()]
-    problems += [f"{count} processes are left"] if (count := checkout.processes()) else []
+    problems += [f"{left} processes are left"] if left else []
     return problems
 
 
+class ConnectedRay(RayEngine):
+    """An engine that several sweeps use one after the other, so that the workers of the first serve the others."""
+
+    def close(self) -> None:
+        """Keeps the connection."""
+
+    def disconnect(self) -> None:
+        """Ends the connection."""
+        super().close()
+
+
 def scaling(folder: Path, seconds: float, widths: tuple[int, ...], rounds: int = 4) -> list[str]:
-    """Sleeping cells, `rounds` for each of so many workers."""
+    """Sleeping cells, `rounds` for each of so many workers, which have been started."""
     problems = []
     most = max(widths)
     with cluster(most) as nodes:
-        for width in (most, *widths):
-            warm = width == most and not (folder / "warm").exists()
-            (folder / "warm").touch()
-            count = width * (1 if warm else rounds)
-            took, _ = _slept(folder, nodes.address, [0.5 if warm else seconds] * count, most / width)
-            if warm:
-                continue
+        for width in widths:
+            engine = ConnectedRay(nodes.address, most / width, work=sleep)
+            first = seconds + _START_S * width
+            cold, _ = _slept(folder, engine, [first] * width)
+            count = width * rounds
+            took, _ = _slept(folder, engine, [seconds] * count)
+            engine.disconnect()
             share = seconds * count / width / took
-            print(f"{width} workers, {count} cells of {seconds:g} s: {took:.1f} s, {share:.3f} of linear", flush=True)
+            print(
+                f"{width} workers: started in {cold - first:.1f} s; {count} cells of {seconds:g} s in {took:.1f} s, "
+                f"{share:.3f} of linear",
+                flush=True,
+            )
             problems += [] if share >= 0.9 else [f"{width} workers reach {share:.3f} of linear, want 0.9"]
     return problems
 
@@ -120,8 +138,10 @@ def scaling(folder: Path, seconds: float, widths: tuple[int, ...], rounds: int =
 def cost(folder: Path, count: int = 1000, seconds: float = 0.1, width: int = 4) -> list[str]:
     """What the driver costs for each of many short cells."""
     with cluster(width) as nodes:
-        _slept(folder, nodes.address, [0.5] * width, 1.0)
-        took, processor = _slept(folder, nodes.address, [seconds] * count, 1.0)
+        engine = ConnectedRay(nodes.address, work=sleep)
+        _slept(folder, engine, [2.0] * width)
+        took, processor = _slept(folder, engine, [seconds] * count)
+        engine.disconnect()
     ideal = count * seconds / width
     print(
         f"{count} cells of {seconds:g} s on {width} workers: {took:.1f} s, {1e3 * (took - ideal) / count:.2f} ms for "
@@ -130,15 +150,11 @@ def cost(folder: Path, count: int = 1000, seconds: float = 0.1, width: int = 4) 
     return []
 
 
-def _slept(folder: Path, address: str, seconds: list[float], cpus: float) -> tuple[float, float]:
+def _slept(folder: Path, engine: ConnectedRay, seconds: list[float]) -> tuple[float, float]:
     """Wall and processor seconds of a sweep of sleeping cells."""
-    cells = [
-        SweepCell("reference", "", "", f"{each}/{place}", device="cpu", mode=f"m{place}")
-        for place, each in enumerate(seconds)
-    ]
+    cells = [SweepCell("reference", "", "", f"{each}/{place}", mode=f"m{place}") for place, each in enumerate(seconds)]
     settings = SweepSettings(Path(tempfile.mkdtemp(dir=folder)))
     run = VersionSweep(SweepPlan("sleep", ()), cells, settings, frozenset(cell.key for cell in cells), lambda *_: None)
-    engine = RayEngine(address, cpus, work=sleep)
     begun, used = time.monotonic(), time.process_time()
     endings = run.run(lambda: engine)
     took = time.monotonic() - begun, time.process_time() - used
@@ -172,7 +188,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="of a sleeping cell")
     parser.add_argument("--widths", default="1,4,16,64", help="numbers of workers")
     options = parser.parse_args()
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray takes the machine's address for 127.0.0.1
     with tempfile.TemporaryDirectory(prefix="sweeps-") as name:
         folder = Path(name)
         if options.trial == "losses":
