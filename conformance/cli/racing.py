@@ -24,8 +24,8 @@ FEWEST_PAIRS = 5
 
 @click.command(name="race")
 @click.argument("framework", required=False, default="")
-@click.option("--old", default="", metavar="VERSION", help="Old version.")
-@click.option("--new", default="", metavar="VERSION", help="New version.")
+@click.option("--old", default="", metavar="VERSION", help="Old version; it is installed into an environment.")
+@click.option("--new", default="", metavar="VERSION", help="New version, likewise.")
 @click.option("--old-python", type=PATH, metavar="PATH", help="Python of an environment with the old version.")
 @click.option("--new-python", type=PATH, metavar="PATH", help="Python of an environment with the new one.")
 @click.option("--device", default="auto", show_default=True, metavar="NAME", help=DEVICE_HELP)
@@ -72,6 +72,7 @@ def race_command(
     """Race two versions of FRAMEWORK on this machine: whole step, optimizer step, first step, import, resident memory.
 
     \b
+    conformance race torch --old 2.12.1 --new 2.13.0
     conformance race torch --old-python old/bin/python --new-python new/bin/python
 
     Processes of both versions live side by side and take turns, in several pairs; a second process of the old version

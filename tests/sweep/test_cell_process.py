@@ -22,9 +22,7 @@ from results.record.outcomes import Outcome
 from results.record.reading import Record, from_json
 from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here, offline, write_wheel
 
-PLAN = SweepPlan(
-    "toy", (), ("-k", "test_skipped_update_keeps_average or test_overflow_can_be_discarded"), repeat=False
-)
+PLAN = SweepPlan("toy", (), ("-k", "test_skipped_update_keeps_average or test_overflow_can_be_discarded"), repeat=False)
 SKIP = "scaling.skip-is-atomic"
 
 
