@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -56,8 +56,10 @@ def with_present_names(record: Record, names: Names | None = None) -> Record:
     if not cases:
         return record
 
-    def parts(each: Iterable[_Part]) -> tuple[_Part, ...]:
-        made = (replace(one, case=cases.get(one.case, one.case)) for one in each)
+    def parts(each: tuple[_Part, ...]) -> tuple[_Part, ...]:
+        if all(one.case not in cases for one in each):
+            return each
+        made = (replace(one, case=cases[one.case]) if one.case in cases else one for one in each)
         return tuple({one.place: one for one in made}.values())
 
     return replace(

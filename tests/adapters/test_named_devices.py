@@ -50,7 +50,7 @@ def test_a_gpu_has_the_name_of_its_platform(cuda: bool, rocm: bool, want: str) -
 @pytest.mark.parametrize("asked", ["auto", "npu"])
 def test_the_record_has_the_name(tmp_path: Path, asked: str) -> None:
     record = tmp_path / "record.json"
-    chosen = ("conformance/suites/scaling/test_scaling_skip.py", "-k", "skipped_update_changes_nothing and sgd")
+    chosen = ("conformance/suites/scaling/test_scaling_skip.py", "-k", "skipped_update_is_atomic and sgd")
     ended = judge(
         "--framework=tests.adapters.test_named_devices:OnNpu", f"--device={asked}", f"--record={record}", *chosen
     )

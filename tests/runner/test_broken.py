@@ -56,7 +56,7 @@ def test_a_failure_says_what_was_seen_and_its_command_repeats_it(tmp_path: Path)
     judge(
         "--framework=frameworks.broken:AppliesOverflow",
         "-k",
-        "changes_nothing and nan",
+        "skipped_update_is_atomic and nan",
         f"--record={tmp_path / 'twin.json'}",
         SUITES / "scaling/test_scaling_skip.py",
     )

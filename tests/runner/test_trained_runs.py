@@ -72,7 +72,7 @@ def test_a_framework_whose_methods_cannot_be_replaced_is_judged_all_the_same() -
 
 
 def test_a_failure_names_fixture_and_recipe(tmp_path: Path) -> None:
-    selection = (SUITES / "scaling/test_scaling_skip.py", "-k", "changes_nothing and nan")
+    selection = (SUITES / "scaling/test_scaling_skip.py", "-k", "skipped_update_is_atomic and nan")
     ended = judge("--framework=frameworks.broken:AppliesOverflow", *selection, f"--record={tmp_path / 'twin.json'}")
     lines = [line for line in ended.lines if line.startswith("run: ")]
     assert lines
