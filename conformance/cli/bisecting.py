@@ -58,7 +58,7 @@ REPORT = "report.md"
     "--limit", default=1200, show_default=True, type=click.IntRange(min=1), metavar="SECONDS", help="Of a release."
 )
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="Processes for each release.")
-@click.option("--once", is_flag=True, help="Do not judge the two releases next to the boundary again.")
+@click.option("--once", is_flag=True, help="Repeat no failure, and judge the boundary once.")
 @click.option(
     "--suite-from",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -106,7 +106,7 @@ def bisection(
     words = (framework, asked.varying, good, bad, mode, device, framework_version, *companions, *selection)
     folder = folder or cache_folder() / "bisect" / "-".join(map(_plain, words))[:120]
     cells = asked.cells(PackageIndex())
-    plan = SweepPlan("bisect", (), selection, float(limit), seed)
+    plan = SweepPlan("bisect", (), selection, float(limit), seed, repeat=not once)
     beneath = "" if suite_from is None else str(suite_from.absolute())
     settings = SweepSettings(folder, workers, beneath, path=str(Path.cwd()))
     judge = CellJudge(plan, settings, _tell)

@@ -242,7 +242,11 @@ def test_restored_settings_are_a_pass(small: Path) -> None:
 def test_a_framework_that_wavers_is_not_judged(tmp_path: Path) -> None:
     suite = SUITES / "recompute/test_recompute.py"
     judge(
-        "--framework=tests.support.misbehaving:Restless", suite, "-k", "masks_are_replayed", f"--record={tmp_path / 'run.json'}"
+        "--framework=tests.support.misbehaving:Restless",
+        suite,
+        "-k",
+        "masks_are_replayed",
+        f"--record={tmp_path / 'run.json'}",
     )
     record = load(tmp_path / "run.json")
     assert set(outcomes(record, "recompute.replays-dropout")) == {Outcome.ABSTAIN}

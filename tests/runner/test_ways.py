@@ -144,7 +144,8 @@ def test_the_nearest_baseline_chooses_few_tests_of_clipping() -> None:
 
 def test_a_record_names_its_ways(tmp_path: Path) -> None:
     file = tmp_path / "record.json"
-    words = ("--framework=reference", "--way=clip.by-parts", f"--record={file}", "-k", "combination_matches_oracle and clipped")
+    chosen = "combination_matches_oracle and clipped"
+    words = ("--framework=reference", "--way=clip.by-parts", f"--record={file}", "-k", chosen)
     ended = run(command(*words, "conformance/suites/composition/test_composition.py"))
     assert ended.status == 0, ended.lines
     record = load(file)
