@@ -17,6 +17,8 @@ from conformance.sweep.requests import CellRequest, CellResult, decode_request, 
 
 ROOT = Path(__file__).parents[2]
 PREFIX = "conformance-"
+TEMPORARY = "t"
+"""Folder of a cell's temporary files, pip's too, which goes with the cell however it ends."""
 
 
 class LostCell(Exception):
@@ -42,7 +44,9 @@ class CellProcesses:
         try:
             (folder / "request.json").write_bytes(request.encoded())
             words = [sys.executable, "-m", "conformance.sweep.cell_process", str(folder)]
-            with (folder / "cell.log").open("wb") as log, self._started(words, request.marker, log.fileno()) as process:
+            (folder / TEMPORARY).mkdir()
+            variables = {supervision.MARKER: request.marker, "TMPDIR": str(folder / TEMPORARY)}
+            with (folder / "cell.log").open("wb") as log, self._started(words, variables, log.fileno()) as process:
                 status = process.wait()
             result = folder / "result.json"
             if status == 0 and result.is_file():
@@ -63,8 +67,8 @@ class CellProcesses:
                         process.stdin.close()
 
     @contextlib.contextmanager
-    def _started(self, words: list[str], marker: str, log: int) -> Iterator[subprocess.Popen[bytes]]:
-        environment = {**os.environ, supervision.MARKER: marker}
+    def _started(self, words: list[str], variables: dict[str, str], log: int) -> Iterator[subprocess.Popen[bytes]]:
+        environment = {**os.environ, **variables}
         with self._lock:
             if self._closed:
                 raise LostCell("the sweep has ended")
