@@ -3,6 +3,7 @@
 # or --budget 60s. PYTHON is the interpreter (@PYTHON@), MODES the modes, CONFORMANCE_DEVICE the device. Records are in
 # records/, next to this script. Exit status as of `conformance run`: 0, 1, or 2 with one line.
 set -u
+unset PYTHONPATH PYTHONHOME
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd) || exit 2
 refuse() {
     echo "run.sh: $1" >&2

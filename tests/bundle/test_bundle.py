@@ -22,7 +22,7 @@ from conformance.cli import main
 from conformance.runner.identity import commit
 from frameworks.installer import locks
 from frameworks.installer.distributions import DISTRIBUTIONS
-from tests.support.suite_runs import environment
+from tests.support.suite_runs import ROOT, environment
 from tools.benchmarks.sweeps.wheels import write_wheel
 
 PYTHON = ".".join(platform.python_version_tuple()[:2])
@@ -113,7 +113,8 @@ def test_it_runs_without_a_network(tmp_path: Path) -> None:
     (folder,) = tmp_path.glob("conformance-reference-*")
 
     def run(**changes: str) -> tuple[int, list[str]]:
-        variables = {**environment(), "PYTHON": sys.executable, "PIP_FIND_LINKS": "", **changes}
+        other = {"PYTHONPATH": str(ROOT), "PIP_FIND_LINKS": ""}
+        variables = {**environment(), "PYTHON": sys.executable, **other, **changes}
         words = ["sh", str(folder / "run.sh"), "-k", "a or b"]
         done = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
         return done.returncode, done.stderr.splitlines()
