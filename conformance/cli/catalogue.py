@@ -50,10 +50,22 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         Entry("baseline", "comparing:baseline", "Accept a record as the baseline of later runs."),
     ),
     "Compare versions": (
-        Entry("sweep", "sweeping:sweep", "Judge many versions of frameworks and companions, each in an environment."),
-        Entry("history", "history:history", "Show what each clause does in each version, and where it changed."),
-        Entry("bisect", "bisecting:bisection", "Find the release with which a clause began to fail, or to hold."),
-        Entry("race", "racing:race_command", "Measure whether a version is slower than another, or takes more memory."),
+        Entry(
+            "sweep",
+            "versions.sweeping:sweep",
+            "Judge many versions of frameworks and companions, each in an environment.",
+        ),
+        Entry(
+            "history", "versions.history:history", "Show what each clause does in each version, and where it changed."
+        ),
+        Entry(
+            "bisect", "versions.bisecting:bisection", "Find the release with which a clause began to fail, or to hold."
+        ),
+        Entry(
+            "race",
+            "versions.racing:race_command",
+            "Measure whether a version is slower than another, or takes more memory.",
+        ),
     ),
     "Act on failures": (
         Entry("findings", "finding:findings", "List the known defects of a framework, with reproducers."),

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from conformance.cli.options import FORMAT, OUTPUT
 from conformance.runner import baselines
 from results.compare.pairing import Comparisons, FailOn, compare_files, compare_sets
 from results.record.files import one_line, replace
@@ -20,15 +21,8 @@ PATH = click.Path(path_type=Path)
 @click.command()
 @click.argument("old", type=PATH, metavar="OLD")
 @click.argument("new", type=PATH, metavar="NEW")
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(["table", "markdown", "json"]),
-    default="table",
-    show_default=True,
-    help="Output format.",
-)
-@click.option("--output", type=PATH, metavar="FILE", help="Write to FILE instead of printing.")
+@FORMAT
+@OUTPUT
 @click.option("--partial", is_flag=True, help="Ignore series that only OLD has.")
 @click.option(
     "--fail-on",

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cli import bisecting, main
+from conformance.cli import main
+from conformance.cli.versions import bisecting
 from conformance.sweep.cells import SweepCell
 from conformance.sweep.driver import SweepSettings
 from conformance.sweep.judging import CellJudge

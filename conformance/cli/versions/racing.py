@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from conformance.cli.options import FORMAT, OUTPUT
 from conformance.cli.progress import watched
 from conformance.race import shown
 from conformance.race.driver import LIMIT_S, PAIRS, ROUNDS, RaceSettings, race
@@ -43,15 +44,8 @@ FEWEST_PAIRS = 5
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the orders.")
 @click.option("--samples", type=PATH, metavar="FILE", help="Store the samples; without FRAMEWORK, judge those in FILE.")
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(["table", "markdown", "json"]),
-    default="table",
-    show_default=True,
-    help="Output format.",
-)
-@click.option("--output", type=PATH, metavar="FILE", help="Write to FILE instead of printing.")
+@FORMAT
+@OUTPUT
 def race_command(
     framework: str,
     old: str,

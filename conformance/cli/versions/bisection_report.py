@@ -1,4 +1,4 @@
-"""What a bisection found: a summary for the terminal, and the draft of an upstream issue as Markdown."""
+"""The result of a bisection: a summary for the terminal, and the draft of an upstream issue as Markdown."""
 
 from __future__ import annotations
 
@@ -53,36 +53,36 @@ class Bisection:
         return [v for test, v in self.bad.verdicts.items() if test in self.tests and v.outcome in FAILED]
 
 
-def summary(found: Bisection) -> Iterator[str]:
+def summary(bisection: Bisection) -> Iterator[str]:
     """Lines for the terminal."""
-    good, bad = found.good.cell, found.bad.cell
-    older, newer = ("last bad  ", "first good") if found.fix else ("last good ", "first bad ")
-    first, second = (bad, good) if found.fix else (good, bad)
-    yield f"{older} {found.package} {first.version}{_day(first)}"
-    yield f"{newer} {found.package} {second.version}{_day(second)}"
-    if between := found.boundary.between:
-        named = [f"{found.cells[place].version} ({reason})" for place, reason in between.items()]
+    good, bad = bisection.good.cell, bisection.bad.cell
+    older, newer = ("last bad  ", "first good") if bisection.fix else ("last good ", "first bad ")
+    first, second = (bad, good) if bisection.fix else (good, bad)
+    yield f"{older} {bisection.package} {first.version}{_day(first)}"
+    yield f"{newer} {bisection.package} {second.version}{_day(second)}"
+    if between := bisection.boundary.between:
+        named = [f"{bisection.cells[place].version} ({reason})" for place, reason in between.items()]
         yield one_line(f"or one of {', '.join(named[:MOST])}, which cannot be judged", 2000)
     yield ""
-    for verdict in found.failures[:MOST]:
-        before = found.good.verdicts.get(verdict.test)
+    for verdict in bisection.failures[:MOST]:
+        before = bisection.good.verdicts.get(verdict.test)
         outcome = "missing" if before is None else str(before.outcome)
         yield one_line(f"{verdict.test}: {outcome} -> {verdict.outcome} [{verdict.signature}] {verdict.message}")
-    if len(found.failures) > MOST:
-        yield f"and {len(found.failures) - MOST} more tests"
+    if len(bisection.failures) > MOST:
+        yield f"and {len(bisection.failures) - MOST} more tests"
     yield ""
-    yield from _crossed(found)
-    if found.failures:
-        yield f"repeat:  {install_words(bad)} && {found.failures[0].repro}"
-    yield f"compare: conformance compare {found.good.file} {found.bad.file}"
+    yield from _crossed(bisection)
+    if bisection.failures:
+        yield f"repeat:  {install_words(bad)} && {bisection.failures[0].repro}"
+    yield f"compare: conformance compare {bisection.good.file} {bisection.bad.file}"
 
 
 def _day(cell: SweepCell) -> str:
     return f" of {cell.released}" if cell.released else ""
 
 
-def _crossed(found: Bisection) -> Iterator[str]:
-    crossing = found.crossing
+def _crossed(bisection: Bisection) -> Iterator[str]:
+    crossing = bisection.crossing
     if crossing is None:
         return
     for name, (before, after) in [*crossing.differences.items()][:MOST]:
@@ -103,31 +103,33 @@ def install_words(cell: SweepCell) -> str:
     return " ".join([*words, "python -m conformance install", cell.framework])
 
 
-def draft(found: Bisection) -> str:
+def draft(bisection: Bisection) -> str:
     """A report for the tracker of the guilty package."""
-    return "\n".join(_draft(found)).rstrip() + "\n"
+    return "\n".join(_draft(bisection)).rstrip() + "\n"
 
 
-def _draft(found: Bisection) -> Iterator[str]:
-    good, bad = found.good.cell, found.bad.cell
-    guilty = (found.crossing.guilty if found.crossing else "") or found.package
-    what = f"works since {good.version}" if found.fix else f"fails since {bad.version}"
-    subject = f"{found.package} {what}" if guilty == found.package else f"{guilty} with {found.package}: {what}"
-    yield from (f"# {subject}: {_sentence(found.clause.requirement)}", "")
-    yield f"- good: {found.package} {good.version}{_day(good)}"
-    yield f"- bad: {found.package} {bad.version}{_day(bad)}"
-    for place, reason in found.boundary.between.items():
-        yield one_line(f"- {found.cells[place].version} cannot be judged: {reason}")
-    if found.crossing is not None:
-        yield f"- guilty: {found.crossing.guilty or 'not one package alone'} ({found.crossing.why})"
-        yield from (one_line(f"- {cell.what}: {cell.side or 'not judged'}") for cell in found.crossing.cells)
+def _draft(bisection: Bisection) -> Iterator[str]:
+    good, bad = bisection.good.cell, bisection.bad.cell
+    guilty = (bisection.crossing.guilty if bisection.crossing else "") or bisection.package
+    what = f"works since {good.version}" if bisection.fix else f"fails since {bad.version}"
+    subject = (
+        f"{bisection.package} {what}" if guilty == bisection.package else f"{guilty} with {bisection.package}: {what}"
+    )
+    yield from (f"# {subject}: {_sentence(bisection.clause.requirement)}", "")
+    yield f"- good: {bisection.package} {good.version}{_day(good)}"
+    yield f"- bad: {bisection.package} {bad.version}{_day(bad)}"
+    for place, reason in bisection.boundary.between.items():
+        yield one_line(f"- {bisection.cells[place].version} cannot be judged: {reason}")
+    if bisection.crossing is not None:
+        yield f"- guilty: {bisection.crossing.guilty or 'not one package alone'} ({bisection.crossing.why})"
+        yield from (one_line(f"- {cell.what}: {cell.side or 'not judged'}") for cell in bisection.crossing.cells)
     yield from ("", "## To reproduce", "", "```sh", f"{install_words(bad)}")
-    yield from (f"{verdict.repro}" for verdict in found.failures[:1])
-    yield from ("```", "", f"Found by `{found.repeat}`.", "")
-    yield from clause_lines(found.clause)
-    yield from failed_checks(found.failures)
-    yield from _messages(found.failures)
-    yield from _environment(found)
+    yield from (f"{verdict.repro}" for verdict in bisection.failures[:1])
+    yield from ("```", "", f"Found by `{bisection.repeat}`.", "")
+    yield from clause_lines(bisection.clause)
+    yield from failed_checks(bisection.failures)
+    yield from _messages(bisection.failures)
+    yield from _environment(bisection)
 
 
 def _sentence(text: str) -> str:
@@ -135,20 +137,20 @@ def _sentence(text: str) -> str:
 
 
 def _messages(failures: Sequence[TestVerdict]) -> Iterator[str]:
-    told = [verdict for verdict in failures if all(check.passed for check in verdict.checks)]
-    if told:
+    unchecked = [verdict for verdict in failures if all(check.passed for check in verdict.checks)]
+    if unchecked:
         yield from ("## Messages", "")
-        yield from (one_line(f"- `{verdict.test}`: {verdict.message}") for verdict in told[:MOST])
+        yield from (one_line(f"- `{verdict.test}`: {verdict.message}") for verdict in unchecked[:MOST])
         yield ""
 
 
-def _environment(found: Bisection) -> Iterator[str]:
+def _environment(bisection: Bisection) -> Iterator[str]:
     yield from ("## Versions", "", "| package | good | bad |", "|---|---|---|")
-    packages: Mapping[str, tuple[str, str]] = found.crossing.differences if found.crossing else {}
-    own = package_of(found.bad.cell.framework)
+    packages: Mapping[str, tuple[str, str]] = bisection.crossing.differences if bisection.crossing else {}
+    own = package_of(bisection.bad.cell.framework)
     if own and own not in packages:
-        yield f"| {own} | {found.good.cell.framework_version} | {found.bad.cell.framework_version} |"
+        yield f"| {own} | {bisection.good.cell.framework_version} | {bisection.bad.cell.framework_version} |"
     yield from (f"| {name} | {before or '-'} | {after or '-'} |" for name, (before, after) in packages.items())
-    if found.bad.record is not None:
-        series, environment = found.bad.record.series, found.bad.record.variant.environment
+    if bisection.bad.record is not None:
+        series, environment = bisection.bad.record.series, bisection.bad.record.variant.environment
         yield from ("", f"Python {environment.get('python', '')}, {series.device_kind}, mode {series.mode}.")

@@ -12,9 +12,9 @@ import click
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from conformance.cli.bisection_report import Bisection, draft, summary
 from conformance.cli.running import names
 from conformance.cli.specifying import clause_ids, clause_of
+from conformance.cli.versions.bisection_report import Bisection, draft, summary
 from conformance.spec.clauses import Clause
 from conformance.sweep.bisect import State, StateAnswer, UnstableEnd, bisect
 from conformance.sweep.cells import SweepCell, cells_of
@@ -111,7 +111,7 @@ def bisection(
     settings = SweepSettings(folder, workers, beneath, path=str(Path.cwd()))
     judge = CellJudge(plan, settings, _tell)
     repeat = " ".join(["conformance", *map(shlex.quote, sys.argv[1:])])
-    return _found(cells, judge, clause, asked, repeat, once=once)
+    return _search(cells, judge, clause, asked, repeat, once=once)
 
 
 @dataclass(frozen=True)
@@ -204,14 +204,14 @@ def selected(clause_id: str | None, test_id: str | None) -> tuple[Clause, tuple[
 
 
 def _pins(companions: Sequence[str]) -> dict[str, str]:
-    found = {}
+    pins = {}
     for word in companions:
         name, _, version = word.partition("==")
         try:
-            found[str(canonicalize_name(name))] = str(Version(version))
+            pins[str(canonicalize_name(name))] = str(Version(version))
         except InvalidVersion:
             raise click.BadParameter(f"got {word!r}, want NAME==VERSION", param_hint="--with") from None
-    return found
+    return pins
 
 
 def _plain(word: str) -> str:
@@ -228,7 +228,7 @@ def _tell(judged: JudgedCell) -> None:
     )
 
 
-def _found(
+def _search(
     cells: tuple[SweepCell, ...], judge: CellJudge, clause: Clause, asked: BisectedRange, repeat: str, *, once: bool
 ) -> int:
     states: tuple[State, State] = ("new", "old") if asked.fix else ("old", "new")
@@ -244,8 +244,8 @@ def _found(
     if not tests:
         turned = changed(ends[1], ends[0])
         hint = "exchange --good and --bad" if turned else "choose other ends or another clause"
-        told = [f"{each.cell.package} {each.cell.version} gives {each}" for each in ends]
-        return _refuse(f"no test passes with the good end and fails with the bad one: {', '.join(told)}; {hint}")
+        outcomes = [f"{each.cell.package} {each.cell.version} gives {each}" for each in ends]
+        return _refuse(f"no test passes with the good end and fails with the bad one: {', '.join(outcomes)}; {hint}")
 
     def ask(place: int) -> StateAnswer:
         return answer(judge.judged(cells[place]), tests, *states)
@@ -262,11 +262,11 @@ def _found(
     good, bad = (boundary.new, boundary.old) if asked.fix else (boundary.old, boundary.new)
     sides = judge.judged(cells[good]), judge.judged(cells[bad])
     crossing = _crossing(sides[0].cell, sides[1].cell, judge, tests)
-    found = Bisection(clause, cells, boundary, *sides, tests, crossing, asked.fix, repeat)
+    result = Bisection(clause, cells, boundary, *sides, tests, crossing, asked.fix, repeat)
     place = judge.settings.folder / REPORT
     judge.settings.folder.mkdir(parents=True, exist_ok=True)
-    replace(place, draft(found).encode())
-    for line in summary(found):
+    replace(place, draft(result).encode())
+    for line in summary(result):
         click.echo(line)
     click.echo(f"report:  {place}")
     return 0
@@ -278,9 +278,9 @@ def _crossing(good: SweepCell, bad: SweepCell, judge: CellJudge, tests: Sequence
         return None
 
     def side(cell: SweepCell) -> tuple[Side, str]:
-        told = answer(judge.judged(cell), tests, "old", "new")
+        judged = answer(judge.judged(cell), tests, "old", "new")
         sides: dict[State, Side] = {"old": "good", "new": "bad", "skip": ""}
-        return sides[told.state], told.reason
+        return sides[judged.state], judged.reason
 
     return cross(good, bad, (locks[0], locks[1]), side)
 

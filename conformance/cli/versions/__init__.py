@@ -1,0 +1,1 @@
+"""Commands that judge and compare versions: sweeps, history, bisection, races."""
