@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from frameworks.contract import Capability, Conventions, ScalerRule
+from frameworks.jax.core.modes import PINNED_HOST
 from frameworks.jax.training.options import REFUSED_OPTIONS
 from frameworks.jax.training.scaler import INITIAL, MINIMUM
 
@@ -29,6 +30,10 @@ _CPU_REFUSED: dict[Capability, str] = {
     Capability.TF32: "on a CPU jax.default_matmul_precision changes nothing by 'tensorfloat32', and 'TF32_TF32_F32' "
     "is refused",
 }
+_NO_HOST_MEMORY = dict.fromkeys(
+    (Capability.OFFLOAD_PARAMETERS, Capability.OFFLOAD_OPTIMIZER, Capability.OFFLOAD_HOST),
+    "a CPU device of this release has no memory of the kind pinned_host",
+)
 _RANKS_REFUSED: dict[Capability, str] = {
     Capability.RANKS_LOW_REDUCTION: "under jax.jit the compiler places the reduction over the devices, in the format "
     "of the gradient, and no setting changes it: only jax.lax.psum in jax.shard_map adds up what a program has cast",
@@ -83,7 +88,8 @@ def conventions(mode: str) -> Conventions:
 def refusals(device: jax.Device, mode: str) -> dict[Capability, str]:
     """Unsupported capabilities on this device and in this mode, with reasons."""
     if device.platform == "cpu":
-        return _REFUSED | _CPU_REFUSED | ({} if mode == "nojit" else _RANKS_REFUSED)
+        away = {} if PINNED_HOST in {memory.kind for memory in device.addressable_memories()} else _NO_HOST_MEMORY
+        return _REFUSED | _CPU_REFUSED | away | ({} if mode == "nojit" else _RANKS_REFUSED)
     return _REFUSED | ({} if _has_tf32(device) else {Capability.TF32: _NO_TF32})
 
 

@@ -261,7 +261,7 @@ def with_rate(rules: Any, state: State, rate: Callable[[], float]) -> State:
     for place, own in enumerate(rules.own):
         ratio = own.learning_rate / rules.optimizer.learning_rate
         chosen = partial(_is_of, str(place)) if rules.parts else None
-        opt_state = optax.tree.set(opt_state, chosen, learning_rate=first * ratio)
+        opt_state = optax.tree_utils.tree_set(opt_state, chosen, learning_rate=first * ratio)
     return state.replace(opt_state=opt_state)
 
 

@@ -9,12 +9,10 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from fixtures.recipe import Offload
+from frameworks.jax.core.modes import PINNED_HOST
 from frameworks.jax.training.optimizers import RunState
 from frameworks.jax.training.sharding_layout import moments
 from frameworks.jax.training.trainer import JaxTrainer
-
-HOST = "pinned_host"
-"""The memory kind of offloaded arrays."""
 
 if TYPE_CHECKING:
     _Run = JaxTrainer
@@ -34,7 +32,7 @@ class OffloadedState(_Run):
 
     @train_state.setter
     def train_state(self, state: RunState) -> None:
-        self._away = self._with_kinds(state, HOST)
+        self._away = self._with_kinds(state, PINNED_HOST)
 
     @property
     def _offload(self) -> Offload:
@@ -53,7 +51,7 @@ class OffloadedState(_Run):
 
 def _bytes_away(value: jax.Array) -> int:
     """Bytes of an array in the host's memory; a copy of it for each device counts."""
-    if value.sharding.memory_kind != HOST:
+    if value.sharding.memory_kind != PINNED_HOST:
         return 0
     return sum(shard.data.nbytes for shard in value.addressable_shards)
 
@@ -71,7 +69,7 @@ def _moved(tree: Any, kind: str) -> Any:
 def activations_leave() -> bool:
     """Whether what a checkpoint policy offloads takes memory of the host's in the compiled program."""
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=[], names_which_can_be_offloaded=["kept"], offload_src="device", offload_dst=HOST
+        names_which_can_be_saved=[], names_which_can_be_offloaded=["kept"], offload_src="device", offload_dst=PINNED_HOST
     )
 
     def loss(x: jax.Array) -> jax.Array:

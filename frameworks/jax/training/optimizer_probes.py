@@ -12,6 +12,7 @@ import optax
 from flax.training.dynamic_scale import DynamicScale
 
 from frameworks.contract import Attempt, Capability
+from frameworks.jax.training.optimizers import global_norm, partition
 
 TAKES_EACH_IN = (
     "optax.MultiSteps takes in each micro-batch, and makes the window's update with the last, so that nothing can come "
@@ -107,7 +108,7 @@ def _partial_window() -> bool:
 def _clip() -> bool:
     clip = optax.clip_by_global_norm(1.0)
     gradients, _ = clip.update(weight_of(8.0), clip.init(weight_of()))
-    return float(optax.tree.norm(gradients)) < 1.001
+    return float(global_norm(gradients)) < 1.001
 
 
 def _rates(optimizer: optax.GradientTransformation, weight: Any, gradient: Any, count: int) -> list[Any]:
@@ -125,7 +126,7 @@ def _schedule() -> bool:
 
 def _groups() -> bool:
     weights = {"a": weight_of(), "b": weight_of()}
-    groups = optax.partition({"0": optax.sgd(0.5), "1": optax.sgd(0.25)}, {"a": "0", "b": "1"})
+    groups = partition({"0": optax.sgd(0.5), "1": optax.sgd(0.25)}, {"a": "0", "b": "1"})
     return _rates(groups, weights, weights, 1) == [{"a": 0.5, "b": 0.25}]
 
 

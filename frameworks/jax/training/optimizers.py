@@ -223,7 +223,7 @@ def transformation(rules: Rules) -> optax.GradientTransformation:
         if rules.frozen:
             labels |= dict.fromkeys(rules.frozen, _FROZEN)
             each[_FROZEN] = optax.set_to_zero()
-        chosen = optax.partition(each, labels)
+        chosen = partition(each, labels)
     if rules.clip is not None:
         chosen = ways.clipped(rules.ways.way("clip"), rules.clip, chosen)
     skips = {"should_skip_update_fn": optax.skip_not_finite} if rules.ways.way("scaling") == "skip-not-finite" else {}
@@ -237,6 +237,17 @@ def transformation(rules: Rules) -> optax.GradientTransformation:
 def is_window(state: RunState) -> bool:
     """Whether gradients are accumulated by `optax.MultiSteps`."""
     return isinstance(state.opt_state, optax.MultiStepsState)
+
+
+def partition(parts: Mapping[str, optax.GradientTransformation], labels: Any) -> optax.GradientTransformation:
+    """A transformation for each label; `optax.partition` came with Optax 0.2.5, `multi_transform` before."""
+    made = optax.partition if hasattr(optax, "partition") else optax.multi_transform
+    return made(parts, labels)
+
+
+def global_norm(gradients: Any) -> Any:
+    """The norm over all gradients; `optax.tree` came with Optax 0.2.5."""
+    return optax.tree.norm(gradients) if hasattr(optax, "tree") else optax.global_norm(gradients)
 
 
 def applied(state: RunState) -> Any:

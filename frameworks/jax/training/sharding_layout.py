@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import GetAttrKey
 
 from fixtures.arrays import Array
@@ -135,7 +135,7 @@ def spread_of(ranks: Ranks) -> Spread:
     """
     devices = jax.devices()[: ranks.count]
     grid = np.array(devices).reshape(ranks.count // ranks.shards, ranks.shards)
-    return Spread(Mesh(grid, (REPLICA, SHARD), axis_types=(AxisType.Auto, AxisType.Auto)), ranks.level)
+    return Spread(Mesh(grid, (REPLICA, SHARD)), ranks.level)
 
 
 def moments(state: RunState) -> list[jax.Array]:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import jmp
-import optax
 from flax.training.dynamic_scale import DynamicScale
 
 from fixtures.layers import Dropout, walk
@@ -32,7 +31,7 @@ from frameworks.jax.core.float8_training import (
 from frameworks.jax.core.layers import OUTPUTS, PERTURBATIONS
 from frameworks.jax.core.losses import Loaded, loss_sums
 from frameworks.jax.core.network import Layout, Network, forward_pass
-from frameworks.jax.training.optimizers import RunState, applied, is_window
+from frameworks.jax.training.optimizers import RunState, applied, global_norm, is_window
 from frameworks.jax.training.scaler import Judged, LossScale
 
 
@@ -287,8 +286,8 @@ def unscaled(scale: LossScale, gradients: Flat, parameters: Flat) -> Flat:
     """
     taken = trained_leaves(gradients)
     divided = taken if isinstance(scale, DynamicScale) else scale.unscale(taken)
-    found: Flat = optax.tree.cast_like(divided, trained_leaves(parameters))
-    return found | remembered_leaves(gradients)
+    formats = jax.tree.map(lambda leaf: leaf.dtype, trained_leaves(parameters))
+    return jax.tree.map(jnp.astype, divided, formats) | remembered_leaves(gradients)
 
 
 @partial(jax.jit, static_argnames=("guarded", "normed", "decay", "chosen", "last", "pin"))
@@ -311,7 +310,7 @@ def update(
     """
     shown = None if pin is None else pin.gradients(gradients)
     gradients = gradients if shown is None else shown
-    norm = optax.tree.norm(trained_leaves(gradients)) if normed else None
+    norm = global_norm(trained_leaves(gradients)) if normed else None
     stepped, finite = partial(_stepped, state, gradients, decay, chosen), None
     if guarded:
         finite = jmp.all_finite(gradients) if judged is None else judged.finite
@@ -335,7 +334,7 @@ def _stepped(state: RunState, gradients: Flat, decay: float | None, chosen: Reci
         return after
     trained = trained_leaves(leaves_in(after.params))
     mixed = ways.average(chosen.way("average"), decay, trained, state.average)
-    average = optax.tree.where(applied(state) == 0, trained, mixed)
+    average = jax.tree.map(partial(jnp.where, applied(state) == 0), trained, mixed)
     if is_window(state):
-        average = optax.tree.where(applied(after) > applied(state), average, state.average)
+        average = jax.tree.map(partial(jnp.where, applied(after) > applied(state)), average, state.average)
     return after.replace(average=average)

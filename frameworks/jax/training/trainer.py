@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import jmp
 import numpy as np
-import optax
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
@@ -155,8 +154,7 @@ class JaxTrainer(Readings):
         """`gradients` by joined path."""
         with self.scope():
             parts = [unscaled(self.scale, scaled, self.leaves) for scaled, _, _ in over_window(window, self._backward)]
-            found: Flat = reduce(optax.tree.add, parts)
-            return found
+            return reduce(partial(jax.tree.map, jnp.add), parts)
 
     # the update
 
