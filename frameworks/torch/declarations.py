@@ -109,6 +109,8 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
         refused = {c: reason for c, reason in refused.items() if reason != NO_MASTERS}
     if mode == deepspeed_start.MODE:
         refused |= deepspeed_probes.refused()
+    if torch.__version__ < (2, 7) and mode not in ("ddp", "fsdp1", deepspeed_start.MODE):
+        refused[Capability.RANKS_COLLECTIVES] = "FSDP2 shows its reductions to set_all_reduce_hook, new in PyTorch 2.7"
     if mode in MODES:
         refused.pop(Capability.OFFLOAD_HOST, None)
     return refused | _REFUSED_IN_MODE.get(mode, {})

@@ -103,7 +103,7 @@ class LineHistory:
     @property
     def newest(self) -> int | None:
         """The place of the newest judged version."""
-        return max((place for place, column in enumerate(self.line.columns) if column.records), default=None)
+        return max((place for place, column in enumerate(self.line.columns) if column.judged), default=None)
 
 
 def history(line: VersionLine) -> LineHistory:

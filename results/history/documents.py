@@ -1,4 +1,4 @@
-"""Histories as JSON: compact, so that it can be committed; records are the full data.
+"""Histories as JSON: compact, so that they can be committed, and whole, so that they can be read again.
 
 Versions are numbered by their place in the line, and words have one letter (`LETTERS`). A run is [first, last, word],
 of judged versions alone. docs/history.md describes the fields.
@@ -6,17 +6,21 @@ of judged versions alone. docs/history.md describes the fields.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from results.history.changes import ChangePoint, ClauseHistory, LineHistory
+from msgspec import Meta, Struct, field
+
+from results.history.changes import ChangePoint, ClauseHistory, LineHistory, PointKind, VersionRun
 from results.history.explanations import explained
 from results.history.lines import VersionColumn, VersionLine
 from results.history.statements import alongside, statement
-from results.history.states import CaseWord
-from results.record.values import plain, to_line
+from results.history.states import CaseWord, ClauseFacts
+from results.record.files import RecordError, read
+from results.record.values import decoded, plain, refuse_repeated_keys, to_line
 
-VERSION = 1
+VERSION = 2
 
 LETTERS: dict[CaseWord, str] = {
     "pass": "p",
@@ -26,16 +30,20 @@ LETTERS: dict[CaseWord, str] = {
     "unstable": "s",
     "not offered": "n",
 }
+_WORDS = {letter: word for word, letter in LETTERS.items()}
 
-_NAMED = 5
-"""Tests of a point that are named; all are counted."""
+_START = b'{"version":'
+_OTHER_TESTS = "other tests"
 
 
 def compact(histories: Sequence[LineHistory]) -> str:
     """All lines as one document, in a line for each clause so that a difference of two documents is short."""
+    facts = {name: clause.facts for one in histories for name, clause in one.clauses.items()}
+    texts = ",\n".join(
+        f"{_text(name)}:{_text([each.level, each.family, each.requirement])}" for name, each in sorted(facts.items())
+    )
     lines = ",\n".join(_line(each) for each in histories)
-    letters = to_line({letter: word for word, letter in LETTERS.items()})
-    return f'{{"version":{VERSION},"words":{letters},"lines":[\n{lines}\n]}}\n'
+    return f'{{"version":{VERSION},"words":{to_line(_WORDS)},"clauses":{{\n{texts}\n}},"lines":[\n{lines}\n]}}\n'
 
 
 def _line(one: LineHistory) -> str:
@@ -65,22 +73,17 @@ def header(line: VersionLine) -> dict[str, Any]:
 
 
 def _column(column: VersionColumn) -> dict[str, Any]:
-    entry: dict[str, Any] = {"version": column.version}
-    if column.released:
-        entry["released"] = column.released
-    if column.gap:
-        entry["gap"] = column.gap
-    if column.companions:
-        entry["companions"] = dict(column.companions)
-    if any(one.status != "complete" for one in column.records):
-        entry["status"] = [one.status for one in column.records]
-    return entry
+    given = {
+        "released": column.released,
+        "gap": column.gap,
+        "companions": dict(column.companions),
+        "status": list(column.partial),
+    }
+    return {"version": column.version} | {key: value for key, value in given.items() if value}
 
 
 def _clause(line: VersionLine, clause: ClauseHistory) -> dict[str, Any]:
-    runs = [
-        [run.first, run.last, LETTERS[run.word], *(["other tests"] if run.other_tests else [])] for run in clause.runs
-    ]
+    runs = [[run.first, run.last, LETTERS[run.word], *([_OTHER_TESTS] if run.other_tests else [])] for run in clause.runs]
     points = [document(line, point) for point in clause.points]
     return {"runs": runs, "points": points} if points else {"runs": runs}
 
@@ -88,24 +91,18 @@ def _clause(line: VersionLine, clause: ClauseHistory) -> dict[str, Any]:
 def document(line: VersionLine, point: ChangePoint) -> dict[str, Any]:
     """A change point."""
     moved = {"fails": point.fails, "passes": point.passes, "unsupported": point.refused}
-    entry: dict[str, Any] = {
+    prefix = f"{point.clause}/"
+    also = {name: [test.removeprefix(prefix) for test in tests] for name, tests in moved.items()}
+    also["otherwise"] = [[test.removeprefix(prefix), old, new] for test, old, new in point.otherwise]
+    also["with"] = list(alongside(line, point))
+    return {
         "between": [point.before, point.after],
         "kind": point.kind,
         "words": [LETTERS[point.old], LETTERS[point.new]],
         "compared": point.compared,
+        **{name: value for name, value in also.items() if value},
+        "explained": [list(pair) for pair in explained(line, point)],
     }
-    prefix = f"{point.clause}/"
-    for name, tests in moved.items():
-        if tests:
-            entry[name] = [len(tests), *(test.removeprefix(prefix) for test in tests[:_NAMED])]
-    if point.otherwise:
-        named = [[test.removeprefix(prefix), old, new] for test, old, new in point.otherwise[:_NAMED]]
-        entry["otherwise"] = [len(point.otherwise), *named]
-    also = alongside(line, point)
-    if also:
-        entry["with"] = list(also)
-    entry["explained"] = [list(pair) for pair in explained(line, point)]
-    return entry
 
 
 def clause_document(name: str, histories: Sequence[LineHistory]) -> str:
@@ -117,3 +114,120 @@ def clause_document(name: str, histories: Sequence[LineHistory]) -> str:
     ]
     head = {"version": VERSION, "clause": name, "level": facts.level, "requirement": facts.requirement}
     return _text({**head, "lines": entries}) + "\n"
+
+
+# reading
+
+_Place = Annotated[int, Meta(ge=0)]
+_Letter = Literal["p", "f", "u", "a", "s", "n"]
+
+
+class _Version(Struct, forbid_unknown_fields=True):
+    version: str
+    released: str = ""
+    gap: str = ""
+    companions: dict[str, str] = field(default_factory=dict)
+    status: tuple[str, ...] = ()
+
+
+class _Point(Struct, forbid_unknown_fields=True):
+    between: tuple[_Place, _Place]
+    kind: PointKind
+    words: tuple[_Letter, _Letter]
+    compared: int
+    explained: tuple[tuple[str, str], ...]
+    fails: tuple[str, ...] = ()
+    passes: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
+    otherwise: tuple[tuple[str, str, str], ...] = ()
+    alongside: tuple[str, ...] = field(default=(), name="with")
+
+
+class _Clause(Struct, forbid_unknown_fields=True):
+    runs: tuple[tuple[Any, ...], ...]
+    points: tuple[_Point, ...] = ()
+
+
+class _Line(Struct, forbid_unknown_fields=True):
+    framework: str
+    package: str
+    mode: str
+    device: str
+    platform: str
+    seed: int
+    fixed: dict[str, str]
+    versions: tuple[_Version, ...]
+    clauses: dict[str, _Clause]
+
+
+class _Document(Struct, forbid_unknown_fields=True):
+    version: Literal[2]
+    words: dict[str, str]
+    clauses: dict[str, tuple[str, str, str]]
+    lines: tuple[_Line, ...]
+
+
+def is_history(path: Path) -> bool:
+    """Whether a path is a file that begins as `compact` begins it; no record does."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(len(_START)) == _START
+
+
+def load(path: Path) -> tuple[LineHistory, ...]:
+    """The lines of a file that `compact` made; the web pages that explain a point are those known now, else the file's.
+
+    Raises:
+        RecordError: the file cannot be read, or is no history.
+    """
+    content = read(path)
+    try:
+        refuse_repeated_keys(content)
+        whole: _Document = decoded(content, _Document)
+        return tuple(_read_line(one, whole.clauses) for one in whole.lines)
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(path, f"is no history ({error})", "make it again by `conformance history`") from None
+
+
+def _read_line(one: _Line, facts: Mapping[str, tuple[str, str, str]]) -> LineHistory:
+    columns = tuple(
+        VersionColumn(each.version, each.released, (), each.gap, each.companions, each.status) for each in one.versions
+    )
+    fixed = tuple(one.fixed.items())
+    line = VersionLine(one.framework, one.package, one.mode, one.device, one.platform, one.seed, fixed, columns)
+    return LineHistory(line, {name: _read_clause(name, each, facts[name], columns) for name, each in one.clauses.items()})
+
+
+def _read_clause(
+    name: str, clause: _Clause, facts: tuple[str, str, str], columns: Sequence[VersionColumn]
+) -> ClauseHistory:
+    level, family, requirement = facts
+    points = tuple(_read_point(name, point, columns) for point in clause.points)
+    runs = tuple(_read_runs(clause, points, columns))
+    words: list[CaseWord | None] = [None] * len(columns)
+    for run in runs:
+        words[run.first : run.last + 1] = [run.word] * (run.last + 1 - run.first)
+    return ClauseHistory(name, ClauseFacts(level, requirement, family), tuple(words), runs, points)
+
+
+def _read_runs(clause: _Clause, points: Sequence[ChangePoint], columns: Sequence[VersionColumn]) -> Iterator[VersionRun]:
+    begins = {point.after: point for point in reversed(points)}
+    for first, last, letter, *rest in clause.runs:
+        if not 0 <= first <= last < len(columns):
+            raise ValueError(f"a run from version {first} to {last} of {len(columns)}")
+        yield VersionRun(first, last, _WORDS[letter], rest == [_OTHER_TESTS], begins.get(first))
+
+
+def _read_point(clause: str, point: _Point, columns: Sequence[VersionColumn]) -> ChangePoint:
+    before, after = point.between
+    if not before < after < len(columns):
+        raise ValueError(f"{clause} changes between versions {before} and {after} of {len(columns)}")
+    old, new = (_WORDS[letter] for letter in point.words)
+    fails, passes, refused = (
+        tuple(f"{clause}/{test}" for test in tests) for tests in (point.fails, point.passes, point.unsupported)
+    )
+    otherwise = tuple((f"{clause}/{test}", *signatures) for test, *signatures in point.otherwise)
+    return ChangePoint(
+        clause, before, after, point.kind, old, new, point.compared, fails, passes, refused, otherwise, point.explained
+    )

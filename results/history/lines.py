@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from packaging.version import InvalidVersion, Version
 
@@ -26,19 +26,24 @@ class VersionColumn:
 
     Attributes:
         released: its date, or "".
-        records: none if it was not judged.
+        records: none if it was not judged, or if the history was read from a file.
         gap: why it was not judged, in one line; "" if it was.
+        companions: versions of the framework, of the companions that its version names, and of Python, in the newest
+            record.
+        partial: how each record ended, if one did not end complete.
     """
 
     version: str
     released: str
-    records: tuple[JudgedVersion, ...]
+    records: tuple[JudgedVersion, ...] = ()
     gap: str = ""
+    companions: Mapping[str, str] = field(default_factory=dict)
+    partial: tuple[str, ...] = ()
 
     @property
-    def companions(self) -> Mapping[str, str]:
-        """Versions of the framework and of the companions that its version names, of the newest record."""
-        return {**self.records[-1].labels, self.records[-1].framework: self.records[-1].version} if self.records else {}
+    def judged(self) -> bool:
+        """Whether there is a record of it."""
+        return not self.gap
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,17 @@ def _columns(versions: _Versions, cells: Sequence[PlannedCell]) -> Iterator[Vers
         judged = sorted(records[key], key=lambda pair: pair[1].started)
         version = judged[-1][0] if judged else planned[key][-1].version
         released = next((cell.released for cell in planned[key] if cell.released), "")
-        yield VersionColumn(version, released, tuple(one for _, one in judged), "" if judged else _gap(planned[key]))
+        if judged:
+            yield _column(version, released, tuple(one for _, one in judged))
+        else:
+            yield VersionColumn(version, released, gap=_gap(planned[key]))
+
+
+def _column(version: str, released: str, records: tuple[JudgedVersion, ...]) -> VersionColumn:
+    newest, statuses = records[-1], tuple(one.status for one in records)
+    companions = {**newest.labels, newest.framework: newest.version, "python": newest.python}
+    partial = statuses if any(status != "complete" for status in statuses) else ()
+    return VersionColumn(version, released, records, companions=companions, partial=partial)
 
 
 def _same(version: str) -> Version | str:

@@ -31,9 +31,9 @@ def _titled(one: LineHistory) -> Iterator[str]:
 def line_markdown(one: LineHistory) -> Iterator[str]:
     """The versions and the change points of one line, without a title."""
     line = one.line
-    judged = [column.version for column in line.columns if column.records]
+    judged = [column.version for column in line.columns if column.judged]
     yield f"{number(len(judged), 'judged version')}: {words(', '.join(judged))}."
-    gaps = [column for column in line.columns if not column.records]
+    gaps = [column for column in line.columns if not column.judged]
     if gaps:
         named = ", ".join(f"{column.version} ({column.gap})" for column in gaps[:_GAPS])
         more = f" and {len(gaps) - _GAPS} more" if len(gaps) > _GAPS else ""

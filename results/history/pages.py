@@ -129,7 +129,7 @@ def _start_page(histories: Sequence[LineHistory], rows: Sequence[ShownRow]) -> s
         frameworks=list(dict.fromkeys(row.framework for row in rows)),
         families=sorted({row.family for row in rows}),
         words=[word for word in GRAVITY if word in words],
-        versions=sum(bool(column.records) for one in histories for column in one.line.columns),
+        versions=sum(column.judged for one in histories for column in one.line.columns),
     )
 
 
@@ -201,7 +201,7 @@ def _named(tests: Sequence[str]) -> str:
 def _newest(one: LineHistory) -> Newest | None:
     """The newest version of a line with an older judged one; None if there is none."""
     place = one.newest
-    judged = [number for number, column in enumerate(one.line.columns) if column.records]
+    judged = [number for number, column in enumerate(one.line.columns) if column.judged]
     if place is None or len(judged) < 2:
         return None
     column, before = one.line.columns[place], one.line.columns[judged[-2]]

@@ -120,11 +120,10 @@ def between(line: VersionLine, point: ChangePoint) -> tuple[VersionColumn, ...]:
 
 
 def alongside(line: VersionLine, point: ChangePoint) -> tuple[str, ...]:
-    """Companions that differ between the two versions, such as "optax 0.2.5 → 0.2.8", and Python."""
+    """Companions that differ between the two versions, such as "optax 0.2.5 → 0.2.8"."""
     before, after = line.columns[point.before], line.columns[point.after]
     names = sorted((before.companions.keys() | after.companions.keys()) - {line.package})
     steps = [(name, before.companions.get(name, "none"), after.companions.get(name, "none")) for name in names]
-    steps.append(("python", before.records[-1].python, after.records[-1].python))
     return tuple(f"{name} {old} → {new}" for name, old, new in steps if old != new)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from itertools import chain
 
@@ -16,17 +16,12 @@ from conformance.scenarios.table import durations
 from conformance.scenarios.table import markdown as scenario_table
 from conformance.spec.clauses import Level, load_clauses
 from conformance.test_ids.inventory import inventory
-from results.compare.comparison import Comparison
-from results.compare.pairing import Comparisons
 from results.record.folders import listed
 from results.record.reading import Record, load
 from results.show import times
-from results.show.differences import headline, section, to_text
-from results.show.marks import words
 from results.show.table import plain
 from tools.docs import example_failure, findings, formats, ranks
 from tools.docs.promises import PROMISES, table
-from tools.docs.upgrades import upgrades
 
 WIDTH = 118
 """Columns of the baselines' table."""
@@ -96,26 +91,6 @@ def tables() -> Mapping[str, str]:
 def known_failures() -> Mapping[str, str]:
     """The findings behind adapters' expectations, and the adapters' workarounds."""
     return findings.blocks(load_known())
-
-
-def changes() -> Mapping[str, str]:
-    """What upgrades changed: a line each, what the command prints of one of them, and all in full."""
-    pairs = upgrades()
-    return {
-        "upgrades": counts(pairs),
-        "example": example(next((pair for pair in pairs if pair.old.series.framework == "torch"), pairs[0])),
-        "changes": "\n\n".join("\n".join(section(pair)).strip() for pair in pairs),
-    }
-
-
-def counts(pairs: Iterable[Comparison]) -> str:
-    """An item for each: how many changes of each kind there are."""
-    return "\n".join(f"- {words(headline(pair))}" for pair in pairs)
-
-
-def example(pair: Comparison) -> str:
-    """What the command prints of one of them."""
-    return f"```text\n{to_text(Comparisons((pair,))).strip()}\n```"
 
 
 def promises() -> Mapping[str, str]:

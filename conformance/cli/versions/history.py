@@ -8,7 +8,7 @@ import click
 
 from conformance.cli.progress import watched
 from results.history.changes import history as history_of
-from results.history.documents import compact
+from results.history.documents import compact, is_history, load
 from results.history.folders import gather
 from results.history.lines import lines
 from results.history.markdown import markdown
@@ -16,10 +16,11 @@ from results.record.files import one_line, replace
 
 PATH = click.Path(path_type=Path)
 PAGES = Path("results/pages")
+COMMITTED = Path(__file__).parents[3] / "results" / "sweeps"
 
 
 @click.command()
-@click.argument("folders", nargs=-1, required=True, type=PATH, metavar="FOLDER...")
+@click.argument("paths", nargs=-1, type=PATH, metavar="[PATH...]")
 @click.option("--output", type=PATH, metavar="PATH", help="Folder of the pages; file of JSON or Markdown.")
 @click.option(
     "--format",
@@ -29,18 +30,24 @@ PAGES = Path("results/pages")
     show_default=True,
     help="Pages, compact data, or the change points.",
 )
-def history(folders: tuple[Path, ...], output: Path | None, style: str) -> int:
-    """Show the outcome of each clause by version, with every change, from folders of records or of sweeps.
+def history(paths: tuple[Path, ...], output: Path | None, style: str) -> int:
+    """Show the outcome of each clause by version, with every change.
 
     \b
-    conformance history results/baselines results/upgrades
+    conformance history                                    the sweeps of this checkout
+    conformance history results/baselines other-records    folders of records or of sweeps
     conformance history sweep --format json --output history.json
+    conformance history history.json                       what was written so
 
     A line has the versions of one package, in one mode, on one platform. Versions are compared by the tests that both
     judged; abstentions and unstable tests change nothing.
     """
-    gathered = gather(folders, lambda found: watched(found, "reading records"))
-    histories = [history_of(line) for line in lines(gathered)]
+    paths = paths or tuple(sorted(COMMITTED.glob("*.json")))
+    files = [path for path in paths if is_history(path)]
+    histories = [one for path in files for one in load(path)]
+    if folders := [path for path in paths if path not in files]:
+        gathered = gather(folders, lambda found: watched(found, "reading records"))
+        histories += map(history_of, lines(gathered))
     if style == "html":
         try:
             from results.history.pages import write

@@ -169,7 +169,8 @@ class Sharded:
         for place, unit in enumerate(self._units.values()):
             setattr(unit, _FED, MethodType(self._fed_root if unit is network else products, unit))
             register_fsdp_forward_method(unit, _FED)
-            cast(FSDPModule, unit).set_all_reduce_hook(partial(self._note, place))
+            if hasattr(unit, "set_all_reduce_hook"):
+                cast(FSDPModule, unit).set_all_reduce_hook(partial(self._note, place))
 
     def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return _fed_by(self._network, gradients)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ import torch
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+
+_ALONE: dict[str, Any] = {"no_dist": True} if "no_dist" in signature(checkpoint.save).parameters else {}
+"""Without a process group; PyTorch before 2.7 sees by itself that there is none."""
 
 
 class ModelAndOptimizers:
@@ -39,7 +44,7 @@ def with_state_api(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 def save_distributed(parts: Mapping[str, Any], folder: Path) -> None:
     """Writes parts into a folder of `torch.distributed.checkpoint`, without a process group."""
-    checkpoint.save(dict(parts), checkpoint_id=folder, no_dist=True)
+    checkpoint.save(dict(parts), checkpoint_id=folder, **_ALONE)
 
 
 def load_distributed(parts: Mapping[str, Any], folder: Path) -> None:
@@ -49,6 +54,6 @@ def load_distributed(parts: Mapping[str, Any], folder: Path) -> None:
         ValueError: a file or a part is missing or damaged.
     """
     try:
-        checkpoint.load(dict(parts), checkpoint_id=folder, no_dist=True)
+        checkpoint.load(dict(parts), checkpoint_id=folder, **_ALONE)
     except CheckpointException as error:  # no subclass of Exception
         raise ValueError(str(error)) from error
