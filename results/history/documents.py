@@ -83,7 +83,9 @@ def _column(column: VersionColumn) -> dict[str, Any]:
 
 
 def _clause(line: VersionLine, clause: ClauseHistory) -> dict[str, Any]:
-    runs = [[run.first, run.last, LETTERS[run.word], *([_OTHER_TESTS] if run.other_tests else [])] for run in clause.runs]
+    runs = [
+        [run.first, run.last, LETTERS[run.word], *([_OTHER_TESTS] if run.other_tests else [])] for run in clause.runs
+    ]
     points = [document(line, point) for point in clause.points]
     return {"runs": runs, "points": points} if points else {"runs": runs}
 
@@ -92,7 +94,7 @@ def document(line: VersionLine, point: ChangePoint) -> dict[str, Any]:
     """A change point."""
     moved = {"fails": point.fails, "passes": point.passes, "unsupported": point.refused}
     prefix = f"{point.clause}/"
-    also = {name: [test.removeprefix(prefix) for test in tests] for name, tests in moved.items()}
+    also: dict[str, list[Any]] = {name: [test.removeprefix(prefix) for test in tests] for name, tests in moved.items()}
     also["otherwise"] = [[test.removeprefix(prefix), old, new] for test, old, new in point.otherwise]
     also["with"] = list(alongside(line, point))
     return {
@@ -196,7 +198,9 @@ def _read_line(one: _Line, facts: Mapping[str, tuple[str, str, str]]) -> LineHis
     )
     fixed = tuple(one.fixed.items())
     line = VersionLine(one.framework, one.package, one.mode, one.device, one.platform, one.seed, fixed, columns)
-    return LineHistory(line, {name: _read_clause(name, each, facts[name], columns) for name, each in one.clauses.items()})
+    return LineHistory(
+        line, {name: _read_clause(name, each, facts[name], columns) for name, each in one.clauses.items()}
+    )
 
 
 def _read_clause(
@@ -211,7 +215,9 @@ def _read_clause(
     return ClauseHistory(name, ClauseFacts(level, requirement, family), tuple(words), runs, points)
 
 
-def _read_runs(clause: _Clause, points: Sequence[ChangePoint], columns: Sequence[VersionColumn]) -> Iterator[VersionRun]:
+def _read_runs(
+    clause: _Clause, points: Sequence[ChangePoint], columns: Sequence[VersionColumn]
+) -> Iterator[VersionRun]:
     begins = {point.after: point for point in reversed(points)}
     for first, last, letter, *rest in clause.runs:
         if not 0 <= first <= last < len(columns):
@@ -227,7 +233,7 @@ def _read_point(clause: str, point: _Point, columns: Sequence[VersionColumn]) ->
     fails, passes, refused = (
         tuple(f"{clause}/{test}" for test in tests) for tests in (point.fails, point.passes, point.unsupported)
     )
-    otherwise = tuple((f"{clause}/{test}", *signatures) for test, *signatures in point.otherwise)
+    otherwise = tuple((f"{clause}/{test}", was, now) for test, was, now in point.otherwise)
     return ChangePoint(
         clause, before, after, point.kind, old, new, point.compared, fails, passes, refused, otherwise, point.explained
     )

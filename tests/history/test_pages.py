@@ -15,7 +15,7 @@ import pytest
 from conformance.cli.main import main
 from results.history import pages as history_pages
 from results.history.changes import LineHistory, history
-from results.history.documents import compact
+from results.history.documents import VERSION, compact, is_history, load
 from results.history.explanations import Explanation, explained, explanations
 from results.history.lines import lines
 from results.history.markdown import markdown
@@ -80,7 +80,7 @@ def test_every_page_has_its_data_beside_it(folder: Path) -> None:
     for page in map(folder.joinpath, sorted(there)):
         text = page.read_text("utf-8")
         assert Reader(text).wrong == []
-        assert json.loads(page.with_suffix(".json").read_text("utf-8"))["version"] == 1
+        assert json.loads(page.with_suffix(".json").read_text("utf-8"))["version"] == VERSION
         for attributes, _ in Reader(text).all("a"):
             address = str(attributes["href"])
             named = page.parent / address
@@ -136,6 +136,42 @@ def test_the_data_says_what_the_page_says() -> None:
     )
 
 
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A history of several lines as a file."""
+    path = tmp_path / "history.json"
+    path.write_text(compact(many()), "utf-8")
+    return path
+
+
+def test_written_history_is_read_whole(written: Path) -> None:
+    assert is_history(written)
+    assert compact(load(written)) == written.read_text("utf-8")
+    assert markdown(load(written)) == markdown(many())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"version":2', '"version":1', "version"),
+        ('"lines":[', '"lines":[7,', "lines"),
+        ('"runs":[[0,', '"runs":[[99,', "from version 99"),
+        ('"between":[', '"between":[25,', "between"),
+        ('"clauses":{', '"clauses":{"another":1,', "clauses"),
+    ],
+)
+def test_damaged_history_is_refused_in_one_line(
+    written: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, says: str
+) -> None:
+    text = written.read_text("utf-8")
+    assert old in text
+    written.write_text(text.replace(old, new, 1), "utf-8")
+    assert main(["history", str(written)]) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert says in said
+
+
 ENTRY = Explanation("torch", "torch", ("scaling.*",), "2.0", "2.1", "It was mended", "https://example.org/1")
 
 
@@ -187,7 +223,7 @@ def test_the_committed_explanations_are_read() -> None:
     assert len(explanations()) >= 4
 
 
-@pytest.mark.parametrize(("style", "begins"), [("json", '{"version":1'), ("markdown", "## torch, eager")])
+@pytest.mark.parametrize(("style", "begins"), [("json", '{"version":2'), ("markdown", "## torch, eager")])
 def test_the_command(tmp_path: Path, style: str, begins: str) -> None:
     for place, outcome in enumerate(("pass", "fail")):
         write(tmp_path / f"{place}.json.gz", record(f"2.{place}", {"test_a": outcome}))

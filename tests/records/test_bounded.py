@@ -1,4 +1,4 @@
-"""Any record file is read or refused within 1 GB and 5 s of processor time, in one of three reads: others slow it down."""
+"""Any record file is read or refused within 1 GB and 5 s of processor time; the best of three reads counts."""
 
 from __future__ import annotations
 

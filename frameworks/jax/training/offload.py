@@ -69,7 +69,10 @@ def _moved(tree: Any, kind: str) -> Any:
 def activations_leave() -> bool:
     """Whether what a checkpoint policy offloads takes memory of the host's in the compiled program."""
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=[], names_which_can_be_offloaded=["kept"], offload_src="device", offload_dst=PINNED_HOST
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["kept"],
+        offload_src="device",
+        offload_dst=PINNED_HOST,
     )
 
     def loss(x: jax.Array) -> jax.Array:
