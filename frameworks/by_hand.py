@@ -77,17 +77,17 @@ def parts(fixture: str) -> dict[str, str]:
     """The fixture's path of each part of a native model, by the part's dotted name."""
     if fixture == "digits-mlp":
         return {"0": "0", "2": "2", "4": "4", "6": "6.output"}
-    found = {"tokens": "0", "positions": "1"}
+    result = {"tokens": "0", "positions": "1"}
     for block in range(BLOCKS):
         first, second = 2 + 2 * block, 3 + 2 * block
-        found[f"blocks.{block}.norm1"] = f"{first}.body.0"
+        result[f"blocks.{block}.norm1"] = f"{first}.body.0"
         for name in ("query", "key", "value", "output"):
-            found[f"blocks.{block}.attention.{name}"] = f"{first}.body.1.{name}"
-        found[f"blocks.{block}.norm2"] = f"{second}.body.0"
-        found[f"blocks.{block}.feed.0"] = f"{second}.body.1"
-        found[f"blocks.{block}.feed.2"] = f"{second}.body.3"
+            result[f"blocks.{block}.attention.{name}"] = f"{first}.body.1.{name}"
+        result[f"blocks.{block}.norm2"] = f"{second}.body.0"
+        result[f"blocks.{block}.feed.0"] = f"{second}.body.1"
+        result[f"blocks.{block}.feed.2"] = f"{second}.body.3"
     last = 2 + 2 * BLOCKS
-    return found | {"norm": f"{last}", "head": f"{last + 1}.output"}
+    return result | {"norm": f"{last}", "head": f"{last + 1}.output"}
 
 
 def own(weights: Mapping[str, Array], path: str) -> dict[str, Array]:

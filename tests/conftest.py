@@ -60,8 +60,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A browser."""
-    with browser.chromium(tmp_path_factory.mktemp("profile")) as found:
-        yield found
+    with browser.chromium(tmp_path_factory.mktemp("profile")) as result:
+        yield result
 
 
 @pytest.fixture

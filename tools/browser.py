@@ -42,7 +42,7 @@ def missing() -> str:
 
 def program() -> str | None:
     """Where Chromium is."""
-    return next((found for name in PROGRAMS if (found := shutil.which(name))), None)
+    return next((result for name in PROGRAMS if (result := shutil.which(name))), None)
 
 
 in_browser = pytest.mark.skipif(bool(missing()), reason=missing() or "there is one")
@@ -188,14 +188,14 @@ class Browser:
         """What axe finds to be a serious or critical violation of the page as it is shown, or of one element of it."""
         if not self.run("return typeof axe === 'object'"):
             self.driver.execute_cdp_cmd("Runtime.evaluate", {"expression": axe()})
-        found = self.driver.execute_async_script(
+        result = self.driver.execute_async_script(
             "const [within, done] = arguments;"
             "axe.run(within, {resultTypes: ['violations']}).then((found) => done(found.violations))",
             within,
         )
         return [
             f"{violation['id']}: {node['html'][:200]} {node['failureSummary'][:400]}"
-            for violation in found
+            for violation in result
             if violation["impact"] in ("serious", "critical")
             for node in violation["nodes"][:3]
         ]
@@ -203,11 +203,11 @@ class Browser:
 
 def visible_clauses(shown: Browser) -> list[str]:
     """The clauses that the matrix shows."""
-    found: list[str] = shown.run(
+    result: list[str] = shown.run(
         "const rows = [...document.querySelectorAll('.clause')].filter((row) => row.offsetParent);"
         "return rows.map((row) => row.querySelector('code').textContent)"
     )
-    return found
+    return result
 
 
 class Reader(HTMLParser):
@@ -245,6 +245,6 @@ class Reader(HTMLParser):
         """Attributes and own text of every element of a kind."""
         return [
             (attributes, self.content.get(number, ""))
-            for number, (found, attributes) in enumerate(self.elements)
-            if found == tag
+            for number, (result, attributes) in enumerate(self.elements)
+            if result == tag
         ]

@@ -176,10 +176,10 @@ def style() -> int:
 
     Exit status: 0, there are none; 1, each is listed with what to write instead.
     """
-    found = list(phrases.hits(phrases.texts()))
-    for hit in found:
+    result = list(phrases.hits(phrases.texts()))
+    for hit in result:
         click.echo(one_line(str(hit)))
-    return 1 if found else 0
+    return 1 if result else 0
 
 
 def _command(name: str, tool: Tool) -> click.Command:

@@ -12,8 +12,8 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 def metadata_of(wheel: Path) -> Distribution:
     """The metadata of a wheel."""
-    (found,) = distributions(path=[str(wheel)])
-    return found
+    (result,) = distributions(path=[str(wheel)])
+    return result
 
 
 def named(wheels: Iterable[Path]) -> dict[str, Path]:

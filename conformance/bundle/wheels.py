@@ -34,16 +34,16 @@ def wanted_of(framework: str, version: str, modes: Sequence[str], target: Target
     if not version:
         return suite_requirements(), []
     gpu = target.cuda or None
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     indexes: list[str] = []
     for mode in modes or ("",):
         requirements, indexes = requirements_of(WantedEnvironment(framework, version, mode, gpu=gpu))
-        found |= dict.fromkeys(requirements)
+        result |= dict.fromkeys(requirements)
     if given := os.environ.get(f"{framework.upper()}_INDEX"):
         indexes = [given]
     elif gpu is None and DISTRIBUTIONS[framework].cpu_index:
         indexes = [DISTRIBUTIONS[framework].cpu_index]
-    return [*found], indexes
+    return [*result], indexes
 
 
 def download(framework: str, version: str, modes: Sequence[str], target: Target, folder: Path) -> list[Path]:

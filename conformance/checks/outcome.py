@@ -47,8 +47,8 @@ def conclude(framework: Framework, error: BaseException | None, matching: Sequen
 
 
 def _resting(entry: Expectation, outcome: Outcome, signature: str, message: str) -> Judgement:
-    found = Judgement(outcome, signature, message, entry.reason, entry.link, entry.finding.id, entry.inferred_from)
-    return replace(found, message=f"{message} ({found.mark})") if found.mark and outcome is Outcome.KNOWN else found
+    result = Judgement(outcome, signature, message, entry.reason, entry.link, entry.finding.id, entry.inferred_from)
+    return replace(result, message=f"{message} ({result.mark})") if result.mark and outcome is Outcome.KNOWN else result
 
 
 def _refused(framework: Framework, error: Unsupported) -> Judgement:

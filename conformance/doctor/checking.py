@@ -160,13 +160,13 @@ def _process(name: str, device: str, asked: str, problem: str, limit_s: float) -
 
 def _said(output: str) -> list[dict[str, str]]:
     """The lines of the process; the last one may be cut short by a crash."""
-    found = []
+    result = []
     for line in output.splitlines():
         try:
-            found.append({str(key): str(value) for key, value in json.loads(line).items()})
+            result.append({str(key): str(value) for key, value in json.loads(line).items()})
         except ValueError:
             continue
-    return found
+    return result
 
 
 def _why(problem: str, ended: EndedCommand) -> str:

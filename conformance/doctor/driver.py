@@ -82,10 +82,10 @@ def examine(device: str) -> Driver:
 
 def _read(output: str) -> dict[str, Any]:
     """All that the calls printed."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for line in output.splitlines():
-        found |= json.loads(line)
-    return found
+        result |= json.loads(line)
+    return result
 
 
 def _version(number: int) -> str:

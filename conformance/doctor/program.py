@@ -118,13 +118,13 @@ def _matrices() -> tuple[Array, Array]:
 
 def _product(calls: DoctorProgram, device: str) -> str:
     left, right = _matrices()
-    found, wanted = np.asarray(calls.product(device, left, right)), left @ right
-    if found.shape != wanted.shape:
-        raise StepFailed(f"product of matrices: got shape {found.shape}, want {wanted.shape}")
-    if not np.array_equal(found, wanted):
-        place = np.unravel_index(int(np.argmax(np.abs(found - wanted))), wanted.shape)
+    result, wanted = np.asarray(calls.product(device, left, right)), left @ right
+    if result.shape != wanted.shape:
+        raise StepFailed(f"product of matrices: got shape {result.shape}, want {wanted.shape}")
+    if not np.array_equal(result, wanted):
+        place = np.unravel_index(int(np.argmax(np.abs(result - wanted))), wanted.shape)
         where = ", ".join(map(str, map(int, place)))
-        raise StepFailed(f"product of matrices: got {found[place]:g}, want {wanted[place]:g} at [{where}]")
+        raise StepFailed(f"product of matrices: got {result[place]:g}, want {wanted[place]:g} at [{where}]")
     return f"a product of {SIZE} x {SIZE} is right on {device}"
 
 

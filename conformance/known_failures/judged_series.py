@@ -164,10 +164,10 @@ class Place:
         where = own[0] if own else self._nearest[0]
         if not here and not meant(where):
             return None
-        found = self._at(where).bearing(versions)
-        if found is None or where == self._here:
-            return found
-        return Bearing(self._label(where, found.inferred_from or self._at(where).nearest), settled=False)
+        result = self._at(where).bearing(versions)
+        if result is None or where == self._here:
+            return result
+        return Bearing(self._label(where, result.inferred_from or self._at(where).nearest), settled=False)
 
     @property
     def _here(self) -> tuple[str, str]:

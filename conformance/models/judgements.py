@@ -67,11 +67,11 @@ class JudgedModel(msgspec.Struct, frozen=True, omit_defaults=True):
     def outcomes(self) -> dict[str, Result]:
         """The gravest result of each clause: fail, else pass, else not judged."""
         order: tuple[Result, ...] = ("fail", "pass", "not judged")
-        found: dict[str, Result] = {}
+        result: dict[str, Result] = {}
         for check in self.checks:
-            former = found.get(check.clause, check.outcome)
-            found[check.clause] = min(former, check.outcome, key=order.index)
-        return found
+            former = result.get(check.clause, check.outcome)
+            result[check.clause] = min(former, check.outcome, key=order.index)
+        return result
 
 
 @cache
@@ -119,14 +119,14 @@ class Sweep(msgspec.Struct, frozen=True):
 
     def failed(self) -> dict[tuple[str, str], list[str]]:
         """Models by (clause, cause) of a failure; a failure without a cause has its own model as cause."""
-        found: dict[tuple[str, str], list[str]] = {}
+        result: dict[tuple[str, str], list[str]] = {}
         for model in self.models:
             for check in model.checks:
                 if check.outcome == "fail":
-                    names = found.setdefault((check.clause, check.cause or model.model), [])
+                    names = result.setdefault((check.clause, check.cause or model.model), [])
                     if model.model not in names:
                         names.append(model.model)
-        return found
+        return result
 
 
 def save(sweep: Sweep, path: Path) -> None:

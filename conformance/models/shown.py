@@ -97,9 +97,9 @@ def _kinds(sweep: Sweep, failing: list[str]) -> Iterator[str]:
 
 
 def _failing(models: list[JudgedModel], clause: str) -> str:
-    found = [model.outcomes().get(clause, "not judged") for model in models]
-    judged = len(found) - found.count("not judged")
-    return f"{found.count('fail')} of {judged}" if judged else ""
+    result = [model.outcomes().get(clause, "not judged") for model in models]
+    judged = len(result) - result.count("not judged")
+    return f"{result.count('fail')} of {judged}" if judged else ""
 
 
 def kind_of(model: str) -> str:

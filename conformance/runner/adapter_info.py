@@ -46,8 +46,8 @@ def ask(name: str, device: str = "auto") -> Declared | str:
     if ended.returncode:
         said = (ended.stderr.strip() or "it printed nothing").splitlines()
         return said[-1]
-    found = json.loads(lines[-1])
-    return Declared(**{**found, "modes": tuple(found["modes"]), "supported": tuple(found["supported"])})
+    result = json.loads(lines[-1])
+    return Declared(**{**result, "modes": tuple(result["modes"]), "supported": tuple(result["supported"])})
 
 
 def main(name: str, device: str) -> int:
@@ -58,7 +58,7 @@ def main(name: str, device: str) -> int:
         print(" ".join(str(error).split()), file=sys.stderr)
         return 2
     answers = {capability.value: framework.declares(capability) for capability in Capability}
-    found = {
+    result = {
         "name": framework.name,
         "version": framework.version(),
         "device": framework.device,
@@ -66,7 +66,7 @@ def main(name: str, device: str) -> int:
         "supported": [key for key, answer in answers.items() if answer.supported],
         "refused": {key: answer.reason for key, answer in answers.items() if not answer.supported},
     }
-    print(json.dumps(found))
+    print(json.dumps(result))
     return 0
 
 

@@ -111,12 +111,12 @@ def kills() -> Mapping[str, frozenset[str]]:
     Made by `python -m tools faults --matrix`.
     """
     stored = json.loads(gzip.decompress(KILLS.read_bytes()))
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for fault, tests in stored.items():
         for test in tests:
             for name in (test, test.partition("[")[0]):
-                found.setdefault(name, set()).add(fault)
-    return {name: frozenset(faults) for name, faults in found.items()}
+                result.setdefault(name, set()).add(fault)
+    return {name: frozenset(faults) for name, faults in result.items()}
 
 
 def planted_faults(tests: Iterable[str] | None = None) -> frozenset[str]:
@@ -133,8 +133,8 @@ def durations(name: str, mode: str, device: str, folder: Path = BASELINES) -> di
         RecordError: a baseline cannot be read.
     """
 
-    found = nearest(name, mode, device, folder)
-    return {} if found is None else _durations(load(found))
+    result = nearest(name, mode, device, folder)
+    return {} if result is None else _durations(load(result))
 
 
 def _durations(record: Record) -> dict[str, float]:

@@ -22,9 +22,9 @@ class CachedPrograms:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Adds what a worker has counted; one that died reports nothing."""
-        asked, found = (getattr(node, "workeroutput", None) or {}).get(_OUTPUT, (0, 0))
+        asked, result = (getattr(node, "workeroutput", None) or {}).get(_OUTPUT, (0, 0))
         PROGRAMS.asked += asked
-        PROGRAMS.found += found
+        PROGRAMS.found += result
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

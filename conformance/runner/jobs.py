@@ -101,14 +101,14 @@ def _values(words: Sequence[str], option: str) -> list[str]:
 
 def _named(words: Sequence[str], mode: str) -> list[str]:
     """The words with the mode, if any, in the name of the JUnit report, so that each mode has its own."""
-    found: list[str] = []
+    result: list[str] = []
     for before, word in zip(("", *words), words, strict=False):
         option, given, path = word.partition("=")
         if mode and (before in _JUNIT or (given and option in _JUNIT)):
             name, ending = os.path.splitext(path or word)
             word = f"{option}={name}-{mode}{ending}" if given else f"{name}-{mode}{ending}"
-        found.append(word)
-    return found
+        result.append(word)
+    return result
 
 
 def job(
@@ -164,10 +164,10 @@ def job(
 
 
 def _beside_baseline(path: Path, record: Record) -> None:
-    found = former(record)
-    if found is None:
+    result = former(record)
+    if result is None:
         print(f"{one_line(path.name)}: no baseline of its series; `conformance baseline accept` makes it one")
         return
-    place, baseline = found
+    place, baseline = result
     print(one_line(f"against results/baselines/{place.name}:"))
     draw(compare_sets([baseline], [record]), Console(), brief=True)

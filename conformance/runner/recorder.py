@@ -256,10 +256,10 @@ class Recorder:
         )
         error = Violation("settings-leaked", told) if told else None
         matching = [entry for entry in self._expectations if entry.covers(SETTINGS, EVERY_TEST)]
-        found = conclude(self._framework, error, matching)
-        verdict = TestVerdict(f"{SETTINGS}/{EVERY_TEST}", SETTINGS, found.outcome, found.signature, found.message)
-        verdict = replace(verdict, reason=found.reason, link=found.link, finding=found.finding, seed=self._seed)
-        self._write(replace(verdict, inferred_from=found.inferred_from))
+        result = conclude(self._framework, error, matching)
+        verdict = TestVerdict(f"{SETTINGS}/{EVERY_TEST}", SETTINGS, result.outcome, result.signature, result.message)
+        verdict = replace(verdict, reason=result.reason, link=result.link, finding=result.finding, seed=self._seed)
+        self._write(replace(verdict, inferred_from=result.inferred_from))
 
     def pytest_unconfigure(self) -> None:
         """Closes the journal of a session that did not finish."""

@@ -63,20 +63,20 @@ def changing(records: dict[int, Record]) -> Found:
     A run with a budget may end before a test that another one reached; that is no change.
     """
     partial = any("--budget" in record.selection for record in records.values())
-    found: Found = defaultdict(dict)
+    result: Found = defaultdict(dict)
     bad: set[str] = set()
     for seed, record in records.items():
         for verdict in record.verdicts:
             signature = "" if verdict.outcome in UNJUDGED else verdict.signature
-            found[verdict.test][seed] = f"{verdict.outcome} {signature}".strip()
+            result[verdict.test][seed] = f"{verdict.outcome} {signature}".strip()
             if verdict.outcome.bad:
                 bad.add(verdict.test)
     same = {
         test
-        for test, by_seed in found.items()
+        for test, by_seed in result.items()
         if (partial or len(by_seed) == len(records)) and len(set(by_seed.values())) == 1
     }
-    return {test: by_seed for test, by_seed in found.items() if test in bad or test not in same}
+    return {test: by_seed for test, by_seed in result.items() if test in bad or test not in same}
 
 
 def never_judged(records: dict[int, Record]) -> list[str]:
@@ -92,7 +92,7 @@ def told(changed: Found) -> list[str]:
         counts = Counter(by_seed.values())
         parts = []
         for verdict, count in sorted(counts.items(), key=lambda item: item[1]):
-            seeds = [str(seed) for seed, found in sorted(by_seed.items()) if found == verdict]
+            seeds = [str(seed) for seed, result in sorted(by_seed.items()) if result == verdict]
             parts.append(f"{verdict} at {count} ({', '.join(seeds[:12])}{', …' if count > 12 else ''})")
         lines.append(f"{test}: {'; '.join(parts)}")
     return lines

@@ -80,8 +80,8 @@ class WayTests:
     """Plugin of every process: deselects tests that did not use the chosen techniques in the nearest baseline."""
 
     def __init__(self, framework: Framework, ways: Ways) -> None:
-        found = nearest(framework.name, framework.mode, framework.device)
-        verdicts = () if found is None else load(found).verdicts
+        result = nearest(framework.name, framework.mode, framework.device)
+        verdicts = () if result is None else load(result).verdicts
         techniques = [way.technique for way in ways.chosen]
         self._known: Collection[str] = {verdict.test for verdict in verdicts}
         self.due = {v.test for v in verdicts if any(may_use(v, technique) for technique in techniques)}

@@ -42,16 +42,16 @@ def _verdict(
         error = Violation(_SIGNATURES.get(failed[0].what, "parameters-differ"), said)
     elif error is None and cut and not same_bits:
         error = Abstention(f"{rounds} rounds are too few to learn in; {scenario.learns_in} are judged")
-    found = conclude(framework, error, ())
+    result = conclude(framework, error, ())
     return TestVerdict(
         test=f"{scenario.clause}/{seen.side.label}",
         clause=scenario.clause,
-        outcome=found.outcome,
-        signature=found.signature,
-        message=found.message,
+        outcome=result.outcome,
+        signature=result.signature,
+        message=result.message,
         checks=checks,
-        reason=found.reason,
-        link=found.link,
+        reason=result.reason,
+        link=result.link,
         setup_hash=scenario.fingerprint(seen.side, setting, rounds),
         seed=seen.side.recipe.seed,
         repro=repro,

@@ -56,7 +56,7 @@ class QuantityRow:
 
 def rows(scenario: Scenario, records: Sequence[Record]) -> list[QuantityRow]:
     """Quantities in at least one record or the document."""
-    found: list[QuantityRow] = []
+    result: list[QuantityRow] = []
     base = scenario.sides[0].label
     for side in scenario.sides:
         columns = [dict(_quantities(record, side, base)) for record in records]
@@ -64,28 +64,28 @@ def rows(scenario: Scenario, records: Sequence[Record]) -> list[QuantityRow]:
         names += [name for label, name in scenario.published if label == side.label and name not in names]
         for name in names:
             document = scenario.published.get((side.label, name), "")
-            found.append(QuantityRow(side.label, name, document, tuple(column.get(name, NONE) for column in columns)))
-    return found
+            result.append(QuantityRow(side.label, name, document, tuple(column.get(name, NONE) for column in columns)))
+    return result
 
 
 def reasons(records: Sequence[Record]) -> list[str]:
     """Why a side has no numbers or failed, one line for each reason."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for record in records:
         for verdict in record.verdicts:
             if verdict.outcome is not Outcome.PASS:
                 said = verdict.reason or verdict.message
-                found.setdefault(f"{_name(record)}, {verdict.outcome}: {said}", []).append(verdict.case)
-    return [one_line(f"{'; '.join(sides)}: {told}") for told, sides in found.items()]
+                result.setdefault(f"{_name(record)}, {verdict.outcome}: {said}", []).append(verdict.case)
+    return [one_line(f"{'; '.join(sides)}: {told}") for told, sides in result.items()]
 
 
 def noted(records: Sequence[Record]) -> list[str]:
     """Notes of the records, one line each, with their frameworks."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for record in records:
         for note in record.notes:
-            found.setdefault(note, []).append(_name(record))
-    return [one_line(f"{', '.join(frameworks)}: {note}") for note, frameworks in found.items()]
+            result.setdefault(note, []).append(_name(record))
+    return [one_line(f"{', '.join(frameworks)}: {note}") for note, frameworks in result.items()]
 
 
 def _name(record: Record) -> str:
@@ -162,10 +162,10 @@ def _number(check: CheckResult, measured: float) -> str:
 
 
 def _times(times: Measurement) -> str:
-    found = ratio(times.control, times.samples)
-    if found.judged:
-        return f"{math.sqrt(found.low * found.high):.3g} ({found.low:.3g}–{found.high:.3g})"
-    return f"{found.new / found.old:.2g}, too few rounds" if found.pairs and found.old else NONE
+    result = ratio(times.control, times.samples)
+    if result.judged:
+        return f"{math.sqrt(result.low * result.high):.3g} ({result.low:.3g}–{result.high:.3g})"
+    return f"{result.new / result.old:.2g}, too few rounds" if result.pairs and result.old else NONE
 
 
 def draw(scenario: Scenario, records: Sequence[Record], console: Console) -> None:

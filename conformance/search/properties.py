@@ -51,23 +51,23 @@ def explore(cases: SearchStrategy[Any], examples: int) -> Callable[[PropertyTest
             settings, profile, last = subject.framework.global_state(), subject.profile, [Verdict()]
 
             def judge(case: Any) -> _Failed | None:
-                found = Verdict()
+                result = Verdict()
                 subject.framework.restore_global_state(settings)
                 try:
-                    law(subject, found, case, **fixtures)
+                    law(subject, result, case, **fixtures)
                 except (Unsupported, Abstention):
                     raise
                 except Exception as error:
-                    return _Failed(found, error)
-                last[:] = [found]
+                    return _Failed(result, error)
+                last[:] = [result]
                 return None
 
             search: Search[Any, _Failed] = Search(judge, refusals=(Unsupported, Abstention), backend="hypothesis")
             chosen = subject.seed if profile.seed is None else profile.seed
             search.run(cases, examples * profile.factor, chosen, profile.shrinking_s)
             if search.smallest is not None:
-                case, (found, error) = search.smallest
-                _merge(verdict, found)
+                case, (result, error) = search.smallest
+                _merge(verdict, result)
                 pasted = _as_test(law, case, fixtures, getattr(test, "pytestmark", []))
                 if isinstance(error, Violation):
                     raise Violation(error.signature, f"{error}\n{pasted}") from None

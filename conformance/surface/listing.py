@@ -68,7 +68,7 @@ def listed(scope: SurfaceScope) -> Listing:
     Raises:
         UnknownFramework: nothing of the scope is installed.
     """
-    found: dict[str, PublicCallable] = {}
+    result: dict[str, PublicCallable] = {}
     absent: list[str] = []
     seen: set[int] = set()
     with warnings.catch_warnings():
@@ -86,8 +86,8 @@ def listed(scope: SurfaceScope) -> Listing:
             for name, member in members:
                 if id(member) not in seen:  # an alias
                     seen.add(id(member))
-                    found |= _entries(technique, name, member, classes, scope)
-    return Listing(scope.framework, _versions(scope), dict(sorted(found.items())), sorted(absent))
+                    result |= _entries(technique, name, member, classes, scope)
+    return Listing(scope.framework, _versions(scope), dict(sorted(result.items())), sorted(absent))
 
 
 def _versions(scope: SurfaceScope) -> dict[str, str]:
@@ -99,16 +99,16 @@ def _public(names: list[str], absent: list[str]) -> Iterator[tuple[str, Any]]:
     left_out = [name[1:] for name in names if name[0] == "!"]
     for name in (name for name in names if name[0] != "!"):
         place = name.rpartition(".")[0] if "*" in name else name
-        found = resolved(place)
-        if found is None:
+        result = resolved(place)
+        if result is None:
             absent.append(name)
-        elif isinstance(found, (ModuleType, SimpleNamespace)):
-            public = dir(found) if "*" in name else getattr(found, "__all__", None) or dir(found)
-            for each, member in _members(place, found, public):
+        elif isinstance(result, (ModuleType, SimpleNamespace)):
+            public = dir(result) if "*" in name else getattr(result, "__all__", None) or dir(result)
+            for each, member in _members(place, result, public):
                 if not any(fnmatchcase(each, out) for out in left_out) and ("*" not in name or fnmatchcase(each, name)):
                     yield each, member
         else:
-            yield name, found
+            yield name, result
 
 
 def _members(place: str, module: object, public: Iterable[str]) -> Iterator[tuple[str, Any]]:

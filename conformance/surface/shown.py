@@ -13,11 +13,11 @@ HEADER = ("technique", "callables", "called", "parameters", "used", "reason", "u
 
 def rows(listing: Listing, scope: SurfaceScope) -> list[tuple[str, ...]]:
     """A row for each technique, and the sum."""
-    found = counts(listing, scope)
-    found["all"] = sum(found.values(), Counts())
+    result = counts(listing, scope)
+    result["all"] = sum(result.values(), Counts())
     return [
         (name, *map(str, (n.callables, n.called, n.parameters, n.used, n.reasoned, n.unused)))
-        for name, n in found.items()
+        for name, n in result.items()
     ]
 
 

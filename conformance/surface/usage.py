@@ -72,21 +72,21 @@ def store(path: Path, listing: Listing) -> None:
 
 def from_lines(listing: Listing, lines: Iterable[str]) -> Listing:
     """The listing with the uses that `frameworks.calls` wrote, one for each line."""
-    found: dict[str, dict[str, set[str]]] = {}
+    result: dict[str, dict[str, set[str]]] = {}
     for line in lines:
         name, parameter, value = line.rstrip("\n").split("\t")
-        found.setdefault(name, {}).setdefault(parameter, set()).add(value)
-    return _with(listing, found)
+        result.setdefault(name, {}).setdefault(parameter, set()).add(value)
+    return _with(listing, result)
 
 
 def with_uses(listing: Listing, recordings: Iterable[Listing]) -> Listing:
     """The listing with the uses of recordings, of any version, instead of its own."""
-    found: dict[str, dict[str, set[str]]] = {}
+    result: dict[str, dict[str, set[str]]] = {}
     for each in recordings:
         for name, parameters in each.used.items():
             for parameter, values in parameters.items():
-                found.setdefault(name, {}).setdefault(parameter, set()).update(values)
-    return _with(listing, found)
+                result.setdefault(name, {}).setdefault(parameter, set()).update(values)
+    return _with(listing, result)
 
 
 def _with(listing: Listing, found: dict[str, dict[str, set[str]]]) -> Listing:

@@ -247,11 +247,11 @@ def _judged(run: CellRun) -> CellResult:
 
 def _options(selection: Sequence[str]) -> list[str]:
     """The options of a selection, without tests that it names."""
-    found = []
+    result = []
     for before, word in zip(("", *selection), selection, strict=False):
         if word.startswith("-") or (before.startswith("-") and len(before) == 2):
-            found.append(word)
-    return found
+            result.append(word)
+    return result
 
 
 def _written(path: Path) -> Record | None:

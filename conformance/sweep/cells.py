@@ -102,15 +102,15 @@ def cells_of(plan: SweepPlan, index: PackageIndex) -> tuple[SweepCell, ...]:
     Raises:
         UnknownFramework: an adapter is unknown. RecordError: versions cannot be listed, or none fits.
     """
-    found: dict[str, SweepCell] = {}
+    result: dict[str, SweepCell] = {}
     for place, group in enumerate(plan.groups):
         try:
             for cell in _of_group(group, index):
-                found.setdefault(cell.key, cell)
+                result.setdefault(cell.key, cell)
         except (ValueError, Unavailable) as error:
             remedy = "correct the plan, or pip's settings of indexes"
             raise RecordError(f"cells[{place}] of the plan", f"{group.framework}: {error}", remedy) from None
-    return tuple(found.values())
+    return tuple(result.values())
 
 
 def extremes(cells: Sequence[SweepCell]) -> tuple[SweepCell, ...]:

@@ -83,16 +83,16 @@ def cross(
 
     def side(base: SweepCell, reverted: Sequence[str], lock: Lock, what: str) -> Side:
         pins = {name: lock.pins[name] for name in reverted if name in lock.pins}
-        found, reason = judge(replace(base, companions={**base.companions, **pins}))
-        cells.append(CrossedCell(what, found, reason))
-        return found
+        result, reason = judge(replace(base, companions={**base.companions, **pins}))
+        cells.append(CrossedCell(what, result, reason))
+        return result
 
     def alone(name: str, pair: tuple[Lock, Lock], what: str) -> Side:
         """The bad release with one companion of the first lock, and all others of the second."""
         pins = {each: pair[1].pins[each] for each in companions if each != name and each in pair[1].pins}
-        found, reason = judge(replace(bad, companions={**bad.companions, **pins, name: pair[0].pins[name]}))
-        cells.append(CrossedCell(what, found, reason))
-        return found
+        result, reason = judge(replace(bad, companions={**bad.companions, **pins, name: pair[0].pins[name]}))
+        cells.append(CrossedCell(what, result, reason))
+        return result
 
     if not companions:
         why = f"{package} is the only package that computes and has another version"
@@ -111,15 +111,15 @@ def cross(
         return Crossing(package, why, different, tuple(cells))
     if with_old == "good":
         for name in [each for each in companions if old.pins.get(each)][:MOST]:
-            found = alone(name, (old, new), f"{package} {bad.version} and its companions, but {name} {old.pins[name]}")
-            if found == "" and new.pins.get(name):
+            result = alone(name, (old, new), f"{package} {bad.version} and its companions, but {name} {old.pins[name]}")
+            if result == "" and new.pins.get(name):
                 what = f"{package} {bad.version} with the companions of {good.version}, but {name} {new.pins[name]}"
                 turned: dict[Side, Side] = {"bad": "good", "good": "bad", "": ""}
-                found = turned[alone(name, (new, old), what)]
-            if found == "good" and with_new == "good":
+                result = turned[alone(name, (new, old), what)]
+            if result == "good" and with_new == "good":
                 why = f"{package} and {name} together give the failure: either of them reverted alone passes"
                 return Crossing("", why, different, tuple(cells))
-            if found == "good":
+            if result == "good":
                 return Crossing(name, _of_companion(name, package, with_new), different, tuple(cells))
     if with_new == "bad" and with_old == "bad":
         why = f"either {package} or its companions alone give the failure"

@@ -76,15 +76,15 @@ def forecast(
     }
     with ThreadPoolExecutor(_PAGES_AT_ONCE) as pool:
         sizes = dict(zip(pinned, pool.map(lambda each: _size(index, *each), pinned), strict=True))
-    found, counted, loaded, unpacked = [], set[str](), set[tuple[str, str]](), 0
+    result, counted, loaded, unpacked = [], set[str](), set[tuple[str, str]](), 0
     for cell in cells:
         lock = None if cell.outcome else locks.get(cell.key)
         if cell.outcome or isinstance(lock, str):
-            found.append(CellForecast(cell, refused=cell.reason or str(lock)))
+            result.append(CellForecast(cell, refused=cell.reason or str(lock)))
             continue
         seconds = _seconds(plan, cell, workers)
         if lock is None:
-            found.append(CellForecast(cell, seconds=seconds))
+            result.append(CellForecast(cell, seconds=seconds))
             continue
         new = [] if cache.ready(lock) or lock.name in counted else _all(lock)
         counted.add(lock.name)
@@ -93,12 +93,12 @@ def forecast(
         download = sum(size for each, size in known.items() if each not in loaded)
         loaded |= known.keys()
         unpacked += sum(known.values())
-        found.append(CellForecast(cell, lock.name, download, unknown, seconds))
+        result.append(CellForecast(cell, lock.name, download, unknown, seconds))
     disk = min(int(unpacked * UNPACKED), cache.largest)
-    names = tuple(sorted({name for each in found for name in each.unknown}))
-    total = sum(each.seconds or 0.0 for each in found)
-    download = sum(each.download for each in found)
-    return SweepForecast(tuple(found), download, disk, shutil.disk_usage(_existing(cache.folder)).free, total, names)
+    names = tuple(sorted({name for each in result for name in each.unknown}))
+    total = sum(each.seconds or 0.0 for each in result)
+    download = sum(each.download for each in result)
+    return SweepForecast(tuple(result), download, disk, shutil.disk_usage(_existing(cache.folder)).free, total, names)
 
 
 def _all(lock: Lock) -> list[tuple[str, str]]:

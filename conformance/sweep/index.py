@@ -130,13 +130,13 @@ def pip_settings() -> IndexSettings:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     values: dict[str, str] = {}
     order = {"global": 0, "install": 1, ":env:": 2}
-    found = []
+    result = []
     for line in done.stdout.splitlines():
         key, _, text = line.partition("=")
         section, _, option = key.rpartition(".")
         if section in order:
-            found.append((order[section], option, str(ast.literal_eval(text))))
-    for _, option, text in sorted(found, key=lambda each: each[0]):
+            result.append((order[section], option, str(ast.literal_eval(text))))
+    for _, option, text in sorted(result, key=lambda each: each[0]):
         values[option] = text
     main = (
         [] if values.get("no-index", "").lower() in ("1", "true", "yes", "on") else [values.get("index-url", DEFAULT)]

@@ -63,7 +63,7 @@ class SweepJournal:
     @property
     def endings(self) -> dict[str, CellEnding]:
         """The last ending of each cell, by key; a line that a kill cut short is left out."""
-        found: dict[str, CellEnding] = {}
+        result: dict[str, CellEnding] = {}
         for line in _lines(self.path):
             if line.pop("kind", "") == "ended":
                 line.pop("at", None)
@@ -71,8 +71,8 @@ class SweepJournal:
                     ending = CellEnding(**line)
                 except TypeError:
                     continue
-                found[ending.cell] = ending
-        return found
+                result[ending.cell] = ending
+        return result
 
     def begun(self, cell: str, name: str, attempt: int) -> None:
         """Notes that a cell was submitted."""

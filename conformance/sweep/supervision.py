@@ -166,13 +166,13 @@ def _descendants(parent: int) -> set[int]:
         state, above = _state(pid)
         if state not in "ZX":
             children.setdefault(above, []).append(pid)
-    found, due = set[int](), [parent]
+    result, due = set[int](), [parent]
     while due:
         for child in children.get(due.pop(), ()):
-            if child not in found:
-                found.add(child)
+            if child not in result:
+                result.add(child)
                 due.append(child)
-    return found
+    return result
 
 
 def _numbers() -> list[int]:

@@ -60,10 +60,10 @@ def chosen(rules: Iterable[VersionRule], releases: Mapping[Version, Release]) ->
     Raises:
         ValueError: a rule other than an exact version fits no release.
     """
-    found: dict[Version, str] = {}
+    result: dict[Version, str] = {}
     for rule in rules:
         if rule.exact:
-            found[Version(rule.exact)] = rule.exact
+            result[Version(rule.exact)] = rule.exact
             continue
         range_ = SpecifierSet(rule.range)
         fitting = [each for each in releases if range_.contains(each) and not each.is_prerelease]
@@ -73,5 +73,5 @@ def chosen(rules: Iterable[VersionRule], releases: Mapping[Version, Release]) ->
         fitting = sorted(fitting)[-rule.latest :] if rule.latest else fitting
         if not fitting:
             raise ValueError(f"{rule.text!r} fits no release")
-        found |= {each: str(each) for each in fitting}
-    return [found[version] for version in sorted(found)]
+        result |= {each: str(each) for each in fitting}
+    return [result[version] for version in sorted(result)]

@@ -36,9 +36,9 @@ def judge_parts(subject: Subject, verdict: Verdict, excluded: Sequence[Exclusion
         features = f"{part[:-1]}={name}", f"technique={technique}"
         if any(each.leaves_out(features) for each in excluded):
             continue
-        for found in _differences(shipped, name, technique):
+        for result in _differences(shipped, name, technique):
             judged += 1
-            differing += [f"{name} {found}"] if found else []
+            differing += [f"{name} {result}"] if result else []
     verdict.equal(tuple(differing), (), f"{part} that differ, {technique}", "differs")
     verdict.holds(judged > 0, f"{part} judged, {technique}", judged, "one or more", "none-judged")
 

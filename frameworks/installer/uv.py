@@ -39,11 +39,11 @@ def solve(requirements: Iterable[str], output: Path, *options: str, folder: Path
     Raises:
         Unavailable: uv is not installed, or there is no solution.
     """
-    found = program()
-    if found is None:
+    result = program()
+    if result is None:
         raise Unavailable("uv is not installed")
     ended = subprocess.run(
-        [found, "pip", "compile", "--quiet", "--no-annotate", *options, "--output-file", str(output), "-"],
+        [result, "pip", "compile", "--quiet", "--no-annotate", *options, "--output-file", str(output), "-"],
         input="\n".join(requirements),
         capture_output=True,
         text=True,

@@ -69,19 +69,19 @@ LEAVES = {"bias": "bias", "scale": "scale", "shift": "bias"}
 
 def starting_from(shapes: Mapping[str, Any], fixture: str, weights: Mapping[str, Array]) -> dict[str, Any]:
     """The fixture's weights as the model's parameters; attention's products have an axis for heads."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for part, path in parts(fixture).items():
         before, attends, projection = part.partition(".attention.")
-        held, into, name = shapes, found, part
+        held, into, name = shapes, result, part
         if attends:
-            held, into = shapes[f"{before}.attention"], found.setdefault(f"{before}.attention", {})
+            held, into = shapes[f"{before}.attention"], result.setdefault(f"{before}.attention", {})
             name = "out" if projection == "output" else projection
         weight = "embedding" if "embedding" in held[name] else "kernel"
         into[name] = {
             LEAVES.get(kind, weight): jnp.asarray(value.reshape(held[name][LEAVES.get(kind, weight)].shape))
             for kind, value in own(weights, path).items()
         }
-    return found
+    return result
 
 
 @jax.jit

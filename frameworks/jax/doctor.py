@@ -30,8 +30,8 @@ def gpus() -> int:
 def product(device: str, left: Array, right: Array) -> Array:
     """Matrix product on a device."""
     place = jax.devices(device)[0]
-    found = jax.device_put(left, place) @ jax.device_put(right, place)
-    return np.asarray(found)
+    result = jax.device_put(left, place) @ jax.device_put(right, place)
+    return np.asarray(result)
 
 
 def timed(device: str, left: Array, right: Array) -> float:

@@ -146,8 +146,8 @@ def _rounds_operands(precision: str) -> bool:
 
 def _autocast_scope() -> bool:
     """A product of float32 matrices in a 16-bit format, inside any scope of precision that JAX has."""
-    found = [_formats_inside(name) for name in ("bfloat16", *(preset.name for preset in jax.lax.DotAlgorithmPreset))]
-    return {"float16", "bfloat16"} & set(found) != set()
+    result = [_formats_inside(name) for name in ("bfloat16", *(preset.name for preset in jax.lax.DotAlgorithmPreset))]
+    return {"float16", "bfloat16"} & set(result) != set()
 
 
 def _formats_inside(precision: str) -> str:

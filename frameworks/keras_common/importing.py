@@ -20,11 +20,11 @@ def import_keras(backend: str, called: str) -> None:
     former = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = backend
     try:
-        found = import_module("keras").config.backend()
+        result = import_module("keras").config.backend()
     finally:
         if former is None:
             del os.environ[VARIABLE]
         else:
             os.environ[VARIABLE] = former
-    if found != backend:
-        raise ValueError(f"mode 'keras' needs Keras on {called}, and in this process it runs on {found}")
+    if result != backend:
+        raise ValueError(f"mode 'keras' needs Keras on {called}, and in this process it runs on {result}")

@@ -205,9 +205,9 @@ class NetworkBuilder:
             segments, {head.name: builder.head(head, last) for head in model.heads.heads}, model.name
         )
         network.build((1, *model.sample))
-        found = [(path, *source) for path, source in builder.sources.items()]
-        parameters = {f"{p}.{n}": v for p, made, layer in found for n, v in parameters_of(made, layer).items()}
-        buffers = {f"{p}.{n}": v for p, made, layer in found for n, v in buffers_of(made, layer).items()}
+        result = [(path, *source) for path, source in builder.sources.items()]
+        parameters = {f"{p}.{n}": v for p, made, layer in result for n, v in parameters_of(made, layer).items()}
+        buffers = {f"{p}.{n}": v for p, made, layer in result for n, v in buffers_of(made, layer).items()}
         shapes = model.parameter_shapes()
         return BuiltNetwork(
             network,

@@ -176,10 +176,10 @@ def slots(optimizer: keras.optimizers.Optimizer, variables: dict[str, keras.Vari
     Keras names such a variable by its parameter's path and the slot, joined by "_".
     """
     prefixes = {f"{variable.path.replace('/', '_')}_": name for name, variable in variables.items()}
-    found = {}
+    result = {}
     for variable in inner_of(optimizer).variables:
         owners = [prefix for prefix in prefixes if variable.name.startswith(prefix)]
         if owners:
             prefix = max(owners, key=len)
-            found[f"{variable.name.removeprefix(prefix)}/{prefixes[prefix]}"] = variable
-    return found
+            result[f"{variable.name.removeprefix(prefix)}/{prefixes[prefix]}"] = variable
+    return result

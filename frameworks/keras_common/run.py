@@ -131,11 +131,11 @@ class KerasRun(BaseTrainer):
         return {slot: self.bound.canonical(slot.partition("/")[2], self.value(own)) for slot, own in self.slots.items()}
 
     def optimizer_state(self) -> dict[str, Array]:
-        found = {slot: value for slot, value in self.of_slots().items() if not slot.startswith(ACCUMULATOR)}
-        found["steps"] = self.applied_updates()
+        result = {slot: value for slot, value in self.of_slots().items() if not slot.startswith(ACCUMULATOR)}
+        result["steps"] = self.applied_updates()
         if self.recipe.schedule is not None:
-            found["schedule"] = self._micro_batches()
-        return found
+            result["schedule"] = self._micro_batches()
+        return result
 
     def buffers(self) -> dict[str, Array]:
         return {name: self.value(variable) for name, variable in self.bound.buffers.items()}

@@ -91,8 +91,8 @@ class StatefulRun(KerasRun):
         for own in gradients:
             for name, gradient in own.items():
                 totals[name] = totals[name] + gradient if name in totals else gradient
-        found = {name: self.bound.canonical(name, self.array(total)) for name, total in totals.items()}
-        return {name: value / np.asarray(len(gradients), value.dtype) for name, value in found.items()}
+        result = {name: self.bound.canonical(name, self.array(total)) for name, total in totals.items()}
+        return {name: value / np.asarray(len(gradients), value.dtype) for name, value in result.items()}
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         with self.scope():

@@ -60,8 +60,8 @@ def start_from(model: Any, fixture: str, weights: Mapping[str, Array]) -> None:
     """Copies the fixture's weights into the model."""
     layers = dict(model.named_sublayers())
     for part, path in parts(fixture).items():
-        before, found, projection = part.partition(".attention.")
-        layer = layers[f"{before}.attention.{PROJECTIONS[projection]}" if found else part]
+        before, result, projection = part.partition(".attention.")
+        layer = layers[f"{before}.attention.{PROJECTIONS[projection]}" if result else part]
         for parameter, value in zip(layer.parameters(), own(weights, path).values(), strict=True):
             parameter.set_value(value)
 

@@ -69,9 +69,9 @@ MODELS: dict[str, Callable[[], keras.Model]] = {"digits-mlp": perceptron, "encod
 def start_from(model: keras.Model, fixture: str, weights: Mapping[str, Array]) -> None:
     """Copies the fixture's weights into the model, whose attention has a kernel with an axis for heads."""
     for part, path in parts(fixture).items():
-        before, found, projection = part.partition(".attention.")
-        layer = model.get_layer(before + ".attention" if found else part)
-        if found:
+        before, result, projection = part.partition(".attention.")
+        layer = model.get_layer(before + ".attention" if result else part)
+        if result:
             layer = getattr(layer, f"{projection}_dense")
         for variable, value in zip(layer.trainable_variables, own(weights, path).values(), strict=True):
             variable.assign(value.reshape(variable.shape))

@@ -114,8 +114,8 @@ class TensorFlowFramework(BaseFramework):
         return f"{tf.__version__}+keras.{keras.__version__}"
 
     def environment(self) -> dict[str, str]:
-        found = describe(self.device)
-        return found | tflite_models.environment() if self.mode == tflite_models.MODE else found
+        result = describe(self.device)
+        return result | tflite_models.environment() if self.mode == tflite_models.MODE else result
 
     def refusals(self) -> Mapping[Capability, str]:
         return refusals(self.device, self.mode)

@@ -123,8 +123,8 @@ def _counted(mode: str, depth: int) -> int:
 
 def _cases(mode: str) -> bool:
     x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
-    plain, found = (recompute(case, x, w, "keras.remat", mode) for case in ("plain", "positional"))
-    return found.w is not None and plain.w is not None and np.allclose(found.w, plain.w)
+    plain, result = (recompute(case, x, w, "keras.remat", mode) for case in ("plain", "positional"))
+    return result.w is not None and plain.w is not None and np.allclose(result.w, plain.w)
 
 
 # state and memory
@@ -159,8 +159,8 @@ def _held(mode: str) -> bool:
             loss(x, targets)
             return _statistics()["current"] - before == 4 * 8 * 4
     with graph_rewrite(REWRITES["bfloat16"] if mode == "rewrite" else None):
-        found = captured_bytes(step if mode == "xla" else loss, batch)
-    return found == 4 * 8 * (2 if mode == "rewrite" else 4)
+        result = captured_bytes(step if mode == "xla" else loss, batch)
+    return result == 4 * 8 * (2 if mode == "rewrite" else 4)
 
 
 def _statistics() -> dict[str, int]:

@@ -20,8 +20,8 @@ def gpus() -> int:
 
 def product(device: str, left: Array, right: Array) -> Array:
     """Matrix product on a device."""
-    found: Array = (torch.tensor(left, device=device) @ torch.tensor(right, device=device)).cpu().numpy()
-    return np.asarray(found)
+    result: Array = (torch.tensor(left, device=device) @ torch.tensor(right, device=device)).cpu().numpy()
+    return np.asarray(result)
 
 
 def timed(device: str, left: Array, right: Array) -> float:

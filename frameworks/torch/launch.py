@@ -106,8 +106,8 @@ def _as_without_ranks(model: Model, recipe: Recipe, mode: str) -> bool:
     ranks, alone = _started(model, recipe, mode=mode), TorchTrainer(model, recipe.but(ranks=None), None, "cpu", "eager")
     ranks.apply_gradients([[given]] * ranks.count)
     alone.apply_gradients(given)
-    found, wanted = ranks.all("parameters")[0], alone.parameters()
-    return all(np.allclose(found[name], value, rtol=2.0**-18) for name, value in wanted.items())
+    result, wanted = ranks.all("parameters")[0], alone.parameters()
+    return all(np.allclose(result[name], value, rtol=2.0**-18) for name, value in wanted.items())
 
 
 def _trains(model: Model, recipe: Recipe, mode: str) -> bool:

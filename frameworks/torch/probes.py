@@ -210,7 +210,7 @@ PROBES: dict[Capability, Probe] = {
 def _compiled_probes(mode: str) -> dict[Capability, Probe]:
     """Attempts that differ with compiled forward passes."""
     recomputed = partial(_recompute_compiled, mode)
-    found: dict[Capability, Probe] = {
+    result: dict[Capability, Probe] = {
         Capability.TWO_LOSSES: partial(two_losses_compiled, mode),
         Capability.RECOMPUTE: recomputed,
         Capability.RECOMPUTE_NESTED: partial(recomputed, depth=2),
@@ -218,7 +218,7 @@ def _compiled_probes(mode: str) -> dict[Capability, Probe]:
         Capability.SEGMENT_CALLS: recomputed,
         Capability.TRACE: partial(_trace, mode=mode),
     }
-    return {capability: partial(_warned_before, call) for capability, call in found.items()}
+    return {capability: partial(_warned_before, call) for capability, call in result.items()}
 
 
 def attempts(device: str, mode: str) -> Mapping[Capability, Attempt]:

@@ -140,13 +140,13 @@ def name(key: Key) -> str:
 
 
 def _by_series(records: Sequence[Record], side: str) -> dict[Key, Record]:
-    found: dict[Key, Record] = {}
+    result: dict[Key, Record] = {}
     for record in records:
         key = series(record)
-        if key in found:
-            versions = f"{found[key].variant.framework_version} and {record.variant.framework_version}"
+        if key in result:
+            versions = f"{result[key].variant.framework_version} and {record.variant.framework_version}"
             raise RecordError(
                 f"the {side} records", f"include two records of {name(key)} ({versions})", "name only one of them"
             )
-        found[key] = record
-    return found
+        result[key] = record
+    return result

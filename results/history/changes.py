@@ -97,8 +97,8 @@ class LineHistory:
     @cached_property
     def points(self) -> tuple[ChangePoint, ...]:
         """Every change of every clause, the newest version first."""
-        found = [point for clause in self.clauses.values() for point in clause.points]
-        return tuple(sorted(found, key=lambda point: (-point.after, not point.worse, point.clause)))
+        result = [point for clause in self.clauses.values() for point in clause.points]
+        return tuple(sorted(result, key=lambda point: (-point.after, not point.worse, point.clause)))
 
     @property
     def newest(self) -> int | None:
@@ -154,7 +154,7 @@ def _agreed(old: _Case, new: _Case) -> _Case:
 
 
 def _points(clause: str, columns: Sequence[VersionColumn], tables: Sequence[_Table]) -> Iterator[ChangePoint]:
-    found: list[ChangePoint] = []
+    result: list[ChangePoint] = []
     for after, table in enumerate(tables):
         left = {test for test, case in table.items() if case.state.word in STATEMENTS}
         for before in range(after - 1, -1, -1):
@@ -166,9 +166,9 @@ def _points(clause: str, columns: Sequence[VersionColumn], tables: Sequence[_Tab
                 continue
             left -= common.keys()
             point = _point(clause, before, after, common)
-            if point is not None and not _known(point, found):
-                found.append(replace(point, links=tuple(_links(point, columns, tables))))
-    yield from found
+            if point is not None and not _known(point, result):
+                result.append(replace(point, links=tuple(_links(point, columns, tables))))
+    yield from result
 
 
 def _comparable(old: _Case, new: _Case) -> bool:

@@ -92,22 +92,22 @@ def lines(gathered: Gathered) -> tuple[VersionLine, ...]:
 
     A line of a framework with one judged version is left out if that record is in a line of a companion.
     """
-    found: dict[_Key, _Versions] = defaultdict(lambda: defaultdict(list))
+    result: dict[_Key, _Versions] = defaultdict(lambda: defaultdict(list))
     cells = [cell for cell, _ in gathered.planned]
     fixed_of = _Fixed(cell for cell in cells if not cell.of_framework)
     pool = [*gathered.plain, *(one for cell, one in gathered.planned if one is not None and cell.of_framework)]
     for base, members in _grouped(pool).items():
         framework, mode, device, platform, seed = base
         for one in _one_for_each_version(members):
-            found[framework, framework, mode, device, platform, seed, ()][one.version].append(one)
+            result[framework, framework, mode, device, platform, seed, ()][one.version].append(one)
         for package, version, fixed, one in _with_other_companions(members):
-            found[framework, package, mode, device, platform, seed, fixed][version].append(one)
+            result[framework, package, mode, device, platform, seed, fixed][version].append(one)
     for cell, planned in gathered.planned:
         if planned is not None and not cell.of_framework:
             place = planned.mode, planned.device, planned.platform, planned.seed
-            found[cell.framework, cell.package, *place, fixed_of(cell)][cell.version].append(planned)
-    _join(found, gathered.plain)
-    return tuple(sorted(_made(found, cells, fixed_of), key=lambda line: line.name))
+            result[cell.framework, cell.package, *place, fixed_of(cell)][cell.version].append(planned)
+    _join(result, gathered.plain)
+    return tuple(sorted(_made(result, cells, fixed_of), key=lambda line: line.name))
 
 
 def _join(found: Mapping[_Key, _Versions], plain: Iterable[JudgedVersion]) -> None:
@@ -252,6 +252,6 @@ def _with_other_companions(
     for one in members:
         for package, version in one.labels.items():
             places[package, _but(one, package)].append((version, one))
-    for (package, fixed), found in places.items():
-        if len({version for version, _ in found}) > 1:
-            yield from ((package, version, fixed, one) for version, one in found)
+    for (package, fixed), result in places.items():
+        if len({version for version, _ in result}) > 1:
+            yield from ((package, version, fixed, one) for version, one in result)

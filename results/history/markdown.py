@@ -57,10 +57,10 @@ def line_markdown(one: LineHistory) -> Iterator[str]:
 
 
 def _by_interval(points: Iterable[ChangePoint]) -> list[tuple[tuple[int, int], list[ChangePoint]]]:
-    found: dict[tuple[int, int], list[ChangePoint]] = {}
+    result: dict[tuple[int, int], list[ChangePoint]] = {}
     for point in points:
-        found.setdefault((point.before, point.after), []).append(point)
-    return sorted(found.items(), key=lambda pair: (-pair[0][1], -pair[0][0]))
+        result.setdefault((point.before, point.after), []).append(point)
+    return sorted(result.items(), key=lambda pair: (-pair[0][1], -pair[0][0]))
 
 
 def _counted(points: Sequence[ChangePoint]) -> str:

@@ -151,8 +151,8 @@ def _page(template: str, scripts: Sequence[str], **values: object) -> str:
 
 def _rows(histories: Sequence[LineHistory]) -> list[ShownRow]:
     """Rows by clause, then by line."""
-    found = [_row(one.line, clause) for one in histories for clause in one.clauses.values()]
-    return sorted(found, key=lambda row: row.clause)
+    result = [_row(one.line, clause) for one in histories for clause in one.clauses.values()]
+    return sorted(result, key=lambda row: row.clause)
 
 
 def _row(line: VersionLine, clause: ClauseHistory) -> ShownRow:

@@ -49,10 +49,10 @@ def find(paths: Sequence[Path]) -> list[Path]:
     Raises:
         RecordError: a folder cannot be read or holds no record.
     """
-    found: list[Path] = []
+    result: list[Path] = []
     for path in paths:
-        found += _in_folder(path) if os.path.isdir(path) else [path]
-    return found
+        result += _in_folder(path) if os.path.isdir(path) else [path]
+    return result
 
 
 def _in_folder(folder: Path) -> list[Path]:

@@ -42,7 +42,7 @@ class Fold:
 
 def facts(records: Sequence[Record]) -> tuple[Fact, ...]:
     """The environment of every run, and how it was made."""
-    found = [
+    result = [
         Fact("framework", tuple(clean(record.series.framework) for record in records)),
         Fact("version", tuple(clean(record.variant.framework_version) for record in records)),
         Fact("mode", tuple(clean(record.series.mode) for record in records)),
@@ -60,8 +60,8 @@ def facts(records: Sequence[Record]) -> tuple[Fact, ...]:
     names = dict.fromkeys(name for record in records for name in sorted(record.variant.environment))
     for name in sorted(names):
         values = (record.variant.environment.get(name) for record in records)
-        found.append(Fact(clean(name), tuple(None if value is None else clean(value) for value in values)))
-    return tuple(found)
+        result.append(Fact(clean(name), tuple(None if value is None else clean(value) for value in values)))
+    return tuple(result)
 
 
 def folds(records: Sequence[Record]) -> tuple[Fold, ...]:

@@ -46,10 +46,10 @@ def groups(records: Sequence[Record]) -> tuple[FindingClass, ...]:
             key = (record.series.framework, each.id, each.reason, each.link)
             shown.setdefault(key, []).append((place, each))
     by_class: dict[str, list[tuple[tuple[int, int, str], FindingRow]]] = {}
-    for (framework, *_), found in shown.items():
-        first = found[0][1]
+    for (framework, *_), result in shown.items():
+        first = result[0][1]
         title = HEADINGS[first.text.kind] if first.text else UNCLASSED
-        by_class.setdefault(title, []).append((first.order, _row(framework, found)))
+        by_class.setdefault(title, []).append((first.order, _row(framework, result)))
     ordered = (title for title in (*HEADINGS.values(), UNCLASSED) if title in by_class)
     return tuple(
         FindingClass(

@@ -153,7 +153,7 @@ def families(records: Sequence[Record]) -> tuple[Family, ...]:
     grouped = [by_clause(record) for record in records]
     said = words(records)
     listed = across.choices(said.values())
-    found, rows, cells = [], 0, 0
+    result, rows, cells = [], 0, 0
     for number, family in enumerate(sorted({text.family for text in texts.values()})):
         members: list[ClauseRow] = []
         for name in sorted(name for name, text in texts.items() if text.family == family):
@@ -164,19 +164,19 @@ def families(records: Sequence[Record]) -> tuple[Family, ...]:
             rows += 1
             members.append(row)
         totals = tuple(Totals.of(Count.of(row.cells[run].verdicts for row in members)) for run in range(len(records)))
-        found.append(Family(number, clean(family), totals, tuple(members)))
-    return tuple(found)
+        result.append(Family(number, clean(family), totals, tuple(members)))
+    return tuple(result)
 
 
 def alone(matrix: Sequence[Family]) -> tuple[Alone, ...]:
     """The clauses that exactly one framework fails while another one passes them."""
-    found = []
+    result = []
     for row in sorted((row for family in matrix for row in family.rows if row.alone), key=lambda row: row.alone):
         cells = tuple(cell for cell in row.cells if _fails(cell.verdicts))
         failures = [verdict for cell in cells for verdict in cell.verdicts if verdict.outcome in NOT_KEPT]
         reasons = dict.fromkeys((clean(v.reason or v.message, VALUE), href(v.link)) for v in failures)
-        found.append(Alone(row, cells, tuple(reasons)[:_REASONS]))
-    return tuple(found)
+        result.append(Alone(row, cells, tuple(reasons)[:_REASONS]))
+    return tuple(result)
 
 
 def _row(
@@ -189,11 +189,11 @@ def _row(
     word: Across | None,
     columns: Sequence[RunColumn],
 ) -> ClauseRow:
-    found, plain = [], _SLUG.fullmatch(name)
+    result, plain = [], _SLUG.fullmatch(name)
     failing, passing = sides
     for run, here in enumerate(verdicts):
         anchor = f"{name if plain else f'~{number}'}@{columns[run].slug}"
-        found.append(Cell(run, cells, anchor, Tally.of(Counter(verdict.outcome for verdict in here)), tuple(here)))
+        result.append(Cell(run, cells, anchor, Tally.of(Counter(verdict.outcome for verdict in here)), tuple(here)))
         cells += bool(here)
     return ClauseRow(
         number=number,
@@ -203,7 +203,7 @@ def _row(
         requirement=clean(text.requirement, VALUE),
         source=linked(text.source),
         history=tuple(linked(entry) for entry in text.history[:20]),
-        cells=tuple(found),
+        cells=tuple(result),
         word=word,
         alone=clean(failing[0], NAME) if len(failing) == 1 and passing else "",
         passing=tuple(clean(framework, NAME) for framework in passing),

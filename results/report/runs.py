@@ -91,11 +91,11 @@ def frameworks(records: Sequence[Record]) -> tuple[FrameworkColumns, ...]:
     places: dict[str, list[int]] = {}
     for place, record in enumerate(records):
         places.setdefault(record.series.framework, []).append(place)
-    found = [
+    result = [
         FrameworkColumns(clean(name, _PART), _UNSAFE.sub("_", name[:_PART]), tuple(runs))
         for name, runs in places.items()
     ]
-    return tuple(_apart(found, "slug", lambda group: replace(group, slug=f"~{group.runs[0] + 1}")))
+    return tuple(_apart(result, "slug", lambda group: replace(group, slug=f"~{group.runs[0] + 1}")))
 
 
 def packages(version: str) -> list[str]:
@@ -105,7 +105,7 @@ def packages(version: str) -> list[str]:
 
 def runs(records: Sequence[Record]) -> tuple[RunColumn, ...]:
     """The columns of these records, in their order, with unique names."""
-    found = [
+    result = [
         RunColumn(
             index=index,
             framework=clean(record.series.framework, _PART),
@@ -116,11 +116,11 @@ def runs(records: Sequence[Record]) -> tuple[RunColumn, ...]:
         for index, record in enumerate(records)
     ]
     starts = [clean(record.started, _PART) for record in records]
-    found = _apart(found, "label", lambda run: replace(run, where=f"{run.where}, {starts[run.index]}"))
-    found = _apart(found, "label", lambda run: replace(run, where=f"{run.where} ({run.index + 1})"))
-    found = [replace(run, short=f"{run.framework} {run.where}".strip()[:_PART]) for run in found]
-    found = _apart(found, "short", lambda run: replace(run, short=f"{run.index + 1}: {run.short}"))
-    return tuple(_addressed(found, records))
+    result = _apart(result, "label", lambda run: replace(run, where=f"{run.where}, {starts[run.index]}"))
+    result = _apart(result, "label", lambda run: replace(run, where=f"{run.where} ({run.index + 1})"))
+    result = [replace(run, short=f"{run.framework} {run.where}".strip()[:_PART]) for run in result]
+    result = _apart(result, "short", lambda run: replace(run, short=f"{run.index + 1}: {run.short}"))
+    return tuple(_addressed(result, records))
 
 
 def _addressed(found: Sequence[RunColumn], records: Sequence[Record]) -> list[RunColumn]:

@@ -64,9 +64,9 @@ def _where(rows: Sequence[ClauseRow], frameworks: Sequence[FrameworkColumns], ch
         return []
     pieces = [_filter(number(count, "clause"), outcome=choice), Piece(f" {_verb('fail', count)} {how} (")]
     here = [(each, _count(rows, each.runs, CHOICES[choice])) for each in frameworks]
-    for place, (each, found) in enumerate(pair for pair in here if pair[1]):
+    for place, (each, result) in enumerate(pair for pair in here if pair[1]):
         pieces.append(Piece(f"{', ' if place else ''}{each.name} "))
-        pieces.append(_filter(str(found), outcome=choice, run=each.slug))
+        pieces.append(_filter(str(result), outcome=choice, run=each.slug))
     return [*pieces, Piece(")")]
 
 

@@ -47,19 +47,19 @@ def clean(text: str, limit: int = NAME, lines: bool = False) -> str:
 
 
 def _visible(text: str, lines: bool) -> str:
-    found, marks = [], 0
+    result, marks = [], 0
     for c in text:
         category = unicodedata.category(c)
         marks = marks + 1 if category in ("Mn", "Me") else 0
         if lines and c in "\n\t":
-            found.append(c)
+            result.append(c)
         elif category == "Zs":
-            found.append(" ")
+            result.append(" ")
         elif category[0] == "C" or category in ("Zl", "Zp"):
-            found.append(f"‹U+{ord(c):04X}›")
+            result.append(f"‹U+{ord(c):04X}›")
         elif marks <= _MARKS_IN_A_ROW:
-            found.append(c)
-    return "".join(found)
+            result.append(c)
+    return "".join(result)
 
 
 def href(link: str) -> str:
@@ -75,15 +75,15 @@ def href(link: str) -> str:
 
 def linked(text: str, limit: int = VALUE) -> tuple[Piece, ...]:
     """`text` with the addresses in it turned into links."""
-    found, at, kept = [], 0, text[:limit]
+    result, at, kept = [], 0, text[:limit]
     for match in _URL.finditer(kept):
         address = match[0].rstrip(".,;:)")
         end = match.start() + len(address)
         if end == limit < len(text) or not href(address):
             continue
-        found += [Piece(clean(kept[at : match.start()], limit)), Piece(clean(address, limit), address)]
+        result += [Piece(clean(kept[at : match.start()], limit)), Piece(clean(address, limit), address)]
         at = end
-    return tuple(piece for piece in (*found, Piece(clean(text[at:], max(limit - at, 0)))) if piece.text)
+    return tuple(piece for piece in (*result, Piece(clean(text[at:], max(limit - at, 0)))) if piece.text)
 
 
 def embedded(document: Any) -> str:

@@ -56,9 +56,9 @@ def dumps(records: Sequence[Record]) -> bytes:
     Raises:
         ValueError: there is no record, or the published schema refuses what came of them.
     """
-    found = document(records)
-    validate(found)
-    return escaped(to_text(found)).encode("utf-8")
+    result = document(records)
+    validate(result)
+    return escaped(to_text(result)).encode("utf-8")
 
 
 def document(records: Sequence[Record]) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _suite(record: Record, verdict: TestVerdict) -> list[str]:
 
 def _test(record: Record, verdict: TestVerdict) -> dict[str, Any]:
     series, text = record.series, record.clauses[verdict.clause]
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "testId": "/".join((series.framework, series.device_kind, series.mode, verdict.test)),
         "name": verdict.case,
         "status": STATUS[verdict.outcome],
@@ -176,8 +176,8 @@ def _test(record: Record, verdict: TestVerdict) -> dict[str, Any]:
         },
     }
     if message := verdict.message or verdict.reason:
-        found["message"] = message
-    return found
+        result["message"] = message
+    return result
 
 
 def _labels(record: Record, verdict: TestVerdict) -> Iterator[tuple[str, str | int]]:

@@ -82,13 +82,13 @@ def _action(record: Record, verdict: TestVerdict) -> str:
 
 def _known(records: Sequence[Record]) -> Iterator[str]:
     for record in records:
-        found = findings(record)
-        if found:
+        result = findings(record)
+        if result:
             tests = sum(1 for verdict in record.verdicts if verdict.outcome is Outcome.KNOWN)
             heading = html(" ".join(title(record)))
-            yield f"<details><summary>{heading}: {tests} known failures, findings: {len(found)}</summary>"
+            yield f"<details><summary>{heading}: {tests} known failures, findings: {len(result)}</summary>"
             yield ""
-            yield from classed(found)
+            yield from classed(result)
             yield ""
             yield "</details>"
             yield ""

@@ -52,12 +52,12 @@ def findings(record: Record) -> tuple[ListedFinding, ...]:
         if verdict.outcome is Outcome.KNOWN:
             place = (verdict.finding, *(("", "") if verdict.finding else (verdict.reason, verdict.link)))
             cases.setdefault(place, {}).setdefault(verdict.clause, []).append(verdict.case)
-    found = []
+    result = []
     for (name, reason, link), by_clause in cases.items():
         text = record.findings.get(name)
         shown = {clause: tuple(sorted(filter(None, those))) for clause, those in sorted(by_clause.items())}
-        found.append(ListedFinding(name, text, text.reason if text else reason, text.link if text else link, shown))
-    return tuple(sorted(found, key=lambda finding: finding.order))
+        result.append(ListedFinding(name, text, text.reason if text else reason, text.link if text else link, shown))
+    return tuple(sorted(result, key=lambda finding: finding.order))
 
 
 def by_consequence(record: Record) -> dict[FindingKind, Counter[Consequence]]:

@@ -43,11 +43,11 @@ def owners(records: Iterable[Record]) -> dict[str, tuple[Owner, ...]]:
     for record in records:
         for library in libraries(record.variant.framework_version):
             sharing.setdefault(library, []).append(record)
-    found: dict[str, set[Owner]] = {}
+    result: dict[str, set[Owner]] = {}
     for library, runs in sharing.items():
         for clause, owner in _of(library, runs):
-            found.setdefault(clause, set()).add(owner)
-    return {clause: tuple(sorted(each)) for clause, each in found.items()}
+            result.setdefault(clause, set()).add(owner)
+    return {clause: tuple(sorted(each)) for clause, each in result.items()}
 
 
 def _of(library: str, runs: Sequence[Record]) -> Iterable[tuple[str, Owner]]:

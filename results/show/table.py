@@ -32,12 +32,12 @@ _NARROWEST = 3
 def troubles(record: Record) -> tuple[str, ...]:
     """Why a strict reader rejects the record: bad outcomes, an incomplete run, no verdict."""
     counts = Counter(verdict.outcome for verdict in record.verdicts)
-    found = [f"{counts[outcome]} {outcome}" for outcome in Outcome if outcome.bad and counts[outcome]]
+    result = [f"{counts[outcome]} {outcome}" for outcome in Outcome if outcome.bad and counts[outcome]]
     if record.status == "interrupted" or (record.status == "partial" and not record.selection):
-        found.append(record.status)
+        result.append(record.status)
     if not record.verdicts:
-        found.append("no verdict")
-    return tuple(found)
+        result.append("no verdict")
+    return tuple(result)
 
 
 @dataclass(frozen=True)

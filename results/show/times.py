@@ -29,10 +29,10 @@ def by_clause(record: Record) -> dict[str, float]:
 
 
 def _summed(record: Record, name: Callable[[TestVerdict], str]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for verdict in record.verdicts:
-        found[name(verdict)] = found.get(name(verdict), 0.0) + verdict.duration_s
-    return found
+        result[name(verdict)] = result.get(name(verdict), 0.0) + verdict.duration_s
+    return result
 
 
 def slowest(record: Record, count: int = SLOWEST) -> list[TestVerdict]:
@@ -47,11 +47,11 @@ def draw(records: Sequence[Record], console: Console) -> None:
     spent = [seconds(record) for record in records]
     for record in records:
         table.add_column(Text("\n".join(title(record))), justify="right")
-    families = sorted({family for found in spent for family in found})
+    families = sorted({family for result in spent for family in result})
     for family in families:
-        cells = (_seconds(found[family]) if family in found else "–" for found in spent)
+        cells = (_seconds(result[family]) if family in result else "–" for result in spent)
         table.add_row(Text(one_line(family, _NAME_LIMIT)), *cells, end_section=family == families[-1])
-    table.add_row(Text("total", style="bold"), *(_seconds(sum(found.values())) for found in spent))
+    table.add_row(Text("total", style="bold"), *(_seconds(sum(result.values())) for result in spent))
     console.print(table)
     for line in listed(records, "test", SLOWEST):
         console.print(Text(line), soft_wrap=True)
@@ -63,10 +63,10 @@ def listed(records: Sequence[Record], by: Literal["test", "clause"], count: int)
         if record.verdicts:
             yield f"Slowest {by}s of {' '.join(title(record)[:3])}:"
         if by == "test":
-            found = [(verdict.test, verdict.duration_s) for verdict in slowest(record, count)]
+            result = [(verdict.test, verdict.duration_s) for verdict in slowest(record, count)]
         else:
-            found = sorted(by_clause(record).items(), key=lambda item: (-item[1], item[0]))[:count]
-        for name, spent in found:
+            result = sorted(by_clause(record).items(), key=lambda item: (-item[1], item[0]))[:count]
+        for name, spent in result:
             yield f"{_seconds(spent):>9}  {one_line(name, _NAME_LIMIT)}"
 
 
@@ -74,15 +74,17 @@ def markdown(records: Sequence[Record], of: Callable[[Record], dict[str, float]]
     """A table of seconds, what `of` sums them by down and the runs across; all, or the `most` that took longest."""
     spent = [of(record) for record in records]
     sums: dict[str, float] = {}
-    for found in spent:
-        for name, value in found.items():
+    for result in spent:
+        for name, value in result.items():
             sums[name] = sums.get(name, 0.0) + value
     names = sorted(sums, key=lambda name: (-sums[name], name))[:most]
     headings = [" ".join((record.series.framework, record.series.mode)) for record in records]
     lines = [f"| seconds | {' | '.join(headings)} |", f"|---|{'--:|' * len(records)}"]
     for name in names:
-        lines.append(f"| {name} | {' | '.join(_seconds(found[name]) if name in found else '–' for found in spent)} |")
-    lines.append(f"| all tests | {' | '.join(_seconds(sum(found.values())) for found in spent)} |")
+        lines.append(
+            f"| {name} | {' | '.join(_seconds(result[name]) if name in result else '–' for result in spent)} |"
+        )
+    lines.append(f"| all tests | {' | '.join(_seconds(sum(result.values())) for result in spent)} |")
     lines.append(f"| the whole run | {' | '.join(_seconds(record.duration_s) for record in records)} |")
     return "\n".join(lines)
 

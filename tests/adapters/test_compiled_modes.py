@@ -39,9 +39,9 @@ def losses(mode: str) -> list[float]:
 
 def test_one_program_trains_on_every_size() -> None:
     before = programs()
-    found = losses(DYNAMIC)
+    result = losses(DYNAMIC)
     assert programs() - before == 1
-    np.testing.assert_allclose(found, losses("eager"), rtol=1e-5)
+    np.testing.assert_allclose(result, losses("eager"), rtol=1e-5)
 
 
 def by_size(x: torch.Tensor) -> torch.Tensor:

@@ -104,11 +104,11 @@ def test_the_documented_package_is_whole() -> None:
 
 
 def test_it_is_judged_and_its_own_expectation_is_met(record: Path) -> None:
-    found = load(record)
-    assert (found.series.framework, found.variant.framework_version, found.status) == ("mine", "1.0", "partial")
-    assert clauses_of(found, {Outcome.KNOWN}) == {FLOOR}
-    assert clauses_of(found, set(Outcome) - {Outcome.KNOWN, Outcome.PASS}) == set()
-    assert len(clauses_of(found, {Outcome.PASS})) >= 3
+    result = load(record)
+    assert (result.series.framework, result.variant.framework_version, result.status) == ("mine", "1.0", "partial")
+    assert clauses_of(result, {Outcome.KNOWN}) == {FLOOR}
+    assert clauses_of(result, set(Outcome) - {Outcome.KNOWN, Outcome.PASS}) == set()
+    assert len(clauses_of(result, {Outcome.PASS})) >= 3
 
 
 def test_it_is_listed_beside_the_built_in_ones_and_what_is_wrong_with_another_is_told(

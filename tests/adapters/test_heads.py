@@ -58,14 +58,14 @@ class DrawsTwice(Network):
 def results(module: Any) -> dict[str, str]:
     """The result of each check, by clause."""
     torch.manual_seed(0)
-    found = plain.Made(module, torch.randn(8, 4))
-    return {check.clause: check.outcome for check in plain.checks(found, ("bfloat16",))}
+    result = plain.Made(module, torch.randn(8, 4))
+    return {check.clause: check.outcome for check in plain.checks(result, ("bfloat16",))}
 
 
 def test_a_plain_module_passes_every_check() -> None:
-    found = results(Network())
-    assert set(found.values()) == {"pass"}
-    assert len(found) == 10
+    result = results(Network())
+    assert set(result.values()) == {"pass"}
+    assert len(result) == 10
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_a_gradient_that_autocast_spoils_is_outside_the_bound() -> None:
 
     torch.manual_seed(0)
     x = torch.randn(8, 4)
-    found = {
+    result = {
         each.clause: each.outcome for each in precision.checks(quiet.quiet(Spoilt()), lambda m: m(x), ("bfloat16",))
     }
-    assert found["autocast.bf16-parity"] == "fail"
+    assert result["autocast.bf16-parity"] == "fail"
     assert run(Network(), lambda m: m(x)).gradients
 
 

@@ -55,9 +55,9 @@ def test_the_record_has_the_name(tmp_path: Path, asked: str) -> None:
         "--framework=tests.adapters.test_named_devices:OnNpu", f"--device={asked}", f"--record={record}", *chosen
     )
     assert ended.status == 0, ended.lines
-    found = read(record)
-    assert found.series.device == "npu"
-    assert any("--device=npu" in verdict.repro for verdict in found.verdicts)
+    result = read(record)
+    assert result.series.device == "npu"
+    assert any("--device=npu" in verdict.repro for verdict in result.verdicts)
 
 
 @pytest.mark.parametrize("asked", ["gpu", "cuda", "xpu"])

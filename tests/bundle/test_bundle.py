@@ -182,12 +182,12 @@ def test_markers_are_those_of_the_target(tmp_path: Path) -> None:
     write_wheel(tmp_path, "a", "1.0", requires=requires)
     for name in ("new", "old", "more", "unused"):
         write_wheel(tmp_path, name, "1.0")
-    found = named(tmp_path.glob("*.whl"))
+    result = named(tmp_path.glob("*.whl"))
     for python, names in {"3.11": {"a", "old"}, "3.12": {"a", "new"}}.items():
-        needed, lacking = closure([Requirement("a>=1")], found, Target(python).markers())
+        needed, lacking = closure([Requirement("a>=1")], result, Target(python).markers())
         assert (needed.keys(), lacking) == (names, [])
-    assert closure([Requirement("a[x]")], found, Target("3.12").markers())[0].keys() == {"a", "new", "more"}
-    _, lacking = closure([Requirement("a>=2"), Requirement("b")], found, Target("3.12").markers())
+    assert closure([Requirement("a[x]")], result, Target("3.12").markers())[0].keys() == {"a", "new", "more"}
+    _, lacking = closure([Requirement("a>=2"), Requirement("b")], result, Target("3.12").markers())
     assert sorted(map(str, lacking)) == ["a>=2", "b"]
 
 

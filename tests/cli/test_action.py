@@ -51,11 +51,11 @@ sys.exit(int(os.environ.get("FAKE_STATUS", "0")))
 def test_the_environment_is_prepared_and_the_name_made(runner: Runner, given: tuple[str, ...], name: str) -> None:
     runner.play("python", TOX)
     names = ("FRAMEWORK", "VERSION", "DEVICE", "MODES", "NAME")
-    found = runner.step("prepare.sh", **dict(zip(names, given, strict=True)))
+    result = runner.step("prepare.sh", **dict(zip(names, given, strict=True)))
     assert runner.status == 0, runner.log
-    assert found["name"] == name
-    assert found["suite"] == str(ROOT)
-    assert Path(found["folder"]).is_dir()
+    assert result["name"] == name
+    assert result["suite"] == str(ROOT)
+    assert Path(result["folder"]).is_dir()
     assert ["-m", "tox", "run", "--notest", "-e", "report"] in [words for words, _ in runner.asked]
     assert not list(runner.folder.rglob("pwned"))
 
@@ -72,8 +72,8 @@ def test_a_framework_is_judged_as_asked_for(runner: Runner) -> None:
     os.utime(records / "earlier.json", (1, 1))
     write(runner.folder / "record.json", WORSE)
     changes: dict[str, str | Path] = {"FAKE_RECORD": runner.folder / "record.json", "FAKE_STATUS": "1"}
-    found = judged(runner, VERSION="2.14.0", DEVICE="cuda", MODES="eager,compile", BUDGET="60s", **changes)
-    assert (runner.status, found) == (0, {"run": "1"}), runner.log
+    result = judged(runner, VERSION="2.14.0", DEVICE="cuda", MODES="eager,compile", BUDGET="60s", **changes)
+    assert (runner.status, result) == (0, {"run": "1"}), runner.log
     assert [path.name for path in (runner.folder / "out" / "records").iterdir()] == ["new.json"]
     ((words, variables),) = runner.asked
     assert words[:5] == ["-m", "tox", "run", "-e", "torch"]
@@ -234,10 +234,10 @@ def test_the_job_fails_when_it_was_asked_to(
 
 def steps() -> list[tuple[str, dict[str, Any]]]:
     """Every step of the action and of the workflow, with where it stands."""
-    found = [("action", step) for step in yaml.safe_load((ACTION / "action.yml").read_text())["runs"]["steps"]]
+    result = [("action", step) for step in yaml.safe_load((ACTION / "action.yml").read_text())["runs"]["steps"]]
     for name, job in yaml.safe_load(WORKFLOW.read_text())["jobs"].items():
-        found += [(name, step) for step in job["steps"]]
-    return found
+        result += [(name, step) for step in job["steps"]]
+    return result
 
 
 def test_every_script_gets_every_variable_that_it_reads() -> None:
@@ -249,7 +249,7 @@ def test_every_script_gets_every_variable_that_it_reads() -> None:
     assert scripts.keys() == {path.name for path in ACTION.glob("*.sh")}
     for name, given in scripts.items():
         source = (ACTION / name).read_text()
-        read = {found for found in re.findall(r"\$\{?([A-Z][A-Z_]+)", source) if not found.startswith("GITHUB_")}
+        read = {result for result in re.findall(r"\$\{?([A-Z][A-Z_]+)", source) if not result.startswith("GITHUB_")}
         assert read - {"RUNNER_TEMP"} == set(given) - {"GH_TOKEN"}, name
 
 

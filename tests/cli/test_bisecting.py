@@ -55,13 +55,13 @@ def judged(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         def judge(cell: SweepCell, plan: SweepPlan, settings: SweepSettings) -> CellResult:
             assert plan.selection == ("conformance/suites/scaling/test_scaling_skip.py::" + TEST.partition("/")[2],)
             asked.append(cell.version + ("!" if settings.fresh else ""))
-            found = outcome(cell)
-            if not isinstance(found, Outcome):
-                if found == "lost":
+            result = outcome(cell)
+            if not isinstance(result, Outcome):
+                if result == "lost":
                     raise LostCell("the cell's process ended with status -9")
-                return CellResult(*found.split(": ", 1))
+                return CellResult(*result.split(": ", 1))
             verdicts = (
-                replace(verdict(TEST, found), clause=CLAUSE),
+                replace(verdict(TEST, result), clause=CLAUSE),
                 replace(verdict(OTHER, Outcome.KNOWN), clause=CLAUSE),
             )
             whole = replace(record, verdicts=verdicts, traces=(), tensors=(), measurements=(), observations=())

@@ -585,11 +585,11 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.skipif(uv.program() is None, reason="uv is not installed")
 @pytest.mark.usefixtures("index")
 def test_uv_finds_companions_of_a_time_and_keeps_what_the_suite_computes_with() -> None:
-    found = partial(uv.of_its_time, "frame", "1.0")
-    assert found(["frame==1.0"], {}, {"numpy": "2.0"}) == {"frame": "1.0", "mate": "1.0", "numpy": "2.0"}
-    assert found(["frame==1.0"], {"mate": "2.0"}, {}) == {"frame": "1.0", "mate": "2.0", "numpy": "1.0"}
-    assert found(["frame==1.0", "numpy<2"], {}, {"numpy": "2.0"})["numpy"] == "1.0"
+    result = partial(uv.of_its_time, "frame", "1.0")
+    assert result(["frame==1.0"], {}, {"numpy": "2.0"}) == {"frame": "1.0", "mate": "1.0", "numpy": "2.0"}
+    assert result(["frame==1.0"], {"mate": "2.0"}, {}) == {"frame": "1.0", "mate": "2.0", "numpy": "1.0"}
+    assert result(["frame==1.0", "numpy<2"], {}, {"numpy": "2.0"})["numpy"] == "1.0"
     newest = uv.of_its_time("frame", "2.0", ["frame==2.0"], {}, {})
     assert newest == {"frame": "2.0", "mate": "3.0", "numpy": "2.0"}
     with pytest.raises(install.Unavailable, match=re.compile(r"mate", re.DOTALL)):
-        found(["frame==1.0", "mate==9"], {}, {})
+        result(["frame==1.0", "mate==9"], {}, {})

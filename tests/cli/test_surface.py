@@ -232,11 +232,11 @@ def test_a_builtin_without_a_signature_is_listed_as_such(scope: SurfaceScope) ->
 def test_values_other_than_defaults_are_recorded(
     scope: SurfaceScope, work: Callable[[ModuleType], object], expected: dict[str, dict[str, list[str]]]
 ) -> None:
-    found = recorded(scope, work)
+    result = recorded(scope, work)
     for name, parameters in expected.items():
-        assert found[f"fake_frame.{name}"].items() >= parameters.items()
+        assert result[f"fake_frame.{name}"].items() >= parameters.items()
         if "" in parameters:
-            assert found[f"fake_frame.{name}"] == parameters
+            assert result[f"fake_frame.{name}"] == parameters
 
 
 def test_the_framework_s_own_calls_do_not_count(scope: SurfaceScope) -> None:
@@ -244,8 +244,8 @@ def test_the_framework_s_own_calls_do_not_count(scope: SurfaceScope) -> None:
 
 
 def test_strings_are_recorded_up_to_a_number(scope: SurfaceScope) -> None:
-    found = recorded(scope, lambda f: [f.scope(f"d{number}").__enter__() for number in range(50)])
-    assert len(found["fake_frame.scope"]["dtype"]) == 12
+    result = recorded(scope, lambda f: [f.scope(f"d{number}").__enter__() for number in range(50)])
+    assert len(result["fake_frame.scope"]["dtype"]) == 12
 
 
 def test_a_recorder_that_fails_does_not_end_the_call(scope: SurfaceScope) -> None:
@@ -311,8 +311,8 @@ def test_a_run_with_workers_records_and_its_verdicts_are_those_of_another(fake: 
     assert [(v.test, v.outcome, v.checks) for v in recorded_too.verdicts] == [
         (v.test, v.outcome, v.checks) for v in without.verdicts
     ]
-    found = usage.load(fake / "found.json")
-    assert found.used == {"fake_frame.SGD": {"": ["called"], "lr": ["number"], "params": ["list"]}}
+    result = usage.load(fake / "found.json")
+    assert result.used == {"fake_frame.SGD": {"": ["called"], "lr": ["number"], "params": ["list"]}}
 
 
 def test_the_command_counts_lists_and_compares(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:

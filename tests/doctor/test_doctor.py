@@ -107,18 +107,18 @@ def failed(found: Mapping[str, tuple[str, str, str]]) -> list[str]:
 
 @pytest.mark.usefixtures("no_driver")
 def test_without_a_gpu_its_steps_are_skipped(doctor: Call) -> None:
-    status, found = doctor("reference")
+    status, result = doctor("reference")
     assert status == 0
     on_a_gpu = ("driver", "device", "memory", "timing", "two processes")
-    assert {found[step][:2] for step in on_a_gpu} == {("skipped", "no NVIDIA driver")}
-    assert found["adapter"] == ("ok", "mode emulated on cpu", "")
+    assert {result[step][:2] for step in on_a_gpu} == {("skipped", "no NVIDIA driver")}
+    assert result["adapter"] == ("ok", "mode emulated on cpu", "")
 
 
 def test_a_cpu_alone_needs_no_driver(doctor: Call, driver: Path, toy: Path) -> None:
     write_library(driver / "libcuda.so.1", libcuda(status=999))
-    status, found = doctor(TOY, "--device", "cpu", folder=toy, **first_on_paths(driver))
-    assert (status, found["driver"][:2], found["memory"][:2]) == (0, *[("skipped", "of --device cpu")] * 2)
-    assert found["compute"][0] == "ok"
+    status, result = doctor(TOY, "--device", "cpu", folder=toy, **first_on_paths(driver))
+    assert (status, result["driver"][:2], result["memory"][:2]) == (0, *[("skipped", "of --device cpu")] * 2)
+    assert result["compute"][0] == "ok"
 
 
 @pytest.mark.usefixtures("no_driver")
@@ -147,36 +147,45 @@ def test_a_broken_library_is_named(
         write_library(driver / "libcuda.so.1", library)
     for variable, value in first_on_paths(driver).items():
         monkeypatch.setenv(variable, value)
-    found = examine("auto")
-    smi, library_step = found.steps
-    assert (smi.state, library_step.state, found.problem) == ("ok", "failed", "step driver failed")
+    result = examine("auto")
+    smi, library_step = result.steps
+    assert (smi.state, library_step.state, result.problem) == ("ok", "failed", "step driver failed")
     assert library_step.text.startswith(text)
     assert remedy in library_step.remedy
 
 
 def test_after_a_broken_driver_steps_on_a_gpu_are_skipped(doctor: Call, driver: Path) -> None:
     (driver / "libcuda.so.1").write_text("no library")
-    status, found = doctor("reference", **first_on_paths(driver))
-    assert (status, failed(found)) == (1, ["driver"])
-    assert found["memory"] == ("skipped", "step driver failed", "")
+    status, result = doctor("reference", **first_on_paths(driver))
+    assert (status, failed(result)) == (1, ["driver"])
+    assert result["memory"] == ("skipped", "step driver failed", "")
 
 
 def test_a_broken_nvidia_smi_is_named(doctor: Call, driver: Path) -> None:
     write_program(driver, "echo 'NVIDIA-SMI has failed'; exit 9")
-    status, found = doctor("reference", **first_on_paths(driver))
-    assert (status, failed(found)) == (1, ["nvidia-smi"])
-    assert found["nvidia-smi"][1] == "ended with status 9: NVIDIA-SMI has failed"
-    assert found["driver"][0] == "ok"
+    status, result = doctor("reference", **first_on_paths(driver))
+    assert (status, failed(result)) == (1, ["nvidia-smi"])
+    assert result["nvidia-smi"][1] == "ended with status 9: NVIDIA-SMI has failed"
+    assert result["driver"][0] == "ok"
 
 
 def test_on_a_gpu_every_step_is_made(doctor: Call, driver: Path, toy: Path) -> None:
     (driver / "nvidia-smi").unlink()
-    status, found = doctor(TOY, "--device", "cuda", folder=toy, **first_on_paths(driver))
+    status, result = doctor(TOY, "--device", "cuda", folder=toy, **first_on_paths(driver))
     assert status == 0
-    assert found["nvidia-smi"][0] == "skipped"
-    assert found.pop("import")[1].startswith("1.0 in ")
-    assert [*found][2:] == ["nvidia-smi", "driver", "compute", "device", "memory", "timing", "two processes", "adapter"]
-    assert [text for _, text, _ in found.values()][3:] == [
+    assert result["nvidia-smi"][0] == "skipped"
+    assert result.pop("import")[1].startswith("1.0 in ")
+    assert [*result][2:] == [
+        "nvidia-smi",
+        "driver",
+        "compute",
+        "device",
+        "memory",
+        "timing",
+        "two processes",
+        "adapter",
+    ]
+    assert [text for _, text, _ in result.values()][3:] == [
         "libcuda.so.1 runs CUDA 13.0, 1 GPU",
         "a product of 64 x 64 is right on cpu",
         "1 GPU",
@@ -201,19 +210,19 @@ def test_on_a_gpu_every_step_is_made(doctor: Call, driver: Path, toy: Path) -> N
 )
 def test_the_step_that_fails_is_named(doctor: Call, driver: Path, toy: Path, breaks: str, step: str, text: str) -> None:
     limit = ("--limit", "2") if breaks.endswith("hang") else ()
-    status, found = doctor(TOY, *limit, folder=toy, TOY_BREAKS=breaks, **first_on_paths(driver))
-    assert (status, failed(found)) == (1, [step])
-    _, told, remedy = found[step]
+    status, result = doctor(TOY, *limit, folder=toy, TOY_BREAKS=breaks, **first_on_paths(driver))
+    assert (status, failed(result)) == (1, [step])
+    _, told, remedy = result[step]
     assert told.startswith(text)
     assert remedy
-    assert found["adapter"] == ("skipped", f"step {step} failed", "")
+    assert result["adapter"] == ("skipped", f"step {step} failed", "")
 
 
 def test_a_gpu_for_one_process_alone_is_named(doctor: Call, driver: Path, toy: Path, tmp_path: Path) -> None:
     lock = str(tmp_path / "lock")
-    status, found = doctor(TOY, folder=toy, TOY_LOCK=lock, **first_on_paths(driver))
-    assert (status, failed(found)) == (1, ["two processes"])
-    assert found["two processes"][1].startswith("a second process, next to this one: FileExistsError")
+    status, result = doctor(TOY, folder=toy, TOY_LOCK=lock, **first_on_paths(driver))
+    assert (status, failed(result)) == (1, ["two processes"])
+    assert result["two processes"][1].startswith("a second process, next to this one: FileExistsError")
 
 
 @pytest.mark.parametrize(
@@ -243,13 +252,13 @@ def test_a_build_for_another_cuda_is_named(
 def test_after_a_build_for_another_cuda_steps_on_a_gpu_are_skipped(doctor: Call, driver: Path, tmp_path: Path) -> None:
     write_library(driver / "libcuda.so.1", libcuda(version=12040))
     _install(tmp_path, "torch", "2.13.0+cu130", "")
-    status, found = doctor("torch", folder=tmp_path, **first_on_paths(driver))
+    status, result = doctor("torch", folder=tmp_path, **first_on_paths(driver))
     assert status == 1
-    assert found["installed"][1].startswith("torch 2.13.0+cu130, as pinned")
-    assert found["build"][0] == "failed"
-    assert "--index-url https://download.pytorch.org/whl/cu126" in found["build"][2]
-    assert found["import"][:2] == ("failed", "ModuleNotFoundError: No module named 'torch'")
-    assert found["memory"] == ("skipped", "step build failed", "")
+    assert result["installed"][1].startswith("torch 2.13.0+cu130, as pinned")
+    assert result["build"][0] == "failed"
+    assert "--index-url https://download.pytorch.org/whl/cu126" in result["build"][2]
+    assert result["import"][:2] == ("failed", "ModuleNotFoundError: No module named 'torch'")
+    assert result["memory"] == ("skipped", "step build failed", "")
 
 
 def test_a_requirement_of_an_extra_counts_where_it_is_installed(
@@ -265,14 +274,14 @@ def test_a_requirement_of_an_extra_counts_where_it_is_installed(
 
 def test_what_is_installed_is_compared_with_what_is_pinned(doctor: Call, tmp_path: Path) -> None:
     _install(tmp_path, "torch", "2.1.0", "")
-    _, found = doctor("torch", folder=tmp_path)
-    assert found["installed"][:2] == ("ok", "torch 2.1.0; pinned is 2.13.0, so its known failures may differ")
+    _, result = doctor("torch", folder=tmp_path)
+    assert result["installed"][:2] == ("ok", "torch 2.1.0; pinned is 2.13.0, so its known failures may differ")
 
 
 def test_a_framework_that_is_not_installed_is_named(doctor: Call) -> None:
-    status, found = doctor("jax")
-    assert (status, failed(found)) == (1, ["installed"])
-    assert found["installed"][2] == "`conformance install jax` installs it"
+    status, result = doctor("jax")
+    assert (status, failed(result)) == (1, ["installed"])
+    assert result["installed"][2] == "`conformance install jax` installs it"
 
 
 @pytest.mark.parametrize("words", [("nowhere",), ("torch", "torch"), ("--device", "tpu"), ("--limit", "0")])

@@ -188,9 +188,9 @@ class _PacksFromTheEnd(ReferenceFormats):
     ],
 )
 def test_a_broken_rule_is_named(call: Any, parts: dict[str, type], clause: str) -> None:
-    found = failure(CodedCalls((call,)), **parts)
-    assert found is not None
-    assert found.name == clause
+    result = failure(CodedCalls((call,)), **parts)
+    assert result is not None
+    assert result.name == clause
 
 
 class _ReadsRowByRow(ReferenceQuantizers):
@@ -216,9 +216,9 @@ def test_an_answer_may_not_depend_on_earlier_calls() -> None:
     larger = QuantizerCall("int8-row", Matrix(3, 5, (9,), 0, "one", 1))
     smaller = QuantizerCall("int8-tensor", Matrix(3, 5, (0,), 0, "one", 1))
     broken = type("Remembers", (_RemembersRanges,), {"seen": []})
-    found = failure(CodedCalls((smaller, larger)), quantizers_class=broken)
-    assert found is not None
-    assert found.name == "laws.codes"
+    result = failure(CodedCalls((smaller, larger)), quantizers_class=broken)
+    assert result is not None
+    assert result.name == "laws.codes"
 
 
 def case(
@@ -337,6 +337,6 @@ class _PredictionsWearOff(ReferenceQuantizedModel):
 )
 def test_a_broken_model_is_seen(drawn: QuantizedCase, broken: type, clause: str) -> None:
     assert failure(drawn) is None
-    found = failure(drawn, quantized_model_class=broken)
-    assert found is not None
-    assert found.name == clause
+    result = failure(drawn, quantized_model_class=broken)
+    assert result is not None
+    assert result.name == clause

@@ -66,6 +66,6 @@ class _ClipsMost(ReferenceDelayedProduct):
 def test_what_comes_out_follows_from_the_scales() -> None:
     drawn = DelayedCase((3, 7, 2), 3, 1, 0, (DelayedStep(((2, 2),)), DelayedStep(((0, 0),))), 1)
     assert failure(drawn) is None
-    found = failure(drawn, delayed_class=_ClipsMost)
-    assert found is not None
-    assert found.text.startswith("output")
+    result = failure(drawn, delayed_class=_ClipsMost)
+    assert result is not None
+    assert result.text.startswith("output")

@@ -173,9 +173,9 @@ def test_a_member_takes_the_mean_of_normalised_values_for_zero(values: list[floa
 
     (y,), (pull,) = taped(lambda values: [normalised(values["a"])], {"a": np.array(values)[:, None]})
     slopes = np.array([[1e6], [-2e6]])
-    found = pull(slopes)["a"]
+    result = pull(slopes)["a"]
     expected = (slopes - slopes.mean() - y * (slopes * y).mean()) / np.std(values)
-    assert found.sum() == pytest.approx(expected.sum(), rel=0.01, abs=0.1)
+    assert result.sum() == pytest.approx(expected.sum(), rel=0.01, abs=0.1)
     assert (abs(expected.sum()) > 1.0) != even
 
 
@@ -208,11 +208,11 @@ def test_a_program_that_is_played_twice_is_the_same() -> None:
 def test_what_an_exclusion_names_is_not_drawn() -> None:
     finding = load_known(["torch"]).findings[0]
     entry = Exclusion(finding, ">=0", "*", "*", ("optimizer=Adam", "clip"))
-    found: list[frozenset[str]] = []
-    search: Search[Program, None] = Search(lambda program: found.append(program.words()))
+    result: list[frozenset[str]] = []
+    search: Search[Program, None] = Search(lambda program: result.append(program.words()))
     search.run(LAWS["laws.programs"].instances(subject().framework, (entry,)), 60, 0, 0.0)
-    assert found
-    assert not any({"optimizer=Adam", "clip"} <= words for words in found)
+    assert result
+    assert not any({"optimizer=Adam", "clip"} <= words for words in result)
 
 
 @pytest.mark.parametrize("clause", ["laws.programs", "laws.processes"])

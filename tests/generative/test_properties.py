@@ -166,15 +166,15 @@ def test_every_case_starts_from_the_settings_that_the_law_started_from() -> None
         def restore_global_state(self, state: Any) -> None:
             self.opened = int(state["opened"])
 
-    of, found = Subject(Leaking("cpu")), []
+    of, result = Subject(Leaking("cpu")), []
 
     @explore(CASES, 10)
     def law(subject: Subject, verdict: Verdict, case: Case) -> None:  # noqa: ARG001
-        found.append(subject.framework.global_state())
+        result.append(subject.framework.global_state())
         of.framework.opened += 1
 
     law(of, Verdict())
-    assert found == [{"opened": "0"}] * 10
+    assert result == [{"opened": "0"}] * 10
     assert of.framework.global_state() == {"opened": "1"}, "what the last case left is left to be seen"
 
 

@@ -21,16 +21,16 @@ PASS, FAIL = {"test_a": "pass"}, {"test_a": "fail"}
 
 def shown(*members: Any, planned: Any = ()) -> dict[str, list[str]]:
     """The versions of each line."""
-    found = lines(gathered(*members, planned=planned))
-    return {line.name: [column.version for column in line.columns] for line in found}
+    result = lines(gathered(*members, planned=planned))
+    return {line.name: [column.version for column in line.columns] for line in result}
 
 
 def test_two_platforms_are_never_one_line() -> None:
     here, gpu = judged("2.0", PASS), replace(judged("2.1", FAIL), platform="x86_64 linux NVIDIA H100")
     arm = replace(judged("2.1", FAIL), platform="aarch64 linux cpu")
-    found = lines(gathered(here, gpu, arm))
-    assert [len(line.columns) for line in found] == [1, 1, 1]
-    assert all(history(line).points == () for line in found)
+    result = lines(gathered(here, gpu, arm))
+    assert [len(line.columns) for line in result] == [1, 1, 1]
+    assert all(history(line).points == () for line in result)
 
 
 def test_modes_and_seeds_are_lines_of_their_own() -> None:
@@ -106,8 +106,8 @@ def test_ways_and_the_mode_of_the_adapter() -> None:
     plain = PlannedCell("torch", "2.1", "", "", "timeout"), None
     by = PlannedCell("torch", "2.2", "", "", "timeout", ways=("x",)), None
     one = judged("2.0", PASS)
-    found = shown(one, replace(one, mode="eager by x"), planned=[plain, by])
-    assert found == {
+    result = shown(one, replace(one, mode="eager by x"), planned=[plain, by])
+    assert result == {
         "torch, eager, x86_64 linux cpu": ["2.0", "2.1"],
         "torch, eager by x, x86_64 linux cpu": ["2.0", "2.2"],
     }
@@ -178,5 +178,5 @@ def test_a_name_from_the_list_is_never_opened(tmp_path: Path) -> None:
     outside = tmp_path / "outside.json"
     write(outside, record("9.9", PASS))
     cells = [CELL, CELL | {"version": "9.9", "record": "../../outside.json"}]
-    found = gather([sweep(tmp_path / "s", {"version": 1, "cells": cells})])
-    assert [one.version if one else None for _, one in found.planned] == ["2.0", None]
+    result = gather([sweep(tmp_path / "s", {"version": 1, "cells": cells})])
+    assert [one.version if one else None for _, one in result.planned] == ["2.0", None]

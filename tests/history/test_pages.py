@@ -100,9 +100,9 @@ def hostile() -> Iterator[JudgedVersion]:
 
 
 def test_nothing_in_a_record_acts_in_a_page() -> None:
-    found = [history(line) for line in lines(gathered(*hostile()))]
-    assert sum(len(one.points) for one in found) >= len(HOSTILE) - 1
-    for name, text in history_pages.documents(found):
+    result = [history(line) for line in lines(gathered(*hostile()))]
+    assert sum(len(one.points) for one in result) >= len(HOSTILE) - 1
+    for name, text in history_pages.documents(result):
         if name.endswith(".html"):
             read = Reader(text)
             assert read.wrong == []
@@ -111,7 +111,7 @@ def test_nothing_in_a_record_acts_in_a_page() -> None:
             assert not [a for tag, a in read.elements if any(key.startswith("on") for key in a)]
         else:
             json.loads(text)
-    assert re.search(r"(?<!\\)<[a-z/!]", markdown(found), re.IGNORECASE) is None
+    assert re.search(r"(?<!\\)<[a-z/!]", markdown(result), re.IGNORECASE) is None
 
 
 def test_the_data_says_what_the_page_says() -> None:
@@ -190,8 +190,8 @@ ENTRY = Explanation("torch", "torch", ("scaling.*",), "2.0", "2.1", "It was mend
 )
 def test_an_explanation_is_of_its_versions_and_clauses(changes: dict[str, str], explains: bool) -> None:
     one = history_of(("2.0", {"test_a": "fail"}), ("2.1", {"test_a": "pass"}))
-    found = explained(one.line, one.points[0], [replace(ENTRY, **changes)])
-    assert found == ((("It was mended", "https://example.org/1"),) if explains else ())
+    result = explained(one.line, one.points[0], [replace(ENTRY, **changes)])
+    assert result == ((("It was mended", "https://example.org/1"),) if explains else ())
 
 
 def test_a_companion_explains_a_change_in_the_line_of_the_framework() -> None:
@@ -240,10 +240,10 @@ def test_a_folder_without_records_is_refused(tmp_path: Path, capsys: pytest.Capt
 
 def shown(chromium: Browser) -> Sequence[str]:
     """Clauses of the rows that are visible."""
-    found: Sequence[str] = chromium.run(
+    result: Sequence[str] = chromium.run(
         "return [...document.getElementById('rows').rows].filter((r) => !r.hidden).map((r) => r.cells[0].textContent)"
     )
-    return found
+    return result
 
 
 @in_browser

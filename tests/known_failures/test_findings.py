@@ -226,9 +226,9 @@ class Denying(ReferenceFramework):
 def test_a_refusal_is_believed_unless_its_try_acts(seen: bool | None, outcome: Outcome, told: str) -> None:
     framework = Denying("cpu")
     framework.seen = seen
-    found = conclude(framework, Unsupported(Capability.CLIP, "there is no clipping"), ())
-    assert (found.outcome, found.signature) == (outcome, "optimizer.clip")
-    assert told in found.message
+    result = conclude(framework, Unsupported(Capability.CLIP, "there is no clipping"), ())
+    assert (result.outcome, result.signature) == (outcome, "optimizer.clip")
+    assert told in result.message
 
 
 @pytest.mark.parametrize(("acted", "outcome"), [(True, Outcome.MISDECLARED), (False, Outcome.UNSUPPORTED)])
@@ -251,8 +251,8 @@ def test_a_try_leaves_no_setting_behind() -> None:
 
 
 def test_without_a_try_the_refusal_of_what_is_declared_is_misdeclared() -> None:
-    found = conclude(ReferenceFramework("cpu"), Unsupported(Capability.SCHEDULE, "not today"), ())
-    assert found.outcome is Outcome.MISDECLARED
+    result = conclude(ReferenceFramework("cpu"), Unsupported(Capability.SCHEDULE, "not today"), ())
+    assert result.outcome is Outcome.MISDECLARED
 
 
 # ---------------------------------------------------------------- reports

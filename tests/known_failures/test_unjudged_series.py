@@ -89,9 +89,9 @@ def test_on_a_gpu_keras_on_jax_fails_as_on_a_cpu() -> None:
     assert (record.series.device, record.series.mode) not in known.judged["jax"]
     before = Counter(verdict.outcome.value for verdict in record.verdicts)
     assert (before["fail"], before["error"], before["known"]) == (22, 2, 6)
-    found = list(classified(record, known))
-    assert Counter(now for _, now, _ in found) == {"known": 30, "pass": before["pass"]}
-    assert {origin for _, now, origin in found if now == "known"} == {"0.10.2 cpu keras"}
+    result = list(classified(record, known))
+    assert Counter(now for _, now, _ in result) == {"known": 30, "pass": before["pass"]}
+    assert {origin for _, now, origin in result if now == "known"} == {"0.10.2 cpu keras"}
 
 
 def test_another_signature_or_a_new_failure_is_still_a_failure() -> None:

@@ -94,8 +94,8 @@ def test_an_entry_of_a_cpu_becomes_one_of_both_devices_where_it_fails_on_both(
 
 def test_an_entry_of_a_mode_becomes_one_of_both_modes(tmp_path: Path) -> None:
     text = TEXT.replace('device = "cpu"\n', 'mode = "eager"\n')
-    found = entries(after(tmp_path, text, of("cpu", "graph", "2.0", A, B)))
-    assert found == [{"versions": ">=1.0,<=2.0", "mode": "eager, graph", "cases": BOTH}]
+    result = entries(after(tmp_path, text, of("cpu", "graph", "2.0", A, B)))
+    assert result == [{"versions": ">=1.0,<=2.0", "mode": "eager, graph", "cases": BOTH}]
 
 
 def test_the_versions_are_widened_with_the_devices(tmp_path: Path) -> None:

@@ -94,9 +94,9 @@ def derived(case: Case) -> Envelope:
 
 def beyond(case: Case, measured: Run) -> list[str]:
     """The quantities of a run that lie outside its envelope."""
-    found = derived(case)
-    distance, bound, _ = found.worst_loss(measured.losses)
-    gradient, parameters = found.gradient(measured.gradient), found.parameters(measured.parameters)
+    result = derived(case)
+    distance, bound, _ = result.worst_loss(measured.losses)
+    gradient, parameters = result.gradient(measured.gradient), result.parameters(measured.parameters)
     pairs = {"loss": (distance, bound), "gradient": gradient, "parameters": parameters}
     return [name for name, (value, limit) in pairs.items() if not value <= limit.value]
 
@@ -117,7 +117,7 @@ def test_rounding_at_random_is_inside(make: Callable[[Precision], Case], precisi
     """40 fresh members of the ensemble; one in a hundred outside would show in some of the six cases."""
     case = make(precision)
     runs = {seed: ran(case, rounding=Stochastic(np.random.default_rng([seed, 99]))) for seed in range(40)}
-    assert {seed: found for seed, measured in runs.items() if (found := beyond(case, measured))} == {}
+    assert {seed: result for seed, measured in runs.items() if (result := beyond(case, measured))} == {}
 
 
 def test_a_rate_one_per_cent_too_large_is_caught() -> None:
@@ -160,29 +160,29 @@ def test_the_envelope_widens_with_the_format() -> None:
 
 @each_precision
 def test_the_envelope_never_narrows_and_says_where_it_comes_from(precision: Precision) -> None:
-    found = derived(digits_case(precision))
-    assert found.judged() >= 1
-    assert found.loss_spread[0] > 0.0
+    result = derived(digits_case(precision))
+    assert result.judged() >= 1
+    assert result.loss_spread[0] > 0.0
     if precision is not FLOAT32:
-        assert (np.diff(found.loss_spread) >= 0.0).all()
-    assert found.derivation["format"] == precision.format
-    assert {"method", "samples", "multiplier", "seed", "origin"} <= found.derivation.keys()
+        assert (np.diff(result.loss_spread) >= 0.0).all()
+    assert result.derivation["format"] == precision.format
+    assert {"method", "samples", "multiplier", "seed", "origin"} <= result.derivation.keys()
 
 
 def test_updates_beyond_what_can_be_learnt_are_not_judged() -> None:
     losses = np.array([2.0, 2.0, 2.0, 2.0])
     spread = np.array([0.01, 0.1, 0.3, 0.4])
-    found = Envelope(Run(losses, losses, losses), spread, 0.0, np.zeros(1), 0.0, {}, {})
-    assert found.judged() == 2
-    assert found.worst_loss(losses + np.array([0.0, 0.1, 50.0, math.nan]))[2] == 1
+    result = Envelope(Run(losses, losses, losses), spread, 0.0, np.zeros(1), 0.0, {}, {})
+    assert result.judged() == 2
+    assert result.worst_loss(losses + np.array([0.0, 0.1, 50.0, math.nan]))[2] == 1
 
 
 def test_an_envelope_in_which_no_update_is_judged_has_no_worst_loss() -> None:
     losses = np.array([2.0, 2.0])
-    found = Envelope(Run(losses, losses, losses), np.array([1.0, 1.0]), 0.0, np.zeros(1), 0.0, {}, {})
-    assert found.judged() == 0
+    result = Envelope(Run(losses, losses, losses), np.array([1.0, 1.0]), 0.0, np.zeros(1), 0.0, {}, {})
+    assert result.judged() == 0
     with pytest.raises(ValueError, match="first update"):
-        found.worst_loss(losses)
+        result.worst_loss(losses)
 
 
 # ---------------------------------------------------------------- cache

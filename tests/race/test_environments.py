@@ -20,12 +20,12 @@ from frameworks.installer.resolution import Lock, WantedEnvironment
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[WantedEnvironment]:
     """What is to be resolved; nothing is installed, and no version begins with 9."""
-    found: list[WantedEnvironment] = []
+    result: list[WantedEnvironment] = []
 
     def resolve(wanted: WantedEnvironment) -> Lock:
         if wanted.version.startswith("9"):
             raise Unavailable("there is no torch 9")
-        found.append(wanted)
+        result.append(wanted)
         return Lock((f"torch=={wanted.version}",), {})
 
     @contextmanager
@@ -34,7 +34,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[WantedEnvironment]:
 
     monkeypatch.setattr(environments, "resolve", resolve)
     monkeypatch.setattr(environments.EnvironmentCache, "using", using)
-    return found
+    return result
 
 
 def test_a_version_has_an_environment(asked: list[WantedEnvironment]) -> None:

@@ -68,8 +68,8 @@ def test_the_outcome_of_each_cost(cost: str, times: float, outcome: str, status:
 
 
 def test_noise_between_processes_cannot_be_judged() -> None:
-    found = judge(raced({}, spread=0.06))
-    assert (found.status, found.verdicts[0].outcome) == (2, RaceOutcome.NOISY)
+    result = judge(raced({}, spread=0.06))
+    assert (result.status, result.verdicts[0].outcome) == (2, RaceOutcome.NOISY)
 
 
 def test_a_noisy_import_alone_is_no_reason_to_fail() -> None:
@@ -94,20 +94,20 @@ def test_a_race_that_contradicts_itself_is_refused() -> None:
 
 
 def test_another_numpy_is_no_yardstick() -> None:
-    found = judge(raced({"yardstick": 1.3}, numpy=("1.26.4", "2.4.6")))
-    assert found.status == 0
-    assert found.notes == ("NumPy differs (1.26.4 and 2.4.6): its work is no yardstick",)
+    result = judge(raced({"yardstick": 1.3}, numpy=("1.26.4", "2.4.6")))
+    assert result.status == 0
+    assert result.notes == ("NumPy differs (1.26.4 and 2.4.6): its work is no yardstick",)
 
 
 def test_what_is_shown() -> None:
     samples = raced({"step": 1.05})
-    found = judge(samples)
-    lines = shown.table(samples, found).splitlines()
+    result = judge(samples)
+    lines = shown.table(samples, result).splitlines()
     assert lines[0] == "torch 2.12.1 → 2.13.0, cpu eager, encoder"
     assert any(line.startswith("whole step       worse     5 ms") for line in lines), lines
     assert lines[-1] == "Worse: whole step."
-    assert "| whole step | worse | 5 ms |" in shown.markdown(samples, found)
-    assert json.loads(shown.to_json(samples, found))["costs"]["step"]["outcome"] == "worse"
+    assert "| whole step | worse | 5 ms |" in shown.markdown(samples, result)
+    assert json.loads(shown.to_json(samples, result))["costs"]["step"]["outcome"] == "worse"
 
 
 def test_stored_samples_are_judged_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,8 +44,8 @@ def test_equal_versions_raise_at_most_one_false_alarm(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["quiet", "shared"])
 def test_five_percent_are_found(name: str) -> None:
-    found = [each.verdicts[0].outcome for each in races(name, 1.05)]
-    assert found.count(RaceOutcome.GREW) >= 95
+    result = [each.verdicts[0].outcome for each in races(name, 1.05)]
+    assert result.count(RaceOutcome.GREW) >= 95
 
 
 def test_equal_versions_can_mostly_be_judged() -> None:

@@ -85,8 +85,8 @@ def moved(old: tuple[float, ...], new: tuple[float, ...], **series: tuple[float,
 
 
 def test_the_first_update_that_moved_too_far_is_told() -> None:
-    found = moved((1.0, 2.0, 3.0), (1.1, 2.5, 9.0), bound=(0.2, 0.4, 0.4))
-    (change,) = found.changes
+    result = moved((1.0, 2.0, 3.0), (1.1, 2.5, 9.0), bound=(0.2, 0.4, 0.4))
+    (change,) = result.changes
     assert (change.kind, change.old, change.new) == (ChangeKind.DRIFT, "2", "2.5")
     assert (
         "the loss at update 1 is the first that moved by more than rounding explains: 0.5, 1.25 times" in change.detail
@@ -124,5 +124,5 @@ def test_words_that_hold_numbers_name_the_same_check() -> None:
 def test_costs_are_no_numbers_of_this_kind() -> None:
     timing = replace(BASE, clauses={CLAUSE: replace(BASE.clauses[CLAUSE], level="MEASUREMENT")})
     errors = [verdict(timing, 0, checks=(CheckResult("times", error, 1.0, None, True),)) for error in (0.1, 0.9)]
-    found = compare(*errors)
-    assert (found.changes, found.numbers) == ((), ())
+    result = compare(*errors)
+    assert (result.changes, result.numbers) == ((), ())

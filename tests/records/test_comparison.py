@@ -24,8 +24,8 @@ from tests.support.small_record import BASE, BOUND, CLAUSE, TESTS, measured, obs
 
 
 def test_a_record_beside_itself_is_no_worse() -> None:
-    found = compare(BASE, BASE)
-    assert (found.status, found.changes, found.compared) == (0, (), 3)
+    result = compare(BASE, BASE)
+    assert (result.status, result.changes, result.compared) == (0, (), 3)
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_a_record_beside_itself_is_no_worse() -> None:
     ],
 )
 def test_what_the_framework_did_decides(old: Outcome, new: Outcome, kind: ChangeKind | None) -> None:
-    found = compare(verdict(BASE, 1, outcome=old), verdict(BASE, 1, outcome=new))
-    assert [change.kind for change in found.changes] == ([] if kind is None else [kind])
-    assert found.status == (1 if kind is not None and kind.worse else 0)
-    assert all(change.subject == TESTS[1] for change in found.changes)
+    result = compare(verdict(BASE, 1, outcome=old), verdict(BASE, 1, outcome=new))
+    assert [change.kind for change in result.changes] == ([] if kind is None else [kind])
+    assert result.status == (1 if kind is not None and kind.worse else 0)
+    assert all(change.subject == TESTS[1] for change in result.changes)
 
 
 def _on(record: Record, *instruction_sets: str) -> Record:
@@ -71,11 +71,11 @@ def test_what_a_processor_lacks_is_not_worse() -> None:
     old = _on(BASE, "avx2", "avx512f", "gfni")
     other = observed(**{"rule/test_b[1]": "none"})
     refusing = verdict(other, 1, outcome=Outcome.UNSUPPORTED, reason="it wants avx512f")
-    found = compare(old, _on(refusing, "avx2"))
-    assert found.status == 0
-    assert {change.kind for change in found.changes} == {ChangeKind.NOT_COMPARABLE}
-    assert {change.detail for change in found.changes} == {"the new machine lacks avx512f: it wants avx512f"}
-    assert "2: the new machine lacks avx512f" in " ".join(to_text(Comparisons((found,))).split())
+    result = compare(old, _on(refusing, "avx2"))
+    assert result.status == 0
+    assert {change.kind for change in result.changes} == {ChangeKind.NOT_COMPARABLE}
+    assert {change.detail for change in result.changes} == {"the new machine lacks avx512f: it wants avx512f"}
+    assert "2: the new machine lacks avx512f" in " ".join(to_text(Comparisons((result,))).split())
     failing = verdict(_on(refusing, "avx2"), 0, outcome=Outcome.FAIL)
     assert compare(old, failing).status == 1, "a failure is one on every machine"
 
@@ -91,16 +91,16 @@ def test_a_refusal_excuses_no_other_test() -> None:
         (without, ChangeKind.REMOVED),
         (unseen, ChangeKind.REMOVED),
     ):
-        found = compare(old, new)
-        assert (found.status, kind in {change.kind for change in found.changes}) == (1, True)
+        result = compare(old, new)
+        assert (result.status, kind in {change.kind for change in result.changes}) == (1, True)
 
 
 def test_a_failure_that_is_known_of_the_processor_is_not_worse() -> None:
     old = _on(BASE, "avx2", "avx512f")
     known = {"outcome": Outcome.KNOWN, "signature": "inaccurate", "reason": "without avx512f it is cut off"}
-    found = compare(old, _on(verdict(BASE, 1, **known), "avx2"))
-    assert (found.status, [change.kind for change in found.changes]) == (0, [ChangeKind.NOT_COMPARABLE])
-    assert found.changes[0].detail == "the new machine lacks avx512f: without avx512f it is cut off"
+    result = compare(old, _on(verdict(BASE, 1, **known), "avx2"))
+    assert (result.status, [change.kind for change in result.changes]) == (0, [ChangeKind.NOT_COMPARABLE])
+    assert result.changes[0].detail == "the new machine lacks avx512f: without avx512f it is cut off"
     for change in ({"outcome": Outcome.FAIL}, {"reason": "it is cut off"}):
         assert compare(old, _on(verdict(BASE, 1, **known | change), "avx2")).status == 1
     assert compare(old, _on(verdict(BASE, 1, **known), "avx2", "avx512f")).status == 1
@@ -118,8 +118,8 @@ def test_a_failure_that_is_known_of_the_processor_is_not_worse() -> None:
 )
 def test_a_refusal_that_the_processor_does_not_explain_is_worse(sets: tuple[str, ...], reason: str) -> None:
     refusing = verdict(BASE, 1, outcome=Outcome.UNSUPPORTED, reason=reason)
-    found = compare(_on(BASE, "avx2", "avx512f"), _on(refusing, *sets))
-    assert [change.kind for change in found.changes] == [ChangeKind.NEWLY_UNJUDGED]
+    result = compare(_on(BASE, "avx2", "avx512f"), _on(refusing, *sets))
+    assert [change.kind for change in result.changes] == [ChangeKind.NEWLY_UNJUDGED]
 
 
 def test_another_way_of_failing_is_worse() -> None:
@@ -140,10 +140,10 @@ def test_a_failure_that_another_version_explains_has_its_mark() -> None:
 
 def test_what_did_not_repeat_says_what_it_came_to() -> None:
     new = verdict(BASE, 0, outcome=Outcome.UNSTABLE, message="not the same twice", repeats=("fail (x)", "pass"))
-    found = compare(BASE, new)
-    assert (found.status, [c.kind.worse for c in found.changes]) == (0, [False])
-    assert found.changes[0].detail == "not the same twice repeated: fail (x), pass."
-    assert "unstable" in to_text(Comparisons((found,)))
+    result = compare(BASE, new)
+    assert (result.status, [c.kind.worse for c in result.changes]) == (0, [False])
+    assert result.changes[0].detail == "not the same twice repeated: fail (x), pass."
+    assert "unstable" in to_text(Comparisons((result,)))
 
 
 def test_a_test_that_came_or_went_is_told() -> None:
@@ -161,15 +161,15 @@ def test_a_test_that_runs_in_another_mode_alone_is_not_comparable(
     monkeypatch: pytest.MonkeyPatch, mode: str, kind: ChangeKind, status: int
 ) -> None:
     monkeypatch.setattr("results.compare.comparability.single_modes", lambda: {("torch", TESTS[2]): mode})
-    found = compare(BASE, replace(BASE, verdicts=BASE.verdicts[:-1]))
-    assert ([(c.kind, c.subject) for c in found.changes], found.status) == ([(kind, TESTS[2])], status)
+    result = compare(BASE, replace(BASE, verdicts=BASE.verdicts[:-1]))
+    assert ([(c.kind, c.subject) for c in result.changes], result.status) == ([(kind, TESTS[2])], status)
 
 
 def test_a_test_of_another_setup_is_not_comparable() -> None:
-    found = compare(BASE, verdict(BASE, 0, outcome=Outcome.FAIL, setup_hash="d"))
-    assert {c.kind for c in found.changes} == {ChangeKind.NOT_COMPARABLE}
-    assert {c.subject for c in found.changes} == {TESTS[0]}
-    assert (found.status, found.compared) == (0, 2)
+    result = compare(BASE, verdict(BASE, 0, outcome=Outcome.FAIL, setup_hash="d"))
+    assert {c.kind for c in result.changes} == {ChangeKind.NOT_COMPARABLE}
+    assert {c.subject for c in result.changes} == {TESTS[0]}
+    assert (result.status, result.compared) == (0, 2)
     counted = verdict(measured({"bytes/test_a": (101.0,)}), 0, setup_hash="d")
     assert {(c.kind, c.subject) for c in compare(BASE, counted).changes} == {
         (ChangeKind.NOT_COMPARABLE, TESTS[0]),
@@ -203,8 +203,8 @@ def test_the_words_of_a_reason_are_not_compared(key: str) -> None:
 def test_an_observed_number_is_judged_by_the_bound_of_its_test(new: float, kind: ChangeKind | None) -> None:
     near = replace(BOUND, what="distance of the accuracy", measured=0.0, bound=0.05)
     records = [verdict(observed(**{"accuracy/test_a": value}), 0, checks=(near,)) for value in (0.906, new)]
-    found = compare(*records)
-    assert [c.kind for c in found.changes] == ([] if kind is None else [kind])
+    result = compare(*records)
+    assert [c.kind for c in result.changes] == ([] if kind is None else [kind])
     unbound = [verdict(record, 0, checks=()) for record in records]
     assert [c.kind for c in compare(*unbound).changes] == ([ChangeKind.OBSERVATION_CHANGED] if new != 0.906 else [])
 
@@ -221,9 +221,9 @@ def test_an_observation_of_another_test_is_not_comparable() -> None:
 
 
 def test_a_bound_that_moved_is_told_and_is_not_worse() -> None:
-    found = compare(BASE, verdict(BASE, 0, checks=(replace(BOUND, bound=2.0),)))
-    assert [(c.kind, c.old, c.new) for c in found.changes] == [(ChangeKind.BOUND_CHANGED, "1", "2")]
-    assert found.status == 0
+    result = compare(BASE, verdict(BASE, 0, checks=(replace(BOUND, bound=2.0),)))
+    assert [(c.kind, c.old, c.new) for c in result.changes] == [(ChangeKind.BOUND_CHANGED, "1", "2")]
+    assert result.status == 0
 
 
 def test_checks_of_one_name_are_held_against_each_other_in_turn() -> None:
@@ -267,9 +267,9 @@ def test_another_draw_of_the_same_ensemble_is_no_other_bound() -> None:
     ],
 )
 def test_what_cannot_be_compared_reliably_is_refused(new: Record, told: str) -> None:
-    found = compare(BASE, new)
-    assert found.status == 2
-    assert told in " ".join(found.refusals)
+    result = compare(BASE, new)
+    assert result.status == 2
+    assert told in " ".join(result.refusals)
 
 
 PART = replace(BASE.only(TESTS[1:]), status="partial", selection="--budget=60s")
@@ -288,19 +288,19 @@ PART = replace(BASE.only(TESTS[1:]), status="partial", selection="--budget=60s")
     ids=["part", "then whole", "worse", "not selected", "nothing", "two parts"],
 )
 def test_a_part_is_compared_with_those_tests_of_the_whole(old: Record, new: Record, status: int) -> None:
-    found = compare(old, new)
-    assert found.status == status
-    assert bool(found.refusals) is (old.selection == "--budget=60s" and new.selection == "-k scaling")
-    assert {change.subject for change in found.changes} <= {*TESTS[1:2]}
-    assert found.of == (0 if found.refusals else len(new.verdicts) if new.selection else len(old.verdicts))
+    result = compare(old, new)
+    assert result.status == status
+    assert bool(result.refusals) is (old.selection == "--budget=60s" and new.selection == "-k scaling")
+    assert {change.subject for change in result.changes} <= {*TESTS[1:2]}
+    assert result.of == (0 if result.refusals else len(new.verdicts) if new.selection else len(old.verdicts))
 
 
 def test_sets_are_paired_by_series() -> None:
     tf = replace(BASE, series=replace(BASE.series, framework="tf", mode="graph"))
     paddle = replace(BASE, series=replace(BASE.series, framework="paddle"))
-    found = compare_sets([BASE, tf], [verdict(tf, 0, outcome=Outcome.FAIL), BASE])
-    assert [pair.status for pair in found.pairs] == [1, 0]
-    assert found.status == 1
+    result = compare_sets([BASE, tf], [verdict(tf, 0, outcome=Outcome.FAIL), BASE])
+    assert [pair.status for pair in result.pairs] == [1, 0]
+    assert result.status == 1
     lonely = compare_sets([BASE, tf], [BASE, paddle])
     assert lonely.status == 2
     assert lonely.unmatched == (

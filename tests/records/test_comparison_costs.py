@@ -27,8 +27,8 @@ from tests.support.small_record import BASE, CLAUSE, measured, timed, verdict
     ],
 )
 def test_what_is_counted_is_compared_exactly(value: float, kind: ChangeKind | None) -> None:
-    found = compare(BASE, measured({"bytes/test_a": (value,)}))
-    assert [c.kind for c in found.changes] == ([] if kind is None else [kind])
+    result = compare(BASE, measured({"bytes/test_a": (value,)}))
+    assert [c.kind for c in result.changes] == ([] if kind is None else [kind])
 
 
 def test_a_byte_more_is_told_in_full() -> None:
@@ -40,10 +40,10 @@ def test_a_byte_more_is_told_in_full() -> None:
 @pytest.mark.parametrize("times", [2.0, 3.0, 0.5])
 @pytest.mark.parametrize("controlled", [True, False])
 def test_times_of_two_records_are_never_judged(times: float, controlled: bool) -> None:
-    found = compare(timed(1, 1.0, controlled=controlled), timed(2, times, controlled=controlled))
-    assert [c.kind for c in found.changes] == [ChangeKind.NOT_JUDGED]
-    assert found.status == 0
-    for told in (to_text(Comparisons((found,))), markdown(Comparisons((found,)))):
+    result = compare(timed(1, 1.0, controlled=controlled), timed(2, times, controlled=controlled))
+    assert [c.kind for c in result.changes] == [ChangeKind.NOT_JUDGED]
+    assert result.status == 0
+    for told in (to_text(Comparisons((result,))), markdown(Comparisons((result,)))):
         assert "1 timing not judged here" in told
         assert "run both versions alternately on one machine" in " ".join(told.split())
 
@@ -57,9 +57,9 @@ def test_many_times_are_told_in_one_line() -> None:
         replace(BASE, measurements=tuple(replace(m, key=f"time {i}", samples=m.samples[::-1]) for i in range(200)))
         for m in (timed(1, 2.0).measurements[1], timed(2, 2.0).measurements[1])
     ]
-    found = Comparisons((compare(*records),))
-    assert "200 timings not judged here" in markdown(found)
-    assert all(len(told.splitlines()) < 15 for told in (to_text(found), markdown(found)))
+    result = Comparisons((compare(*records),))
+    assert "200 timings not judged here" in markdown(result)
+    assert all(len(told.splitlines()) < 15 for told in (to_text(result), markdown(result)))
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_a_cost_whose_control_failed_is_not_judged(
     else:
         before = replace(before, measurements=kept)
         measures = (ChangeKind.ADDED,) if old is not Outcome.ABSTAIN else ()
-    found = compare(before, after)
-    assert sorted(change.kind for change in found.changes) == sorted((kind, *measures))
+    result = compare(before, after)
+    assert sorted(change.kind for change in result.changes) == sorted((kind, *measures))
 
 
 def test_times_of_one_record_beside_itself_need_no_control() -> None:

@@ -22,11 +22,11 @@ from tests.support.small_record import BASE, CLAUSE, measured, verdict
 
 def test_a_brief_table_leaves_out_what_is_not_worse() -> None:
     old = verdict(BASE, 0, outcome=Outcome.FAIL)
-    found = compare_sets([old], [verdict(verdict(BASE, 0), 2, outcome=Outcome.FAIL)])
+    result = compare_sets([old], [verdict(verdict(BASE, 0), 2, outcome=Outcome.FAIL)])
     shown = {}
     for brief in (False, True):
         console = Console(width=100, record=True, file=StringIO())
-        draw(found, console, brief=brief)
+        draw(result, console, brief=brief)
         shown[brief] = console.export_text()
     assert "test_a" in shown[False]
     assert "test_a" not in shown[True]
@@ -47,25 +47,25 @@ def test_many_changes_that_are_alike_are_counted() -> None:
 
 def test_the_forms_say_the_same() -> None:
     new = verdict(BASE, 0, outcome=Outcome.FAIL, message="a | <b>@you</b> `c`", link="javascript:alert(1)")
-    found = compare_sets([BASE], [replace(new, variant=Variant("2.14.0", {"numpy": "2.4"}))])
+    result = compare_sets([BASE], [replace(new, variant=Variant("2.14.0", {"numpy": "2.4"}))])
     console = Console(width=100, record=True, file=StringIO())
-    draw(found, console)
+    draw(result, console)
     shown = console.export_text()
-    for text in (shown, markdown(found)):
+    for text in (shown, markdown(result)):
         assert "2.13.0 → 2.14.0" in text
         assert "1 newly failing" in text
         assert "numpy: 2.3 → 2.4" in text
         assert "test_a" in text
-    assert "<b>" not in markdown(found)
-    assert "@you" not in markdown(found)
-    assert "](javascript" not in markdown(found)
-    told = json.loads(json.dumps(document(found), allow_nan=False))
+    assert "<b>" not in markdown(result)
+    assert "@you" not in markdown(result)
+    assert "](javascript" not in markdown(result)
+    told = json.loads(json.dumps(document(result), allow_nan=False))
     assert (told["status"], told["pairs"][0]["changes"][0]["worse"]) == (1, True)
 
 
 def test_the_headline_says_why_tests_are_not_comparable() -> None:
-    found = compare(BASE, verdict(BASE, 0, setup_hash="d"))
-    assert "1 not comparable" in headline(found)
-    assert "1: different training setups" in to_text(compare_sets([BASE], [found.new]))
+    result = compare(BASE, verdict(BASE, 0, setup_hash="d"))
+    assert "1 not comparable" in headline(result)
+    assert "1: different training setups" in to_text(compare_sets([BASE], [result.new]))
     uncounted = compare(BASE, measured({"bytes/test_a": (math.nan,)}))
     assert "1 not comparable" in headline(uncounted)

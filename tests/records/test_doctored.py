@@ -48,27 +48,27 @@ def said(comparison: Comparison) -> str:
 def parity() -> str:
     """A test that passes in float32 and has a trajectory."""
     record = baseline()
-    found = (
+    result = (
         v.test for v in record.verdicts if "test_float32_sgd_parity[digits-mlp]" in v.test and v.outcome is Outcome.PASS
     )
-    return next(found)
+    return next(result)
 
 
 def test_the_identical_record_is_identical() -> None:
-    found = compare(baseline(), baseline())
-    assert found.identical
-    assert set(movements(found).values()) == {Movement.IDENTICAL}
-    assert len(found.numbers) > 60
-    assert ": identical (" in headline(found)
-    assert said(found).endswith("no regressions: identical")
-    assert "**Conformance: no regressions: identical.**" in markdown(Comparisons((found,)))
-    assert document(Comparisons((found,)))["pairs"][0]["identical"] is True
+    result = compare(baseline(), baseline())
+    assert result.identical
+    assert set(movements(result).values()) == {Movement.IDENTICAL}
+    assert len(result.numbers) > 60
+    assert ": identical (" in headline(result)
+    assert said(result).endswith("no regressions: identical")
+    assert "**Conformance: no regressions: identical.**" in markdown(Comparisons((result,)))
+    assert document(Comparisons((result,)))["pairs"][0]["identical"] is True
 
 
 def test_losses_a_thousandth_off_drift_where_rounding_does_not_explain_it() -> None:
     old = baseline()
-    found = compare(old, with_losses(old, lambda loss: loss * 1.001))
-    assert kinds(found) == {ChangeKind.DRIFT}
+    result = compare(old, with_losses(old, lambda loss: loss * 1.001))
+    assert kinds(result) == {ChangeKind.DRIFT}
     far = {
         each.case
         for each in old.traces
@@ -79,21 +79,21 @@ def test_losses_a_thousandth_off_drift_where_rounding_does_not_explain_it() -> N
         )
     }
     assert len(far) > 20
-    assert {case for case, movement in movements(found).items() if movement is Movement.DRIFT} == far
-    assert Movement.ROUNDING in movements(found).values(), "in bfloat16 a thousandth is rounding"
-    assert (found.status, found.drifted) == (0, len(far))
-    assert all("at update 0 is the first that moved" in change.detail for change in found.changes)
-    assert f"{len(far)} tests drifted" in said(found)
+    assert {case for case, movement in movements(result).items() if movement is Movement.DRIFT} == far
+    assert Movement.ROUNDING in movements(result).values(), "in bfloat16 a thousandth is rounding"
+    assert (result.status, result.drifted) == (0, len(far))
+    assert all("at update 0 is the first that moved" in change.detail for change in result.changes)
+    assert f"{len(far)} tests drifted" in said(result)
 
 
 def test_an_error_next_to_its_bound_drifts(parity: str) -> None:
     old, new = (with_errors(baseline(), parity, share) for share in (0.01, 0.99))
-    found = compare(old, new)
-    assert [(c.kind, c.subject) for c in found.changes] == [(ChangeKind.DRIFT, parity)]
-    assert "99 times as large, 0.99 of its bound" in found.changes[0].detail
-    counted = document(Comparisons((found,)))["pairs"][0]["numbers"]["counts"]
-    assert counted == {"identical": len(found.numbers) - 1, "drift": 1}
-    assert "1 drift" in headline(found)
+    result = compare(old, new)
+    assert [(c.kind, c.subject) for c in result.changes] == [(ChangeKind.DRIFT, parity)]
+    assert "99 times as large, 0.99 of its bound" in result.changes[0].detail
+    counted = document(Comparisons((result,)))["pairs"][0]["numbers"]["counts"]
+    assert counted == {"identical": len(result.numbers) - 1, "drift": 1}
+    assert "1 drift" in headline(result)
     assert not compare(new, old).changes, "smaller errors are rounding"
 
 
@@ -111,64 +111,64 @@ def test_an_error_next_to_its_bound_drifts(parity: str) -> None:
 def test_an_error_drifts_if_it_tripled_and_passes_half_of_its_bound(
     before: float, after: float, drifts: bool, parity: str
 ) -> None:
-    found = compare(*(with_errors(baseline(), parity, share) for share in (before, after)))
-    assert kinds(found) == ({ChangeKind.DRIFT} if drifts else set())
-    assert (movements(found)[parity.partition("/")[2]] is Movement.IDENTICAL) is (before == after)
+    result = compare(*(with_errors(baseline(), parity, share) for share in (before, after)))
+    assert kinds(result) == ({ChangeKind.DRIFT} if drifts else set())
+    assert (movements(result)[parity.partition("/")[2]] is Movement.IDENTICAL) is (before == after)
 
 
 def test_bytes_that_grow_by_a_hundredth_are_worse() -> None:
     old = baseline()
-    found = compare(old, with_bytes(old, lambda size: size * 1.01))
-    assert kinds(found) == {ChangeKind.MEASURE_WORSE}
-    assert len(found.changes) == sum(m.unit == "B" for m in old.measurements)
-    assert found.status == 1
+    result = compare(old, with_bytes(old, lambda size: size * 1.01))
+    assert kinds(result) == {ChangeKind.MEASURE_WORSE}
+    assert len(result.changes) == sum(m.unit == "B" for m in old.measurements)
+    assert result.status == 1
     assert kinds(compare(old, with_bytes(old, lambda size: size - 1))) == {ChangeKind.MEASURE_BETTER}
 
 
 def test_another_flag_is_said_and_nothing_else() -> None:
     old = baseline()
-    found = compare(old, with_variant(old, environment={"deterministic": "True", "threads": "2"}))
-    assert (found.changes, found.status, found.identical) == ((), 0, False)
-    assert "deterministic: False → True: other kernels may run, which round differently" in said(found)
-    assert "threads: 1 → 2: sums may round differently" in said(found)
-    assert "no change; numbers:" in headline(found)
+    result = compare(old, with_variant(old, environment={"deterministic": "True", "threads": "2"}))
+    assert (result.changes, result.status, result.identical) == ((), 0, False)
+    assert "deterministic: False → True: other kernels may run, which round differently" in said(result)
+    assert "threads: 1 → 2: sums may round differently" in said(result)
+    assert "no change; numbers:" in headline(result)
 
 
 def test_another_companion_is_said_with_the_command_that_crosses_it() -> None:
     old = baseline()
-    found = compare(old, with_variant(old, packages={"numpy": "2.5.0", "protobuf": "7.0"}))
-    assert (found.changes, found.status, found.identical) == ((), 0, False)
-    assert "companion packages, which may be the cause: numpy: 2.4.6 → 2.5.0" in said(found)
-    assert "TORCH_VERSION=2.13.0 NUMPY_VERSION=2.4.6 tox -e torch" in said(found)
-    assert "1 other package differs" in said(found)
-    assert "protobuf: 6.33.1 → 7.0" in markdown(Comparisons((found,)))
+    result = compare(old, with_variant(old, packages={"numpy": "2.5.0", "protobuf": "7.0"}))
+    assert (result.changes, result.status, result.identical) == ((), 0, False)
+    assert "companion packages, which may be the cause: numpy: 2.4.6 → 2.5.0" in said(result)
+    assert "TORCH_VERSION=2.13.0 NUMPY_VERSION=2.4.6 tox -e torch" in said(result)
+    assert "1 other package differs" in said(result)
+    assert "protobuf: 6.33.1 → 7.0" in markdown(Comparisons((result,)))
 
 
 def test_a_weakened_helper_makes_its_tests_incomparable() -> None:
     old = baseline()
     chosen = {v.test for v in old.verdicts if "-parity" in v.clause}
     new = with_verdicts(old, lambda v: replace(v, setup_hash="other") if v.test in chosen else v)
-    found = compare(old, new)
-    assert kinds(found) == {ChangeKind.NOT_COMPARABLE}
-    assert {c.subject for c in found.changes} == chosen
-    assert not {one.test for one in found.numbers} & chosen
-    assert f"{len(chosen)} not comparable: " in said(found)
+    result = compare(old, new)
+    assert kinds(result) == {ChangeKind.NOT_COMPARABLE}
+    assert {c.subject for c in result.changes} == chosen
+    assert not {one.test for one in result.numbers} & chosen
+    assert f"{len(chosen)} not comparable: " in said(result)
 
 
 def test_last_bits_are_rounding_and_the_first_tensor_is_named(parity: str) -> None:
     old, case = baseline(), parity.partition("/")[2]
     moved = with_losses(old, lambda loss: float(np.nextafter(np.float32(loss), np.float32(9.0))))
     new = with_tensors(moved, case, {"output/2.body.1": 3, "gradient/3": 1})
-    found = compare(old, new)
-    assert (found.changes, found.status, found.identical) == ((), 0, False)
-    assert movements(found)[case] is Movement.ROUNDING
-    assert Movement.DRIFT not in movements(found).values()
-    (told,) = (one for one in document(Comparisons((found,)))["pairs"][0]["numbers"]["tests"] if one["test"] == parity)
+    result = compare(old, new)
+    assert (result.changes, result.status, result.identical) == ((), 0, False)
+    assert movements(result)[case] is Movement.ROUNDING
+    assert Movement.DRIFT not in movements(result).values()
+    (told,) = (one for one in document(Comparisons((result,)))["pairs"][0]["numbers"]["tests"] if one["test"] == parity)
     assert told["tensor"] == "output/2.body.1 (bfloat16), by 3 units in the last place of its sampled values"
     assert told["movement"] == "rounding"
-    text = markdown(Comparisons((found,)))
+    text = markdown(Comparisons((result,)))
     assert "output/2.body.1 (bfloat16), by 3 units" in text[text.index("<details><summary>Numbers: ") :]
-    assert "body" not in said(found), "rounding is counted, not listed"
+    assert "body" not in said(result), "rounding is counted, not listed"
 
 
 def test_a_drift_and_a_failure_name_the_first_tensor_that_differs(parity: str) -> None:
@@ -199,9 +199,9 @@ def test_where_the_oracle_is_another_one_errors_are_compared() -> None:
         return lambda curves: {**curves, **{name: tuple(x + by for x in curves[name]) for name in names}}
 
     shifted = with_curves(old, moved(1.0, "loss", "exact"))
-    found = compare(old, shifted)
-    assert Movement.DRIFT not in movements(found).values()
-    assert (kinds(found), found.status) == ({ChangeKind.ORACLE_CHANGED}, 1)
+    result = compare(old, shifted)
+    assert Movement.DRIFT not in movements(result).values()
+    assert (kinds(result), result.status) == ({ChangeKind.ORACLE_CHANGED}, 1)
     drifted = compare(old, with_curves(old, moved(1.0, "exact")))
     assert not [one for one in drifted.numbers if one.movement is Movement.DRIFT], "the losses are the very same"
     far = compare(old, with_curves(shifted, moved(0.5, "loss")))

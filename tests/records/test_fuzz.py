@@ -131,20 +131,20 @@ def written(path: Path, record: Record) -> None:
 
 def compared(pair: list[Path], number: int) -> None:
     """A comparison in every form: one by the command, which has to say what the functions behind it say."""
-    found = compare_sets(*([load(path)] for path in pair))
+    result = compare_sets(*([load(path)] for path in pair))
     console = Console(file=StringIO(), width=100)
-    draw(found, console)
+    draw(result, console)
     forms = {
         "table": console.file.getvalue(),
-        "markdown": differences.markdown(found),
-        "json": json.dumps(document(found), allow_nan=False),
+        "markdown": differences.markdown(result),
+        "json": json.dumps(document(result), allow_nan=False),
     }
     for form in ("table", "markdown"):
-        assert (UNRELIABLE in shown(forms[form])) == (found.status == 2)
-    assert json.loads(forms["json"])["status"] == found.status
+        assert (UNRELIABLE in shown(forms[form])) == (result.status == 2)
+    assert json.loads(forms["json"])["status"] == result.status
     style = tuple(forms)[number % 3]
-    told = said(call(cli.main, "compare", *pair, "--format", style), found.status)
-    assert told == forms[style] if style == "markdown" else UNRELIABLE in told or found.status < 2
+    told = said(call(cli.main, "compare", *pair, "--format", style), result.status)
+    assert told == forms[style] if style == "markdown" else UNRELIABLE in told or result.status < 2
 
 
 @pytest.mark.parametrize("part", range(PARTS))

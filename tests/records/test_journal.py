@@ -204,8 +204,8 @@ def test_kill_9_loses_nothing_that_was_told(tmp_path: Path) -> None:
             process.send_signal(signal.SIGKILL)
             told = process.stdout.read().split("\n")[:-1] or ["0 0"]
         run, index = map(int, told[-1].split())
-        found = [load(p) for p in (path, path.with_suffix(".jsonl")) if p.exists() and p.stat().st_size]
-        passed = {v.test for record in found for v in record.verdicts if v.outcome is Outcome.PASS}
+        result = [load(p) for p in (path, path.with_suffix(".jsonl")) if p.exists() and p.stat().st_size]
+        passed = {v.test for record in result for v in record.verdicts if v.outcome is Outcome.PASS}
         assert {f"{CLAUSE}/{run}.{i}" for i in range(index + 1)} <= passed
         if run:
             assert load(path).status == "complete"

@@ -89,11 +89,11 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_folders_are_compared_as_their_records_are_and_only_two_are_kept(folders: tuple[Path, Path]) -> None:
     old, new = folders
-    found, expected = compare_files(find([old]), find([new])), compare_sets(read([old]), read([new]))
-    assert (found.status, found.unmatched) == (expected.status, expected.unmatched)
-    assert [pair.changes for pair in found.pairs] == [pair.changes for pair in expected.pairs]
-    assert [pair.compared for pair in found.pairs] == [3, 3, 3]
-    assert not any(record.verdicts for pair in found.pairs for record in (pair.old, pair.new))
+    result, expected = compare_files(find([old]), find([new])), compare_sets(read([old]), read([new]))
+    assert (result.status, result.unmatched) == (expected.status, expected.unmatched)
+    assert [pair.changes for pair in result.pairs] == [pair.changes for pair in expected.pairs]
+    assert [pair.compared for pair in result.pairs] == [3, 3, 3]
+    assert not any(record.verdicts for pair in result.pairs for record in (pair.old, pair.new))
     assert [line[:11] for line in compare_files(find([old]), find([new]), partial=True).unmatched] == ["torch eager"]
 
 
@@ -145,8 +145,8 @@ def test_a_record_as_it_was_written_is_parsed_once(tmp_path: Path, monkeypatch: 
 
 def test_a_page_has_equal_verdicts_and_checks_once() -> None:
     def details(*records: Record) -> dict[str, list[Any]]:
-        found: dict[str, list[Any]] = json.loads("".join(payload(families(records), runs(records), records, [])))
-        return found
+        result: dict[str, list[Any]] = json.loads("".join(payload(families(records), runs(records), records, [])))
+        return result
 
     (record,) = many(1)
     slower = replace(record, verdicts=tuple(replace(each, duration_s=each.duration_s + 1) for each in record.verdicts))

@@ -19,9 +19,9 @@ def test_the_interval_of_pairs_is_students_of_the_trimmed_mean() -> None:
     winsorized = np.clip(logs, logs[cut], logs[-cut - 1])
     error = winsorized.std(ddof=1) / ((1.0 - 2.0 * TRIMMED) * math.sqrt(FEWEST))
     reach = stats.t.ppf(0.5 + CONFIDENCE / 2.0, FEWEST - 2 * cut - 1) * error
-    found = ratio(tuple(TIMES[0]), tuple(TIMES[1]))
+    result = ratio(tuple(TIMES[0]), tuple(TIMES[1]))
     middle = logs[cut:-cut].mean()
-    assert (math.log(found.low), math.log(found.high)) == pytest.approx((middle - reach, middle + reach))
+    assert (math.log(result.low), math.log(result.high)) == pytest.approx((middle - reach, middle + reach))
 
 
 def test_a_few_disturbed_pairs_hardly_move_it() -> None:
@@ -34,21 +34,21 @@ def test_a_few_disturbed_pairs_hardly_move_it() -> None:
 
 def test_noise_alone_is_seldom_called_a_change_and_five_percent_mostly_is() -> None:
     rng = np.random.default_rng(4)
-    alarms = found = 0
+    alarms = result = 0
     for _ in range(300):
         old, new = np.exp(rng.normal(0.0, 0.025, (4, FEWEST)))[:2]
         same, slower = ratio(old, new), ratio(old, 1.05 * new)
         alarms += same.grew or same.shrank
-        found += slower.grew
+        result += slower.grew
     assert alarms <= 3
-    assert found >= 285
+    assert result >= 285
 
 
 def test_a_change_within_what_is_negligible_is_none() -> None:
     slower = (1.0 + 0.9 * SMALLEST) * TIMES[0] * np.tile([0.9999, 1.0001], FEWEST // 2)
-    found = ratio(TIMES[0], slower)
-    assert found.low > 1.0
-    assert not found.grew
+    result = ratio(TIMES[0], slower)
+    assert result.low > 1.0
+    assert not result.grew
 
 
 @pytest.mark.filterwarnings("error")
@@ -67,9 +67,9 @@ def test_what_does_not_vary_is_exact() -> None:
     ],
 )
 def test_what_cannot_be_compared_says_why(old: tuple[float, ...], new: tuple[float, ...], why: str) -> None:
-    found = ratio(old, new)
-    assert not any((found.judged, found.grew, found.shrank))
-    assert why in found.told
+    result = ratio(old, new)
+    assert not any((result.judged, result.grew, result.shrank))
+    assert why in result.told
 
 
 def test_samples_beside_themselves_are_equal_whatever_they_are() -> None:

@@ -81,12 +81,12 @@ def test_nothing_is_lost_at_any_width(width: int) -> None:
         if count.isdigit():
             counted[word] += int(count)
     for one in Outcome:
-        tests = sum(verdict.outcome is one for found in FOUR for verdict in found.verdicts)
-        clauses = sum(total(found).clauses[one] for found in FOUR)
+        tests = sum(verdict.outcome is one for result in FOUR for verdict in result.verdicts)
+        clauses = sum(total(result).clauses[one] for result in FOUR)
         assert counted[one.replace(" ", "-")] == 2 * clauses + tests, (
             "clauses in their family and in the total, tests once"
         )
-    tests = sum(len(found.verdicts) for found in FOUR)
+    tests = sum(len(result.verdicts) for result in FOUR)
     assert (counted["clause"], counted["clauses"], counted["tests"]) == (20, 20, 3 * tests), "by family, and in all"
     assert "…" not in text
 
@@ -208,8 +208,8 @@ def test_markdown_is_a_list_with_links_and_escapes() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for found in FOUR:
-        write(tmp_path / f"{found.series.framework}.json", found)
+    for result in FOUR:
+        write(tmp_path / f"{result.series.framework}.json", result)
     return tmp_path
 
 

@@ -47,8 +47,8 @@ def test_seconds_add_up_by_family() -> None:
 
 
 def test_the_slowest_tests_come_first_and_no_more_than_ten() -> None:
-    found = times.slowest(run(**{f"scaling_{n}": float(n % 7) for n in range(12)}))
-    assert [verdict.duration_s for verdict in found] == [6.0, 5.0, 4.0, 4.0, 3.0, 3.0, 2.0, 2.0, 1.0, 1.0]
+    result = times.slowest(run(**{f"scaling_{n}": float(n % 7) for n in range(12)}))
+    assert [verdict.duration_s for verdict in result] == [6.0, 5.0, 4.0, 4.0, 3.0, 3.0, 2.0, 2.0, 1.0, 1.0]
     lines = drawn(run(scaling_quick=0.1, scaling_slow=3.0))
     begin = lines.index("Slowest tests of some 1.0 eager cpu:")
     assert lines[begin + 1 : begin + 3] == ["3.00 scaling.slug/scaling_slow", "0.10 scaling.slug/scaling_quick"]

@@ -25,8 +25,8 @@ OLD = Path(__file__).parents[1] / "records" / "schema-1.json"
 @pytest.fixture
 def document() -> dict[str, Any]:
     """A record of version 1."""
-    found: dict[str, Any] = json.loads(OLD.read_bytes())
-    return found
+    result: dict[str, Any] = json.loads(OLD.read_bytes())
+    return result
 
 
 def renamed(name: str, document: dict[str, Any]) -> str:

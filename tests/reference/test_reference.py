@@ -235,8 +235,8 @@ class TestRecomputation:
     def test_every_container_takes_part(self, case: RecomputeCase) -> None:
         x, w = np.ones((2, 3), np.float32), np.full((3, 2), 0.25, np.float32)
         framework = ReferenceFramework()
-        plain, found = framework.recompute("plain", x, w), framework.recompute(case, x, w)
-        assert (plain.value, plain.x.tolist(), plain.w.tolist()) == (found.value, found.x.tolist(), found.w.tolist())
+        plain, result = framework.recompute("plain", x, w), framework.recompute(case, x, w)
+        assert (plain.value, plain.x.tolist(), plain.w.tolist()) == (result.value, result.x.tolist(), result.w.tolist())
 
     def test_errors_leave_no_trace(self) -> None:
         x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
@@ -299,9 +299,9 @@ class TestPrecision:
     def test_an_operation_is_its_float64_self_rounded(self, op: str) -> None:
         operands = CATALOGUE[op]()
         plain = ReferenceFramework(rounding=Exact()).run_op(op, *operands)
-        found = ReferenceFramework().run_op(op, *operands)
-        assert found.dtype == plain.dtype == found.value.dtype.name or plain.value.dtype == np.float64
-        np.testing.assert_allclose(found.value, plain.value.astype(found.value.dtype), rtol=1e-6, atol=1e-7)
+        result = ReferenceFramework().run_op(op, *operands)
+        assert result.dtype == plain.dtype == result.value.dtype.name or plain.value.dtype == np.float64
+        np.testing.assert_allclose(result.value, plain.value.astype(result.value.dtype), rtol=1e-6, atol=1e-7)
         with ReferenceFramework().autocast(BFLOAT16):
             low = ReferenceFramework().run_op(op, *operands)
         np.testing.assert_allclose(low.value.astype(np.float64), plain.value.astype(np.float64), rtol=0.05, atol=0.05)

@@ -37,12 +37,12 @@ def test_stored_products_are_turned_and_tables_joined() -> None:
     shapes |= {f"{block}attention.output.LayerNorm": (width,), f"{block}output.LayerNorm": (width,)}
     stored = {f"{name}.weight": rng.standard_normal(shape) for name, shape in shapes.items()}
     stored |= {f"{name}.bias": rng.standard_normal(shape[0]) for name, shape in shapes.items()}
-    found = pretrained.starts(stored, blocks=1)
+    result = pretrained.starts(stored, blocks=1)
     wanted = {name for name in model.parameter_shapes() if int(name.split(".")[0]) < 7}
-    assert found.keys() == wanted
-    assert found["5.body.0.weight"].shape == (width, 6)
-    np.testing.assert_array_equal(found["3.body.0.key.weight"], stored[f"{block}attention.self.key.weight"].T)
+    assert result.keys() == wanted
+    assert result["5.body.0.weight"].shape == (width, 6)
+    np.testing.assert_array_equal(result["3.body.0.key.weight"], stored[f"{block}attention.self.key.weight"].T)
     types = stored["embeddings.token_type_embeddings.weight"]
     places = stored["embeddings.position_embeddings.weight"]
-    np.testing.assert_array_equal(found["1.weight"][sentences.FIRST_LENGTH], places[sentences.FIRST_LENGTH] + types[1])
-    np.testing.assert_array_equal(found["1.weight"][0], places[0] + types[0])
+    np.testing.assert_array_equal(result["1.weight"][sentences.FIRST_LENGTH], places[sentences.FIRST_LENGTH] + types[1])
+    np.testing.assert_array_equal(result["1.weight"][0], places[0] + types[0])

@@ -105,8 +105,8 @@ def test_search_and_filters_narrow_the_matrix(shown: Browser) -> None:
     shown.driver.find_element("css selector", "#filters [type=reset]").click()
     shown.driver.find_element("id", "lonely").click()
     assert set(visible_clauses(shown)) == {one.row.name for one in matrix.alone(matrix.families(baselines()))}
-    found = shown.run("return document.getElementById('found').textContent")
-    assert found.startswith(f"{len(visible_clauses(shown))} of")
+    result = shown.run("return document.getElementById('found').textContent")
+    assert result.startswith(f"{len(visible_clauses(shown))} of")
 
 
 def texts(clause: str) -> str:

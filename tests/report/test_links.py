@@ -124,8 +124,8 @@ def issues(shown: Browser) -> list[str]:
     shown.run("for (const details of document.querySelectorAll('#cell details')) details.open = true")
     shown.wait("document.querySelectorAll('#cell .issue').length > 0")
     shown.run("for (const button of document.querySelectorAll('#cell .issue')) button.click()")
-    found: list[str] = shown.run("return [...document.querySelectorAll('#cell textarea')].map((area) => area.value)")
-    return found
+    result: list[str] = shown.run("return [...document.querySelectorAll('#cell textarea')].map((area) => area.value)")
+    return result
 
 
 @in_browser

@@ -29,16 +29,16 @@ def test_a_failure_is_alone_where_another_that_supports_the_clause_passes() -> N
         record("paddle", dict(zip(names, (U, U, U, P), strict=True))),
         record("reference", dict.fromkeys(names, P)),
     ]
-    (found,) = matrix.alone(matrix.families(records))
-    assert (found.row.name, found.row.alone, found.row.passing) == ("s.one", "torch", ("tf",))
+    (result,) = matrix.alone(matrix.families(records))
+    assert (result.row.name, result.row.alone, result.row.passing) == ("s.one", "torch", ("tf",))
     with_the_oracle = matrix.alone(matrix.families([records[0], records[-1]]))
     assert [one.row.name for one in with_the_oracle] == list(names), "as there is no other"
 
 
 def test_runs_of_one_framework_are_one() -> None:
     records = [record("paddle", {"s.x": K}), record("paddle", {"s.x": P}), record("torch", {"s.x": P})]
-    (found,) = matrix.alone(matrix.families(records))
-    assert [cell.run for cell in found.cells] == [0]
+    (result,) = matrix.alone(matrix.families(records))
+    assert [cell.run for cell in result.cells] == [0]
     assert not matrix.alone(matrix.families(records[:2]))
 
 
@@ -134,9 +134,9 @@ def test_the_rest_of_the_environment_is_folded_and_what_differs_comes_first() ->
         ("fma", ("yes", "yes", None)),
     ]
     assert about.folds([record("old", {})]) == ()
-    found = Reader(render(runs_of_two))
-    assert found.wrong == []
-    assert "Instruction sets of the processor " in [text for _, text in found.all("summary")]
+    result = Reader(render(runs_of_two))
+    assert result.wrong == []
+    assert "Instruction sets of the processor " in [text for _, text in result.all("summary")]
 
 
 def test_what_differs_comes_first_and_paper_defaults_before_all() -> None:
@@ -167,9 +167,9 @@ def test_the_oracle_alone_makes_no_difference() -> None:
 
 
 def test_an_interrupted_run_and_its_notes_stand_out() -> None:
-    found = Reader(render([record("torch", {}, status="interrupted", notes=("2 damaged lines were left out",))]))
-    assert [text for attributes, text in found.all("strong") if attributes.get("class") == "flag"] == ["interrupted"]
-    assert "2 damaged lines were left out" in [text for _, text in found.all("li")]
+    result = Reader(render([record("torch", {}, status="interrupted", notes=("2 damaged lines were left out",))]))
+    assert [text for attributes, text in result.all("strong") if attributes.get("class") == "flag"] == ["interrupted"]
+    assert "2 damaged lines were left out" in [text for _, text in result.all("li")]
     assert not [attributes for attributes, _ in Reader(page()).all("strong")]
 
 
@@ -196,8 +196,8 @@ def test_comparisons_are_shown_worst_first() -> None:
     new = record("torch", {"s.fixed": P, "s.broken": F, "s.same": P})
     pairs = (compare(old, new), compare(old, record("tf", {"s.same": P})))
     text = render([new], Comparisons(pairs, ("jax nojit cpu: only among the old records",)))
-    found = Reader(text)
-    assert found.wrong == []
+    result = Reader(text)
+    assert result.wrong == []
     assert text.index("newly failing") < text.index("newly passing")
     assert "Regressions found: 1 of 2 changes." in text
     assert "different frameworks: torch and tf" in text

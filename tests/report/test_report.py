@@ -40,23 +40,23 @@ BOTH = pytest.mark.parametrize("name", ["baselines", "infected"])
 def cells(name: str) -> dict[str, Any]:
     """What lies behind the cells of a page."""
     (text,) = (text for attributes, text in parsed(name).all("script") if attributes.get("id") == "cells-data")
-    found: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(text, validate=True)))
-    return found
+    result: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(text, validate=True)))
+    return result
 
 
 @BOTH
 def test_the_page_is_well_formed(name: str) -> None:
-    found = parsed(name)
-    assert found.wrong == []
-    ids = Counter(attributes["id"] for _, attributes in found.elements if "id" in attributes)
+    result = parsed(name)
+    assert result.wrong == []
+    ids = Counter(attributes["id"] for _, attributes in result.elements if "id" in attributes)
     assert [identifier for identifier, count in ids.items() if count > 1] == []
-    for _, attributes in found.elements:
+    for _, attributes in result.elements:
         for reference in ("aria-labelledby", "for"):
             assert attributes.get(reference, "cell") in {*ids, "cell"}
-    links = [attributes["href"] or "" for attributes, _ in found.all("a")]
+    links = [attributes["href"] or "" for attributes, _ in result.all("a")]
     assert {link[1:] for link in links if re.match(r"#[^?]", link)} <= set(ids)
     filters = [parse_qsl(link[2:], strict_parsing=True) for link in links if link.startswith("#?")]
-    named = {attributes.get("data-name") or text for attributes, text in found.all("option")}
+    named = {attributes.get("data-name") or text for attributes, text in result.all("option")}
     for chosen in filters:
         assert {field for field, _ in chosen} <= set(ids)
         assert {value for _, value in chosen} <= named
@@ -76,15 +76,15 @@ def test_the_page_asks_nobody_for_anything(name: str) -> None:
 
 @BOTH
 def test_only_our_scripts_and_styles_may_run(name: str) -> None:
-    found = parsed(name)
-    (policy,) = [a["content"] or "" for a, _ in found.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
+    result = parsed(name)
+    (policy,) = [a["content"] or "" for a, _ in result.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
-    scripts = [text for attributes, text in found.all("script") if attributes.get("type") not in DATA]
+    scripts = [text for attributes, text in result.all("script") if attributes.get("type") not in DATA]
     assert rules["default-src"] == "'none'"
     assert rules["script-src"].split() == [digest(script) for script in scripts]
-    assert rules["style-src"].split() == [digest(style) for _, style in found.all("style")]
+    assert rules["style-src"].split() == [digest(style) for _, style in result.all("style")]
     assert "unsafe" not in policy
-    for attributes, text in found.all("script"):
+    for attributes, text in result.all("script"):
         if attributes.get("type") == "application/json":
             assert not set("<>&\u2028\u2029") & set(text)
             json.loads(text)
@@ -115,10 +115,10 @@ def test_the_baselines_fit_and_the_page_is_the_same_each_time() -> None:
 def test_every_test_is_counted_once_in_the_matrix() -> None:
     data = cells("baselines")
     placed = ((run, data["verdicts"][place]) for _, run, verdicts in data["cells"] for place, _ in verdicts)
-    found = Counter((run, data["outcomes"][verdict[0]][0]) for run, verdict in placed)
+    result = Counter((run, data["outcomes"][verdict[0]][0]) for run, verdict in placed)
     for number, one in enumerate(baselines()):
         for outcome in Outcome:
-            assert found[number, outcome.value] == sum(v.outcome is outcome for v in one.verdicts)
+            assert result[number, outcome.value] == sum(v.outcome is outcome for v in one.verdicts)
     buttons = [a for a, _ in parsed("baselines").all("button") if "data-cell" in a]
     assert {int(a["data-cell"] or -1) for a in buttons} == set(range(len(data["cells"])))
 

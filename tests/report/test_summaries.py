@@ -19,8 +19,8 @@ def summary(*records: Record, comparisons: Comparisons = NONE) -> tuple[list[str
     """The sentences, and the addresses in them."""
     grouped = by_framework(records)
     tests = sum(len(each.verdicts) for each in grouped)
-    found = list(sentences(matrix.families(grouped), frameworks(grouped), tests, comparisons))
-    return ["".join(part.text for part in each) for each in found], [p.href for each in found for p in each if p.href]
+    result = list(sentences(matrix.families(grouped), frameworks(grouped), tests, comparisons))
+    return ["".join(part.text for part in each) for each in result], [p.href for each in result for p in each if p.href]
 
 
 def test_the_summary_counts_and_links() -> None:

@@ -60,15 +60,15 @@ def test_a_failure_says_what_was_seen_and_its_command_repeats_it(tmp_path: Path)
         f"--record={tmp_path / 'twin.json'}",
         SUITES / "scaling/test_scaling_skip.py",
     )
-    found = failures(load(tmp_path / "twin.json"), "scaling.skip-is-atomic")
-    for verdict in found:
+    result = failures(load(tmp_path / "twin.json"), "scaling.skip-is-atomic")
+    for verdict in result:
         assert verdict.signature
         assert not verdict.checks[-1].passed
         assert re.search(r"got .+, want ", verdict.message)
         assert verdict.test == f"{verdict.clause}/{verdict.case}"
-    first, *command = shlex.split(found[0].repro)
+    first, *command = shlex.split(result[0].repro)
     assert first == "python"
     again = subprocess.run([sys.executable, *command], cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert again.returncode == 1
     assert "1 failed" in again.stdout
-    assert found[0].message[:60] in again.stdout
+    assert result[0].message[:60] in again.stdout

@@ -151,10 +151,10 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("technique", suite.TECHNIQUES)
 def test_a_peak_that_follows_the_count_passes(technique: str, tmp_path: Path) -> None:
-    found = peak(devices.Device(), technique, tmp_path)
-    assert [unit for unit, _, _ in found.measurements.values()] == ["B"] * 4
-    assert found.checks[-1].bound is not None
-    assert 0.1 < found.checks[-1].bound < 0.25
+    result = peak(devices.Device(), technique, tmp_path)
+    assert [unit for unit, _, _ in result.measurements.values()] == ["B"] * 4
+    assert result.checks[-1].bound is not None
+    assert 0.1 < result.checks[-1].bound < 0.25
 
 
 @pytest.mark.usefixtures("here")
@@ -182,10 +182,10 @@ def test_a_peak_of_nothing_but_weights_fails(tmp_path: Path) -> None:
 
 def test_a_peak_is_taken_in_a_process_of_its_own(tmp_path: Path) -> None:
     subject, (model, batch) = Subject(devices.Device()), costs.equal_blocks(2, 4, 4)
-    found = subprocesses.peak_bytes(subject, model, costs.RECIPE, (batch,), tmp_path / "peak")
+    result = subprocesses.peak_bytes(subject, model, costs.RECIPE, (batch,), tmp_path / "peak")
     run = subject.trainer(model, costs.RECIPE)
     run.update((batch,))
-    assert found == run.peak_bytes() > sum(value.nbytes for value in model.weights(0).values())
+    assert result == run.peak_bytes() > sum(value.nbytes for value in model.weights(0).values())
 
 
 def test_a_cpu_is_no_device_whatever_it_declares() -> None:

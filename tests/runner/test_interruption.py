@@ -192,10 +192,10 @@ def test_ctrl_c_leaves_an_interrupted_record(running: Running) -> None:
     running.process.send_signal(signal.SIGINT)
     assert running.process.wait(hang_limit()) == 2
     (kept,) = running.interrupted()
-    found, printed = load(kept), running.printed()
-    assert found.status == "interrupted"
-    assert printed.keys() <= by_case(found).keys()
-    assert set(by_case(found).values()) <= {Outcome.PASS, Outcome.FAIL}
+    result, printed = load(kept), running.printed()
+    assert result.status == "interrupted"
+    assert printed.keys() <= by_case(result).keys()
+    assert set(by_case(result).values()) <= {Outcome.PASS, Outcome.FAIL}
     assert not running.record.exists()
     assert not running.record.with_suffix(".jsonl").exists()
 

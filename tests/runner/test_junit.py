@@ -38,10 +38,10 @@ def test_every_test_has_its_properties(small: Path, tmp_path: Path, workers: Seq
     assert (told["test_raises"]["outcome"], told["test_raises"]["signature"]) == ("error", "raises-ZeroDivisionError")
     assert (told["test_clips"]["outcome"], told["test_clips"]["signature"]) == ("unsupported", "optimizer.clip")
     assert told["test_schedules"]["outcome"] == "misdeclared"
-    found = {case.get("name"): [part.tag for part in case if part.tag != "properties"] for case in cases}
-    assert found["test_holds[1]"] == []
-    assert found["test_clips"] == ["skipped"]
-    assert found["test_raises"] == found["test_schedules"] == ["failure"]
+    result = {case.get("name"): [part.tag for part in case if part.tag != "properties"] for case in cases}
+    assert result["test_holds[1]"] == []
+    assert result["test_clips"] == ["skipped"]
+    assert result["test_raises"] == result["test_schedules"] == ["failure"]
 
 
 def test_a_known_failure_is_skipped_with_its_link(small: Path, tmp_path: Path) -> None:

@@ -132,12 +132,12 @@ def test_a_broken_expectation_ends_in_one_line(small: Path) -> None:
 def test_every_kind_of_end_has_its_outcome(small: Path) -> None:
     record = judged(small, "--framework=tests.support.misbehaving:Refusing")
     assert record.status == "complete"
-    found = by_case(record)
-    assert found["test_holds[1]"] is Outcome.PASS
-    assert found["test_falls"] is Outcome.FAIL
-    assert found["test_raises"] is Outcome.ERROR
-    assert found["test_clips"] is Outcome.UNSUPPORTED
-    assert found["test_schedules"] is Outcome.MISDECLARED
+    result = by_case(record)
+    assert result["test_holds[1]"] is Outcome.PASS
+    assert result["test_falls"] is Outcome.FAIL
+    assert result["test_raises"] is Outcome.ERROR
+    assert result["test_clips"] is Outcome.UNSUPPORTED
+    assert result["test_schedules"] is Outcome.MISDECLARED
     said = {verdict.case: (verdict.signature, verdict.reason) for verdict in record.verdicts}
     assert said["test_falls"][0] == "falls"
     assert said["test_raises"][0] == "raises-ZeroDivisionError"
@@ -259,10 +259,10 @@ def test_a_crash_costs_one_test(small: Path) -> None:
     pytest.importorskip("xdist")
     record = judged(small, "--framework=tests.support.misbehaving:Aborting", *WORKERS, "-n1")
     assert record.status == "complete"
-    found = by_case(record)
-    assert found.pop("test_settings") is Outcome.CRASH
-    assert len(found) == 8
-    assert Outcome.CRASH not in found.values()
+    result = by_case(record)
+    assert result.pop("test_settings") is Outcome.CRASH
+    assert len(result) == 8
+    assert Outcome.CRASH not in result.values()
     (crash,) = [verdict for verdict in record.verdicts if verdict.outcome is Outcome.CRASH]
     assert crash.case in crash.repro
     assert crash.message
@@ -271,10 +271,10 @@ def test_a_crash_costs_one_test(small: Path) -> None:
 def test_a_hang_costs_one_test(small: Path) -> None:
     pytest.importorskip("pytest_timeout")
     record = judged(small, "--framework=tests.support.misbehaving:Hanging", *TIMEOUTS, f"--timeout={hang_limit(5.0):g}")
-    found = by_case(record)
-    assert found.pop("test_settings") is Outcome.TIMEOUT
-    assert len(found) == 8
-    assert Outcome.TIMEOUT not in found.values()
+    result = by_case(record)
+    assert result.pop("test_settings") is Outcome.TIMEOUT
+    assert len(result) == 8
+    assert Outcome.TIMEOUT not in result.values()
 
 
 # ---------------------------------------------------------------- what must be installed

@@ -121,16 +121,16 @@ def test_options_that_pytest_refuses_end_in_one_line(copied: Path, words: list[s
 
 def children(process: int) -> set[int]:
     """Processes of the process group of any child of this one."""
-    found = set()
+    result = set()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if int(fields[1]) == process or int(fields[2]) in found:
-                found.add(int(folder.name))
-    return found
+            if int(fields[1]) == process or int(fields[2]) in result:
+                result.add(int(folder.name))
+    return result
 
 
 def _heed_signals() -> None:

@@ -43,9 +43,9 @@ def test_files_of_a_test_and_of_a_killed_worker_are_removed(tmp_path: Path) -> N
     root, record = checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "run.json"
     words = command("--framework=reference", f"--record={record}", *WORKERS, "--numprocesses=1")
     ended = run(words, root, TMPDIR=str(tmp_path / "temporary"))
-    found = by_case(load(record))
-    assert found["test_that_leaves_a_folder"] is Outcome.PASS, ended.lines
-    assert found["test_that_dies"] is Outcome.CRASH, ended.lines
+    result = by_case(load(record))
+    assert result["test_that_leaves_a_folder"] is Outcome.PASS, ended.lines
+    assert result["test_that_dies"] is Outcome.CRASH, ended.lines
     assert list((tmp_path / "temporary").iterdir()) == []
 
 

@@ -20,7 +20,7 @@ def test_each_round_runs_every_work_once_in_an_order_that_varies() -> None:
     assert len(rounds) == WARM_UP + 40
     assert all(sorted(one) == sorted(names) for one in rounds)
     assert len(Counter(rounds)) == 6
-    assert {name: len(found) for name, found in times.items()} == dict.fromkeys(names, 40)
+    assert {name: len(result) for name, result in times.items()} == dict.fromkeys(names, 40)
 
 
 def test_a_time_is_that_of_its_work_in_nanoseconds() -> None:

@@ -104,9 +104,9 @@ class Lossy(ReferenceFramework):
 
 def test_bits_that_offload_loses_are_seen_however_short_the_run_and_no_compiler_excuses_them() -> None:
     for rounds in (30, 2):
-        found = outcomes(Lossy("cpu"), rounds)
-        assert {found[kind] for kind in OFFLOADED} == {(Outcome.FAIL, "parameters-differ")}
-        assert found["here"][0] is (Outcome.PASS if rounds == 30 else Outcome.ABSTAIN)
+        result = outcomes(Lossy("cpu"), rounds)
+        assert {result[kind] for kind in OFFLOADED} == {(Outcome.FAIL, "parameters-differ")}
+        assert result["here"][0] is (Outcome.PASS if rounds == 30 else Outcome.ABSTAIN)
 
 
 class StayingTrainer(ReferenceTrainer):
@@ -138,9 +138,9 @@ class WithoutActivations(ReferenceFramework):
 
 
 def test_what_a_framework_declines_costs_that_side_alone() -> None:
-    found = outcomes(WithoutActivations("cpu"))
-    assert found.pop("activations") == (Outcome.NOT_OFFERED, "offload.activations")
-    assert set(found.values()) == {PASS}
+    result = outcomes(WithoutActivations("cpu"))
+    assert result.pop("activations") == (Outcome.NOT_OFFERED, "offload.activations")
+    assert set(result.values()) == {PASS}
 
 
 @pytest.mark.parametrize("name", ["cpu-offload", "disk-offload"])

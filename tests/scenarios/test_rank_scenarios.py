@@ -43,8 +43,8 @@ SHARDED = small("full", 2, 4)
 
 
 def trained(framework: Framework, scenario: Any = SHARDED, rounds: int = 30) -> dict[str, Seen]:
-    found = train(framework, scenario, scenario.setting(), rounds, [].append)
-    return {one.side.label: one for one in found}
+    result = train(framework, scenario, scenario.setting(), rounds, [].append)
+    return {one.side.label: one for one in result}
 
 
 def outcomes(framework: Framework, scenario: Any = SHARDED) -> dict[str, tuple[Outcome, str]]:
@@ -80,9 +80,9 @@ def test_every_round_of_every_stretch_is_counted_once() -> None:
 
 def test_the_control_is_not_trained_again_next_to_nothing() -> None:
     told: list[int] = []
-    found = train(WithoutRanks("cpu"), SHARDED, SHARDED.setting(), 3, told.append)
+    result = train(WithoutRanks("cpu"), SHARDED, SHARDED.setting(), 3, told.append)
     assert told == [1, 2, 3]
-    assert [len(one.losses) for one in found] == [3, 0, 0]
+    assert [len(one.losses) for one in result] == [3, 0, 0]
 
 
 class OneWorkerGroup(ReferenceRankGroup):
@@ -111,9 +111,9 @@ class LikeProcesses(ReferenceFramework):
 
 
 def test_no_rank_is_asked_once_ranks_of_another_number_have_begun(seen: Mapping[str, Seen]) -> None:
-    found = trained(LikeProcesses("cpu"))
-    assert [one.error for one in found.values()] == [None] * 3
-    assert [one.losses for one in found.values()] == [one.losses for one in seen.values()]
+    result = trained(LikeProcesses("cpu"))
+    assert [one.error for one in result.values()] == [None] * 3
+    assert [one.losses for one in result.values()] == [one.losses for one in seen.values()]
     rank_group = LikeProcesses("cpu").rank_group(SHARDED.setting().model, SHARDED.sides[1].recipe)
     OneWorkerGroup.living = 4
     with pytest.raises(RankFailed):
@@ -140,8 +140,8 @@ def test_the_control_of_times_is_one_place_in_the_same_stretch(seen: Mapping[str
 def test_what_a_rank_holds_is_that_of_the_rank_that_holds_most(level: Sharding) -> None:
     """Rows of 3 and 8 on four ranks: of a kernel the first ranks hold 1 of 3 rows, or 2 of 8, and so on."""
     scenario = small(level, 4)
-    found = trained(ReferenceFramework("cpu"), scenario, rounds=2)
-    kept = by_name(measurements(scenario, list(found.values())))
+    result = trained(ReferenceFramework("cpu"), scenario, rounds=2)
+    kept = by_name(measurements(scenario, list(result.values())))
     shapes = list(scenario.setting().model.parameter_shapes().values())
     whole = 4 * sum(int(np.prod(shape)) for shape in shapes)
     part = 4 * sum(-(-shape[0] // 4) * int(np.prod(shape[1:])) for shape in shapes)
@@ -165,8 +165,8 @@ class HoldingAll(ReferenceFramework):
 
 
 def test_a_framework_that_shards_nothing_shows_in_the_bytes() -> None:
-    found = trained(HoldingAll("cpu"), rounds=2)
-    kept = by_name(measurements(SHARDED, list(found.values())))
+    result = trained(HoldingAll("cpu"), rounds=2)
+    kept = by_name(measurements(SHARDED, list(result.values())))
     assert kept["parameter bytes/4 ranks"].samples == kept["parameter bytes/one place"].samples
     assert not any(name.startswith("gradients reduced") for name in kept)
 
@@ -221,22 +221,22 @@ class Still(ReferenceFramework):
 
 
 def test_what_a_framework_declines_or_fails_in_costs_that_side_alone() -> None:
-    found = outcomes(WithoutRanks("cpu"))
-    assert found["one place"] == (Outcome.PASS, "")
-    assert {found["2 ranks"], found["4 ranks"]} == {(Outcome.NOT_OFFERED, "ranks.full")}
-    found = outcomes(Dying("cpu"))
-    assert found["4 ranks"] == (Outcome.ERROR, "raises-RankFailed")
-    assert {found["one place"], found["2 ranks"]} == {(Outcome.PASS, "")}
-    found = outcomes(Still("cpu"))
-    assert found["one place"] == (Outcome.PASS, "")
-    assert {found["2 ranks"][0], found["4 ranks"][0]} == {Outcome.FAIL}
+    result = outcomes(WithoutRanks("cpu"))
+    assert result["one place"] == (Outcome.PASS, "")
+    assert {result["2 ranks"], result["4 ranks"]} == {(Outcome.NOT_OFFERED, "ranks.full")}
+    result = outcomes(Dying("cpu"))
+    assert result["4 ranks"] == (Outcome.ERROR, "raises-RankFailed")
+    assert {result["one place"], result["2 ranks"]} == {(Outcome.PASS, "")}
+    result = outcomes(Still("cpu"))
+    assert result["one place"] == (Outcome.PASS, "")
+    assert {result["2 ranks"][0], result["4 ranks"][0]} == {Outcome.FAIL}
 
 
 def test_a_control_that_fails_in_a_later_stretch_is_seen() -> None:
     framework = SecondFails("cpu")
-    found = trained(framework)
-    assert [type(one.error) for one in found.values()] == [RuntimeError, type(None), type(None)]
-    kept = by_name(measurements(SHARDED, list(found.values())))
+    result = trained(framework)
+    assert [type(one.error) for one in result.values()] == [RuntimeError, type(None), type(None)]
+    kept = by_name(measurements(SHARDED, list(result.values())))
     assert "seconds a round/2 ranks" in kept
     assert "seconds a round/4 ranks" not in kept
 

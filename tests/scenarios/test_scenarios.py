@@ -73,8 +73,8 @@ def outcome(framework: Framework, scenario: Scenario = SMALL, rounds: int = 30) 
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, Seen]:
-    found = train(ReferenceFramework("cpu"), SMALL, _setting(), 30, [].append)
-    return {one.side.label: one for one in found}
+    result = train(ReferenceFramework("cpu"), SMALL, _setting(), 30, [].append)
+    return {one.side.label: one for one in result}
 
 
 def test_a_round_is_cut_into_windows_that_hold_each_sample_once() -> None:
@@ -164,7 +164,7 @@ class Compiled(Restarting):
 
 
 def test_a_framework_that_does_not_learn_is_seen() -> None:
-    assert {found for found, _ in outcome(Still("cpu")).values()} == {Outcome.FAIL}
+    assert {result for result, _ in outcome(Still("cpu")).values()} == {Outcome.FAIL}
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_a_run_has_to_lower_its_loss_and_to_answer_well(
 
 
 def test_a_side_that_promises_the_same_bits_keeps_them() -> None:
-    found = outcome(Restarting("cpu"))
-    assert found["segments"] == (Outcome.FAIL, "parameters-differ")
-    assert found["mixed"][0] is Outcome.PASS
+    result = outcome(Restarting("cpu"))
+    assert result["segments"] == (Outcome.FAIL, "parameters-differ")
+    assert result["mixed"][0] is Outcome.PASS
     assert outcome(Restarting("cpu"), rounds=4)["segments"][0] is Outcome.FAIL
 
 
@@ -196,19 +196,19 @@ def test_where_a_compiler_rounds_the_same_bits_are_not_asked_for() -> None:
 
 
 def test_a_refusal_or_an_error_ends_one_side_only() -> None:
-    found = outcome(Refusing("cpu"))
-    assert found["mixed"] == (Outcome.UNSUPPORTED, "precision.O1-float16")
-    assert found["flushed"] == (Outcome.NOT_OFFERED, "accumulation.partial-window")
-    assert found["whole"][0] is Outcome.PASS
-    found = outcome(Raising("cpu"))
-    assert found["flushed"] == (Outcome.ERROR, "raises-RuntimeError")
-    assert found["plain"][0] is Outcome.PASS
+    result = outcome(Refusing("cpu"))
+    assert result["mixed"] == (Outcome.UNSUPPORTED, "precision.O1-float16")
+    assert result["flushed"] == (Outcome.NOT_OFFERED, "accumulation.partial-window")
+    assert result["whole"][0] is Outcome.PASS
+    result = outcome(Raising("cpu"))
+    assert result["flushed"] == (Outcome.ERROR, "raises-RuntimeError")
+    assert result["plain"][0] is Outcome.PASS
 
 
 def test_too_short_a_run_is_not_judged_by_what_it_learned() -> None:
-    found = outcome(Still("cpu"), rounds=4)
-    assert found["plain"][0] is Outcome.ABSTAIN
-    assert found["segments"][0] is Outcome.PASS
+    result = outcome(Still("cpu"), rounds=4)
+    assert result["plain"][0] is Outcome.ABSTAIN
+    assert result["segments"][0] is Outcome.PASS
 
 
 def test_the_best_constant_answer_is_what_a_quality_is_held_against() -> None:

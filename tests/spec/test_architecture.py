@@ -29,9 +29,9 @@ FRAMEWORKS = frozenset().union(*OWN.values(), {"torchvision", "jaxlib", "mlx", "
 
 def sources(*rooms: str) -> list[Path]:
     """Every module of these packages; PyTorch's compiler writes others to the cache."""
-    found = [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
+    result = [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
     return [
-        path for path in found if "__pycache__" not in path.parts and ROOT / "results" / "cache" not in path.parents
+        path for path in result if "__pycache__" not in path.parts and ROOT / "results" / "cache" not in path.parents
     ]
 
 
@@ -92,8 +92,8 @@ def test_only_an_adapter_imports_its_framework() -> None:
     for path in sources(*ROOMS):
         room, part, *_ = path.relative_to(ROOT).parts
         allowed = (OWN | SHARED).get(part, set()) if room == "frameworks" else set()
-        found = {name.split(".")[0] for name in imported(path)} & FRAMEWORKS
-        assert found <= allowed, f"{path.relative_to(ROOT)} imports {sorted(found - allowed)}"
+        result = {name.split(".")[0] for name in imported(path)} & FRAMEWORKS
+        assert result <= allowed, f"{path.relative_to(ROOT)} imports {sorted(result - allowed)}"
 
 
 def test_the_core_runs_without_any_framework() -> None:

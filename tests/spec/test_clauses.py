@@ -26,8 +26,8 @@ source = "https://example.org/scale"
 
 @pytest.fixture(params=CLAUSES.values(), ids=lambda clause: clause.id)
 def each(request: pytest.FixtureRequest) -> Clause:
-    found: Clause = request.param
-    return found
+    result: Clause = request.param
+    return result
 
 
 def read(folder: Path, text: str, name: str = "scaling") -> dict[str, Clause]:

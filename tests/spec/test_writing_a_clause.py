@@ -15,9 +15,9 @@ CLAUSE = "accumulation.order-is-free"
 def blocks() -> dict[str, str]:
     """The page's three pieces of source, by what they begin with."""
     text = (ROOT / "docs" / "writing-a-clause.md").read_text("utf-8")
-    found = re.findall(r"```(?:toml|python)\n(.*?)```", text, re.DOTALL)
+    result = re.findall(r"```(?:toml|python)\n(.*?)```", text, re.DOTALL)
     starts = {"clause": "[[clause]]", "test": '"""Gradient', "fault": "@fault("}
-    return {name: next(block for block in found if block.startswith(start)) for name, start in starts.items()}
+    return {name: next(block for block in result if block.startswith(start)) for name, start in starts.items()}
 
 
 def test_the_example_passes_on_the_reference_and_catches_its_fault(tmp_path: Path) -> None:

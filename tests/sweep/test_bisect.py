@@ -38,21 +38,21 @@ def test_the_change_is_between_two_members_with_nothing_but_skipped_ones_between
     sequence: tuple[int, int, dict[int, str]],
 ) -> None:
     first, count, skipped = sequence
-    found, asked = search(first, count, skipped)
-    assert found.old < first <= found.new
-    assert found.old not in skipped
-    assert found.new not in skipped
-    assert {*range(found.old + 1, found.new)} == {*found.between}
-    assert all(reason == skipped[place] for place, reason in found.between.items())
-    assert len(asked) == len({*asked}) == found.asked
+    result, asked = search(first, count, skipped)
+    assert result.old < first <= result.new
+    assert result.old not in skipped
+    assert result.new not in skipped
+    assert {*range(result.old + 1, result.new)} == {*result.between}
+    assert all(reason == skipped[place] for place, reason in result.between.items())
+    assert len(asked) == len({*asked}) == result.asked
     assert {0, count - 1} & {*asked} == set()
 
 
 @given(st.integers(2, 500), st.data())
 def test_without_holes_it_takes_the_logarithm_of_the_count(count: int, data: st.DataObject) -> None:
     first = data.draw(st.integers(1, count - 1))
-    found, asked = search(first, count, {})
-    assert (found.old, found.new, found.between) == (first - 1, first, {})
+    result, asked = search(first, count, {})
+    assert (result.old, result.new, result.between) == (first - 1, first, {})
     assert len(asked) <= math.ceil(math.log2(count))
 
 
@@ -66,10 +66,10 @@ def test_a_member_that_is_unstable_when_it_is_confirmed_becomes_a_hole(
     def state(place: int) -> StateAnswer:
         return StateAnswer("new" if place >= first else "old")
 
-    found = bisect(count, state, lambda place: StateAnswer("skip", "unstable") if place in unstable else state(place))
-    assert found.old < first <= found.new
-    assert {found.old, found.new} & unstable == set()
-    assert {*range(found.old + 1, found.new)} <= {*found.skipped} <= unstable
+    result = bisect(count, state, lambda place: StateAnswer("skip", "unstable") if place in unstable else state(place))
+    assert result.old < first <= result.new
+    assert {result.old, result.new} & unstable == set()
+    assert {*range(result.old + 1, result.new)} <= {*result.skipped} <= unstable
 
 
 def test_an_end_with_another_state_the_second_time_ends_the_search() -> None:

@@ -45,7 +45,7 @@ def cells(folder: Path, index: PackageIndex, text: str) -> tuple[SweepCell, ...]
 
 
 def test_cells_are_the_combinations_of_a_table(tmp_path: Path, index: PackageIndex) -> None:
-    found = cells(
+    result = cells(
         tmp_path,
         index,
         """framework = "jax"
@@ -55,32 +55,32 @@ def test_cells_are_the_combinations_of_a_table(tmp_path: Path, index: PackageInd
         ways = [[], ["clip.x", "save.y"]]
         devices = ["cpu", "cuda"]""",
     )
-    assert len(found) == len({cell.key for cell in found}) == len({cell.name for cell in found}) == 2 * 2 * 2 * 2 * 2
-    assert found[0].name == "jax-0.4.30+flax.0.8.0-cpu-jit"
-    assert found[0].released == "2024-06-18"
-    assert found[-1].name == "jax-0.9.2-cuda-nojit+clip.x+save.y"
-    assert all(read_cell(cell.document()) == cell for cell in found)
+    assert len(result) == len({cell.key for cell in result}) == len({cell.name for cell in result}) == 2 * 2 * 2 * 2 * 2
+    assert result[0].name == "jax-0.4.30+flax.0.8.0-cpu-jit"
+    assert result[0].released == "2024-06-18"
+    assert result[-1].name == "jax-0.9.2-cuda-nojit+clip.x+save.y"
+    assert all(read_cell(cell.document()) == cell for cell in result)
 
 
 def test_the_modes_are_those_of_the_adapter(tmp_path: Path, index: PackageIndex) -> None:
-    found = cells(tmp_path, index, 'framework = "jax"\nversions = ["0.9.2"]')
-    assert [cell.mode for cell in found] == [""]
+    result = cells(tmp_path, index, 'framework = "jax"\nversions = ["0.9.2"]')
+    assert [cell.mode for cell in result] == [""]
     with pytest.raises(RecordError, match=r"cells\[0\] of the plan: paddle: releases of paddlepaddle cannot be listed"):
         cells(tmp_path, index, 'framework = "paddle"\nversions = ["3.3.1"]')
 
 
 def test_the_index_says_what_cannot_be_judged(tmp_path: Path, index: PackageIndex) -> None:
-    found = cells(tmp_path, index, 'framework = "jax"\nversions = ["0.4.32", ">=0.4.30", "0.7"]')
-    assert [(cell.version, cell.outcome) for cell in found] == [
+    result = cells(tmp_path, index, 'framework = "jax"\nversions = ["0.4.32", ">=0.4.30", "0.7"]')
+    assert [(cell.version, cell.outcome) for cell in result] == [
         ("0.4.30", ""),
         ("0.4.32", "yanked"),
         ("0.7", "no solution"),
         ("0.9.2", ""),
         ("0.12.0", "no wheel"),
     ]
-    assert found[1].reason == "jax 0.4.32 was withdrawn"
-    assert found[2].reason == "no index has jax 0.7"
-    assert found[4].reason.startswith("jax 0.12.0 wants Python >=9, and this is 3.")
+    assert result[1].reason == "jax 0.4.32 was withdrawn"
+    assert result[2].reason == "no index has jax 0.7"
+    assert result[4].reason.startswith("jax 0.12.0 wants Python >=9, and this is 3.")
 
 
 def test_a_companion_varies_on_a_framework_that_is_fixed_or_of_its_time(tmp_path: Path, index: PackageIndex) -> None:
@@ -104,8 +104,8 @@ def test_a_companion_varies_on_a_framework_that_is_fixed_or_of_its_time(tmp_path
 
 
 def test_extremes_are_the_oldest_and_the_newest_that_can_be_judged(tmp_path: Path, index: PackageIndex) -> None:
-    found = cells(tmp_path, index, 'framework = "jax"\nversions = [">=0.4", "0.4.32"]\nmodes = ["jit", "nojit"]')
-    assert [(cell.version, cell.mode) for cell in extremes(found)] == [
+    result = cells(tmp_path, index, 'framework = "jax"\nversions = [">=0.4", "0.4.32"]\nmodes = ["jit", "nojit"]')
+    assert [(cell.version, cell.mode) for cell in extremes(result)] == [
         ("0.4.30", "jit"),
         ("0.4.30", "nojit"),
         ("0.9.2", "jit"),

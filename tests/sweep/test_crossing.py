@@ -37,10 +37,10 @@ def test_packages_that_compute_next_to_it_are_its_companions() -> None:
 
 @pytest.mark.parametrize("name", ["jax", "optax", "flax"])
 def test_the_package_that_decides_is_guilty(name: str) -> None:
-    found = crossed(lambda versions: versions[name] == BAD[name])
-    assert found.guilty == name
-    assert all(cell.side for cell in found.cells)
-    assert len(found.cells) == {"jax": 2, "flax": 3, "optax": 4}[name]
+    result = crossed(lambda versions: versions[name] == BAD[name])
+    assert result.guilty == name
+    assert all(cell.side for cell in result.cells)
+    assert len(result.cells) == {"jax": 2, "flax": 3, "optax": 4}[name]
 
 
 def test_a_companion_that_cannot_be_reverted_alone_is_added_alone() -> None:
@@ -50,32 +50,32 @@ def test_a_companion_that_cannot_be_reverted_alone_is_added_alone() -> None:
     def impossible(versions: Versions) -> bool:
         return versions["flax"] == BAD["flax"] and versions["optax"] == GOOD["optax"]
 
-    found = crossed(fails, impossible)
-    assert found.guilty == "optax"
-    assert [cell.side for cell in found.cells] == ["good", "bad", "bad", "", "bad"]
+    result = crossed(fails, impossible)
+    assert result.guilty == "optax"
+    assert [cell.side for cell in result.cells] == ["good", "bad", "bad", "", "bad"]
 
 
 def test_two_packages_that_fail_only_together_are_both_named() -> None:
-    found = crossed(lambda versions: versions["optax"] == "0.2.5" and versions["jax"] == "0.6.2")
-    assert found.guilty == ""
-    assert found.why == "jax and optax together give the failure: either of them reverted alone passes"
+    result = crossed(lambda versions: versions["optax"] == "0.2.5" and versions["jax"] == "0.6.2")
+    assert result.guilty == ""
+    assert result.why == "jax and optax together give the failure: either of them reverted alone passes"
     several = crossed(lambda versions: versions["jax"] == "0.6.2" and versions["flax"] == "0.10.7")
     assert several.why == "jax and flax together give the failure: either of them reverted alone passes"
 
 
 def test_two_packages_that_fail_alone_are_no_single_one() -> None:
-    found = crossed(lambda versions: versions["optax"] == "0.2.5" or versions["jax"] == "0.6.2")
-    assert (found.guilty, found.why) == ("", "either jax or its companions alone give the failure")
+    result = crossed(lambda versions: versions["optax"] == "0.2.5" or versions["jax"] == "0.6.2")
+    assert (result.guilty, result.why) == ("", "either jax or its companions alone give the failure")
 
 
 def test_what_cannot_be_mixed_has_a_reason() -> None:
-    found = crossed(lambda versions: versions["jax"] == "0.6.2", lambda versions: versions["flax"] == BAD["flax"])
-    assert (found.guilty, found.why) == (
+    result = crossed(lambda versions: versions["jax"] == "0.6.2", lambda versions: versions["flax"] == BAD["flax"])
+    assert (result.guilty, result.why) == (
         "jax",
         "jax 0.6.2 fails with the companions of 0.9.2; the reverse cannot be judged",
     )
-    found = crossed(lambda versions: versions["jax"] == "0.6.2", lambda versions: versions["flax"] == GOOD["flax"])
-    assert found.guilty == "jax"
+    result = crossed(lambda versions: versions["jax"] == "0.6.2", lambda versions: versions["flax"] == GOOD["flax"])
+    assert result.guilty == "jax"
     nothing = crossed(lambda _: True, lambda _: True)
     assert (nothing.guilty, nothing.why) == ("", "no package decides alone")
     assert {cell.reason for cell in nothing.cells} == {"no solution: they do not go together"}
@@ -84,5 +84,5 @@ def test_what_cannot_be_mixed_has_a_reason() -> None:
 def test_without_other_differences_the_package_is_guilty_at_once() -> None:
     good, bad = SweepCell("tf", "2.19.1", "keras", "3.9.0"), SweepCell("tf", "2.19.1", "keras", "3.8.0")
     locks = Lock((), {"keras": "3.9.0"}), Lock((), {"keras": "3.8.0"})
-    found = cross(good, bad, locks, lambda _: pytest.fail("nothing is to be judged"))
-    assert (found.guilty, found.cells, found.differences) == ("keras", (), {"keras": ("3.9.0", "3.8.0")})
+    result = cross(good, bad, locks, lambda _: pytest.fail("nothing is to be judged"))
+    assert (result.guilty, result.cells, result.differences) == ("keras", (), {"keras": ("3.9.0", "3.8.0")})

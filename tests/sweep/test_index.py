@@ -85,9 +85,9 @@ def test_releases_have_dates_sizes_and_wheels(fake: FakeIndex) -> None:
         {"filename": "toy_kit-what.whl"},
     )
     index = PackageIndex(IndexSettings((fake.address,)))
-    found = index.releases("Toy_Kit")
-    assert [*found] == [Version("1.0"), Version("2.0"), Version("3.0")]
-    old, present, new = found.values()
+    result = index.releases("Toy_Kit")
+    assert [*result] == [Version("1.0"), Version("2.0"), Version("3.0")]
+    old, present, new = result.values()
     assert (old.yanked, old.date, old.wheels, old.pythons) == (True, "", (), "cp39")
     assert (present.yanked, present.date, present.size) == (False, "2026-02-02", 2000)
     assert [each.size for each in present.wheels] == [2000]
@@ -117,10 +117,10 @@ def test_folders_and_several_indexes_are_read_together(fake: FakeIndex, tmp_path
     page.write_text('<a href="toy_kit-3.0-py3-none-any.whl">w</a>')
     fake.has("toy-kit", wheel("1.0", size=9), wheel("2.0"))
     settings = IndexSettings((fake.address, (tmp_path / "simple").as_uri()), (str(path.parent), "/nowhere"))
-    found = PackageIndex(settings).releases("toy-kit")
-    assert [str(each) for each in found] == ["1.0", "2.0", "3.0"]
-    assert {each.size for each in found[Version("1.0")].files} == {9, path.stat().st_size}
-    assert found[Version("3.0")].size == (page.parent / "toy_kit-3.0-py3-none-any.whl").stat().st_size
+    result = PackageIndex(settings).releases("toy-kit")
+    assert [str(each) for each in result] == ["1.0", "2.0", "3.0"]
+    assert {each.size for each in result[Version("1.0")].files} == {9, path.stat().st_size}
+    assert result[Version("3.0")].size == (page.parent / "toy_kit-3.0-py3-none-any.whl").stat().st_size
 
 
 def test_a_login_goes_into_a_header_and_into_no_message(fake: FakeIndex) -> None:

@@ -98,10 +98,10 @@ def test_verdicts_are_kept_and_added(tmp_path: Path) -> None:
     assert cache.read() is None
     cache.add(record(verdict(TESTS[0]), verdict(TESTS[1], Outcome.CRASH)))
     cache.add(record(verdict(TESTS[2], Outcome.FAIL, "s"), commit="2" * 40))
-    found = cache.read()
-    assert found is not None
-    assert {each.test: each.outcome for each in found.verdicts} == {TESTS[0]: Outcome.PASS, TESTS[2]: Outcome.FAIL}
-    assert due(TESTS, found) == [TESTS[1]]
+    result = cache.read()
+    assert result is not None
+    assert {each.test: each.outcome for each in result.verdicts} == {TESTS[0]: Outcome.PASS, TESTS[2]: Outcome.FAIL}
+    assert due(TESTS, result) == [TESTS[1]]
     cache.add(record(verdict(TESTS[2])))
     again = cache.read()
     assert again is not None
@@ -120,27 +120,27 @@ def test_a_damaged_file_is_as_none(tmp_path: Path, content: bytes) -> None:
 
 def test_verdicts_of_a_clause_whose_revision_was_raised_do_not_count() -> None:
     old = raised(record(*map(verdict, TESTS)), SKIP)
-    found = valid(old)
-    assert [each.test for each in found.verdicts] == [TESTS[2]]
-    assert {each.case for each in found.traces} == {TESTS[2].partition("/")[2]}
-    assert due(TESTS, found) == [*TESTS[:2]]
+    result = valid(old)
+    assert [each.test for each in result.verdicts] == [TESTS[2]]
+    assert {each.case for each in result.traces} == {TESTS[2].partition("/")[2]}
+    assert due(TESTS, result) == [*TESTS[:2]]
 
 
 def test_a_run_replaces_what_it_judged_again() -> None:
     earlier = record(*map(verdict, TESTS), commit="1" * 40)
     fresh = record(verdict(TESTS[0], Outcome.FAIL), commit="2" * 40)
-    found = merged(fresh, earlier)
-    assert [each.outcome for each in found.verdicts if each.test == TESTS[0]] == [Outcome.FAIL]
-    assert len(found.verdicts) == len(found.observations) == len(found.traces) == len(found.measurements) == 3
-    assert {each.value for each in found.observations if each.case == TESTS[0].partition("/")[2]} == {"2" * 40}
-    assert {*found.clauses} == {SKIP, GIVEN_UP}
+    result = merged(fresh, earlier)
+    assert [each.outcome for each in result.verdicts if each.test == TESTS[0]] == [Outcome.FAIL]
+    assert len(result.verdicts) == len(result.observations) == len(result.traces) == len(result.measurements) == 3
+    assert {each.value for each in result.observations if each.case == TESTS[0].partition("/")[2]} == {"2" * 40}
+    assert {*result.clauses} == {SKIP, GIVEN_UP}
 
 
 def test_the_record_of_a_cell_says_where_its_verdicts_are_from() -> None:
     earlier, fresh = record(verdict(TESTS[0]), verdict(TESTS[1])), record(verdict(TESTS[2]), commit="2" * 40)
-    found = of_cell(fresh, earlier, TESTS, "-k scaling")
-    assert (found.status, found.selection, len(found.verdicts)) == ("partial", "-k scaling", 3)
-    assert found.notes == (f"2 of 3 verdicts are from earlier runs in the same environment, last {'1' * 40}",)
+    result = of_cell(fresh, earlier, TESTS, "-k scaling")
+    assert (result.status, result.selection, len(result.verdicts)) == ("partial", "-k scaling", 3)
+    assert result.notes == (f"2 of 3 verdicts are from earlier runs in the same environment, last {'1' * 40}",)
     assert of_cell(fresh, None, None, "-k scaling").verdicts == fresh.verdicts
     assert of_cell(None, earlier, TESTS[:2], "").status == "complete"
     lacking = of_cell(None, earlier, TESTS, "-k scaling")

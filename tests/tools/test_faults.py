@@ -117,19 +117,19 @@ def test_every_fault_of_the_reference_can_be_named(fault: Fault) -> None:
 
 
 def test_a_fault_that_all_its_clauses_see_is_caught() -> None:
-    found, engine = fate([verdict("scaling.a"), verdict("scaling.b")])
-    assert (found.word, found.broken) == ("caught", ("scaling.a", "scaling.b"))
+    result, engine = fate([verdict("scaling.a"), verdict("scaling.b")])
+    assert (result.word, result.broken) == ("caught", ("scaling.a", "scaling.b"))
     assert engine.asked == [["s.py::test_b", "s.py::test_quick", "s.py::test_slow"]]
 
 
 def test_a_fault_that_one_of_its_clauses_misses_is_told() -> None:
-    found, _ = fate([verdict("scaling.a"), verdict("scaling.b", Outcome.PASS)], [], [])
-    assert (found.word, found.missed) == ("missed by", ("scaling.b",))
+    result, _ = fate([verdict("scaling.a"), verdict("scaling.b", Outcome.PASS)], [], [])
+    assert (result.word, result.missed) == ("missed by", ("scaling.b",))
 
 
 def test_a_fault_that_only_another_clause_sees_is_an_accident() -> None:
-    found, engine = fate([], [], [verdict("resume.c")])
-    assert (found.word, found.elsewhere) == ("by accident", ("resume.c",))
+    result, engine = fate([], [], [verdict("resume.c")])
+    assert (result.word, result.elsewhere) == ("by accident", ("resume.c",))
     assert engine.asked[1:] == [["l.py::test_law"], ["r.py::test_c"]]
 
 
@@ -148,18 +148,18 @@ def test_a_failure_that_does_not_name_what_it_must_is_told(message: str, word: s
     named = replace(FAULT, names="(LayerNorm), output")
     said = [replace(verdict(clause), message=message) for clause in FAULT.clauses]
     elsewhere = [replace(verdict("resume.c"), message="…")]
-    found, _ = fate([*said, *elsewhere], fault=named)
-    assert found.word == word
-    problems = Score((found,), FAULT.clauses).problems()
+    result, _ = fate([*said, *elsewhere], fault=named)
+    assert result.word == word
+    problems = Score((result,), FAULT.clauses).problems()
     assert [line.split(":")[0] for line in problems] == ["not named"] * (word == "not named")
     assert all("scaling.a/test, scaling.b/test failed" in line for line in problems)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH])
 def test_an_exception_counts_only_where_the_fault_is_one(outcome: Outcome) -> None:
-    found = [verdict("scaling.a", outcome), verdict("scaling.b", outcome)]
-    assert fate(found, [], [])[0].word == "survived"
-    assert fate(found, fault=replace(FAULT, raises=True))[0].word == "caught"
+    result = [verdict("scaling.a", outcome), verdict("scaling.b", outcome)]
+    assert fate(result, [], [])[0].word == "survived"
+    assert fate(result, fault=replace(FAULT, raises=True))[0].word == "caught"
 
 
 @pytest.mark.parametrize(
@@ -298,8 +298,8 @@ def test_a_test_that_does_not_end_is_no_failure(outcome: Outcome) -> None:
 def test_the_law_that_failed_before_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
     law = "laws.masks/test_generated_dropout_masks"
     monkeypatch.setattr(kills, "read", lambda: {FAULT.id: [law, "scaling.a/test"]})
-    found, engine = fate([verdict("scaling.a")], [replace(verdict("laws.masks"), signature="scaling.b")])
-    assert found.word == "caught"
+    result, engine = fate([verdict("scaling.a")], [replace(verdict("laws.masks"), signature="scaling.b")])
+    assert result.word == "caught"
     assert [nodes[0].rpartition("::")[2] for nodes in engine.asked[1:]] == [law.rpartition("/")[2]]
 
 

@@ -60,13 +60,13 @@ def test_every_weight_of_a_fixture_belongs_to_one_part(fixture: str) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_sides_that_train_the_same_are_timed_in_pairs(tmp_path: Path) -> None:
-    found = measuring.overhead(ReferenceFramework("cpu"), Same(), pairs=3)
-    (case,) = found.cases
-    assert (found.framework, case.case, len(case.by_hand), len(case.adapter)) == ("reference", "digits-mlp O0", 3, 3)
-    assert all(0 < ticks * found.tick_s < 10 for ticks in (*case.by_hand, *case.adapter))
+    result = measuring.overhead(ReferenceFramework("cpu"), Same(), pairs=3)
+    (case,) = result.cases
+    assert (result.framework, case.case, len(case.by_hand), len(case.adapter)) == ("reference", "digits-mlp O0", 3, 3)
+    assert all(0 < ticks * result.tick_s < 10 for ticks in (*case.by_hand, *case.adapter))
     store = replace(STORE, folder=tmp_path / "some")
-    store.save(found, "file")
-    assert store.load("file") == found
+    store.save(result, "file")
+    assert store.load("file") == result
 
 
 @pytest.mark.usefixtures("quick")

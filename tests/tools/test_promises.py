@@ -60,10 +60,10 @@ def test_a_record_of_another_device_brings_its_own_column(torch: Record) -> None
 
 def test_a_framework_that_has_no_record_of_a_device_says_so_beside_one_that_has(torch: Record) -> None:
     other = replace(torch, series=replace(torch.series, framework="zeta"))
-    found = rows(of(torch, "cpu", "cpu", 1.5), of(torch, "cuda", "NVIDIA X", 0.5), of(other, "cpu", "cpu", 2.0))
-    assert found[3][0] == ""
-    assert found[3][1] == "zeta eager"
-    assert found[3][4:] == ["2.00 to 2.00 (float16)", "no record"]
+    result = rows(of(torch, "cpu", "cpu", 1.5), of(torch, "cuda", "NVIDIA X", 0.5), of(other, "cpu", "cpu", 2.0))
+    assert result[3][0] == ""
+    assert result[3][1] == "zeta eager"
+    assert result[3][4:] == ["2.00 to 2.00 (float16)", "no record"]
 
 
 @pytest.mark.parametrize(

@@ -131,18 +131,18 @@ def test_an_embedding_is_read_where_it_is_picked() -> None:
 @pytest.mark.usefixtures("small")
 def test_a_device_is_measured_with_and_without_tf32(tmp_path: Path) -> None:
     framework = devices.Device()
-    found = measuring.roofline(framework, Works(framework))
-    assert found.rates == {"float32": 2e6, "tensorfloat32": 3e6, "float16": 4e6, "bfloat16": 4e6}
-    assert (found.bandwidth, found.place.split()[0]) == (12e6, "cuda")
-    assert [(step.fixture, step.format) for step in found.steps] == [
-        (f, name) for f in cases.FILLING for name in found.rates
+    result = measuring.roofline(framework, Works(framework))
+    assert result.rates == {"float32": 2e6, "tensorfloat32": 3e6, "float16": 4e6, "bfloat16": 4e6}
+    assert (result.bandwidth, result.place.split()[0]) == (12e6, "cuda")
+    assert [(step.fixture, step.format) for step in result.steps] == [
+        (f, name) for f in cases.FILLING for name in result.rates
     ]
-    times = {step.format: found.seconds(step) for step in found.steps}
+    times = {step.format: result.seconds(step) for step in result.steps}
     assert times == pytest.approx({"float32": 1e-3, "tensorfloat32": 6e-4, "float16": 5e-4, "bfloat16": 5e-4}, rel=0.01)
-    assert {len(step.ticks) for step in found.steps} == {20}
+    assert {len(step.ticks) for step in result.steps} == {20}
     store = replace(STORE, folder=tmp_path / "some")
-    store.save(found, "file")
-    assert store.load("file") == found
+    store.save(result, "file")
+    assert store.load("file") == result
 
 
 @pytest.mark.usefixtures("small")
@@ -150,9 +150,9 @@ def test_without_a_switch_float32_is_measured_as_it_comes(monkeypatch: pytest.Mo
     framework = devices.Device()
     refused = {c: Declaration(False, "no") for c in (Capability.TF32, Capability.O1_BFLOAT16, Capability.FLOAT64_HEADS)}
     monkeypatch.setattr(framework, "declares", lambda capability: refused.get(capability, SUPPORTED))
-    found = measuring.roofline(framework, Works(framework))
-    assert [*found.rates] == ["float32", "float16"]
-    assert {step.fixture for step in found.steps} == {"products", "transformer block"}
+    result = measuring.roofline(framework, Works(framework))
+    assert [*result.rates] == ["float32", "float16"]
+    assert {step.fixture for step in result.steps} == {"products", "transformer block"}
     assert framework.scopes == []
 
 

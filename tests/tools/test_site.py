@@ -86,9 +86,9 @@ def test_the_search_finds_a_clause_without_a_server(built: Path, tmp_path: Path)
         browser.driver.switch_to.active_element.send_keys("covering array")
         results = "return [...document.querySelectorAll('.md-search-result__link')].map(link => link.href)"
         end = time.monotonic() + 60
-        while not (found := browser.driver.execute_script(results)) and time.monotonic() < end:
+        while not (result := browser.driver.execute_script(results)) and time.monotonic() < end:
             time.sleep(0.2)
-    assert any("tolerances.html" in link for link in found)
+    assert any("tolerances.html" in link for link in result)
 
 
 @pytest.mark.parametrize(

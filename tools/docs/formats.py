@@ -71,10 +71,10 @@ def _table(rows: Mapping[str, str], columns: Mapping[str, Mapping[str, str]]) ->
 
 def _widest(columns: Mapping[str, _Cells]) -> dict[str, _Cells]:
     """Of each framework the mode in which most is judged, of several the one with the shortest name."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for name in sorted(columns, key=lambda name: (-sum(map(len, map(_judged, columns[name].values()))), len(name))):
-        found.setdefault(name.partition(" ")[0], name)
-    return {found[framework]: columns[found[framework]] for framework in sorted(found)}
+        result.setdefault(name.partition(" ")[0], name)
+    return {result[framework]: columns[result[framework]] for framework in sorted(result)}
 
 
 def _family(verdict: TestVerdict) -> bool:

@@ -241,12 +241,12 @@ def _kind(record: Record) -> str:
 
 
 def _rows(quantity: Quantity, records: Iterable[Record], kinds: Sequence[str]) -> Iterator[str]:
-    found: dict[tuple[str, str], dict[str, Record]] = {}
+    result: dict[tuple[str, str], dict[str, Record]] = {}
     for record in records:
         if quantity.clause in record.clauses:
-            found.setdefault((record.series.framework, record.series.mode), {})[_kind(record)] = record
+            result.setdefault((record.series.framework, record.series.mode), {})[_kind(record)] = record
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (framework, mode), by_kind in sorted(found.items()):
+    for (framework, mode), by_kind in sorted(result.items()):
         counts = {kind: _cell(quantity, quantity.bytes, record) for kind, record in by_kind.items()}
         count = joined(counts) if len(set(counts.values())) > 1 else counts.popitem()[1]
         cells = (count, *(_cell(quantity, quantity.times, by_kind.get(kind)) for kind in kinds))
@@ -262,9 +262,9 @@ def _cell(quantity: Quantity, figures: Figures | None, record: Record | None) ->
         return NO_RECORD
     if figures is None:
         return NONE
-    found = figures(record)
-    if found:
-        return joined(found)
+    result = figures(record)
+    if result:
+        return joined(result)
     asked = [
         verdict.outcome
         for verdict in record.verdicts

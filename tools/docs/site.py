@@ -48,10 +48,10 @@ def text(name: str) -> str:
     path = generate.ROOT / generate.README if name == PROJECT else _docs() / f"{name}.md"
     if name not in {*names(), INDEX}:
         raise generate.PageError(f"there is no page {name!r}; there are {', '.join(names())}")
-    found = read(path).decode()
-    committed = generate.MEASURED if name != PROJECT else set(generate.markers(found))
-    wanted = [block for block in generate.markers(found) if block not in committed]
-    return generate.placed(path, found, generate.texts(wanted))
+    result = read(path).decode()
+    committed = generate.MEASURED if name != PROJECT else set(generate.markers(result))
+    wanted = [block for block in generate.markers(result) if block not in committed]
+    return generate.placed(path, result, generate.texts(wanted))
 
 
 def build(folder: Path) -> None:

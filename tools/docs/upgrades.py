@@ -25,8 +25,12 @@ OLD = BASELINES.parent / "upgrades"
 
 def blocks() -> Mapping[str, str]:
     """A line for each series of versions, every change point, and what `conformance compare` prints."""
-    found = histories()
-    return {"upgrades": "\n".join(_counted(found)), "changes": markdown(found).strip(), "example": _example(example())}
+    result = histories()
+    return {
+        "upgrades": "\n".join(_counted(result)),
+        "changes": markdown(result).strip(),
+        "example": _example(example()),
+    }
 
 
 def histories(folder: Path = SWEEPS) -> tuple[LineHistory, ...]:

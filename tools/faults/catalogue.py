@@ -63,12 +63,12 @@ def faults(folder: Path = FOLDER) -> tuple[Fault, ...]:
     Raises:
         ValueError: a `fault` decorator is not made of literals, or a fault has no docstring.
     """
-    found: list[Fault] = []
+    result: list[Fault] = []
     for path in sorted(folder.glob("*/*.py")):
         for node in ast.parse(path.read_text("utf-8")).body:
             if isinstance(node, ast.ClassDef) and (mark := _mark(node)) is not None:
-                found.append(_fault(path.parent.name, path.stem, node, mark))
-    return tuple(found)
+                result.append(_fault(path.parent.name, path.stem, node, mark))
+    return tuple(result)
 
 
 def _mark(node: ast.ClassDef) -> ast.Call | None:

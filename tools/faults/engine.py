@@ -172,16 +172,16 @@ class Engine:
             return broken | leaking
 
         own = judged(baseline.tests(fault.clauses))
-        found = failing(own)
-        if {*fault.clauses} - found:
-            found |= failing(judged(_known_laws(fault)))
-        if {*fault.clauses} - found:
-            found |= failing(judged(baselines.laws().others(())))
+        result = failing(own)
+        if {*fault.clauses} - result:
+            result |= failing(judged(_known_laws(fault)))
+        if {*fault.clauses} - result:
+            result |= failing(judged(baselines.laws().others(())))
         unnamed = tuple(
             v.test for v in own if v.outcome in counted and v.clause in fault.clauses and fault.names not in v.message
         )
-        broken = tuple(c for c in fault.clauses if c in found)
-        missed = tuple(c for c in fault.clauses if c not in found)
+        broken = tuple(c for c in fault.clauses if c in result)
+        missed = tuple(c for c in fault.clauses if c not in result)
         elsewhere: set[str] = set()
         if missed:
             elsewhere = failing(judged(baselines.whole().others(fault.clauses))) - set(fault.clauses)

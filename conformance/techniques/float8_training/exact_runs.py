@@ -112,10 +112,10 @@ class Followed:
 
     def check(self, when: str, run: Trainer | None = None) -> None:
         """Every history bit for bit, and every scale within the rounding of its quotient."""
-        found = (run or self.run).view(AmaxHistories)
-        self._verdict.equal(sorted(found), sorted(NAMES), f"layers with an amax history {when}", "other-layers")
+        result = (run or self.run).view(AmaxHistories)
+        self._verdict.equal(sorted(result), sorted(NAMES), f"layers with an amax history {when}", "other-layers")
         for (name, operand), _ in self.exact.seen.items():
-            remembered = found[name][operand]
+            remembered = result[name][operand]
             what = f"{operand} of {name} {when}"
             expected = self.exact.maxima(name, operand)
             self._verdict.equal(np.sort(remembered.maxima), expected, f"amax history of the {what}", "history")

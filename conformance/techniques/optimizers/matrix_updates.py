@@ -57,10 +57,10 @@ def judge_matrix_updates(
         given = gradients(trainer, count, exponent)
         for run in (trainer, exact, *members):
             run.apply_gradients(given)
-        found, after = [member.parameters() for member in members], exact.parameters()
+        result, after = [member.parameters() for member in members], exact.parameters()
         for name, measured in trainer.parameters().items():
             one = format_of(measured.dtype.name).unit_roundoff * float(np.abs(after[name]).max())
-            far = [float(np.abs(each[name].astype(np.float64) - after[name]).max()) for each in found]
+            far = [float(np.abs(each[name].astype(np.float64) - after[name]).max()) for each in result]
             spreads[name] = max(spreads[name], one, *far)
             allowed = np.full(measured.shape, IMPLEMENTATION_FREEDOM * spreads[name])
             judge_elements(verdict, name, count, measured, after[name], allowed)

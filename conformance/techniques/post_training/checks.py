@@ -56,8 +56,8 @@ def stored(quantized: QuantizedModel) -> dict[str, Array]:
 
 def check_chosen(verdict: Verdict, quantized: QuantizedModel, weights: dict[str, Array], wanted: Sequence[str]) -> None:
     """Exactly these layers are quantized, and every other parameter is unchanged."""
-    found = sorted(name for name, weight in quantized.weights().items() if weight is not None)
-    verdict.equal(found, sorted(wanted), "quantized layers", "other-layers")
+    result = sorted(name for name, weight in quantized.weights().items() if weight is not None)
+    verdict.equal(result, sorted(wanted), "quantized layers", "other-layers")
     kept = {name: value for name, value in weights.items() if name not in wanted}
     verdict.same_state(quantized.kept(), kept, "other parameters", "kept-differ")
 
@@ -133,13 +133,13 @@ def check_ranges(
     verdict: Verdict, rule: LinearRule, name: str, given: Calibrated, seen: tuple[Array, Array], terms: int
 ) -> None:
     """A layer's calibrated ranges are those of its inputs and outputs, up to the rounding of sums of `terms` terms."""
-    for what, values, wanted, found in (
+    for what, values, wanted, result in (
         ("inputs", seen[0], rule.inputs, given.inputs),
         ("outputs", seen[1], rule.outputs, given.outputs),
     ):
-        if wanted is None or found is None:
+        if wanted is None or result is None:
             continue
-        scale, zero = expected_models.range_gaps(values, wanted, found)
+        scale, zero = expected_models.range_gaps(values, wanted, result)
         rounding = 3.2 * terms * expected_codes.U
         derivation = {"method": f"float32 sums of at most {terms} terms through the layers", "u": expected_codes.U}
         verdict.within(scale, Bound(rounding, derivation), f"scale of the {what} of {name}", "scale")

@@ -122,10 +122,10 @@ def wrong_output_codes(measured: Array, exact: Array, bound: Array, rule: QuantR
     one."""
     quotient = exact / given.scale
     expected = expected_codes.codes(quotient, np.array(float(given.zero_point)), rule)
-    found = measured.astype(np.float64) / given.scale + given.zero_point
+    result = measured.astype(np.float64) / given.scale + given.zero_point
     to_a_half = np.abs(quotient - np.floor(quotient) - 0.5)
     allowed = np.where(to_a_half <= bound / given.scale + NEAR_A_TIE * np.abs(quotient), 1.0, 0.0)
-    return int(np.sum(~(np.abs(found - expected) <= allowed + 1e-3)))
+    return int(np.sum(~(np.abs(result - expected) <= allowed + 1e-3)))
 
 
 def seen_by_layers(
@@ -176,15 +176,15 @@ def conditions(
         seen: what `seen_by_layers` gives for the same batches.
     """
     rng = np.random.default_rng(7)
-    found = dict.fromkeys(seen, 1.0)
+    result = dict.fromkeys(seen, 1.0)
     for _ in range(_MOVES):
         moved = [batch * (1.0 + _MOVE * rng.uniform(-1.0, 1.0, batch.shape)) for batch in batches]
         for name, arrays in seen_by_layers(model, weights, moved).items():
             for before, after in zip(seen[name], arrays, strict=True):
                 furthest = max(abs(before.max() - after.max()), abs(before.min() - after.min()))
                 largest = float(np.abs(before).max())
-                found[name] = max(found[name], furthest / largest / _MOVE if largest else 1.0)
-    return found
+                result[name] = max(result[name], furthest / largest / _MOVE if largest else 1.0)
+    return result
 
 
 def range_gaps(values: Array, rule: QuantRule, given: CodeRange) -> tuple[float, float]:

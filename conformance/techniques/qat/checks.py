@@ -16,12 +16,12 @@ from frameworks.contract import Calibrated, CodeRange, QatRule
 
 def ranges_of(observed: Mapping[str, Calibrated]) -> dict[str, Array]:
     """Ranges of inputs and outputs, bit for bit."""
-    found: dict[str, Array] = {}
+    result: dict[str, Array] = {}
     for name, each in observed.items():
-        found[f"inputs of {name}"] = np.array([each.inputs.scale, each.inputs.zero_point])
+        result[f"inputs of {name}"] = np.array([each.inputs.scale, each.inputs.zero_point])
         if each.outputs is not None:
-            found[f"outputs of {name}"] = np.array([each.outputs.scale, each.outputs.zero_point])
-    return found
+            result[f"outputs of {name}"] = np.array([each.outputs.scale, each.outputs.zero_point])
+    return result
 
 
 def check_following(

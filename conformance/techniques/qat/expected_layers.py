@@ -116,11 +116,11 @@ def _gradient_bound(left: Array, right: Array, doubt: Array | None, terms: int) 
 
 def following(batches: Sequence[tuple[float, float]], average: float) -> list[tuple[float, float]]:
     """The range after each batch, from the lowest and the highest value of each; the first is taken whole."""
-    found = [batches[0]]
+    result = [batches[0]]
     for ends in batches[1:]:
-        last = found[-1]
-        found.append((last[0] + average * (ends[0] - last[0]), last[1] + average * (ends[1] - last[1])))
-    return found
+        last = result[-1]
+        result.append((last[0] + average * (ends[0] - last[0]), last[1] + average * (ends[1] - last[1])))
+    return result
 
 
 def codes_of(ends: tuple[float, float], rule: QuantRule) -> tuple[float, float]:

@@ -93,10 +93,10 @@ def _below(pid: int) -> set[Listener]:
         with suppress(OSError):
             parent = (folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1]
             children[int(parent)].append(int(folder.name))
-    found: set[Listener] = set()
+    result: set[Listener] = set()
     left = [pid]
     while left:
         own = left.pop()
-        found |= listeners(own)
+        result |= listeners(own)
         left += children[own]
-    return found
+    return result

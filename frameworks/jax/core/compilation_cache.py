@@ -56,8 +56,8 @@ def processor(listing: Path = _CPUINFO) -> str:
 
 def libraries() -> list[Path]:
     """The shared objects of jaxlib, the compiler among them."""
-    found = find_spec("jaxlib")
-    folders = [] if found is None else found.submodule_search_locations or []
+    result = find_spec("jaxlib")
+    folders = [] if result is None else result.submodule_search_locations or []
     paths = [path for folder in folders for path in Path(folder).rglob("*")]
     return sorted(path for path in paths if path.suffix in (".so", ".dylib", ".pyd"))
 

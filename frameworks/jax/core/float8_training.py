@@ -48,8 +48,8 @@ def with_memory(leaves: Flat, variables: Mapping[str, Any]) -> Flat:
 def collections(leaves: Flat) -> dict[str, Any]:
     """The variables of a module that has these leaves."""
     memory = {place.removeprefix(_BELOW): value for place, value in remembered_leaves(leaves).items()}
-    found = {"params": nested(trained_leaves(leaves))}
-    return found | ({OVERWRITE_WITH_GRADIENT: nested(memory)} if memory else {})
+    result = {"params": nested(trained_leaves(leaves))}
+    return result | ({OVERWRITE_WITH_GRADIENT: nested(memory)} if memory else {})
 
 
 def state_tree(leaves: Flat) -> Any:
@@ -60,8 +60,8 @@ def state_tree(leaves: Flat) -> Any:
 
 def leaves_in(tree: Any) -> Flat:
     """The leaves of a tree that `state_tree` made."""
-    found: Flat = tree["params"] | tree[OVERWRITE_WITH_GRADIENT] if OVERWRITE_WITH_GRADIENT in tree else tree
-    return found
+    result: Flat = tree["params"] | tree[OVERWRITE_WITH_GRADIENT] if OVERWRITE_WITH_GRADIENT in tree else tree
+    return result
 
 
 def larger(left: Any, right: Any) -> Any:
@@ -106,16 +106,16 @@ def nothing_gathered(tree: Any) -> Any:
 
 def remembered(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict[Operand, Remembered]]:
     """The delayed-scaling state by the names of weights; `canonical` has the names of parameters by place."""
-    found: dict[str, dict[Operand, Remembered]] = {}
+    result: dict[str, dict[Operand, Remembered]] = {}
     for place in remembered_leaves(leaves):
         layer, _, leaf = place.removeprefix(_BELOW).rpartition("/")
         if leaf == "input_scale":
             held = {name: to_array(leaves[f"{_BELOW}{layer}/{name}"]) for name in _names()}
-            found[canonical[f"{layer.rpartition('/')[0]}/kernel"]] = {
+            result[canonical[f"{layer.rpartition('/')[0]}/kernel"]] = {
                 operand: Remembered(float(held[f"{name}_scale"][0]), held[f"{name}_amax_history"])
                 for operand, name in _OPERANDS.items()
             }
-    return found
+    return result
 
 
 def shown(leaves: Flat) -> dict[str, Array]:

@@ -19,8 +19,8 @@ def variables(given: Mapping[str, str] = os.environ, driver: Path = DRIVER) -> d
     A GPU's memory is taken as it is needed: the suites run in several processes, of which the first would leave too
     little to the others.
     """
-    found = {"XLA_PYTHON_CLIENT_PREALLOCATE": given.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")}
+    result = {"XLA_PYTHON_CLIENT_PREALLOCATE": given.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")}
     flags = given.get("XLA_FLAGS", "")
     if driver.is_file() and KERNELS not in flags:
-        found["XLA_FLAGS"] = f"{KERNELS} {flags}".strip()
-    return found
+        result["XLA_FLAGS"] = f"{KERNELS} {flags}".strip()
+    return result

@@ -156,17 +156,17 @@ def _places(layer: Layer) -> dict[str, str]:
 
 def names(layer: Layer, path: str, place: str) -> dict[str, str]:
     """Canonical names of the leaves of `layer` at `path`, inner layers included, by their joined path from `place`."""
-    found = {f"{place}/inner/{key}": f"{path}.{name}" for key, name in _places(layer).items()}
+    result = {f"{place}/inner/{key}": f"{path}.{name}" for key, name in _places(layer).items()}
     if isinstance(layer, Residual):
         for index, part in enumerate(layer.body):
-            found |= names(part, f"{path}.body.{index}", f"{place}/body_{index}")
-    return found
+            result |= names(part, f"{path}.body.{index}", f"{place}/body_{index}")
+    return result
 
 
 def output_places(layer: Layer, path: str, place: str) -> dict[str, str]:
     """Where `shown` has the output of `layer` and of the layers inside it: joined path from `place`, by their path."""
-    found = {path: f"{place}/output"}
+    result = {path: f"{place}/output"}
     if isinstance(layer, Residual):
         for index, part in enumerate(layer.body):
-            found |= output_places(part, f"{path}.body.{index}", f"{place}/body_{index}")
-    return found
+            result |= output_places(part, f"{path}.body.{index}", f"{place}/body_{index}")
+    return result

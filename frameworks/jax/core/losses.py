@@ -40,7 +40,7 @@ def load_batch(model: Model, batch: Batch) -> Loaded:
 
 def item_losses(model: Model, outputs: dict[str, jax.Array], batch: Loaded) -> dict[str, jax.Array]:
     """For each head that has a target, in model order: the loss of each item, in float32 or wider."""
-    found = {}
+    result = {}
     for name, kind in model.losses:
         if name in batch.targets:
             output = outputs[name].astype(jnp.promote_types(outputs[name].dtype, jnp.float32))
@@ -48,8 +48,8 @@ def item_losses(model: Model, outputs: dict[str, jax.Array], batch: Loaded) -> d
                 losses = optax.softmax_cross_entropy_with_integer_labels(output, batch.targets[name])
             else:
                 losses = optax.squared_error(output, batch.targets[name]).mean(-1)
-            found[name] = losses
-    return found
+            result[name] = losses
+    return result
 
 
 def loss_sums(model: Model, outputs: dict[str, jax.Array], batch: Loaded) -> list[jax.Array]:

@@ -137,16 +137,16 @@ class Layout:
     """
 
     def __init__(self, model: Model, shapes: Mapping[str, Any]) -> None:
-        found: dict[str, str] = {}
+        result: dict[str, str] = {}
         sown: dict[str, str] = {}
         for index, layer in enumerate(model.layers[:-1]):
-            found |= names(layer, str(index), f"layers_{index}")
+            result |= names(layer, str(index), f"layers_{index}")
             sown |= output_places(layer, str(index), f"layers_{index}")
         for head in model.heads.heads:
             path = f"{len(model.layers) - 1}.{head.name}"
-            found |= {f"heads_{head.name}/kernel": f"{path}.weight", f"heads_{head.name}/bias": f"{path}.bias"}
+            result |= {f"heads_{head.name}/kernel": f"{path}.weight", f"heads_{head.name}/bias": f"{path}.bias"}
             sown[path] = f"output_{head.name}"
-        self.canonical = {place: name for place, name in found.items() if place in shapes}
+        self.canonical = {place: name for place, name in result.items() if place in shapes}
         by_name = {name: place for place, name in self.canonical.items()}
         self._own = {place: struct.shape for place, struct in shapes.items()}
         self._wanted = model.parameter_shapes() | model.buffer_shapes()

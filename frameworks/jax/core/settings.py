@@ -92,7 +92,7 @@ def installed(package: str) -> bool:
 
 def read_environment(device: jax.Device) -> dict[str, str]:
     """Device model, versions, XLA's flags and switches that results may depend on."""
-    found: dict[str, object] = {
+    result: dict[str, object] = {
         "device": processor() if device.platform == "cpu" else device.device_kind,
         "platform": device.client.platform_version,
         "xla-flags": os.environ.get("XLA_FLAGS", ""),
@@ -100,12 +100,12 @@ def read_environment(device: jax.Device) -> dict[str, str]:
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
-    found |= {name: version(name) for name in (*PACKAGES, "orbax-checkpoint", *filter(installed, ("qwix",)))}
+    result |= {name: version(name) for name in (*PACKAGES, "orbax-checkpoint", *filter(installed, ("qwix",)))}
     settings = jax.config.values
     chosen = {name: settings[name] for name in _FOLLOWED if name in settings}
     chosen |= {name: getattr(jax.config, name) for name in _SETTINGS}
-    found |= {
+    result |= {
         name.removeprefix("jax_").replace("_", "-"): getattr(value, "name", value) for name, value in chosen.items()
     }
-    found |= {name.replace("_", "-"): getattr(flax.config, name) for name in _FLAX if hasattr(flax.config, name)}
-    return {name: " ".join(str(value).split()) for name, value in found.items()}
+    result |= {name.replace("_", "-"): getattr(flax.config, name) for name in _FLAX if hasattr(flax.config, name)}
+    return {name: " ".join(str(value).split()) for name, value in result.items()}

@@ -69,8 +69,8 @@ class MeshRanks:
                 self.run.apply()
                 return self.run.updates
             case "gradients_share":
-                found = self.run.window_gradients(self.run.joined_window([window for window, _ in own]))
-                return tuple(self.run.layout.arrays(each) for each in self._seen(found))
+                result = self.run.window_gradients(self.run.joined_window([window for window, _ in own]))
+                return tuple(self.run.layout.arrays(each) for each in self._seen(result))
             case "apply_gradients":
                 return self._feed(given)
             case "predict":
@@ -106,11 +106,11 @@ class MeshRanks:
         """The ranks' gradients, (ranks, *shape) for each parameter; zeros where a rank has none."""
         mappings = [own or {} for own in each]
         shapes = self.run.model.parameter_shapes()
-        found = {}
+        result = {}
         for name in shapes:
             values = [own.get(name) for own in mappings]
             if any(value is not None for value in values):
-                found[name] = np.stack(
+                result[name] = np.stack(
                     [np.zeros(shapes[name]) if v is None else np.asarray(v, np.float64) for v in values]
                 )
-        return found
+        return result

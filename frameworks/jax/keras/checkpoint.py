@@ -48,5 +48,5 @@ def restore(steps: KerasSteps, state: State, path: Path) -> tuple[State, list[Ke
     except Exception as error:  # Orbax raises that very class for some of what it cannot read
         raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
     rows = run["window"]["rows"][: int(run["window"]["count"])]
-    found = State(*([run[kind][name] for name in like.get(kind, ())] for kind in State._fields))
-    return found, micro_batches_of(rows)
+    result = State(*([run[kind][name] for name in like.get(kind, ())] for kind in State._fields))
+    return result, micro_batches_of(rows)

@@ -35,12 +35,12 @@ def distribution_of(ranks: Ranks, shapes: Mapping[str, tuple[int, ...]]) -> Dist
 
 def divided(shapes: Mapping[str, tuple[int, ...]], parts: int) -> dict[str, tuple[str | None, ...]]:
     """The axes of the mesh that each axis of a variable is divided over, for those that can be divided at all."""
-    found = {}
+    result = {}
     for path, shape in shapes.items():
         axis = next((place for place, size in enumerate(shape) if size and size % parts == 0), None)
         if axis is not None:
-            found[path] = tuple(MODEL if place == axis else None for place in range(len(shape)))
-    return found
+            result[path] = tuple(MODEL if place == axis else None for place in range(len(shape)))
+    return result
 
 
 def shapes_of(variables: Iterable[keras.Variable]) -> dict[str, tuple[int, ...]]:

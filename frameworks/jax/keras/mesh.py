@@ -69,11 +69,11 @@ class DistributedTrainer(StatelessRun):
     def _entered(self, totals: Sequence[float], items: Sequence[int]) -> tuple[float, ...]:
         """Records the result of the last micro-batch by rank."""
         assert self.outcome is not None
-        outcome, found = self.outcome._replace(gradients=[]), []
+        outcome, result = self.outcome._replace(gradients=[]), []
         for rank, ledger in enumerate(self.ledgers):
             micro = micro_batch(self.spread.seen(outcome, rank), totals[rank], items[rank])
-            found.append(ledger.add(micro, ledger.items + micro.items))
-        return tuple(found)
+            result.append(ledger.add(micro, ledger.items + micro.items))
+        return tuple(result)
 
     def update_parts(self, windows: Sequence[Window]) -> tuple[Update, ...]:
         """`update` with each rank's window."""
@@ -88,8 +88,8 @@ class DistributedTrainer(StatelessRun):
 
     def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
         """`gradients` of the ranks' windows together, as each has them."""
-        found = self.window_gradients(tuple(self._joined(parts) for parts in zip(*windows, strict=True)))
-        return tuple(self.canonical(self.spread.seen(found, rank)) for rank in self.ranks)
+        result = self.window_gradients(tuple(self._joined(parts) for parts in zip(*windows, strict=True)))
+        return tuple(self.canonical(self.spread.seen(result, rank)) for rank in self.ranks)
 
     def feed_parts(self, windows: Sequence[Sequence[Gradients]]) -> tuple[Update, ...]:
         """`apply_gradients` with each rank's window."""

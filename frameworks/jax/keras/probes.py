@@ -83,8 +83,8 @@ def remat_case(case: RecomputeCase, x: Array, w: Array, variant: str, place: jax
 def _cases() -> bool:
     x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
     (place,) = jnp.zeros(()).devices()
-    plain, found = (remat_case(case, x, w, "keras.remat", place) for case in ("plain", "positional"))
-    return found.w is not None and plain.w is not None and np.allclose(found.w, plain.w)
+    plain, result = (remat_case(case, x, w, "keras.remat", place) for case in ("plain", "positional"))
+    return result.w is not None and plain.w is not None and np.allclose(result.w, plain.w)
 
 
 # state and memory

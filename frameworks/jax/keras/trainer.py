@@ -99,14 +99,14 @@ class StatelessRun(KerasRun):
 
     def window_gradients(self, window: Window) -> Values:
         """The mean of the micro-batches' unscaled gradients, in the order of Keras' variables."""
-        found = []
+        result = []
         with self.scope():
             for batch in window:
                 gradients, others = self.steps.backward(self.held, self._load(batch))
                 self.held = self.held._replace(others=others)
-                found.append(gradients)
-            count = len(found)
-            return [reduce(jax.numpy.add, own) / np.asarray(count, own[0].dtype) for own in zip(*found, strict=True)]
+                result.append(gradients)
+            count = len(result)
+            return [reduce(jax.numpy.add, own) / np.asarray(count, own[0].dtype) for own in zip(*result, strict=True)]
 
     # what a run has
 

@@ -58,15 +58,15 @@ def two_calls(layer: nnx.Module, technique: str, given: Sequence[jax.Array]) -> 
     Raises:
         Unsupported: Flax refuses that a function that `jax.jit` compiles updates the state of a layer it closes over.
     """
-    found: dict[str, Sequence[jax.Array]] = {}
+    result: dict[str, Sequence[jax.Array]] = {}
     compiled = jax.jit(lambda *values: floating(layer(*values)))
     for turn in ("", "second-"):
         if technique == CLOSED_OVER:
             try:
-                found[f"{turn}value"] = compiled(*given)
+                result[f"{turn}value"] = compiled(*given)
             except TraceContextError as error:
                 raise Unsupported(Capability.SHIPPED_LAYERS, str(error)) from error
             continue
-        found[f"{turn}state"] = floating(nnx.state(layer, nnx.Not(nnx.Param)))
-        found[f"{turn}value"], found[f"{turn}gradient"] = _BY_NNX[technique](layer, *given)
-    return found
+        result[f"{turn}state"] = floating(nnx.state(layer, nnx.Not(nnx.Param)))
+        result[f"{turn}value"], result[f"{turn}gradient"] = _BY_NNX[technique](layer, *given)
+    return result

@@ -112,11 +112,11 @@ def _clip() -> bool:
 
 
 def _rates(optimizer: optax.GradientTransformation, weight: Any, gradient: Any, count: int) -> list[Any]:
-    state, found = optimizer.init(weight), []
+    state, result = optimizer.init(weight), []
     for _ in range(count):
         updates, state = optimizer.update(gradient, state, weight)
-        found.append(jax.tree.map(lambda u: -float(u[0]), updates))
-    return found
+        result.append(jax.tree.map(lambda u: -float(u[0]), updates))
+    return result
 
 
 def _schedule() -> bool:

@@ -180,13 +180,13 @@ def _dimensions(tree: Any) -> Any:
 
 def _before(given: dict[str, Any], *, decoupled: bool) -> list[optax.GradientTransformation]:
     """What changes a gradient before its optimizer, by arguments that Optax' optimizers lack; takes them out."""
-    found = [optax.scale(-1.0)] if given.pop("maximize", False) else []
+    result = [optax.scale(-1.0)] if given.pop("maximize", False) else []
     if not decoupled and (decay := given.pop("weight_decay", 0.0)):
-        found.append(optax.add_decayed_weights(decay))
+        result.append(optax.add_decayed_weights(decay))
     if dampening := given.pop("dampening", 0.0):
         rest = optax.constant_schedule(1.0 - dampening)
-        found.append(optax.scale_by_schedule(optax.join_schedules([optax.constant_schedule(1.0), rest], [1])))
-    return found
+        result.append(optax.scale_by_schedule(optax.join_schedules([optax.constant_schedule(1.0), rest], [1])))
+    return result
 
 
 def _alone(rules: Rules) -> optax.GradientTransformation:
@@ -266,7 +266,7 @@ def optimizer_state(state: RunState, layout: Layout, rules: Rules) -> dict[str, 
     Optax's own counters are called after the state that has them, once for all parts, which step together.
     """
     inner = state.opt_state.inner_opt_state if is_window(state) else state.opt_state
-    found: dict[str, Array] = {"steps": np.array(applied(state), np.int64)}
+    result: dict[str, Array] = {"steps": np.array(applied(state), np.int64)}
     slots: dict[str, dict[str, Any]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(inner):
         slot = next((key.name for key in reversed(path) if isinstance(key, jax.tree_util.GetAttrKey)), "")
@@ -276,14 +276,14 @@ def optimizer_state(state: RunState, layout: Layout, rules: Rules) -> dict[str, 
         elif slot and leaf.ndim == 1 and rules.flat:
             slots.setdefault(slot, {}).update(_split(leaf, state.params, _own(path, rules.parts)))
     for slot, leaves in slots.items():
-        found |= {f"{slot}/{name}": value for name, value in layout.arrays(leaves).items()}
+        result |= {f"{slot}/{name}": value for name, value in layout.arrays(leaves).items()}
     for keys, value in optax.tree_utils.tree_get_all_with_path(inner, "count"):
         owner = keys[-1].tuple_name
         if owner not in _INJECTED or rules.schedule is not None:
-            found[_COUNTERS.get(owner, owner)] = np.array(value)
+            result[_COUNTERS.get(owner, owner)] = np.array(value)
     if state.average is not None:
-        found |= {f"average/{name}": value for name, value in layout.arrays(state.average).items()}
-    return found
+        result |= {f"average/{name}": value for name, value in layout.arrays(state.average).items()}
+    return result
 
 
 def _own(path: Any, parts: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:

@@ -33,10 +33,10 @@ def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) 
     weight = jnp.zeros(())
     state = chain.init(weight)
     update = jax.jit(lambda state, metric: chain.update(jnp.ones(()), state, weight, value=metric))
-    found: list[float] = []
+    result: list[float] = []
     for place, metric in enumerate(metrics):
         if place == saved:
             state = serialization.from_bytes(chain.init(weight), serialization.to_bytes(state))
         moved, state = update(state, metric)
-        found.append(-float(moved))
-    return tuple(found)
+        result.append(-float(moved))
+    return tuple(result)

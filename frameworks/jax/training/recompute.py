@@ -32,8 +32,8 @@ def runs_in_a_pass(plan: Plan, leaves: Flat, moved: Carried, scale: LossScale, b
     """
     begun: list[int] = []
     steps = CompiledSteps(plan, begun.append)
-    found: Any = steps.backward(leaves, moved, scale, batch, np.float32(1.0))
-    jax.block_until_ready(found)
+    result: Any = steps.backward(leaves, moved, scale, batch, np.float32(1.0))
+    jax.block_until_ready(result)
     jax.effects_barrier()
     return tuple(begun.count(number) for number in range(len(segments(plan.model, plan.recompute))))
 
@@ -94,5 +94,5 @@ def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | No
 
     called = loss if variant is None else jax.checkpoint(loss, policy=VARIANTS[variant])
     places = [place for place, needed in enumerate(use.needs) if needed]
-    found = iter(jax.jit(jax.grad(called, places))(*map(jnp.asarray, inputs)))
-    return FunctionResult(tuple(asked), tuple(to_array(next(found)) if needed else None for needed in use.needs))
+    result = iter(jax.jit(jax.grad(called, places))(*map(jnp.asarray, inputs)))
+    return FunctionResult(tuple(asked), tuple(to_array(next(result)) if needed else None for needed in use.needs))

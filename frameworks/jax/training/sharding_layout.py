@@ -99,10 +99,10 @@ class Spread:
         devices = list(self.mesh.devices.flat)
         shards = {shard.device: shard for shard in value.addressable_shards}
         copy = devices[rank - rank % parts : rank - rank % parts + parts]
-        found = np.empty(value.shape, value.dtype)
+        result = np.empty(value.shape, value.dtype)
         for device in [*copy, devices[rank]]:
-            found[shards[device].index] = np.asarray(shards[device].data)
-        return found
+            result[shards[device].index] = np.asarray(shards[device].data)
+        return result
 
     def bytes_on(self, values: Iterable[jax.Array], rank: int) -> int:
         """Bytes that a rank holds of arrays."""

@@ -73,9 +73,9 @@ class Readings(BaseTrainer):
         return {**super().views(), AmaxHistories: self.remembered}
 
     def remembered(self) -> dict[str, dict[Operand, Remembered]]:
-        if not (found := remembered(self.leaves, self.layout.canonical)):
+        if not (result := remembered(self.leaves, self.layout.canonical)):
             raise self.refusal(Capability.FLOAT8_TRAINING)
-        return found
+        return result
 
     def scaler_state(self) -> dict[str, Array]:
         return scaler.held(self.scale)
@@ -88,8 +88,8 @@ class Readings(BaseTrainer):
 
     def of_trained(self, leaves: Flat) -> dict[str, Array]:
         """Arrays by canonical name, without the zeros of parameters that are not trained."""
-        found = self.layout.arrays(leaves)
-        return {name: value for name, value in found.items() if name not in self.recipe.frozen}
+        result = self.layout.arrays(leaves)
+        return {name: value for name, value in result.items() if name not in self.recipe.frozen}
 
     def random_state(self) -> dict[str, Array]:
         return {"key": to_array(self.moved.key)}
@@ -108,8 +108,8 @@ class Readings(BaseTrainer):
         """
         if self.recipe.average is None:
             raise ValueError(NO_AVERAGE)
-        found: Flat = self.train_state.average
-        return found | remembered_leaves(self.leaves)
+        result: Flat = self.train_state.average
+        return result | remembered_leaves(self.leaves)
 
     def _predict(self, leaves: Flat, inputs: Array) -> dict[str, Array]:
         return {name: to_array(value) for name, value in self.outputs(leaves, inputs).items()}

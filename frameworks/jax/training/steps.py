@@ -274,8 +274,8 @@ def _first(parts: list[jax.Array], rest: Any) -> tuple[jax.Array, Any]:
 
 def _by_flax(scale: DynamicScale, loss: Callable[[Any], Any], given: Any) -> tuple[Any, Judged, Any]:
     """Unscaled gradients, what Flax's scale says of them, and what else the loss function returns."""
-    found = scale.value_and_grad(loss, has_aux=True)(given)
-    return found.grad, Judged(found.finite, found.dynamic_scale), found.aux[1]
+    result = scale.value_and_grad(loss, has_aux=True)(given)
+    return result.grad, Judged(result.finite, result.dynamic_scale), result.aux[1]
 
 
 @jax.jit

@@ -106,12 +106,12 @@ class Network(paddle.nn.Layer):
 
 
 def _named(model: Model, body: list[Any], heads: Any) -> Iterator[tuple[str, Any]]:
-    found = {
+    result = {
         f"{path}.{name}": parameter
         for path, layer, made in with_paths(model.layers, [*body, heads])
         for name, parameter in own_parameters(layer, made).items()
     }
-    return ((name, found[name]) for name in model.parameter_shapes())
+    return ((name, result[name]) for name in model.parameter_shapes())
 
 
 def _statistics(model: Model, body: list[Any]) -> Iterator[tuple[str, Any]]:

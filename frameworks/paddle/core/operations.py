@@ -129,8 +129,8 @@ def listed_names(op: str) -> tuple[str, ...]:
 
 def missing_kernel(error: Exception) -> str | None:
     """The line in which Paddle says that an operation has no kernel for a format here; None for any other error."""
-    found = _MISSING_KERNEL.search(str(error))
-    if found is None:
+    result = _MISSING_KERNEL.search(str(error))
+    if result is None:
         return None
-    line = " ".join(found[0].split())
+    line = " ".join(result[0].split())
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

@@ -144,7 +144,7 @@ def _numeric_flags() -> dict[str, object]:
 def read_environment(device: str) -> dict[str, str]:
     """Device model, versions, flags and thread counts that results may depend on."""
     flags = paddle.get_flags(["FLAGS_paddle_num_threads", "FLAGS_enable_pir_api"])
-    found: dict[str, object] = {
+    result: dict[str, object] = {
         "device": processor() if device == "cpu" else model_name(device),
         "commit": paddle.version.commit,
         "numpy": np.__version__,
@@ -156,10 +156,10 @@ def read_environment(device: str) -> dict[str, str]:
         **_numeric_flags(),
     }
     if device == "cuda":
-        found |= {
+        result |= {
             "cudnn": paddle.version.cudnn(),
             "capability": ".".join(str(part) for part in paddle.device.cuda.get_device_capability()),
             "tf32.matmul": core.get_cublas_switch(),
             "tf32.cudnn": core.get_cudnn_switch(),
         }
-    return {name: str(value) for name, value in found.items()}
+    return {name: str(value) for name, value in result.items()}

@@ -28,8 +28,8 @@ def back(way: str, losses: list[Any], parameters: Sequence[Any], *, retain: bool
         case "function":
             paddle.autograd.backward(losses, retain_graph=retain)
         case "grad":
-            found = paddle.grad(losses, list(parameters), retain_graph=retain, allow_unused=True)
-            for parameter, gradient in zip(parameters, found, strict=True):
+            result = paddle.grad(losses, list(parameters), retain_graph=retain, allow_unused=True)
+            for parameter, gradient in zip(parameters, result, strict=True):
                 if gradient is not None:
                     parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         case _:

@@ -140,19 +140,19 @@ def _admit(model: Model) -> None:
 def _named(model: Model, network: Any) -> dict[str, Any]:
     """The parameters by canonical name; those of quantized layers have codes for their weights."""
     parts = [*network.layers, network.heads]
-    found = {
+    result = {
         f"{index}.{name}": parameter
         for index, (layer, part) in enumerate(zip(model.layers, parts, strict=True))
         for name, parameter in own_parameters(layer, part).items()
     }
-    return {name: found[name] for name in model.parameter_shapes()}
+    return {name: result[name] for name in model.parameter_shapes()}
 
 
 def _dense(model: Model, network: Any) -> dict[str, Any]:
     """The dense layers, quantized or not, by the names of their weights."""
     *body, _ = model.layers
-    found = {f"{index}.weight": network.layers[index] for index, part in enumerate(body) if isinstance(part, Dense)}
-    return found | {f"{len(body)}.{head.name}.weight": network.heads[head.name] for head in model.heads.heads}
+    result = {f"{index}.weight": network.layers[index] for index, part in enumerate(body) if isinstance(part, Dense)}
+    return result | {f"{len(body)}.{head.name}.weight": network.heads[head.name] for head in model.heads.heads}
 
 
 def _is_quantized(layer: Any) -> bool:

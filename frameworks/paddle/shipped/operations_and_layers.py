@@ -156,10 +156,10 @@ class Layers(_Parts):
             layer = self._built(name, 5)
             layer.set_state_dict(paddle.load(file))
         trained = [each for each in layer.parameters() if not each.stop_gradient]
-        found = _values(layer, self.arguments(name), trained, technique)
+        result = _values(layer, self.arguments(name), trained, technique)
         if technique == "recomputed":
-            return found
-        return {**found, **{f"state/{place}": to_numpy(each) for place, each in enumerate(layer.buffers())}}
+            return result
+        return {**result, **{f"state/{place}": to_numpy(each) for place, each in enumerate(layer.buffers())}}
 
     def _built(self, name: str, seed: int) -> paddle.nn.Layer:
         paddle.seed(seed)

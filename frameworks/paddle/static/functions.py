@@ -27,7 +27,7 @@ def _used(a: Any, b: Any, c: Any) -> dict[str, Any]:
 def function_used(use: FunctionUse, inputs: tuple[Array, ...]) -> FunctionResult:
     """The gradients of a program that uses the operation."""
     store = ProgramState()
-    found: list[bool] = []
+    result: list[bool] = []
 
     def make(_: Any) -> tuple[tuple[Any, ...], dict[str, str]]:
         given = [paddle.static.data(name, list(x.shape), "float32") for name, x in zip("abc", inputs, strict=True)]
@@ -35,8 +35,8 @@ def function_used(use: FunctionUse, inputs: tuple[Array, ...]) -> FunctionResult
             each.stop_gradient = not needed
         losses = [outputs[name].sum() for outputs in (_used(*given) for _ in range(use.times)) for name in use.outputs]
         gradients = paddle.static.gradients([paddle.add_n(losses)], given)
-        found.extend(gradient is not None for gradient in gradients)
+        result.extend(gradient is not None for gradient in gradients)
         return tuple(gradient for gradient in gradients if gradient is not None), {}
 
     values = iter(store.run(store.build(make), dict(zip("abc", inputs, strict=True))))
-    return FunctionResult(None, tuple(next(values) if present else None for present in found))
+    return FunctionResult(None, tuple(next(values) if present else None for present in result))

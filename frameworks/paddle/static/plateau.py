@@ -37,7 +37,7 @@ class _Run:
 def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
     """The learning rate after each metric; the schedule is saved and loaded after `saved` of them."""
     run = _Run(plateau)
-    found: list[float] = []
+    result: list[float] = []
     for place, metric in enumerate(metrics):
         if place == saved:
             with tempfile.TemporaryDirectory() as folder:
@@ -46,5 +46,5 @@ def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) 
                 run = _Run(plateau)
                 run.scheduler.set_state_dict(paddle.load(file))
         run.scheduler.step(metric)
-        found.append(run.rate())
-    return tuple(found)
+        result.append(run.rate())
+    return tuple(result)

@@ -70,9 +70,9 @@ def _loaded(trainer: StaticRankRun, path: Path) -> checkpoint.StaticRun:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = paddle.load(str(file), return_numpy=True)
+        result = paddle.load(str(file), return_numpy=True)
     except Exception as error:
         raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
-    same_parts(file, found if isinstance(found, dict) else (), _OWN)
-    held: dict[str, Any] = found
+    same_parts(file, result if isinstance(result, dict) else (), _OWN)
+    held: dict[str, Any] = result
     return held

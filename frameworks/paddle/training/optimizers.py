@@ -135,16 +135,16 @@ def _make(recipe: Recipe, common: dict[str, Any]) -> Any:
 def slots(share: Share, parameters: Mapping[str, Any]) -> dict[str, Array]:
     """The optimizer's accumulators from its `state_dict` as "SLOT/PARAMETER", and "schedule" where there is one."""
     own = {parameters[name].name: name for name in share.names}
-    found: dict[str, Array] = {}
+    result: dict[str, Array] = {}
     for key, value in share.optimizer.state_dict().items():
         if key == "LR_Scheduler":
-            found["schedule"] = np.array(value["last_epoch"], np.int64)
+            result["schedule"] = np.array(value["last_epoch"], np.int64)
         elif key != "master_weights":
             stored = max((name for name in own if key.startswith(f"{name}_")), key=len)
             slot = key[len(stored) + 1 :].rsplit("_", 1)[0]
             array = to_numpy(value)
-            found[f"{slot}/{own[stored]}"] = canonical(array)
-    return found
+            result[f"{slot}/{own[stored]}"] = canonical(array)
+    return result
 
 
 def counters(optimizer: Optimizer, state: Mapping[str, Array]) -> dict[str, Array]:
@@ -158,8 +158,8 @@ def counters(optimizer: Optimizer, state: Mapping[str, Array]) -> dict[str, Arra
     if not all(0.0 < power < 1.0 for power in powers.values()):
         return {}
     counts = {name: round(math.log(power) / math.log(optimizer.beta2)) - 1 for name, power in powers.items()}
-    found = {"steps": np.array(max(counts.values(), default=0), np.int64)}
-    return found | {f"steps.{name}": np.array(count, np.int64) for name, count in counts.items()}
+    result = {"steps": np.array(max(counts.values(), default=0), np.int64)}
+    return result | {f"steps.{name}": np.array(count, np.int64) for name, count in counts.items()}
 
 
 def refuse_mixed_clip(parameters: Iterable[Any]) -> None:

@@ -15,7 +15,7 @@ from fixtures.plateau import Plateau
 def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
     """The learning rate after each metric; an optimizer and its schedule are saved and loaded after `saved` of them."""
     stepper, scheduler = _made(plateau)
-    found: list[float] = []
+    result: list[float] = []
     for place, metric in enumerate(metrics):
         if place == saved:
             with tempfile.TemporaryDirectory() as folder:
@@ -24,8 +24,8 @@ def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) 
                 stepper, scheduler = _made(plateau)
                 stepper.set_state_dict(paddle.load(file))
         scheduler.step(metric)
-        found.append(float(stepper.get_lr()))
-    return tuple(found)
+        result.append(float(stepper.get_lr()))
+    return tuple(result)
 
 
 def schedule_of(plateau: Plateau) -> ReduceOnPlateau:

@@ -48,11 +48,11 @@ class ReadRun(BaseTrainer):
         }
 
     def optimizer_state(self) -> dict[str, Array]:
-        found: dict[str, Array] = {}
+        result: dict[str, Array] = {}
         for place, share in enumerate(self.shares):
             for slot, value in slots(share, self.network.named).items():
-                found[f"{slot}/{place}" if slot == "schedule" and place else slot] = value
-        return found | counters(self.recipe.optimizer, found)
+                result[f"{slot}/{place}" if slot == "schedule" and place else slot] = value
+        return result | counters(self.recipe.optimizer, result)
 
     def buffers(self) -> dict[str, Array]:
         return {name: to_numpy(value) for name, value in self.network.statistics.items()}

@@ -246,10 +246,10 @@ class DygraphTrainer(ReadRun):
             if scaler is not None:
                 for share in self.shares:
                     scaler.unscale_(share.optimizer)
-            found = self.accumulator()
+            result = self.accumulator()
         for name, parameter in self.network.named.items():
             put_gradient(parameter, former[name])
-        return found
+        return result
 
     def trace(self, batch: Batch) -> LayerTrace:
         state = self._scaler_state_dict()

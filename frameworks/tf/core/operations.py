@@ -54,14 +54,14 @@ _FORMLESS = {"Cast", "Const", "Identity", "NoOp", "Placeholder"}
 
 def graph_operations(ops: Sequence[str]) -> list[str]:
     """What the operations are in TensorFlow's graph, which the lists of its rewrites name."""
-    found: set[str] = set()
+    result: set[str] = set()
     for op in ops:
         arrays = CATALOGUE[op]()
         function = in_a_layer(op, arrays)
         traced = tf.function(lambda *given, function=function: function(list(given)), autograph=False)
         graph = traced.get_concretein_a_layer(*(tf.TensorSpec(array.shape, array.dtype) for array in arrays)).graph
-        found |= {node.type for node in graph.get_operations()}
-    return sorted(found - _FORMLESS)
+        result |= {node.type for node in graph.get_operations()}
+    return sorted(result - _FORMLESS)
 
 
 def run_op(op: str, arrays: tuple[Array, ...], mode: str) -> OpResult:

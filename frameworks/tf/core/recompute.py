@@ -88,5 +88,5 @@ def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | No
             value = (loss if variant is None else _wrapped(loss, variant))(*given)
         return list(tape.gradient(value, sources))
 
-    found = iter(compiled(differentiated, mode)(*map(tf.constant, inputs)))
-    return FunctionResult(None, tuple(np.asarray(next(found)) if needed else None for needed in use.needs))
+    result = iter(compiled(differentiated, mode)(*map(tf.constant, inputs)))
+    return FunctionResult(None, tuple(np.asarray(next(result)) if needed else None for needed in use.needs))

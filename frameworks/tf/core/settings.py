@@ -45,8 +45,8 @@ def has_tf32(device: str) -> bool:
     """Whether the device multiplies in TensorFloat-32."""
     if device == "cpu":
         return False
-    found = tf.config.experimental.get_device_details(physical(device)).get("compute_capability", (0, 0))
-    return bool(tuple(found) >= (8, 0))
+    result = tf.config.experimental.get_device_details(physical(device)).get("compute_capability", (0, 0))
+    return bool(tuple(result) >= (8, 0))
 
 
 @contextmanager
@@ -176,7 +176,7 @@ def _switches() -> dict[str, str]:
 
 def describe(device: str) -> dict[str, str]:
     """Settings that results may depend on: versions, device, driver, thread counts, every switch."""
-    found = _switches() | {
+    result = _switches() | {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "numpy": np.__version__,
@@ -190,8 +190,8 @@ def describe(device: str) -> dict[str, str]:
         accelerator = physical(device)
         details = tf.config.experimental.get_device_details(accelerator)
         build = tf.sysconfig.get_build_info()
-        found["device"] = str(details.get("device_name", accelerator.name))
-        found["compute_capability"] = ".".join(map(str, details.get("compute_capability", ())))
-        found["cuda"] = str(build.get("cuda_version", ""))
-        found["cudnn"] = str(build.get("cudnn_version", ""))
-    return found
+        result["device"] = str(details.get("device_name", accelerator.name))
+        result["compute_capability"] = ".".join(map(str, details.get("compute_capability", ())))
+        result["cuda"] = str(build.get("cuda_version", ""))
+        result["cudnn"] = str(build.get("cudnn_version", ""))
+    return result

@@ -70,8 +70,8 @@ class TracedSteps:
 
     def gradients(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Gradients of one micro-batch, divided by the loss scale as `optimizer.apply` would."""
-        found: dict[str, tf.Tensor] = self._gradients(*_arguments(batch))
-        return found
+        result: dict[str, tf.Tensor] = self._gradients(*_arguments(batch))
+        return result
 
     def trace(self, batch: Batch) -> Traced:
         """The pass of `gradients` on one micro-batch, with outputs and gradients of every layer."""
@@ -188,9 +188,9 @@ def micro_batch(outcome: tuple[Any, ...], items: int) -> KerasMicroBatch:
 
 
 def _arguments(batch: Batch) -> list[Any]:
-    found: list[Any] = [tf.convert_to_tensor(batch.inputs)]
-    found.append({name: tf.convert_to_tensor(value) for name, value in sorted(batch.targets.items())})
-    return found if batch.mask is None else [*found, tf.convert_to_tensor(batch.mask)]
+    result: list[Any] = [tf.convert_to_tensor(batch.inputs)]
+    result.append({name: tf.convert_to_tensor(value) for name, value in sorted(batch.targets.items())})
+    return result if batch.mask is None else [*result, tf.convert_to_tensor(batch.mask)]
 
 
 def _dense(gradients: Iterable[tuple[str, Any]]) -> dict[str, tf.Tensor]:

@@ -47,8 +47,8 @@ def gradients(way: str, tape: tf.GradientTape, target: tf.Tensor, sources: Seque
 
 def clipped(limit: float, scale: tf.Tensor, given: list[Any]) -> list[Any]:
     """Scaled gradients whose joint norm is at most the scaled limit."""
-    found, _ = tf.clip_by_global_norm(given, limit * scale)
-    return list(found)
+    result, _ = tf.clip_by_global_norm(given, limit * scale)
+    return list(result)
 
 
 def require(recipe: Recipe) -> None:
@@ -66,8 +66,8 @@ def _clips_sums() -> bool:
     weight = keras.Variable(0.0)
     optimizer = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
     for gradient in (3.0, -1.0):
-        found, _ = tf.clip_by_global_norm([tf.constant(gradient)], 1.0)
-        optimizer.apply(found, [weight])
+        result, _ = tf.clip_by_global_norm([tf.constant(gradient)], 1.0)
+        optimizer.apply(result, [weight])
     return float(weight) == -1.0
 
 
@@ -141,8 +141,8 @@ def read_files(path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Opti
     Raises:
         Exception: files or parts of them are missing or damaged.
     """
-    with np.load(path / REST) as found:
-        saved = dict(found)
+    with np.load(path / REST) as result:
+        saved = dict(result)
     bound.network.load_weights(path / WEIGHTS)
     own = {
         str(place): _in_format(saved[f"optimizer/{place}"], variable.dtype)

@@ -128,7 +128,7 @@ def arguments_of(model: Model, parts: Sequence[Batch]) -> list[tuple[Any, ...]]:
     masked = next((part.mask for part in parts if part.mask is not None), None)
     weighted = masked is not None or any(name not in part.targets for name in heads for part in parts)
     items = tf.constant(sum(part.items for part in parts), tf.int64)
-    found = []
+    result = []
     for part in parts:
         targets, weights = {}, {}
         for name in heads:
@@ -138,8 +138,8 @@ def arguments_of(model: Model, parts: Sequence[Batch]) -> list[tuple[Any, ...]]:
                 every = np.ones((len(part), *(() if masked is None else masked.shape[1:])), np.float32)
                 own = every if part.mask is None else part.mask.astype(np.float32)
                 weights[name] = tf.convert_to_tensor(own if name in part.targets else np.zeros_like(own))
-        found.append((tf.convert_to_tensor(part.inputs), targets, Share(items, weights)))
-    return found
+        result.append((tf.convert_to_tensor(part.inputs), targets, Share(items, weights)))
+    return result
 
 
 class MirroredTrainer(TensorFlowTrainer):
@@ -211,8 +211,8 @@ class MirroredTrainer(TensorFlowTrainer):
     def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
         """`gradients` of the replicas' windows together, as each has them."""
         with self.scope():
-            found = [self.loop.gradients_of_parts(parts) for parts in zip(*windows, strict=True)]
-        return tuple(self.mean(own) for own in zip(*found, strict=True))
+            result = [self.loop.gradients_of_parts(parts) for parts in zip(*windows, strict=True)]
+        return tuple(self.mean(own) for own in zip(*result, strict=True))
 
     def predictions(self, inputs: Array) -> tuple[dict[str, Array], ...]:
         """`predict` by each replica."""
@@ -224,13 +224,13 @@ class MirroredTrainer(TensorFlowTrainer):
 
     def seen(self, verb: str) -> tuple[Any, ...]:
         """Result of a method without arguments in each replica, which reads the replica's own copies of variables."""
-        found: dict[int, Any] = {}
+        result: dict[int, Any] = {}
 
         def read() -> None:
-            found[int(tf.distribute.get_replica_context().replica_id_in_sync_group)] = getattr(self, verb)()
+            result[int(tf.distribute.get_replica_context().replica_id_in_sync_group)] = getattr(self, verb)()
 
         self.strategy.run(read)
-        return tuple(found[rank] for rank in range(self.count))
+        return tuple(result[rank] for rank in range(self.count))
 
     def bytes_held(self) -> dict[str, int]:
         """Bytes that this replica holds; without accumulators, gradients are those that an update takes in."""

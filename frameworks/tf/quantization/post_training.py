@@ -72,14 +72,14 @@ class KerasQuantizedModel:
             return {name: _stored(layer) for name, (layer, _) in self._layers.items()}
 
     def kept(self) -> dict[str, Array]:
-        found = {
+        result = {
             f"{path}.{name}": variable
             for path, (layer, source) in self._sources.items()
             for name, variable in parameters_of(layer, source).items()
             if name != "weight" or layer.quantization_mode is None
         }
         shapes = self._model.parameter_shapes()
-        return {name: as_array(found[name]).reshape(shape) for name, shape in shapes.items() if name in found}
+        return {name: as_array(result[name]).reshape(shape) for name, shape in shapes.items() if name in result}
 
     def calibrated(self) -> dict[str, Calibrated]:
         return {}

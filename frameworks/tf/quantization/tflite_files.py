@@ -135,14 +135,14 @@ class TfliteFile:
     def norms(self) -> dict[str, Array]:
         """The parameters of layer norms: the first two constants behind the reciprocal of each root."""
         roots = [place for place, name in enumerate(self._names) if name == "RSQRT"]
-        found: dict[str, Array] = {}
+        result: dict[str, Array] = {}
         for layer, root in zip(self._norms, roots, strict=True):
             behind = [
                 self._graph.tensors[i] for each in self._graph.operators[root + 1 :] for i in each.inputs if i >= 0
             ]
             scale, shift, *_ = (self.array(tensor).reshape(-1) for tensor in behind if self._is_constant(tensor))
-            found |= {f"{layer}.scale": scale, f"{layer}.shift": shift}
-        return found
+            result |= {f"{layer}.scale": scale, f"{layer}.shift": shift}
+        return result
 
     def stored_bytes(self) -> int:
         """Bytes of all constants, and of scales and zero points of all tensors."""
@@ -197,13 +197,13 @@ class TfliteFile:
         """The dense layers whose results, restored from codes or not, are outputs, by the names of their weights."""
         makers = {operator.outputs[0]: operator for operator in self._graph.operators}
         (signature,) = self._model.signatureDefs
-        found: dict[str, DenseOperation] = {}
+        result: dict[str, DenseOperation] = {}
         for output in signature.outputs:
             operator = makers[output.tensorIndex]
             if self._name(operator) == "DEQUANTIZE":
                 operator = makers[operator.inputs[0]]
-            found[f"{last}.{output.name.decode()}.weight"] = self._dense(operator)
-        return found
+            result[f"{last}.{output.name.decode()}.weight"] = self._dense(operator)
+        return result
 
 
 def range_of(tensor: Any) -> CodeRange:

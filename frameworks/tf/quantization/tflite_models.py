@@ -125,18 +125,18 @@ class TfliteQuantizedModel:
 
     def kept(self) -> dict[str, Array]:
         """Biases of layers with codes for outputs are codes, too: integers of 32 bits."""
-        found = self._file.norms()
+        result = self._file.norms()
         for name, dense in self._file.dense.items():
             if not dense.has_codes:
-                found[name] = self._file.array(dense.weight).T
+                result[name] = self._file.array(dense.weight).T
             if dense.bias is not None:
-                found[name.removesuffix("weight") + "bias"] = self._file.array(dense.bias)
+                result[name.removesuffix("weight") + "bias"] = self._file.array(dense.bias)
         shapes = self._model.parameter_shapes()
-        return {name: found[name] for name in shapes if name in found}
+        return {name: result[name] for name in shapes if name in result}
 
     def calibrated(self) -> dict[str, Calibrated]:
-        found = {name: dense for name, dense in self._file.dense.items() if dense.is_static}
-        return {name: Calibrated(range_of(dense.inputs), range_of(dense.outputs)) for name, dense in found.items()}
+        result = {name: dense for name, dense in self._file.dense.items() if dense.is_static}
+        return {name: Calibrated(range_of(dense.inputs), range_of(dense.outputs)) for name, dense in result.items()}
 
     def stored_bytes(self) -> int:
         return self._file.stored_bytes()

@@ -88,12 +88,12 @@ class _Parts(ListedParts):
         if technique == "used-twice":
             tape.gradient(outputs, leaves, given)
         if technique == "scaled":
-            found = tape.gradient(outputs, leaves, [each * FACTOR for each in given])
-            found = [None if each is None else tf.convert_to_tensor(each) / FACTOR for each in found]
+            result = tape.gradient(outputs, leaves, [each * FACTOR for each in given])
+            result = [None if each is None else tf.convert_to_tensor(each) / FACTOR for each in result]
         else:
-            found = tape.gradient(outputs, leaves, given)
+            result = tape.gradient(outputs, leaves, given)
         values = {f"value/{place}": _array(each) for place, each in enumerate(outputs)}
-        return values | {f"gradient/{place}": _array(each) for place, each in enumerate(found)}
+        return values | {f"gradient/{place}": _array(each) for place, each in enumerate(result)}
 
 
 def _with(call: Callable[..., Any], numbers: Sequence[Any]) -> Callable[..., Any]:
@@ -121,14 +121,14 @@ class Operations(_Parts):
         arguments, call = arguments[: len(arguments) - len(numbers)], _with(self.named(name), numbers)
         if technique != "one-input":
             return self.taken(call, arguments, (), technique)
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for place, leaf in enumerate(_floating(arguments)):
             with tf.GradientTape() as tape:
                 tape.watch(leaf)
                 outputs = _floating(call(*arguments))
             given = [tf.constant(incoming(tuple(each.shape))) for each in outputs]
-            found[f"gradient/{place}"] = _array(tape.gradient(outputs, leaf, given))
-        return found
+            result[f"gradient/{place}"] = _array(tape.gradient(outputs, leaf, given))
+        return result
 
 
 class Layers(_Parts):

@@ -99,20 +99,20 @@ def _is_wide(head: nn.Module) -> bool:
 
 def parameters_by_name(model: Model, network: Network) -> dict[str, Slot]:
     """Every parameter by canonical name, in model order."""
-    found: dict[str, Slot] = {}
+    result: dict[str, Slot] = {}
     for index, layer in enumerate(model.layers[:-1]):
-        found.update(parameter_slots(layer, network.built[index], str(index)))
+        result.update(parameter_slots(layer, network.built[index], str(index)))
     for name, head in network.heads_built.items():
-        found.update(linear_slots(head, f"{len(model.layers) - 1}.{name}."))
-    return {name: found[name] for name in model.parameter_shapes()}
+        result.update(linear_slots(head, f"{len(model.layers) - 1}.{name}."))
+    return {name: result[name] for name in model.parameter_shapes()}
 
 
 def buffers_by_name(model: Model, network: Network) -> dict[str, Slot]:
     """Batch norm's running statistics by canonical name, in model order."""
-    found: dict[str, Slot] = {}
+    result: dict[str, Slot] = {}
     for index, layer in enumerate(model.layers[:-1]):
-        found.update(buffer_slots(layer, network.built[index], str(index)))
-    return found
+        result.update(buffer_slots(layer, network.built[index], str(index)))
+    return result
 
 
 def load(slots: Mapping[str, Slot], arrays: Mapping[str, Array]) -> None:

@@ -66,7 +66,7 @@ def _scopes() -> tuple[str, ...]:
 
 def read_settings() -> dict[str, str]:
     """Every setting that `write_settings` can restore, by name."""
-    found: dict[str, object] = {
+    result: dict[str, object] = {
         "default-dtype": dtype_name(torch.get_default_dtype()),
         "grad-mode": torch.is_grad_enabled(),
         "autocast.cache": torch.is_autocast_cache_enabled(),
@@ -82,9 +82,9 @@ def read_settings() -> dict[str, str]:
         "quantized.engine": torch.backends.quantized.engine,
     }
     for scope in _scopes():
-        found[f"autocast.{scope}"] = torch.is_autocast_enabled(scope)
-        found[f"autocast.{scope}.dtype"] = dtype_name(torch.get_autocast_dtype(scope))
-    return {name: str(value) for name, value in found.items()}
+        result[f"autocast.{scope}"] = torch.is_autocast_enabled(scope)
+        result[f"autocast.{scope}.dtype"] = dtype_name(torch.get_autocast_dtype(scope))
+    return {name: str(value) for name, value in result.items()}
 
 
 def write_settings(state: Mapping[str, str]) -> None:
@@ -152,7 +152,7 @@ def _libraries() -> dict[str, str]:
 
 def read_environment(device: str) -> dict[str, str]:
     """Device model, versions, precision switches and thread counts that results may depend on."""
-    found: dict[str, object] = {
+    result: dict[str, object] = {
         "device": devices.model_name(device),
         "cpu-capability": torch.backends.cpu.get_cpu_capability(),
         "onednn": torch.backends.mkldnn.is_available(),
@@ -167,9 +167,9 @@ def read_environment(device: str) -> dict[str, str]:
         **_switches(),
         **_libraries(),
     }
-    found |= {library: version(library) for library in _OTHERS if find_spec(library) is not None}
+    result |= {library: version(library) for library in _OTHERS if find_spec(library) is not None}
     if device == "cuda":
-        found |= {
+        result |= {
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
             "capability": ".".join(str(part) for part in torch.cuda.get_device_capability()),
@@ -178,4 +178,4 @@ def read_environment(device: str) -> dict[str, str]:
             "reduced-precision.float16": torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
             "reduced-precision.bfloat16": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
         }
-    return {name: str(value) for name, value in found.items()}
+    return {name: str(value) for name, value in result.items()}

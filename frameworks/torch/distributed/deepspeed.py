@@ -121,8 +121,8 @@ class Engine:
             dist_init_required=False,
         )
         for option, value in OF_ZERO[recipe.way("sharding")].items():
-            if (found := getattr(self.engine, f"zero_{option}")()) != value:
-                raise RuntimeError(f"zero_{option} of the engine: got {found!r}, want {value!r}")
+            if (result := getattr(self.engine, f"zero_{option}")()) != value:
+                raise RuntimeError(f"zero_{option} of the engine: got {result!r}, want {value!r}")
         self._open = ExitStack()
         self.is_open = False
         self._ends = True
@@ -203,8 +203,8 @@ class Engine:
         """The gathered master of a parameter; every rank must call this."""
         if not self.stage:
             return self.updated().get(parameter, parameter)
-        found: torch.Tensor = deepspeed().utils.safe_get_full_fp32_param(parameter)
-        return found.reshape(self.shapes[parameter])
+        result: torch.Tensor = deepspeed().utils.safe_get_full_fp32_param(parameter)
+        return result.reshape(self.shapes[parameter])
 
     def updated(self) -> dict[torch.Tensor, torch.Tensor]:
         """At stage 0 the masters by parameter, where the optimizer updates any."""

@@ -105,8 +105,8 @@ def keeps_formats(make: Make, ranks: Ranks) -> bool:
     run = make(model, Recipe(SGD(), ranks=ranks))
     run.update(window_across_ranks((sincos_batch(4),), ranks.count))
     state = run.states()[0]
-    found = {name: state[f"parameter/{name}"].dtype.name for name in model.parameter_shapes()}
-    return all(model.parameter_format(name) == found[name] for name in found)
+    result = {name: state[f"parameter/{name}"].dtype.name for name in model.parameter_shapes()}
+    return all(model.parameter_format(name) == result[name] for name in result)
 
 
 def _without_a_scale(make: Make) -> bool:

@@ -108,11 +108,11 @@ class EngineTrainer(RankTrainer):
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
         former = self._put_aside()
         self._passes(window, items, None)
-        found = {name: self.spread.gradient(slot.tensor) for name, slot in self.slots.items()}
+        result = {name: self.spread.gradient(slot.tensor) for name, slot in self.slots.items()}
         self.spread.discard()
         if former is not None:
             self.put_summed(former)
-        return {name: self.slots[name].to_canonical(value) for name, value in found.items() if value is not None}
+        return {name: self.slots[name].to_canonical(value) for name, value in result.items() if value is not None}
 
     def _put_aside(self) -> dict[str, torch.Tensor] | None:
         """Ends an open window without its gradients, which are returned; None if none is open."""

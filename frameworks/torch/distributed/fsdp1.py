@@ -154,7 +154,7 @@ class Flat:
         for (parameter, shape), held in zip(self.shapes.items(), zip(*every, strict=True), strict=True):
             names = dict.fromkeys(name for of_rank in held for name in of_rank)
             pieces = {name: [of_rank[name] for of_rank in held if of_rank.get(name) is not None] for name in names}
-            whole[parameter] = {name: _join(found, shape) for name, found in pieces.items() if found}
+            whole[parameter] = {name: _join(result, shape) for name, result in pieces.items() if result}
         return {parameter: held for parameter, held in whole.items() if held}
 
     def reductions(self) -> int:

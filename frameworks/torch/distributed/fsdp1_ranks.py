@@ -95,8 +95,8 @@ class FlatTrainer(RankTrainer):
     def _summed(self) -> dict[str, Array]:
         """Without what gathered tensors show for a parameter that has no gradient while it is sharded."""
         with self.spread.gathered():
-            found = super()._summed()
-        return {name: value for name, value in found.items() if name not in self.recipe.frozen}
+            result = super()._summed()
+        return {name: value for name, value in result.items() if name not in self.recipe.frozen}
 
     def optimizer_state(self) -> dict[str, Array]:
         held = optimizer_state(self.steppers, self.slots)

@@ -59,9 +59,9 @@ class EagerLoop:
         """The pass of `gradients` on one micro-batch, with outputs and gradients of every layer."""
         with _collected() as outputs:
             parameters = self._unscaled(self._backward(self.losses(batch))[1])
-        found = {name: output.grad for name, output in outputs.items() if output.grad is not None}
+        result = {name: output.grad for name, output in outputs.items() if output.grad is not None}
         return Traced(
-            {name: output.detach() for name, output in outputs.items()}, found, parameters, self._read().scale
+            {name: output.detach() for name, output in outputs.items()}, result, parameters, self._read().scale
         )
 
     def apply_gradients(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
@@ -83,13 +83,13 @@ class EagerLoop:
     def losses(self, batch: Batch) -> list[torch.Tensor]:
         """Training-mode loss of each head that has targets, in one format."""
         outputs = self._bound.network(keras.ops.convert_to_tensor(batch.inputs), training=True)
-        found = [
+        result = [
             self._losses[name, batch.mask is not None](batch.targets[name], outputs[name], sample_weight=batch.mask)
             for name, _ in self._model.losses
             if name in batch.targets
         ]
-        widest = torch.float64 if any(loss.dtype == torch.float64 for loss in found) else found[0].dtype
-        return [loss.to(widest) for loss in found]
+        widest = torch.float64 if any(loss.dtype == torch.float64 for loss in result) else result[0].dtype
+        return [loss.to(widest) for loss in result]
 
     def _backward(self, losses: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Gradients]:
         """The sum of the losses, and the gradients of its scaled value, or of each loss' own if they go apart."""

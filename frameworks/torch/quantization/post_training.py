@@ -96,13 +96,13 @@ class TorchQuantized:
         return {name: arrays[name] for name in self._model.parameter_shapes() if name in arrays}
 
     def calibrated(self) -> Mapping[str, Calibrated]:
-        found: dict[str, Calibrated] = {}
+        result: dict[str, Calibrated] = {}
         for name, place in self._places.items():
             module = self._network.get_submodule(place)
             if isinstance(module, quantization.QuantWrapper):
                 inputs, outputs = (_range(part) for part in (module.quant, module.module))
-                found[name] = Calibrated(inputs, outputs)
-        return found
+                result[name] = Calibrated(inputs, outputs)
+        return result
 
     def stored_bytes(self) -> int:
         return sum(_bytes(value) for value in self._network.state_dict().values())
@@ -120,8 +120,8 @@ class TorchQuantized:
 
     def _floats(self) -> dict[str, Array]:
         """The parameters that are ordinary tensors, by canonical name."""
-        found = _float_slots(self._model, self._network)
-        plain = {name: slot for name, slot in found.items() if type(slot.tensor.data) is torch.Tensor}
+        result = _float_slots(self._model, self._network)
+        plain = {name: slot for name, slot in result.items() if type(slot.tensor.data) is torch.Tensor}
         return {name: slot.to_canonical(slot.tensor) for name, slot in plain.items()}
 
     def _linear(self, name: str) -> nn.Module:
@@ -215,17 +215,17 @@ def places_of(model: Model) -> dict[str, str]:
 
 def _float_slots(model: Model, network: nn.Module) -> dict[str, Slot]:
     """The parameters that are float32 tensors, by canonical name."""
-    found: dict[str, Slot] = {}
+    result: dict[str, Slot] = {}
     *body, _ = model.layers
     for index, layer in enumerate(body):
         module = network.get_submodule(f"layers.{index}")
         if not isinstance(layer, Dense) or isinstance(module, nn.Linear):
-            found |= parameter_slots(layer, module, str(index))
+            result |= parameter_slots(layer, module, str(index))
     for head in model.heads.heads:
         module = network.get_submodule(f"heads.{head.name}")
         if isinstance(module, nn.Linear):
-            found |= linear_slots(module, f"{len(body)}.{head.name}.")
-    return found
+            result |= linear_slots(module, f"{len(body)}.{head.name}.")
+    return result
 
 
 def _codes(linear: nn.Module) -> Quantized | None:

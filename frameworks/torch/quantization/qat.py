@@ -81,13 +81,13 @@ class QatTrainer(TorchTrainer):
         return {**super().views(), CalibratedRanges: self.observed}
 
     def observed(self) -> dict[str, Calibrated]:
-        found: dict[str, Calibrated] = {}
+        result: dict[str, Calibrated] = {}
         for name, place in self._places.items():
             observers = self._quantizers(place)
             if bool(torch.isfinite(observers[0].activation_post_process.min_val).all()):
                 inputs, outputs = (CodeRange(float(each.scale), int(each.zero_point)) for each in observers)
-                found[name] = Calibrated(inputs, outputs)
-        return found
+                result[name] = Calibrated(inputs, outputs)
+        return result
 
     def convert(self) -> TorchQuantized:
         """The model in integer codes, on a CPU wherever it was trained: PyTorch has no other kernels for it."""

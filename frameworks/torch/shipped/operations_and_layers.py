@@ -123,12 +123,12 @@ class _Shipped(BaseShipped):
 
     def computed(self, name: str, technique: str) -> Values:
         call = _calls(self.device).get(technique, _plain)
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for place, example in enumerate(self.examples(name, technique)):
             if example.leaves:
                 for key, value in _values(example, call, technique, self.device).items():
-                    found[f"{place}/{key}"] = None if value is None else to_array(value)
-        return found
+                    result[f"{place}/{key}"] = None if value is None else to_array(value)
+        return result
 
     def techniques(self) -> tuple[str, ...]:
         known = (*self.of_calls, *self.own)

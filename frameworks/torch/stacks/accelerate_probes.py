@@ -65,11 +65,11 @@ class _Attempt:
 
     def weights(self, values: Sequence[float], clip: float | None = None) -> list[float]:
         """The first weight after each of these micro-batches."""
-        found = []
+        result = []
         for value in values:
             self.step(value, clip)
-            found.append(self.weight[0].item())
-        return found
+            result.append(self.weight[0].item())
+        return result
 
     @property
     def scaler(self) -> torch.amp.GradScaler:

@@ -186,11 +186,11 @@ class LightningTrainer(TorchTrainer):
     # what can be seen
 
     def optimizer_state(self) -> dict[str, Array]:
-        found = optimizer_state(self.steppers, self.slots)
+        result = optimizer_state(self.steppers, self.slots)
         average = None if self._ema is None else self._ema._average_model
         if average is None:
-            return found
-        return found | averages_of(parameters_by_name(self.model, average.module.network), average)
+            return result
+        return result | averages_of(parameters_by_name(self.model, average.module.network), average)
 
     def accumulator(self) -> dict[str, Array]:
         """Lightning empties the gradients when the next window begins."""
@@ -198,9 +198,9 @@ class LightningTrainer(TorchTrainer):
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         self.network.eval()
-        found = self._evaluated(self._converted, inputs)
+        result = self._evaluated(self._converted, inputs)
         self.network.train()
-        return found
+        return result
 
     def _converted(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         """The network's outputs, from inputs as Trainer converts them for its precision."""

@@ -162,8 +162,8 @@ class FedTrainer(Trainer):
 
     def counted(self, inputs: Sequence[Inputs]) -> tuple[list[Inputs], Any]:
         """The library's own list of a window's micro-batches, and its number of items."""
-        found: tuple[list[Inputs], Any] = super().get_batch_samples(iter(inputs), len(inputs), self.args.device)
-        return found
+        result: tuple[list[Inputs], Any] = super().get_batch_samples(iter(inputs), len(inputs), self.args.device)
+        return result
 
 
 class _Parts(Sequence[Inputs]):

@@ -20,15 +20,15 @@ class _Records(logging.Handler):
 @contextmanager
 def watched() -> Iterator[list[str]]:
     """Texts of warnings and of log records from WARNING on, of all libraries, that occur within the context."""
-    found: list[str] = []
-    handler, names = _Records(found), ("", "transformers", "accelerate")
+    result: list[str] = []
+    handler, names = _Records(result), ("", "transformers", "accelerate")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for name in names:
             logging.getLogger(name).addHandler(handler)
         try:
-            yield found
+            yield result
         finally:
             for name in names:
                 logging.getLogger(name).removeHandler(handler)
-            found += [str(each.message) for each in caught]
+            result += [str(each.message) for each in caught]

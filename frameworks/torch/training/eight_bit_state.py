@@ -50,8 +50,8 @@ def kind() -> type[torch.optim.Optimizer]:
     Raises:
         ImportError: bitsandbytes is not installed, or not for this PyTorch.
     """
-    found: type[torch.optim.Optimizer] = _module("optim").Adam8bit
-    return found
+    result: type[torch.optim.Optimizer] = _module("optim").Adam8bit
+    return result
 
 
 def rule() -> EightBitRule:
@@ -74,14 +74,14 @@ def encoded(held: Mapping[str, Any]) -> bool:
 def shown(name: str, slot: Slot, held: Mapping[str, Any]) -> dict[str, Array]:
     """A parameter's moments as decoded by bitsandbytes, their codes, and their blocks' absmax."""
     decode = _module("functional").dequantize_blockwise
-    found: dict[str, Array] = {}
+    result: dict[str, Array] = {}
     for number, moment in enumerate(SLOTS, start=1):
         codes, largest = held[moment], held[f"absmax{number}"]
         decoded = decode(codes, absmax=largest, code=held[f"qmap{number}"], blocksize=BLOCK)
-        found[f"{moment}/{name}"] = slot.to_canonical(decoded)
-        found[f"codes/{moment}/{name}"] = slot.to_canonical(codes)
-        found[f"absmax/{moment}/{name}"] = to_array(largest)
-    return found
+        result[f"{moment}/{name}"] = slot.to_canonical(decoded)
+        result[f"codes/{moment}/{name}"] = slot.to_canonical(codes)
+        result[f"absmax/{moment}/{name}"] = to_array(largest)
+    return result
 
 
 def require(recipe: Recipe, device: str) -> None:

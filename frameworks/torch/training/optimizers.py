@@ -193,22 +193,22 @@ def optimizer_state(every: list[Stepper], slots: Mapping[str, Slot]) -> dict[str
 
     The counters of a second optimizer are "steps.1" and "schedule.1".
     """
-    found: dict[str, Array] = {}
+    result: dict[str, Array] = {}
     for index, stepper in enumerate(every):
         suffix = f".{index}" if index else ""
         state = stepper.state()
         for name, slot in slots.items():
             held = eight_bit_state.unwrapped(state.get(slot.tensor, {}))
             if eight_bit_state.encoded(held):
-                found |= eight_bit_state.shown(name, slot, held)
+                result |= eight_bit_state.shown(name, slot, held)
                 continue
             for key, value in held.items():
                 if isinstance(value, torch.Tensor):
-                    found[f"{key}/{name}"] = slot.to_canonical(value)
-        found[f"steps{suffix}"] = np.array(stepper.steps(state), np.int64)
+                    result[f"{key}/{name}"] = slot.to_canonical(value)
+        result[f"steps{suffix}"] = np.array(stepper.steps(state), np.int64)
         if stepper.scheduler:
-            found[f"schedule{suffix}"] = np.array(stepper.scheduler.last_epoch, np.int64)
-    return found
+            result[f"schedule{suffix}"] = np.array(stepper.scheduler.last_epoch, np.int64)
+    return result
 
 
 def averaged_model(network: Module, recipe: Recipe) -> AveragedModel | None:

@@ -14,7 +14,7 @@ from fixtures.plateau import Plateau
 def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
     """The learning rate after each metric; both parts are saved and loaded after `saved` of them."""
     stepper, scheduler = _made(plateau)
-    found: list[float] = []
+    result: list[float] = []
     for place, metric in enumerate(metrics):
         if place == saved:
             file = io.BytesIO()
@@ -25,8 +25,8 @@ def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) 
                 part.load_state_dict(state)
         stepper.step()
         scheduler.step(metric)
-        found.append(float(stepper.param_groups[0]["lr"]))
-    return tuple(found)
+        result.append(float(stepper.param_groups[0]["lr"]))
+    return tuple(result)
 
 
 def _made(plateau: Plateau) -> tuple[torch.optim.Optimizer, ReduceLROnPlateau]:

@@ -66,21 +66,21 @@ def rate(framework: Framework, made: Works, name: str) -> float:
     """Operations a second of the best product in a format."""
     stored = "float32" if name == TF32 else name
     with _products(framework, name):
-        found = [
+        result = [
             2 * size**3 / _best(framework, made.product(size, stored, framework.device, left=left, right=right))
             for size in _of_device(SIZES, framework)
             for left, right in TRANSPOSED
         ]
-    return round(max(found), -6)
+    return round(max(result), -6)
 
 
 def bandwidth(framework: Framework, made: Works) -> float:
     """Bytes a second of the best sum: two vectors are read, and one is written."""
-    found = [
+    result = [
         12 * count / _best(framework, made.addition(count, framework.device))
         for count in _of_device(ELEMENTS, framework)
     ]
-    return round(max(found), -6)
+    return round(max(result), -6)
 
 
 def _products(framework: Framework, name: str) -> AbstractContextManager[None]:

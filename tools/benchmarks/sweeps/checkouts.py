@@ -97,11 +97,11 @@ class SweptCheckout:
 
     def verdicts(self, name: str) -> dict[str, dict[str, tuple[str, str]]]:
         """By the record of each cell, outcome and message of each test."""
-        found = {}
+        result = {}
         for path in sorted((self.folder / name / "records").glob("*.json.gz")):
             verdicts = load(path).verdicts
-            found[path.name] = {each.test: (str(each.outcome), each.message) for each in verdicts}
-        return found
+            result[path.name] = {each.test: (str(each.outcome), each.message) for each in verdicts}
+        return result
 
 
 def processes() -> Iterator[tuple[int, str, bytes]]:

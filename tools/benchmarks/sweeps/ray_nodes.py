@@ -172,13 +172,13 @@ def _wait_for(condition: Callable[[], bool], process: Any, log: Path, limit_s: f
 
 def _workers() -> list[int]:
     """Workers of Ray that run a cell: the parents of cells' processes."""
-    found = []
+    result = []
     for pid, words, _ in processes():
         if "conformance.sweep.cell_process" in words:
             above = int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
             if b"ray::" in Path("/proc", str(above), "cmdline").read_bytes():
-                found.append(above)
-    return found
+                result.append(above)
+    return result
 
 
 def main() -> int:

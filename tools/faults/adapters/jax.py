@@ -383,8 +383,8 @@ class GrowsOneUpdateLate(JaxFramework):
 
         def late(self: Any, finite: jax.Array) -> Any:
             longer = jmp.DynamicLossScale(self.loss_scale, self.counter, self.period + 1, self.factor)
-            found = adjust(longer, finite)
-            return jmp.DynamicLossScale(found.loss_scale, found.counter, self.period, self.factor)
+            result = adjust(longer, finite)
+            return jmp.DynamicLossScale(result.loss_scale, result.counter, self.period, self.factor)
 
         jmp.DynamicLossScale.adjust = late
 
@@ -402,9 +402,9 @@ class OverflowKeepsCount(JaxFramework):
         adjust = jmp.DynamicLossScale.adjust
 
         def keeping(self: Any, finite: jax.Array) -> Any:
-            found = adjust(self, finite)
-            counter = jnp.where(finite, found.counter, self.counter)
-            return jmp.DynamicLossScale(found.loss_scale, counter, self.period, self.factor)
+            result = adjust(self, finite)
+            counter = jnp.where(finite, result.counter, self.counter)
+            return jmp.DynamicLossScale(result.loss_scale, counter, self.period, self.factor)
 
         jmp.DynamicLossScale.adjust = keeping
 
@@ -422,9 +422,9 @@ class ScaleHasNoFloor(JaxFramework):
         adjust = jmp.DynamicLossScale.adjust
 
         def sinking(self: Any, finite: jax.Array) -> Any:
-            found = adjust(self, finite)
-            scale = jnp.where(finite, found.loss_scale, self.loss_scale / self.factor)
-            return jmp.DynamicLossScale(scale, found.counter, self.period, self.factor)
+            result = adjust(self, finite)
+            scale = jnp.where(finite, result.loss_scale, self.loss_scale / self.factor)
+            return jmp.DynamicLossScale(scale, result.counter, self.period, self.factor)
 
         jmp.DynamicLossScale.adjust = sinking
 

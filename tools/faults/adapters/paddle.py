@@ -355,9 +355,9 @@ class OverflowKeepsCount(PaddleFramework):
         adjust = AmpScaler._update
 
         def counting_on(self: AmpScaler) -> None:
-            count, found = self._incr_count, bool(self._cache_found_inf)
+            count, result = self._incr_count, bool(self._cache_found_inf)
             adjust(self)
-            if found:
+            if result:
                 self._incr_count = count
 
         AmpScaler._update = counting_on

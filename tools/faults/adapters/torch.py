@@ -112,8 +112,8 @@ class PartialWindowIsLost(TorchFramework):
         whole = checkpoint.snapshot
 
         def forgetful(trainer: TorchTrainer) -> dict[str, Any]:
-            found = whole(trainer)
-            return found | {checkpoint.LOOP: found[checkpoint.LOOP] | {"gradients": {}}}
+            result = whole(trainer)
+            return result | {checkpoint.LOOP: result[checkpoint.LOOP] | {"gradients": {}}}
 
         checkpoint.snapshot = forgetful
 

@@ -40,8 +40,8 @@ class CountsTheFirstMicroBatch(TransformersFramework):
         count = Trainer._get_num_items_in_batch
 
         def first(self: Trainer, samples: list[Any], device: Any) -> Any:
-            found = count(self, samples[:1], device)
-            return found if found is None else found * len(samples)
+            result = count(self, samples[:1], device)
+            return result if result is None else result * len(samples)
 
         Trainer._get_num_items_in_batch = first
 

@@ -50,8 +50,8 @@ class Float64HeadTakesPartOnly(ReferenceTrainer):
     """A float64 head gives its output in float32."""
 
     def predict(self, inputs: Array) -> dict[str, Array]:
-        wide, found = np.dtype(np.float64), super().predict(inputs)
-        return {n: v.astype(np.float32) if v.dtype == wide and self.scope.active else v for n, v in found.items()}
+        wide, result = np.dtype(np.float64), super().predict(inputs)
+        return {n: v.astype(np.float32) if v.dtype == wide and self.scope.active else v for n, v in result.items()}
 
 
 @fault(
@@ -77,9 +77,9 @@ class ParametersAreStoredLow(ReferenceTrainer):
     """A run with mixed operations stores its parameters in the low format too."""
 
     def parameters(self) -> dict[str, Array]:
-        found = super().parameters()
+        result = super().parameters()
         low = FORMATS[self.recipe.precision.format].dtype
-        return {n: v.astype(low) for n, v in found.items()} if self.scope.active else found
+        return {n: v.astype(low) for n, v in result.items()} if self.scope.active else result
 
 
 @fault(
@@ -91,6 +91,6 @@ class GradientsStayLow(ReferenceTrainer):
     """Gradients are handed on in the low format that the products gave them in."""
 
     def gradients(self, window: Any) -> dict[str, Array]:
-        found = super().gradients(window)
+        result = super().gradients(window)
         low = FORMATS[self.recipe.precision.format].dtype
-        return {n: v.astype(low) for n, v in found.items()} if self.scope.active else found
+        return {n: v.astype(low) for n, v in result.items()} if self.scope.active else result

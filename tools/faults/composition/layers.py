@@ -215,8 +215,8 @@ class FirstInputAloneHasNoGradient(ReferenceShipped):
     """Where only one input of several has a gradient, it is that of the first input for all of them."""
 
     def of_each(self, function: Callable[..., Any], leaves: Sequence[Array]) -> Values:
-        found = super().of_each(function, leaves)
-        return dict.fromkeys(found, found["gradient/0"])
+        result = super().of_each(function, leaves)
+        return dict.fromkeys(result, result["gradient/0"])
 
 
 @fault(

@@ -101,9 +101,9 @@ class CoupledDecayIsDecoupled(ReferenceTrainer):
 
 class _LosesLargest(AdamRule):
     def largest(self, held: Array, second: Array, correction: float, moved: Slots) -> tuple[Array, float]:
-        found = super().largest(held, second, correction, moved)
+        result = super().largest(held, second, correction, moved)
         moved["largest_second_moment"] = held
-        return found
+        return result
 
 
 @fault("https://github.com/pytorch/pytorch/issues/78807", component="optimizer", clauses=("optimizer.options",))

@@ -81,5 +81,5 @@ class OverflowInOneIsAppliedInTheOther(ReferenceTrainer):
     """Only an overflow of all optimizers skips; that of one alone is applied."""
 
     def judge(self) -> frozenset[int]:
-        found = super().judge()
-        return found if len(found) == self.recipe.optimizers else frozenset()
+        result = super().judge()
+        return result if len(result) == self.recipe.optimizers else frozenset()

@@ -26,8 +26,8 @@ class GivesUpAfterFiftySkips(ReferenceTrainer):
     skips = 0
 
     def judge(self) -> frozenset[int]:
-        found = super().judge()
-        return found if self.skips < 50 else frozenset()
+        result = super().judge()
+        return result if self.skips < 50 else frozenset()
 
     def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
         self.skips = 0 if finite else self.skips + 1

@@ -82,8 +82,8 @@ class OnlyTheLastMicroBatchIsChecked(ReferenceTrainer):
         super().take_micro_batch(gradients)
 
     def judge(self) -> frozenset[int]:
-        found = super().judge()
-        return found if self.found_nonfinite(self._newest) else frozenset()
+        result = super().judge()
+        return result if self.found_nonfinite(self._newest) else frozenset()
 
 
 @fault(

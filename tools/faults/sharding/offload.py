@@ -73,10 +73,10 @@ class FilesAreInFloat16(InStore):
 
 class _WithoutEmptying(HostStore):
     def get(self, key: str) -> Array:
-        found = super().get(key)
+        result = super().get(key)
         if key.startswith("activation/"):
-            self.held[key] = np.zeros_like(found)
-        return found
+            self.held[key] = np.zeros_like(result)
+        return result
 
 
 @fault("https://github.com/meta-pytorch/torchtune/issues/1867", component="offload", clauses=("offload.same-bits",))

@@ -26,8 +26,8 @@ class EachRankDecidesForItself(ReferenceRankGroup):
         for trainer in self.trainers:
             trainer.agreed = None
             findings.append(ReferenceTrainer.judge(trainer))
-        for trainer, found in zip(self.trainers, findings, strict=True):
-            trainer.agreed = found
+        for trainer, result in zip(self.trainers, findings, strict=True):
+            trainer.agreed = result
 
 
 @fault("https://github.com/pytorch/pytorch/issues/99174", component="sharding", clauses=("sharding.one-decision",))

@@ -42,14 +42,14 @@ class _Watching(TorchFunctionMode):
 
 
 def _inside_transformers(frame: FrameType | None) -> list[_Frame]:
-    found = []
+    result = []
     while frame is not None:
         _, mark, below = frame.f_code.co_filename.partition("/transformers/")
         if mark and not below.startswith(("utils/", "trainer")):
             held = {**frame.f_locals.get("kwargs", {}), **frame.f_locals}
-            found.append(_Frame(below, frame.f_code.co_qualname, held.get(COUNT) is not None))
+            result.append(_Frame(below, frame.f_code.co_qualname, held.get(COUNT) is not None))
         frame = frame.f_back
-    return found
+    return result
 
 
 def cause(forward: Callable[[], Any], passed: bool) -> str:

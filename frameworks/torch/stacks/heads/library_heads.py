@@ -105,10 +105,10 @@ def _weighed(head: TinyHead) -> HeadCheck:
     if rows is None:
         return left_out(WEIGHS, "", "each row counts as one item")
     try:
-        found = _windows(head, rows, "", WEIGHS)
+        result = _windows(head, rows, "", WEIGHS)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         return left_out(WEIGHS, "", f"labels of -100 raise {type(error).__name__}")
-    return left_out(WEIGHS, "", found) if isinstance(found, str) else found[0]
+    return left_out(WEIGHS, "", result) if isinstance(result, str) else result[0]
 
 
 def _other_losses(head: TinyHead) -> Iterator[tuple[str, TinyHead]]:
@@ -131,10 +131,10 @@ def _some(row: int) -> torch.Tensor:
 
 def _other(name: str, other: TinyHead) -> tuple[HeadCheck, Any]:
     try:
-        found = _windows(other, other.rows, name, ONCE)
+        result = _windows(other, other.rows, name, ONCE)
     except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
         return left_out(ONCE, name, f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"), None
-    return (left_out(ONCE, name, found), None) if isinstance(found, str) else found
+    return (left_out(ONCE, name, result), None) if isinstance(result, str) else result
 
 
 def _recomputation(head: TinyHead) -> Iterator[HeadCheck]:

@@ -67,10 +67,10 @@ def _classes() -> list[str]:
 
 def _judged(model: str, formats: list[str]) -> dict[str, Any]:
     clock = time.process_time()
-    found: list[dict[str, str]] = []
-    answer: dict[str, Any] = {"model": model, "checks": found}
+    result: list[dict[str, str]] = []
+    answer: dict[str, Any] = {"model": model, "checks": result}
     try:
-        found.extend(asdict(check) for check in _checks(model, tuple(formats)))
+        result.extend(asdict(check) for check in _checks(model, tuple(formats)))
     except NotBuilt as error:
         answer["not_run"] = str(error)
     except Exception as error:
