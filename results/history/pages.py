@@ -9,7 +9,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from results.history.changes import ChangePoint, ClauseHistory, LineHistory
-from results.history.documents import clause_document, compact
+from results.history.documents import clause_document, compact, is_history
 from results.history.explanations import explained
 from results.history.lines import VersionLine
 from results.history.statements import Stretch, alongside, between, change, interval, segments, signatures
@@ -86,7 +86,7 @@ class Newest:
 
 
 def write(histories: Sequence[LineHistory], folder: Path) -> int:
-    """Writes the pages below a folder and returns how many bytes they have.
+    """Writes the pages below a folder, in place of those of an earlier history, and returns how many bytes they have.
 
     Raises:
         RecordError: the folder or a file cannot be written.
@@ -95,11 +95,15 @@ def write(histories: Sequence[LineHistory], folder: Path) -> int:
         (folder / CLAUSES).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RecordError(folder, f"cannot be made ({os_problem(error)})", "choose another folder") from None
+    old = {*(folder / CLAUSES).glob("*.*")} if is_history(folder / "index.json") else set()
     size = 0
     for name, text in documents(histories):
         content = text.encode("utf-8")
         replace(folder / name, content)
         size += len(content)
+        old.discard(folder / name)
+    for path in old:
+        path.unlink()
     return size
 
 

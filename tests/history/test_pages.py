@@ -99,6 +99,15 @@ def hostile() -> Iterator[JudgedVersion]:
             yield Condensing()(replace(safe, variant=variant, verdicts=kept))
 
 
+def test_pages_of_an_earlier_history_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "notes.html").write_text("a user's own", "utf-8")
+    one = history_of(("2.0", {"test_a": "pass"}))
+    history_pages.write(many()[:1], tmp_path)
+    history_pages.write([one], tmp_path)
+    left = {path.name for path in tmp_path.rglob("*.*")}
+    assert left == {"notes.html", "index.html", "index.json", "scaling.skip.html", "scaling.skip.json"}
+
+
 def test_nothing_in_a_record_acts_in_a_page() -> None:
     result = [history(line) for line in lines(gathered(*hostile()))]
     assert sum(len(one.points) for one in result) >= len(HOSTILE) - 1
