@@ -6,25 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from results.compare.changes import ChangeKind
 from results.history.changes import LineHistory
 from results.history.documents import load
 from results.history.explanations import unexplained
 from tools.docs.upgrades import SWEEPS, example, histories
 
 KILOBYTES_A_VERSION = 30
-
-SUITE = {
-    ChangeKind.REMOVED,
-    ChangeKind.CONTRADICTED,
-    ChangeKind.LEVEL_LOWERED,
-    ChangeKind.FEWER_CHECKS,
-    ChangeKind.TRACE_MISSING,
-    ChangeKind.BOUND_WIDER,
-    ChangeKind.ORACLE_CHANGED,
-}
-"""What is worse without a framework having done it."""
-
 
 @pytest.mark.parametrize("path", sorted(SWEEPS.glob("*.json")), ids=lambda path: path.stem)
 def test_a_committed_history_is_small_and_of_a_committed_plan(path: Path) -> None:
@@ -39,8 +26,8 @@ def test_every_change_has_an_explanation(one: LineHistory) -> None:
     assert [f"{point.clause}: {point.fails or point.passes}" for point in unexplained(one.line, one.points)] == []
 
 
-def test_only_the_framework_did_worse_in_the_example() -> None:
+def test_the_example_compares_nearly_all_tests() -> None:
     pair = example()
     common = {verdict.test for verdict in pair.old.verdicts} & {verdict.test for verdict in pair.new.verdicts}
+    assert not pair.refusals
     assert pair.compared > 0.95 * len(common) > 600
-    assert not {change.kind for change in pair.changes} & SUITE
