@@ -13,6 +13,7 @@ from tools.docs.upgrades import SWEEPS, example, histories
 
 KILOBYTES_A_VERSION = 30
 
+
 @pytest.mark.parametrize("path", sorted(SWEEPS.glob("*.json")), ids=lambda path: path.stem)
 def test_a_committed_history_is_small_and_of_a_committed_plan(path: Path) -> None:
     assert path.with_suffix(".toml").is_file()

@@ -29,7 +29,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "tools.docs.blocks:tables": ("baselines", "seconds by family", "seconds by clause", "slowest tests"),
     "tools.docs.blocks:known_failures": ("finding counts", "findings", "workarounds"),
     "tools.docs.blocks:of_formats": ("formats", "formats in short"),
-    "tools.docs.blocks:with_ranks": ("ranks", "modes in short"),
+    "tools.docs.blocks:with_ranks": ("ranks",),
     "tools.docs.upgrades:blocks": ("upgrades", "example", "changes"),
     "tools.docs.blocks:promises": tuple(PROMISES),
     "tools.docs.blocks:scenarios": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
