@@ -30,6 +30,10 @@ _CPU_REFUSED: dict[Capability, str] = {
     Capability.CAPTURABLE: NOT_CAPTURABLE,
     Capability.TF32: "on this processor float32 products keep their operands, whatever float32_matmul_precision says",
 }
+_NO_SHARDS = dict.fromkeys(
+    (Capability.RANKS_GRADIENTS, Capability.RANKS_FULL, Capability.RANKS_HYBRID, Capability.RANKS_RESHAPE),
+    "before PyTorch 2.7 fully_shard raises on a CPU, whose Stream has no record_event",
+)
 _BEFORE_AMPERE: dict[Capability, str] = {
     Capability.TF32: "TensorFloat-32 products need a GPU of compute capability 8.0 or above",
 }
@@ -109,8 +113,8 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
         refused = {c: reason for c, reason in refused.items() if reason != NO_MASTERS}
     if mode == deepspeed_start.MODE:
         refused |= deepspeed_probes.refused()
-    if torch.__version__ < (2, 7) and mode not in ("ddp", "fsdp1", deepspeed_start.MODE):
-        refused[Capability.RANKS_COLLECTIVES] = "FSDP2 shows its reductions to set_all_reduce_hook, new in PyTorch 2.7"
+    if device == "cpu" and torch.__version__ < (2, 7) and mode not in ("ddp", "fsdp1", deepspeed_start.MODE):
+        refused |= _NO_SHARDS
     if mode in MODES:
         refused.pop(Capability.OFFLOAD_HOST, None)
     return refused | _REFUSED_IN_MODE.get(mode, {})
