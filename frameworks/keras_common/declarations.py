@@ -22,7 +22,7 @@ REFUSED: dict[Capability, str] = {
     Capability.PARTIAL_WINDOW: "Keras has no call that ends a window early; an incomplete one is carried over",
 }
 if not hasattr(keras.optimizers, "MultiOptimizer"):
-    REFUSED |= dict.fromkeys((Capability.GROUPS, Capability.TWO_OPTIMIZERS), _NO_MULTI)
+    REFUSED |= dict.fromkeys((Capability.GROUPS, Capability.GROUP_RATES, Capability.TWO_OPTIMIZERS), _NO_MULTI)
 
 _SCALER = ScalerRule(
     initial=2.0**15,

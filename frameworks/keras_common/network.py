@@ -222,7 +222,7 @@ class NetworkBuilder:
     def _segments(self, layers: list[keras.layers.Layer], recompute: Recompute | None) -> list[KerasSegment]:
         if recompute is None or not layers:
             return [self._segment(layers, "body", None, 0)]
-        variant = recompute.variant or VARIANTS[0]
+        variant = recompute.variant or (*VARIANTS, *self._wrappers)[0]
         segments = []
         for index, (start, stop) in enumerate(segment_bounds(len(layers), recompute)):
             parts = layers[start:stop]

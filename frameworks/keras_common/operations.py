@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ from keras import ops
 from fixtures.arrays import FORMATS, Array
 from fixtures.recipe import Precision
 from frameworks.base import BaseFramework
-from frameworks.contract import Attempt, Capability, OpResult
+from frameworks.contract import Attempt, Capability, OpResult, Unsupported
 from frameworks.keras_common.precision_probes import mixed
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.operations import CATALOGUE
@@ -126,8 +126,30 @@ class OperationLayer(keras.layers.Layer):
         return self._operation(*inputs)
 
 
+Made = TypeVar("Made")
+
+
+def present(operations: Mapping[str, Made]) -> dict[str, Made]:
+    """Those that this Keras has."""
+    return {op: made for op, made in operations.items() if op not in NEWER or hasattr(*NEWER[op])}
+
+
+NEWER = {"attention": (ops, "dot_product_attention"), "rms_norm": (keras.layers, "RMSNormalization")}
+"""Operations that came with Keras 3.6 and 3.9, and where."""
+
+
 def in_a_layer(op: str, arrays: tuple[Array, ...]) -> Callable[[list[Any]], Any]:
-    """The operation in a layer; a loss outside it, of the layer's output, as in a training step."""
+    """The operation in a layer; a loss outside it, of the layer's output, as in a training step.
+
+    Raises:
+        KeyError: no operation of that name.
+        Unsupported: this Keras has no such operation.
+    """
+    if op in NEWER and not hasattr(*NEWER[op]):
+        name = NEWER[op][1]
+        raise Unsupported(
+            Capability.OPERATIONS, f"Keras {keras.__version__} has no {name}", partial(hasattr, *NEWER[op])
+        )
     if op == "instance_norm":
         return _instances()
     if op in NORMALIZATIONS:
@@ -182,7 +204,7 @@ def _takes_lists() -> bool:
 
 
 def _has_operations() -> bool:
-    return all(np.size(run_op(op, *make()).value) for op, make in CATALOGUE.items())
+    return all(np.size(run_op(op, *make()).value) for op, make in present(CATALOGUE).items())
 
 
 OF_SCOPES: dict[Capability, Attempt] = {

@@ -13,12 +13,14 @@ import tensorflow as tf
 
 from fixtures.model import Batch
 from frameworks.contract import Attempt, Capability
+from frameworks.keras_common.operations import present
 from frameworks.keras_common.optimizer_probes import optimizer_attempts
 from frameworks.keras_common.precision_probes import OF_POLICIES, low, mixed
 from frameworks.operations import CATALOGUE
 from frameworks.tf.core.backend import TapeBackend
+from frameworks.tf.core.network import VARIANTS
 from frameworks.tf.core.operations import graph_operations, run_op
-from frameworks.tf.core.recompute import recompute
+from frameworks.tf.core.recompute import recompute, recomputing
 from frameworks.tf.core.saved_bytes import captured_bytes
 from frameworks.tf.core.settings import REWRITES, graph_rewrite, rewrite_lists, tensor_float_32
 from frameworks.tf.core.steps import compiled
@@ -88,7 +90,7 @@ def _lists(mode: str) -> bool:
 
 
 def _operations(mode: str) -> bool:
-    return all(np.size(run_op(op, make(), mode).value) for op, make in CATALOGUE.items())
+    return all(np.size(run_op(op, make(), mode).value) for op, make in present(CATALOGUE).items())
 
 
 def _tf32(_: str) -> bool:
@@ -100,7 +102,7 @@ def _tf32(_: str) -> bool:
 
 
 def _counted(mode: str, depth: int) -> int:
-    """Number of calls of a function in a step, within so many `keras.remat`."""
+    """Number of calls of a function in a step, within so many recomputation calls."""
     calls = tf.Variable(0)
 
     def function(x: tf.Tensor) -> tf.Tensor:
@@ -109,7 +111,7 @@ def _counted(mode: str, depth: int) -> int:
 
     wrapped = function
     for _ in range(depth):
-        wrapped = keras.remat(wrapped)
+        wrapped = recomputing(wrapped, VARIANTS[0])
 
     def step(x: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
@@ -123,7 +125,7 @@ def _counted(mode: str, depth: int) -> int:
 
 def _cases(mode: str) -> bool:
     x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
-    plain, result = (recompute(case, x, w, "keras.remat", mode) for case in ("plain", "positional"))
+    plain, result = (recompute(case, x, w, VARIANTS[0], mode) for case in ("plain", "positional"))
     return result.w is not None and plain.w is not None and np.allclose(result.w, plain.w)
 
 
@@ -204,8 +206,8 @@ def _shown(mode: str, wrap: Callable[[Callable[..., tf.Tensor]], Callable[..., t
 
 
 def shows_recomputed(mode: str) -> bool:
-    """Whether that holds within both recomputation calls."""
-    return _shown(mode, keras.remat) or _shown(mode, tf.recompute_grad)
+    """Whether that holds within a recomputation call."""
+    return any(_shown(mode, partial(recomputing, variant=variant)) for variant in VARIANTS)
 
 
 _ATTEMPTS: dict[Capability, Callable[[str], bool]] = {

@@ -59,7 +59,7 @@ def graph_operations(ops: Sequence[str]) -> list[str]:
         arrays = CATALOGUE[op]()
         function = in_a_layer(op, arrays)
         traced = tf.function(lambda *given, function=function: function(list(given)), autograph=False)
-        graph = traced.get_concretein_a_layer(*(tf.TensorSpec(array.shape, array.dtype) for array in arrays)).graph
+        graph = traced.get_concrete_function(*(tf.TensorSpec(array.shape, array.dtype) for array in arrays)).graph
         result |= {node.type for node in graph.get_operations()}
     return sorted(result - _FORMLESS)
 

@@ -23,7 +23,8 @@ from frameworks.tf.core.network import WRAPPERS
 from frameworks.tf.core.steps import compiled
 
 
-def _wrapped(function: Function, variant: str) -> Function:
+def recomputing(function: Function, variant: str) -> Function:
+    """The function within a recomputation call."""
     return WRAPPERS[variant](function) if variant in WRAPPERS else recomputed(function, variant)
 
 
@@ -41,7 +42,7 @@ def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, mode: str) 
     closed = case in CLOSED_OVER
 
     def run(function: Function, *args: Any, **named: Any) -> tf.Tensor:
-        return _wrapped(function, variant)(*args, **named)
+        return recomputing(function, variant)(*args, **named)
 
     def failing(x: Any, w: Any) -> tf.Tensor:
         rerun.begin()
@@ -85,7 +86,7 @@ def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | No
         with tf.GradientTape() as tape:
             for source in sources:
                 tape.watch(source)
-            value = (loss if variant is None else _wrapped(loss, variant))(*given)
+            value = (loss if variant is None else recomputing(loss, variant))(*given)
         return list(tape.gradient(value, sources))
 
     result = iter(compiled(differentiated, mode)(*map(tf.constant, inputs)))

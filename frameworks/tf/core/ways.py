@@ -14,7 +14,7 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Unsupported
-from frameworks.keras_common.losses import losses_of
+from frameworks.keras_common.losses import WEIGHTED_MEAN, losses_of
 from frameworks.keras_common.network import BuiltNetwork, KerasNetwork
 
 REST, WEIGHTS = "rest.npz", "run.weights.h5"
@@ -87,7 +87,7 @@ def compile_model(recipe: Recipe, network: KerasNetwork, model: Model, optimizer
     wide = any(head.format == "float64" for head in model.heads.heads)
     if recipe.way("backward") != "train-on-batch" or recipe.separate_losses or wide:
         return False
-    losses = losses_of(model, "mean_with_sample_weight")
+    losses = losses_of(model, WEIGHTED_MEAN)
     network.compile(optimizer=optimizer, loss=losses, auto_scale_loss=False, **compiling)
     return True
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -120,9 +121,20 @@ class KerasPostTraining:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
                 warnings.filterwarnings("ignore", "__array__ implementation doesn't accept a copy", DeprecationWarning)
-                filters = (lambda layer: layer.name not in skipped) if skip else None
-                network.quantize(**_ASKED[technique](), filters=filters)
+                _quantize(network, _ASKED[technique](), skipped)
         return KerasQuantizedModel(network, sources, model, self._mode, self._place)
+
+
+def _quantize(network: keras.Model, asked: dict[str, Any], skipped: Collection[str]) -> None:
+    """All layers but some, by `filters`; Keras before 3.13 has none, and quantizes each layer by itself."""
+    if not skipped:
+        network.quantize(**asked)
+    elif "filters" in signature(keras.Model.quantize).parameters:
+        network.quantize(**asked, filters=lambda layer: layer.name not in skipped)
+    else:
+        for layer in network.layers:
+            if layer.name not in skipped and isinstance(layer, keras.layers.Dense):
+                layer.quantize(asked["mode"])
 
 
 def trained_network(
