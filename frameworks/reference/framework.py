@@ -149,7 +149,9 @@ class ReferenceFramework(BaseFramework):
 
     def plain_trainer(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
-    ) -> ReferenceTrainer:
+    ) -> Trainer:
+        if recipe.ranks is not None:
+            return self.trainer(model, recipe, weights)
         self.require_recipe(recipe)
         return self.bound(ReferenceTrainer(model, recipe, self._conventions, self._operations(), weights))
 
