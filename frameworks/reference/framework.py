@@ -147,9 +147,7 @@ class ReferenceFramework(BaseFramework):
         self.require_recipe(recipe)
         return self.bound(self.trainer_class(model, recipe, self._conventions, self._operations(), weights))
 
-    def plain_trainer(
-        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
-    ) -> Trainer:
+    def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
         if recipe.ranks is not None:
             return self.trainer(model, recipe, weights)
         self.require_recipe(recipe)

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from results.history.changes import ChangePoint, LineHistory
 from results.history.explanations import explained
 from results.history.lines import VersionLine
-from results.history.statements import alongside, between, change, interval, signatures, statement
+from results.history.statements import (
+    DOT,
+    NOT_JUDGED,
+    alongside,
+    between,
+    change,
+    interval,
+    segments,
+    signatures,
+)
 from results.show.clauses import number
 from results.show.marks import code, cut, source, words
 
@@ -72,5 +81,6 @@ def _point(line: VersionLine, one: LineHistory, point: ChangePoint) -> str:
     shown = "; ".join((change(point), *signatures(point)))
     why = explained(line, point)
     because = "; ".join(f"{words(text)}{source(link)}" for text, link in why) if why else "*unexplained*"
-    history = words(statement(line, one.clauses[point.clause]))
+    stretches = segments(line, one.clauses[point.clause])
+    history = words(DOT.join(str(stretch) for stretch in stretches if stretch.word != NOT_JUDGED))
     return f"{code(point.clause)} {words(shown)}. History: {history}. {because}"
