@@ -147,10 +147,12 @@ class ReferenceFramework(BaseFramework):
         self.require_recipe(recipe)
         return self.bound(self.trainer_class(model, recipe, self._conventions, self._operations(), weights))
 
-    def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
-        if recipe.ranks is not None:
-            return self.trainer(model, recipe, weights)
+    def plain_trainer(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
+    ) -> ReferenceTrainer | RankGroupTrainer:
         self.require_recipe(recipe)
+        if recipe.ranks is not None:
+            return self.bound(RankGroupTrainer(self.rank_group(model, recipe, weights)))
         return self.bound(ReferenceTrainer(model, recipe, self._conventions, self._operations(), weights))
 
     def rank_group(

@@ -21,6 +21,7 @@ from flax import nnx
 from fixtures.arrays import Array
 from frameworks.base.shipped import FACTOR, ListedParts, incoming
 from frameworks.contract import Values
+from frameworks.jax.core.arrays import wide_formats
 from frameworks.jax.shipped.in_place import IN_PLACE, called, floating, two_calls
 
 Function = Callable[..., list[jax.Array]]
@@ -45,7 +46,7 @@ class Operations(ListedParts):
 
     def at(self, name: str, *points: Array) -> tuple[Array, ...]:
         function = self.of_arrays(name, len(points))
-        with jax.enable_x64(points[0].dtype == np.float64):
+        with wide_formats(points[0].dtype == np.float64):
             value, pullback = jax.vjp(function, *(jnp.asarray(each) for each in points))
             return tuple(np.asarray(each) for each in (value, *pullback(jnp.ones_like(value))))
 
