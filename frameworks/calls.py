@@ -121,10 +121,10 @@ class CallRecorder:
         self._add(entry["name"], "", "called")
         for name, (kind, default, of_kind) in entry["parameters"].items():
             value = values.get(name.lstrip("*"))
-            result = {*_classes(kind, value, default, of_kind)}
-            for each in result:
+            found = {*_classes(kind, value, default, of_kind)}
+            for each in found:
                 self._add(entry["name"], name, each)
-            if result and isinstance(value, (FunctionType, type)):
+            if found and isinstance(value, (FunctionType, type)):
                 passed = self._passed.get(f"{value.__module__}:{value.__qualname__}")
                 if passed is not None:
                     self._add(passed, "", "passed")

@@ -90,27 +90,27 @@ def offered(framework: str, mode: str) -> tuple[Way, ...]:
 def sets(ways: Sequence[Way]) -> tuple[tuple[Way, ...], ...]:
     """The ways in as few sets as can be, none with two of one technique: the first of each, the second of each, ..."""
     places = Counter[str]()
-    result: list[tuple[Way, ...]] = []
+    found: list[tuple[Way, ...]] = []
     for way in ways:
         place = places[way.technique]
         places[way.technique] += 1
-        result += [()] if place == len(result) else []
-        result[place] += (way,)
-    return tuple(result)
+        found += [()] if place == len(found) else []
+        found[place] += (way,)
+    return tuple(found)
 
 
 def resolved(name: str) -> Any:
     """What a dotted name leads to, None without it: attributes first, for packages may hide modules of that name."""
     first, *rest = name.split(".")
     try:
-        result: Any = import_module(first)
+        found: Any = import_module(first)
         for place, part in enumerate(rest, 1):
-            if not hasattr(result, part):
+            if not hasattr(found, part):
                 import_module(".".join([first, *rest[:place]]))
-            result = getattr(result, part)
+            found = getattr(found, part)
     except Exception:  # missing, or not importable here
         return None
-    return result
+    return found
 
 
 GIVEN = "*"

@@ -122,5 +122,5 @@ def _reshapes(make: Make, level: Sharding) -> bool:
         expected = saved.states()[0]
         loaded = make(exact_stack(), Recipe(Adam(), ranks=Ranks(4, level)))
         loaded.restore(Path(folder))
-        result = loaded.states()[0]
-    return all(np.array_equal(result[name], expected[name]) for name in expected if name.startswith("parameter/"))
+        found = loaded.states()[0]
+    return all(np.array_equal(found[name], expected[name]) for name in expected if name.startswith("parameter/"))

@@ -149,10 +149,8 @@ class ReferenceFramework(BaseFramework):
 
     def plain_trainer(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
-    ) -> ReferenceTrainer | RankGroupTrainer:
+    ) -> ReferenceTrainer:
         self.require_recipe(recipe)
-        if recipe.ranks is not None:
-            return self.bound(RankGroupTrainer(self.rank_group(model, recipe, weights)))
         return self.bound(ReferenceTrainer(model, recipe, self._conventions, self._operations(), weights))
 
     def rank_group(
