@@ -126,12 +126,12 @@ class OperationLayer(keras.layers.Layer):
         return self._operation(*inputs)
 
 
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 
 
-def present(operations: Mapping[str, Made]) -> dict[str, Made]:
+def present(operations: Mapping[str, Value]) -> dict[str, Value]:
     """Those that this Keras has."""
-    return {op: made for op, made in operations.items() if op not in NEWER or hasattr(*NEWER[op])}
+    return {op: value for op, value in operations.items() if op not in NEWER or hasattr(*NEWER[op])}
 
 
 NEWER = {"attention": (ops, "dot_product_attention"), "rms_norm": (keras.layers, "RMSNormalization")}

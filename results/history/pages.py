@@ -9,7 +9,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from results.history.changes import ChangePoint, ClauseHistory, LineHistory
-from results.history.documents import clause_document, compact, is_history
+from results.history.documents import clause_document, compact, is_history, load
 from results.history.explanations import explained
 from results.history.lines import VersionLine
 from results.history.statements import Stretch, alongside, between, change, interval, segments, signatures
@@ -95,7 +95,7 @@ def write(histories: Sequence[LineHistory], folder: Path) -> int:
         (folder / CLAUSES).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RecordError(folder, f"cannot be made ({os_problem(error)})", "choose another folder") from None
-    old = {*(folder / CLAUSES).glob("*.*")} if is_history(folder / "index.json") else set()
+    old = _pages_of_clauses(folder)
     size = 0
     for name, text in documents(histories):
         content = text.encode("utf-8")
@@ -105,6 +105,16 @@ def write(histories: Sequence[LineHistory], folder: Path) -> int:
     for path in old:
         path.unlink()
     return size
+
+
+def _pages_of_clauses(folder: Path) -> set[Path]:
+    """Pages and data of the clauses that the history in a folder has; none if there is no history."""
+    index = folder / "index.json"
+    try:
+        names = {name for one in load(index) for name in one.clauses} if is_history(index) else set()
+    except RecordError:
+        return set()
+    return {path for path in (folder / CLAUSES).glob("*") if path.stem in names and path.suffix in (".html", ".json")}
 
 
 def documents(histories: Sequence[LineHistory]) -> Iterator[tuple[str, str]]:

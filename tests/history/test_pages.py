@@ -100,12 +100,23 @@ def hostile() -> Iterator[JudgedVersion]:
 
 
 def test_pages_of_an_earlier_history_are_removed(tmp_path: Path) -> None:
-    (tmp_path / "notes.html").write_text("a user's own", "utf-8")
     one = history_of(("2.0", {"test_a": "pass"}))
     history_pages.write(many()[:1], tmp_path)
+    for name in ("notes.html", "clauses/notes.html"):
+        (tmp_path / name).write_text("a user's own", "utf-8")
     history_pages.write([one], tmp_path)
-    left = {path.name for path in tmp_path.rglob("*.*")}
-    assert left == {"notes.html", "index.html", "index.json", "scaling.skip.html", "scaling.skip.json"}
+    pages = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")}
+    own = {"notes.html", "clauses/notes.html"}
+    assert pages == own | {"index.html", "index.json", "clauses/scaling.skip.html", "clauses/scaling.skip.json"}
+
+
+@pytest.mark.parametrize("content", ['{"version":7}', '{"version":2,"lines":[]}', "[]"])
+def test_an_index_that_is_no_history_removes_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "clauses").mkdir()
+    (tmp_path / "index.json").write_text(content, "utf-8")
+    (tmp_path / "clauses" / "notes.html").write_text("a user's own", "utf-8")
+    history_pages.write([history_of(("2.0", {"test_a": "pass"}))], tmp_path)
+    assert (tmp_path / "clauses" / "notes.html").is_file()
 
 
 def test_nothing_in_a_record_acts_in_a_page() -> None:
@@ -240,6 +251,16 @@ def test_the_command(tmp_path: Path, style: str, begins: str) -> None:
     assert (tmp_path / "out").read_text("utf-8").startswith(begins)
     assert main(["history", str(tmp_path / "0.json.gz"), "--output", str(tmp_path / "pages")]) == 0
     assert (tmp_path / "pages" / "clauses" / "scaling.skip.html").is_file()
+
+
+def test_a_checkout_without_histories_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conformance.cli.versions.history.COMMITTED", tmp_path)
+    assert main(["history"]) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert "name folders of records" in said
 
 
 def test_a_folder_without_records_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from results.history.documents import compact, is_history, load
 from results.history.folders import gather
 from results.history.lines import lines
 from results.history.markdown import markdown
-from results.record.files import one_line, replace
+from results.record.files import RecordError, one_line, replace
 
 PATH = click.Path(path_type=Path)
 PAGES = Path("results/pages")
@@ -43,6 +43,8 @@ def history(paths: tuple[Path, ...], output: Path | None, style: str) -> int:
     judged; abstentions and unstable tests change nothing.
     """
     paths = paths or tuple(sorted(COMMITTED.glob("*.json")))
+    if not paths:
+        raise RecordError(COMMITTED, "has no history", "name folders of records")
     files = [path for path in paths if is_history(path)]
     histories = [one for path in files for one in load(path)]
     if folders := [path for path in paths if path not in files]:

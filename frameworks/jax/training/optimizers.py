@@ -241,8 +241,8 @@ def is_window(state: RunState) -> bool:
 
 def partition(parts: Mapping[str, optax.GradientTransformation], labels: Any) -> optax.GradientTransformation:
     """A transformation for each label; `optax.partition` came with Optax 0.2.5, `multi_transform` before."""
-    made = optax.partition if hasattr(optax, "partition") else optax.multi_transform
-    return made(parts, labels)
+    combine = optax.partition if hasattr(optax, "partition") else optax.multi_transform
+    return combine(parts, labels)
 
 
 def global_norm(gradients: Any) -> Any:
