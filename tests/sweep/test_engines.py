@@ -43,6 +43,7 @@ class FakeRay(ModuleType):
         self.started: dict[str, Any] = {}
         self.cancelled: list[object] = []
         self.ended = False
+        self.gpus = 1.0
 
     def init(self, **options: Any) -> None:
         if options["address"] == "nowhere":
@@ -60,6 +61,11 @@ class FakeRay(ModuleType):
             return SimpleNamespace(options=options_of)
 
         return made
+
+    def nodes(self) -> list[dict[str, Any]]:
+        small = {"Alive": True, "Resources": {"CPU": 8.0, "bench": 0.25}}
+        dead = {"Alive": False, "Resources": {"CPU": 8.0, "GPU": 8.0, "bench": 8.0}}
+        return [dead, small, {"Alive": True, "Resources": {"CPU": 2.0, "GPU": self.gpus, "bench": 1.0}}]
 
     def wait(self, tasks: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
         assert timeout > 0
@@ -102,6 +108,18 @@ def test_ray_queues_and_places_and_repeats_nothing(monkeypatch: pytest.MonkeyPat
     engine.close()
     assert len(ray.cancelled) == 1
     assert ray.ended
+
+
+def test_a_cell_that_fits_on_no_node_is_lost_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay()
+    ray.gpus = 0.0
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    lost = "no node of the Ray cluster has CPU 2, GPU 1, bench 0.5: add one, or use --wait-for-nodes"
+    resources = {"bench": 0.5}
+    assert answers(RayEngine("auto", 2, resources, judged)) == {"k": CellResult("judged", "1", b"\x00\xff"), "l": lost}
+    queued = answers(RayEngine("auto", 2, resources, judged, wait_for_nodes=True))
+    assert queued["l"] == "FakeRayError: ended"
+    assert isinstance(answers(RayEngine("auto", 3, resources, judged))["k"], str)
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,7 @@ class _Form(click.Choice[str]):
     metavar="NAME=VALUE",
     help="Custom resource of Ray, or option of sbatch, for each cell (repeatable).",
 )
+@click.option("--wait-for-nodes", is_flag=True, help="Queue cells for which the Ray cluster has no node yet.")
 @click.option(
     "--cache-size",
     type=click.FloatRange(min=0, min_open=True),
@@ -102,6 +103,7 @@ def sweep(
     engine: str,
     address: str,
     reserve: tuple[str, ...],
+    wait_for_nodes: bool,
     cache_size: float,
     suite_from: Path | None,
 ) -> int:
@@ -138,7 +140,7 @@ def sweep(
         )
     run = VersionSweep(plan, cells, settings, frozenset(cell.key for cell in chosen), _tell(len(chosen)))
     try:
-        endings = run.run(_engine(engine, jobs, address, reserve, settings))
+        endings = run.run(_engine(engine, jobs, address, reserve, settings, wait_for_nodes))
     except NoEngine as refusal:
         raise click.ClickException(one_line(str(refusal))) from None
     _show(chosen, endings)
@@ -171,7 +173,7 @@ def _job(cell: SweepCell) -> dict[str, str]:
 
 
 def _engine(
-    name: str, jobs: int, address: str, reserve: Sequence[str], settings: SweepSettings
+    name: str, jobs: int, address: str, reserve: Sequence[str], settings: SweepSettings, wait_for_nodes: bool
 ) -> Callable[[], CellEngine]:
     """Starts an engine. Modules of those that need a library are imported when they are chosen."""
     reserved = dict(word.split("=", 1) for word in reserve if "=" in word)
@@ -186,7 +188,7 @@ def _engine(
                 amounts = {resource: float(amount) for resource, amount in reserved.items()}
             except ValueError:
                 raise click.BadParameter(f"got {reserve[0]!r}, want a number", param_hint="--reserve") from None
-            return RayEngine(address, settings.workers, amounts)
+            return RayEngine(address, settings.workers, amounts, wait_for_nodes=wait_for_nodes)
         if name == "slurm":
             from conformance.sweep.engines.slurm import SlurmEngine
 

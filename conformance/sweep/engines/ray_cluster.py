@@ -24,6 +24,7 @@ class RayEngine:
         cpus: processors that a cell reserves.
         resources: custom resources that a cell reserves.
         work: judges an encoded request on a node.
+        wait_for_nodes: whether a cell may wait for a node that the cluster does not have yet.
 
     Raises:
         NoEngine: Ray is not installed, or the cluster does not answer.
@@ -35,6 +36,7 @@ class RayEngine:
         cpus: float = 1.0,
         resources: Mapping[str, float] | None = None,
         work: Callable[[bytes], bytes] = judge_encoded,
+        wait_for_nodes: bool = False,
     ) -> None:
         try:
             self._ray: Any = importlib.import_module("ray")
@@ -49,16 +51,30 @@ class RayEngine:
         remote = self._ray.remote(max_retries=0)
         self._work = remote(work)
         self._cpus, self._resources = cpus, dict(resources or {})
+        self._wait_for_nodes = wait_for_nodes
         self._running: dict[Any, str] = {}
+        self._lost: dict[str, str] = {}
 
     def submit(self, key: str, request: CellRequest) -> None:
-        """Queues a cell; one on a GPU reserves a GPU."""
+        """Queues a cell; one on a GPU reserves a GPU. A cell that fits on no node is lost at once."""
         gpus = 0 if request.cell.get("device") == "cpu" else 1
+        reserved = {"CPU": self._cpus, "GPU": gpus, **self._resources}
+        if not (self._wait_for_nodes or self._fits(reserved)):
+            wanted = ", ".join(f"{name} {amount:g}" for name, amount in reserved.items() if amount)
+            self._lost[key] = f"no node of the Ray cluster has {wanted}: add one, or use --wait-for-nodes"
+            return
         task = self._work.options(num_cpus=self._cpus, num_gpus=gpus, resources=self._resources, name=key)
         self._running[task.remote(request.encoded())] = key
 
+    def _fits(self, reserved: Mapping[str, float]) -> bool:
+        """Whether a node has these resources, free or not; Ray queues a task without end that fits on none."""
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return any(all(node.get(name, 0) >= amount for name, amount in reserved.items()) for node in nodes)
+
     def next(self) -> tuple[str, CellResult | str]:
         """The key of a cell that has ended, with its result, or why it was lost."""
+        if self._lost:
+            return self._lost.popitem()
         while True:
             done, _ = self._ray.wait([*self._running], num_returns=1, timeout=1.0)
             if done:

@@ -165,11 +165,12 @@ class Sharded:
         self._network = network
         self._reductions = 0
         self._hooked: Counter[int] = Counter()
+        self._counts = hasattr(FSDPModule, "set_all_reduce_hook")
         self._units = shard(network, ranks, mesh, low, way)
         for place, unit in enumerate(self._units.values()):
             setattr(unit, _FED, MethodType(self._fed_root if unit is network else products, unit))
             register_fsdp_forward_method(unit, _FED)
-            if hasattr(unit, "set_all_reduce_hook"):
+            if self._counts:
                 cast(FSDPModule, unit).set_all_reduce_hook(partial(self._note, place))
 
     def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -196,6 +197,9 @@ class Sharded:
             self._count()
 
     def reductions(self) -> int:
+        """Raises Unsupported (RANKS_COLLECTIVES) without a hook."""
+        if not self._counts:
+            raise Unsupported(Capability.RANKS_COLLECTIVES, "this release of PyTorch has no hook of fully_shard")
         count, self._reductions = self._reductions, 0
         return count
 
