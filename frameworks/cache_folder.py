@@ -15,7 +15,7 @@ class Uses:
     """How often this process asked for a stored program, and how often it got one."""
 
     asked: int = 0
-    found: int = 0
+    hits: int = 0
 
 
 PROGRAMS = Uses()

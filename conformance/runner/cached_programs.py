@@ -17,17 +17,17 @@ class CachedPrograms:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Reports what a worker has counted."""
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput[_OUTPUT] = [PROGRAMS.asked, PROGRAMS.found]
+            session.config.workeroutput[_OUTPUT] = [PROGRAMS.asked, PROGRAMS.hits]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Adds what a worker has counted; one that died reports nothing."""
         asked, result = (getattr(node, "workeroutput", None) or {}).get(_OUTPUT, (0, 0))
         PROGRAMS.asked += asked
-        PROGRAMS.found += result
+        PROGRAMS.hits += result
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Prints the sum, if anything was asked for."""
         if PROGRAMS.asked:
-            terminalreporter.line(f"compiled programs from the cache: {PROGRAMS.found} of {PROGRAMS.asked}")
+            terminalreporter.line(f"compiled programs from the cache: {PROGRAMS.hits} of {PROGRAMS.asked}")

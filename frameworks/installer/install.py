@@ -167,10 +167,12 @@ def _note(names: list[str], request: InstallRequest, pins: Mapping[str, str]) ->
     own = {bare(package) for name in names for package in _packages(DISTRIBUTIONS[name])}
     here = {package: version for package in own if (version := installed(package))}
     with suppress(OSError):
-        _marker(names).write_text(json.dumps({"request": _shown(request), "pins": {**pins, **here}}), encoding="utf-8")
+        _marker(names).write_text(
+            json.dumps({"request": _request_document(request), "pins": {**pins, **here}}), encoding="utf-8"
+        )
 
 
-def _shown(request: InstallRequest) -> dict[str, Any]:
+def _request_document(request: InstallRequest) -> dict[str, Any]:
     places = {name: redacted(place) for name, place in request.places.items()}
     return {**asdict(replace(request, places=places)), "modes": [*request.modes]}
 
@@ -179,7 +181,7 @@ def _there(names: list[str], request: InstallRequest, requirements: list[str]) -
     """Whether all that is asked for is installed: as it was noted, or by the requirements where nothing is noted."""
     try:
         noted = json.loads(_marker(names).read_text("utf-8"))
-        return bool(noted["request"] == _shown(request) and not locks.deviations(noted["pins"]))
+        return bool(noted["request"] == _request_document(request) and not locks.deviations(noted["pins"]))
     except (OSError, ValueError, KeyError):
         return not request.places and all(
             locks.satisfied(requirement)

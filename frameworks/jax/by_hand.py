@@ -72,13 +72,13 @@ def starting_from(shapes: Mapping[str, Any], fixture: str, weights: Mapping[str,
     result: dict[str, Any] = {}
     for part, path in parts(fixture).items():
         before, attends, projection = part.partition(".attention.")
-        held, into, name = shapes, result, part
+        layer_shapes, into, name = shapes, result, part
         if attends:
-            held, into = shapes[f"{before}.attention"], result.setdefault(f"{before}.attention", {})
+            layer_shapes, into = shapes[f"{before}.attention"], result.setdefault(f"{before}.attention", {})
             name = "out" if projection == "output" else projection
-        weight = "embedding" if "embedding" in held[name] else "kernel"
+        weight = "embedding" if "embedding" in layer_shapes[name] else "kernel"
         into[name] = {
-            LEAVES.get(kind, weight): jnp.asarray(value.reshape(held[name][LEAVES.get(kind, weight)].shape))
+            LEAVES.get(kind, weight): jnp.asarray(value.reshape(layer_shapes[name][LEAVES.get(kind, weight)].shape))
             for kind, value in own(weights, path).items()
         }
     return result

@@ -30,13 +30,13 @@ def _computes_low(dtype: Any) -> bool:
 
 def _low_model(dtype: Any) -> bool:
     policy = jmp.Policy(jnp.float32, dtype, jnp.float32)
-    masters, seen = {"kernel": jnp.ones((4, 4))}, []
+    masters, formats = {"kernel": jnp.ones((4, 4))}, []
 
     def loss(parameters: dict[str, jax.Array]) -> jax.Array:
-        seen.append(policy.cast_to_compute(parameters)["kernel"].dtype)
+        formats.append(policy.cast_to_compute(parameters)["kernel"].dtype)
         return policy.cast_to_output(policy.cast_to_compute(parameters)["kernel"].sum())
 
-    return jax.grad(loss)(masters)["kernel"].dtype == jnp.float32 and seen == [dtype]
+    return jax.grad(loss)(masters)["kernel"].dtype == jnp.float32 and formats == [dtype]
 
 
 def _all_low(dtype: Any) -> bool:
@@ -84,11 +84,11 @@ def _segment_calls() -> bool:
     """Runs of a function and of its recomputation, counted by a callback."""
     begun: list[int] = []
 
-    def told(_: Any) -> None:
+    def count_call(_: Any) -> None:
         begun.append(1)
 
     def segment(x: jax.Array) -> jax.Array:
-        jax.debug.callback(told, x[0])
+        jax.debug.callback(count_call, x[0])
         return jnp.sin(x).sum()
 
     jax.block_until_ready(jax.grad(jax.checkpoint(segment))(weight_of()))

@@ -45,8 +45,8 @@ def applied(
     """Two weights, at 1 before, after each update by a pair of gradients."""
     given = scalars() if weights is None else weights
     optimizer.build(given)
-    seen = []
+    values = []
     for pair in gradients:
         backend.apply(optimizer, pair, given)
-        seen.append([number(weight) for weight in given])
-    return seen
+        values.append([number(weight) for weight in given])
+    return values

@@ -180,8 +180,8 @@ def run_layers(layers: list[keras.layers.Layer], x: Tensor, training: bool) -> T
     """Layers one after another; `training` is passed to those that distinguish training from evaluation."""
     for layer in layers:
         kinds = ResidualLayer | keras.layers.Dropout | keras.layers.BatchNormalization
-        told = isinstance(layer, kinds) or is_float8(layer)
-        x = run_layer(layer, x, training=training) if told else run_layer(layer, x)
+        takes_training = isinstance(layer, kinds) or is_float8(layer)
+        x = run_layer(layer, x, training=training) if takes_training else run_layer(layer, x)
     return x
 
 

@@ -97,7 +97,7 @@ def run_segment(part: keras.layers.Layer, inputs: Tensor, training: bool) -> Ten
     return run_layers([part], inputs, training)
 
 
-def _is_told(part: keras.layers.Layer) -> bool:
+def _takes_training(part: keras.layers.Layer) -> bool:
     return isinstance(part, TrainingSegment) or tells_training(part)
 
 
@@ -239,7 +239,7 @@ class NetworkBuilder:
 
         Its parts, made outside the scope, enter their own `__call__` when they are run again.
         """
-        plain = TrainingSegment if any(_is_told(part) for part in parts) else KerasSegment
+        plain = TrainingSegment if any(_takes_training(part) for part in parts) else KerasSegment
         begins = self._counter(number)
         if variant is None:
             return plain(parts, begins, name=name)

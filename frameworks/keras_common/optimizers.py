@@ -162,7 +162,7 @@ def clips_together(backend: KerasBackend) -> bool:
     return False
 
 
-def shown_by(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+def optimizer_with_readings(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """The optimizer whose count of updates and rate are read.
 
     One of a `MultiOptimizer`'s own, as its documentation says: it has no rate, and its count is one of calls.

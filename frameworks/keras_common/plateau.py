@@ -23,14 +23,14 @@ class _Rates(Callback):
 
     def __init__(self, saved: int | None = None) -> None:
         super().__init__()
-        self.saved, self.found = saved, list[float]()
+        self.saved, self.rates = saved, list[float]()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if epoch == self.saved:
             raise InterruptedError
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.found.append(float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)))
+        self.rates.append(float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)))
 
 
 def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
@@ -64,7 +64,7 @@ def _hooked(plateau: Plateau, metrics: Sequence[float]) -> list[float]:
     callbacks.on_train_begin()
     for epoch, metric in enumerate(metrics):
         callbacks.on_epoch_end(epoch, {"loss": metric})
-    return reader.found
+    return reader.rates
 
 
 def _fitted(plateau: Plateau, metrics: Sequence[float], start: int, reader: _Rates, backup: Callback) -> list[float]:
@@ -73,7 +73,7 @@ def _fitted(plateau: Plateau, metrics: Sequence[float], start: int, reader: _Rat
     callbacks = [_follower(plateau), reader, backup]
     with suppress(InterruptedError):
         _model().fit(rows, steps_per_epoch=1, epochs=len(metrics), verbose=0, shuffle=False, callbacks=callbacks)
-    return reader.found
+    return reader.rates
 
 
 def _model() -> keras.Model:

@@ -16,7 +16,7 @@ from frameworks.base import NO_AVERAGE, traced_paths, unscaled_in_trace
 from frameworks.contract import LayerTrace
 from frameworks.keras_common.layer_outputs import Tensor
 from frameworks.keras_common.micro_batches import KerasMicroBatch
-from frameworks.keras_common.optimizers import shown_by
+from frameworks.keras_common.optimizers import optimizer_with_readings
 from frameworks.keras_common.run import KerasRun
 
 
@@ -72,7 +72,7 @@ class StatefulRun(KerasRun):
         """A copy of a tensor in its true format."""
 
     def applied_updates(self) -> Array:
-        return self.array(keras.ops.convert_to_tensor(shown_by(self.optimizer).iterations))
+        return self.array(keras.ops.convert_to_tensor(optimizer_with_readings(self.optimizer).iterations))
 
     def accumulate(self, batch: Batch, items: int) -> float:
         with self.scope():

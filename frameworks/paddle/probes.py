@@ -168,20 +168,20 @@ def _nested() -> bool:
 def _bytes() -> bool:
     layer = paddle.nn.Linear(64, 64)
     x = paddle.ones([64, 64])
-    return saved_bytes.bytes_held(lambda: layer(layer(x)).sum()) >= 64 * 64 * 4
+    return saved_bytes.allocated_bytes(lambda: layer(layer(x)).sum()) >= 64 * 64 * 4
 
 
 def _trace() -> bool:
-    shown: list[float] = []
+    values: list[float] = []
 
     def take(_layer: Any, _inputs: Any, output: Any) -> None:
-        shown.append(output.item())
-        output.register_hook(lambda gradient: shown.append(gradient.item()))
+        values.append(output.item())
+        output.register_hook(lambda gradient: values.append(gradient.item()))
 
     layer = paddle.nn.Linear(2, 1, paddle.ParamAttr(initializer=paddle.nn.initializer.Constant(1.0)))
     layer.register_forward_post_hook(take)
     (layer(paddle.ones([1, 2])) * 3.0).sum().backward()
-    return shown == [2.0, 3.0]
+    return values == [2.0, 3.0]
 
 
 _ATTEMPTS: dict[Capability, Attempt] = {

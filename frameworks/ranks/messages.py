@@ -68,7 +68,7 @@ class Answer:
         try:
             return pickle.loads(self.body)
         except Exception as error:
-            raise RuntimeError(f"a rank's result cannot be unpickled: {_told(error)}") from error
+            raise RuntimeError(f"a rank's result cannot be unpickled: {_error_line(error)}") from error
 
     def error(self) -> Exception:
         """The method's exception."""
@@ -98,8 +98,8 @@ def packed(error: Exception, note: str) -> bytes:
         except Exception:  # whatever an exception's own way of being pickled raises
             continue
         if isinstance(error, type(again)) and str(again) == str(error):
-            return pickle.dumps((_told(error), notes, body))
-    return pickle.dumps((_told(error), notes, pickle.dumps((RuntimeError, (_told(error),)))))
+            return pickle.dumps((_error_line(error), notes, body))
+    return pickle.dumps((_error_line(error), notes, pickle.dumps((RuntimeError, (_error_line(error),)))))
 
 
 def _made(body: bytes) -> Exception:
@@ -111,5 +111,5 @@ def _made(body: bytes) -> Exception:
     return made
 
 
-def _told(error: BaseException) -> str:
+def _error_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

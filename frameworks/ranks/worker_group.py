@@ -141,9 +141,9 @@ class WorkerGroup:
         ]
         return self._gathered(self._command("ask", calls, self.limits.answer_s))
 
-    def held(self) -> tuple[tuple[int, ...], ...]:
+    def run_numbers(self) -> tuple[tuple[int, ...], ...]:
         """The numbers of the runs on each rank."""
-        return self._gathered(self._command("held", [()] * len(self._processes), self.limits.answer_s))
+        return self._gathered(self._command("run_numbers", [()] * len(self._processes), self.limits.answer_s))
 
     def _gathered(self, answers: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
         return tuple(answer for own in answers for answer in own)

@@ -72,7 +72,7 @@ class Servant:
             raise TypeError(f"{type(trainer).__name__} needs ask(verb, given): its process has {len(given)} ranks")
         return (getattr(trainer, verb)(*given[0].arguments, **given[0].named),)
 
-    def held(self) -> tuple[Any, ...]:
+    def run_numbers(self) -> tuple[Any, ...]:
         """The numbers of the runs, for each rank of this process."""
         return (tuple(self.runs),) * self.opening.ranks
 

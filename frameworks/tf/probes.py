@@ -141,7 +141,7 @@ def _restores(_: str) -> bool:
     return float(weight) == 1.0
 
 
-def _held(mode: str) -> bool:
+def _counts_saved_bytes(mode: str) -> bool:
     """Whether the saved bytes of a step are those of its only product, in the mode's format."""
     batch = Batch(np.ones((4, 8), np.float32), {"output": np.ones((4, 8), np.float32)})
     weight = tf.Variable(np.eye(8, dtype=np.float32))
@@ -179,14 +179,14 @@ def _peak(_: str) -> bool:
     """Whether the allocator's peak grows with a tensor of 64 KiB."""
     tf.config.experimental.reset_memory_stats(_place())
     before = _statistics()["peak"]
-    kept = tf.ones((128, 128))
-    return bool(_statistics()["peak"] - before >= 4 * tf.size(kept).numpy())
+    values = tf.ones((128, 128))
+    return bool(_statistics()["peak"] - before >= 4 * tf.size(values).numpy())
 
 
 # what is inside
 
 
-def _shown(mode: str, wrap: Callable[[Callable[..., tf.Tensor]], Callable[..., tf.Tensor]]) -> bool:
+def _keeps_output_gradient(mode: str, wrap: Callable[[Callable[..., tf.Tensor]], Callable[..., tf.Tensor]]) -> bool:
     """Whether a tape gives the gradient for what is computed on the way through a wrapped function."""
 
     def step(x: tf.Tensor) -> tf.Tensor:
@@ -207,7 +207,7 @@ def _shown(mode: str, wrap: Callable[[Callable[..., tf.Tensor]], Callable[..., t
 
 def shows_recomputed(mode: str) -> bool:
     """Whether that holds within a recomputation call."""
-    return any(_shown(mode, partial(recomputing, variant=variant)) for variant in VARIANTS)
+    return any(_keeps_output_gradient(mode, partial(recomputing, variant=variant)) for variant in VARIANTS)
 
 
 _ATTEMPTS: dict[Capability, Callable[[str], bool]] = {
@@ -224,7 +224,7 @@ _ATTEMPTS: dict[Capability, Callable[[str], bool]] = {
     Capability.RECOMPUTE_CASES: _cases,
     Capability.SEGMENT_CALLS: lambda mode: _counted(mode, 1) == 2,
     Capability.CHECKPOINT: _restores,
-    Capability.SAVED_BYTES: _held,
+    Capability.SAVED_BYTES: _counts_saved_bytes,
     Capability.PEAK_BYTES: _peak,
-    Capability.TRACE: lambda mode: _shown(mode, lambda function: function),
+    Capability.TRACE: lambda mode: _keeps_output_gradient(mode, lambda function: function),
 }

@@ -159,9 +159,9 @@ class TorchFramework(BaseFramework):
             here |= aware_attempts(self._run, converts=True)
         if self.device != "cpu" or self._compiles:
             return here
-        shown = () if self.mode == deepspeed_start.MODE else (Capability.SAVED_BYTES,)
+        shared = () if self.mode == deepspeed_start.MODE else (Capability.SAVED_BYTES,)
         return with_ranks(
-            here | own_attempts(self.mode), partial(rank_group, mode=self.mode), self.ranks(), shown=shown
+            here | own_attempts(self.mode), partial(rank_group, mode=self.mode), self.ranks(), shown=shared
         )
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:

@@ -61,11 +61,11 @@ def _float64_heads(device: str) -> bool:
 
 def _scope(device: str) -> bool:
     x = torch.ones(4, 4, device=device)
-    seen = [(x @ x).dtype]
+    formats = [(x @ x).dtype]
     with torch.autocast(device, dtype=torch.bfloat16):
-        seen.append((x @ x).dtype)
-    seen.append((x @ x).dtype)
-    return seen == [torch.float32, torch.bfloat16, torch.float32]
+        formats.append((x @ x).dtype)
+    formats.append((x @ x).dtype)
+    return formats == [torch.float32, torch.bfloat16, torch.float32]
 
 
 def _lists(device: str) -> bool:

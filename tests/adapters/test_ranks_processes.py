@@ -100,14 +100,14 @@ def test_dropped_runs_are_gone() -> None:
     close_all()
     worker_group = toy()
     runs = [rank_group(worker_group, start) for start in range(3)]
-    assert worker_group.held() == ((1, 2, 3),) * 2
+    assert worker_group.run_numbers() == ((1, 2, 3),) * 2
     runs[1].close()
     with pytest.raises(ValueError, match="this run is closed"):
         runs[1].all("add", 1)
-    assert worker_group.held() == ((1, 3),) * 2
+    assert worker_group.run_numbers() == ((1, 3),) * 2
     runs.clear()
     gc.collect()
-    assert worker_group.held() == ((),) * 2
+    assert worker_group.run_numbers() == ((),) * 2
 
 
 def test_paths_are_whole(worker_group: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,9 +283,9 @@ def test_a_forked_copy_leaves_its_parents_ranks_alone(worker_group: WorkerGroup)
 
 @needs_proc
 def test_a_rank_has_its_own_connection_only(worker_group: WorkerGroup) -> None:
-    held = [set(links) for links in rank_group(worker_group).all("descriptors")]
+    links_by_rank = [set(links) for links in rank_group(worker_group).all("descriptors")]
     ours = {os.readlink(f"/proc/self/fd/{process.connection.fileno()}") for process in worker_group._processes}
-    ends = [{link for link in links if link.startswith(("socket", "pipe"))} for links in held]
+    ends = [{link for link in links if link.startswith(("socket", "pipe"))} for links in links_by_rank]
     assert [len(own) for own in ends] == [2, 2]
     assert not ends[0] & ends[1]
     assert not (ends[0] | ends[1]) & ours

@@ -95,6 +95,6 @@ def _count_uses() -> None:
 
     def count(event: str, **_: object) -> None:
         PROGRAMS.asked += event == "/jax/compilation_cache/compile_requests_use_cache"
-        PROGRAMS.found += event == "/jax/compilation_cache/cache_hits"
+        PROGRAMS.hits += event == "/jax/compilation_cache/cache_hits"
 
     jax.monitoring.register_event_listener(count)

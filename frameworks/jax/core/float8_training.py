@@ -93,9 +93,9 @@ def over_window(before: Any, after: Any, overwritten: Any, ended: Any) -> tuple[
         ended: whether it ended the window.
     """
     gathered = larger(overwritten, after[OVERWRITE_WITH_GRADIENT])
-    kept = jax.tree.map(partial(jnp.where, ended), gathered, before[OVERWRITE_WITH_GRADIENT])
+    window = jax.tree.map(partial(jnp.where, ended), gathered, before[OVERWRITE_WITH_GRADIENT])
     rest = jax.tree.map(lambda each: jnp.where(ended, jnp.zeros_like(each), each), gathered)
-    return after | {OVERWRITE_WITH_GRADIENT: kept}, rest
+    return after | {OVERWRITE_WITH_GRADIENT: window}, rest
 
 
 def nothing_gathered(tree: Any) -> Any:
@@ -110,15 +110,15 @@ def remembered(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict[Ope
     for place in remembered_leaves(leaves):
         layer, _, leaf = place.removeprefix(_BELOW).rpartition("/")
         if leaf == "input_scale":
-            held = {name: to_array(leaves[f"{_BELOW}{layer}/{name}"]) for name in _names()}
+            arrays = {name: to_array(leaves[f"{_BELOW}{layer}/{name}"]) for name in _names()}
             result[canonical[f"{layer.rpartition('/')[0]}/kernel"]] = {
-                operand: Remembered(float(held[f"{name}_scale"][0]), held[f"{name}_amax_history"])
+                operand: Remembered(float(arrays[f"{name}_scale"][0]), arrays[f"{name}_amax_history"])
                 for operand, name in _OPERANDS.items()
             }
     return result
 
 
-def shown(leaves: Flat) -> dict[str, Array]:
+def delayed_scaling_state(leaves: Flat) -> dict[str, Array]:
     """The delayed-scaling state, by place."""
     return {place: to_array(value) for place, value in remembered_leaves(leaves).items()}
 

@@ -39,8 +39,8 @@ def _pair_forward(a: Any, b: Any, c: Any, scale: float, asked: list[tuple[bool, 
     return _pair(a.value, b.value, c.value, scale, asked), (a.value, b.value, marks)
 
 
-def _pair_backward(scale: float, asked: list[tuple[bool, ...]], kept: Any, gradients: Any) -> tuple[Any, ...]:
-    a, b, marks = kept
+def _pair_backward(scale: float, asked: list[tuple[bool, ...]], residuals: Any, gradients: Any) -> tuple[Any, ...]:
+    a, b, marks = residuals
     needs = tuple(mark is not None for mark in marks)
     asked.append(needs)
     y, z = (jnp.zeros(each.shape) if isinstance(each, SymbolicZero) else each for each in gradients)

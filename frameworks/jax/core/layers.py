@@ -40,7 +40,7 @@ OUTPUTS, PERTURBATIONS = "intermediates", "perturbations"
 """Collections of Linen: what modules sow on the way, and zeros added there, whose gradient is that of the sum."""
 
 
-def shown(module: nn.Module, name: str, value: jax.Array) -> jax.Array:
+def expose(module: nn.Module, name: str, value: jax.Array) -> jax.Array:
     """The value as it is, seen by who asks for either collection; without them both calls of Linen do nothing."""
     value = module.perturb(name, value, PERTURBATIONS)
     module.sow(OUTPUTS, name, value)
@@ -102,7 +102,7 @@ class Block(nn.Module):
                 self.inner = nn.Dropout(rate)
 
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        return shown(self, "output", self.output(x, train))
+        return expose(self, "output", self.output(x, train))
 
     def output(self, x: jax.Array, train: bool) -> jax.Array:
         """The layer's output, not shown."""
@@ -164,7 +164,7 @@ def names(layer: Layer, path: str, place: str) -> dict[str, str]:
 
 
 def output_places(layer: Layer, path: str, place: str) -> dict[str, str]:
-    """Where `shown` has the output of `layer` and of the layers inside it: joined path from `place`, by their path."""
+    """Where `expose` has the output of `layer` and of the layers inside it: joined path from `place`, by their path."""
     result = {path: f"{place}/output"}
     if isinstance(layer, Residual):
         for index, part in enumerate(layer.body):

@@ -20,7 +20,7 @@ from frameworks.base import Bounds, inner_bounds, segment_bounds
 from frameworks.jax.core import ways
 from frameworks.jax.core.arrays import Flat, Place, to_array
 from frameworks.jax.core.float8_training import product_of
-from frameworks.jax.core.layers import Block, names, output_places, shown
+from frameworks.jax.core.layers import Block, expose, names, output_places
 
 VARIANTS: dict[str, Callable[..., Any]] = {
     "nothing_saveable": jax.checkpoint_policies.nothing_saveable,
@@ -76,12 +76,12 @@ class Network(nn.Module):
 
     def outputs(self, x: jax.Array) -> dict[str, jax.Array]:
         """The output of each head."""
-        return {head.name: shown(self, f"output_{head.name}", self._head(head, x)) for head in self.model.heads.heads}
+        return {head.name: expose(self, f"output_{head.name}", self._head(head, x)) for head in self.model.heads.heads}
 
     def segment(self, x: jax.Array, number: int, train: bool) -> jax.Array:
         """The layers of a segment."""
         if self.begun is not None and train:
-            jax.debug.callback(partial(_told, self.begun, number), x.ravel()[0])
+            jax.debug.callback(partial(_count_call, self.begun, number), x.ravel()[0])
         start, stop = segments(self.model, self.recompute if train else None)[number]
         if self.recompute is None or self.recompute.depth == 1 or not train:
             return self._run(x, (start, stop), train)
@@ -118,7 +118,7 @@ def policy_of(recompute: Recompute | None) -> Callable[..., Any]:
     return VARIANTS[(recompute and recompute.variant) or next(iter(VARIANTS))]
 
 
-def _told(begun: Callable[[int], object], number: int, _: Any) -> None:
+def _count_call(begun: Callable[[int], object], number: int, _: Any) -> None:
     """The callback's target; it depends on a value of the run, so that recomputation repeats it."""
     begun(number)
 

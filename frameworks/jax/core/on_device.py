@@ -20,14 +20,14 @@ WHOLE = "highest"
 
 def platforms() -> dict[str, str]:
     """JAX's names of the platforms that it finds, by the suite's names, which are in lower case."""
-    result = {name: name for name in _PLATFORMS if _is_found(name)}
+    result = {name: name for name in _PLATFORMS if _is_available(name)}
     own = jax.default_backend()
     if own not in result and not (own == "gpu" and result.keys() & {"rocm", "cuda"}):
         result[own.lower()] = own
     return result
 
 
-def _is_found(platform: str) -> bool:
+def _is_available(platform: str) -> bool:
     try:
         return bool(jax.devices(platform))
     except RuntimeError:

@@ -19,10 +19,10 @@ def saved_bytes(losses: Callable[[Flat], Any], leaves: Flat, batch: Any) -> int:
     """
     _, pull = jax.vjp(losses, leaves)
     excluded = {_place(array) for array in jax.tree.leaves((leaves, batch))}
-    held = {_place(array): array for array in jax.tree.leaves(pull) if isinstance(array, jax.Array)}
+    arrays = {_place(array): array for array in jax.tree.leaves(pull) if isinstance(array, jax.Array)}
     return sum(
         array.nbytes
-        for place, array in held.items()
+        for place, array in arrays.items()
         if place not in excluded and not any(_copy(array, parameter) for parameter in leaves.values())
     )
 

@@ -194,7 +194,7 @@ def average(way: str, decay: float, trained: Any, before: Any) -> Any:
     return optax.incremental_update(trained, before, 1.0 - decay)
 
 
-def kept(way: str, finite: jax.Array, after: Callable[[], Any], before: Any) -> Any:
+def select_state(way: str, finite: jax.Array, after: Callable[[], Any], before: Any) -> Any:
     """The state after an update whose gradients are finite, the one before it otherwise."""
     match way:
         case "cond":

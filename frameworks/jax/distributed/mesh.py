@@ -120,8 +120,8 @@ class MeshTrainer(JaxTrainer):
         self._passes += 1
         loaded = load_batch(self.model, batch)._replace(owners=dict(batch.owners))
         even = len(batch) % self.spread.ranks == 0
-        self._seen = jax.device_put(loaded, self.spread.rows if even else self.spread.whole)
-        return self._seen
+        self._loaded = jax.device_put(loaded, self.spread.rows if even else self.spread.whole)
+        return self._loaded
 
     def _leaves(self, name: str, value: Any) -> list[Array]:
         dtype = self.leaves[self.layout.parameters[name]].dtype
@@ -163,8 +163,8 @@ class MeshTrainer(JaxTrainer):
         for micro in self.ledger.micro_batches:
             part = _parts(micro)[rank]
             own.add(part, own.items + part.items)
-        scale = self.spread.seen(self.scale, rank)
-        state = scaler.held(scale)
+        scale = self.spread.of_rank(self.scale, rank)
+        state = scaler.arrays_of(scale)
         good = int(state["good_steps"]) if "good_steps" in state else None
         return replace(
             update,
@@ -180,11 +180,11 @@ class MeshTrainer(JaxTrainer):
 
     # what ranks have
 
-    def seen_by(self, rank: int) -> JaxTrainer:
+    def view_of_rank(self, rank: int) -> JaxTrainer:
         """The run with what a rank has of its arrays, read-only."""
         view = copy.copy(self)
         for name in ("train_state", "scale", "moved", "pending"):
-            setattr(view, name, self.spread.seen(getattr(self, name), rank))
+            setattr(view, name, self.spread.of_rank(getattr(self, name), rank))
         return view
 
     def bytes_held(self, rank: int) -> dict[str, int]:

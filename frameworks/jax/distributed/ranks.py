@@ -57,7 +57,7 @@ class MeshRanks:
         """
         own = [each.arguments for each in given]
         if verb in READINGS:
-            return tuple(getattr(self.run.seen_by(rank), verb)() for rank in self._ranks)
+            return tuple(getattr(self.run.view_of_rank(rank), verb)() for rank in self._ranks)
         match verb:
             case "update_share":
                 self.run.update(self.run.joined_window([window for window, _ in own]))
@@ -70,13 +70,13 @@ class MeshRanks:
                 return self.run.updates
             case "gradients_share":
                 result = self.run.window_gradients(self.run.joined_window([window for window, _ in own]))
-                return tuple(self.run.layout.arrays(each) for each in self._seen(result))
+                return tuple(self.run.layout.arrays(each) for each in self._by_rank(result))
             case "apply_gradients":
                 return self._feed(given)
             case "predict":
-                return self._seen(self.run.outputs(self.run.leaves, own[0][0]))
+                return self._by_rank(self.run.outputs(self.run.leaves, own[0][0]))
             case "predict_averaged":
-                return self._seen(self.run.outputs(self.run.averages(), own[0][0]))
+                return self._by_rank(self.run.outputs(self.run.averages(), own[0][0]))
             case "bytes_held":
                 return tuple(self.run.bytes_held(rank) for rank in self._ranks)
             case "offloaded":
@@ -90,8 +90,8 @@ class MeshRanks:
     def _ranks(self) -> range:
         return range(self.spread.ranks)
 
-    def _seen(self, tree: Any) -> tuple[Any, ...]:
-        return tuple(self.spread.seen(tree, rank) for rank in self._ranks)
+    def _by_rank(self, tree: Any) -> tuple[Any, ...]:
+        return tuple(self.spread.of_rank(tree, rank) for rank in self._ranks)
 
     def _feed(self, given: Sequence[Arguments]) -> tuple[Update, ...]:
         named = dict(given[0].named)

@@ -25,8 +25,8 @@ def _tree(steps: KerasSteps, state: State, window: Sequence[KerasMicroBatch]) ->
     }
     rows = np.zeros((steps.recipe.accumulation, COLUMNS))
     rows[: len(window)] = rows_of(window)
-    kept = {kind: values for kind, values in named.items() if values}
-    return {**kept, "window": {"rows": rows, "count": np.array(len(window))}}
+    nonempty = {kind: values for kind, values in named.items() if values}
+    return {**nonempty, "window": {"rows": rows, "count": np.array(len(window))}}
 
 
 def save(steps: KerasSteps, state: State, window: Sequence[KerasMicroBatch], path: Path) -> None:

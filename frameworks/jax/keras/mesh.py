@@ -48,8 +48,8 @@ class DistributedTrainer(StatelessRun):
     def _load(self, batch: Batch) -> Loaded:
         assert isinstance(batch, GatheredBatch)
         self._passes += 1
-        self._seen = load_parts(batch)
-        return self._seen
+        self._loaded = load_parts(batch)
+        return self._loaded
 
     def _joined(self, parts: Sequence[Batch]) -> GatheredBatch:
         """The ranks' parts of a micro-batch as one.
@@ -62,7 +62,7 @@ class DistributedTrainer(StatelessRun):
         """`accumulate` with each rank's part of a micro-batch."""
         batch = self._joined(parts)
         with self.scope():
-            self.held, self.outcome, sums = self.steps.train(self.held, self._load(batch))
+            self.run_state, self.outcome, sums = self.steps.train(self.run_state, self._load(batch))
             totals = np.sum([np.asarray(own, np.float64) for own in sums], axis=0)
         return self._entered(totals.tolist(), batch.shares)
 
@@ -71,7 +71,7 @@ class DistributedTrainer(StatelessRun):
         assert self.outcome is not None
         outcome, result = self.outcome._replace(gradients=[]), []
         for rank, ledger in enumerate(self.ledgers):
-            micro = micro_batch(self.spread.seen(outcome, rank), totals[rank], items[rank])
+            micro = micro_batch(self.spread.of_rank(outcome, rank), totals[rank], items[rank])
             result.append(ledger.add(micro, ledger.items + micro.items))
         return tuple(result)
 
@@ -89,14 +89,14 @@ class DistributedTrainer(StatelessRun):
     def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
         """`gradients` of the ranks' windows together, as each has them."""
         result = self.window_gradients(tuple(self._joined(parts) for parts in zip(*windows, strict=True)))
-        return tuple(self.canonical(self.spread.seen(result, rank)) for rank in self.ranks)
+        return tuple(self.canonical(self.spread.of_rank(result, rank)) for rank in self.ranks)
 
     def feed_parts(self, windows: Sequence[Sequence[Gradients]]) -> tuple[Update, ...]:
         """`apply_gradients` with each rank's window."""
         self.check_length(len(windows[0]))
         with self.scope():
             for parts in zip(*windows, strict=True):
-                self.held, self.outcome = self.steps.apply_gradients(self.held, self._stacked(parts))
+                self.run_state, self.outcome = self.steps.apply_gradients(self.run_state, self._stacked(parts))
                 self._entered([math.nan] * len(parts), [1] * len(parts))
         return self.updates()
 
@@ -108,15 +108,15 @@ class DistributedTrainer(StatelessRun):
 
     def predictions(self, inputs: Array, *, averaged: bool = False) -> tuple[dict[str, Array], ...]:
         """`predict`, or `predict_averaged`, by each rank."""
-        outputs = self.outputs(self.averages() if averaged else self.held.trained, inputs)
-        return tuple(self.spread.seen(outputs, rank) for rank in self.ranks)
+        outputs = self.outputs(self.averages() if averaged else self.run_state.trained, inputs)
+        return tuple(self.spread.of_rank(outputs, rank) for rank in self.ranks)
 
     # what ranks have
 
-    def seen_by(self, rank: int) -> StatelessRun:
+    def view_of_rank(self, rank: int) -> StatelessRun:
         """The run with what a rank has of its arrays, read-only."""
         view = copy.copy(self)
-        view.held = self.spread.seen(self.held, rank)
+        view.run_state = self.spread.of_rank(self.run_state, rank)
         return view
 
     def bytes_held(self, rank: int) -> dict[str, int]:
@@ -125,7 +125,7 @@ class DistributedTrainer(StatelessRun):
         sums = [value for slot, value in slots.items() if slot.startswith(ACCUMULATOR)]
         taken = [] if self.outcome is None else self.outcome.gradients
         kinds = {
-            "parameter": self.held.trained,
+            "parameter": self.run_state.trained,
             "gradient": sums or taken,
             "optimizer": [v for slot, v in slots.items() if not slot.startswith((ACCUMULATOR, AVERAGE))],
             "buffer": [self.placed(variable) for variable in self.bound.buffers.values()],
@@ -136,13 +136,13 @@ class DistributedTrainer(StatelessRun):
 
     def save(self, path: Path) -> None:
         first, *_ = windows = [ledger.micro_batches for ledger in self.ledgers]
-        checkpoint.save(self.steps, self.held, first, path)
+        checkpoint.save(self.steps, self.run_state, first, path)
         rank_checkpoint.save(list(zip(*windows, strict=True)), len(windows), path)
 
     def restore(self, path: Path) -> None:
         parts = rank_checkpoint.restore(path, len(self.ledgers))
         with self.scope():
-            self.held, window = checkpoint.restore(self.steps, self.held, path)
+            self.run_state, window = checkpoint.restore(self.steps, self.run_state, path)
         for rank, ledger in enumerate(self.ledgers):
             own = [
                 replace(micro, total=each[rank].total, items=each[rank].items)

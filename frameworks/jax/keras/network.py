@@ -33,8 +33,8 @@ def counter(number: int | None) -> Begins:
 def _begins(number: int | None, inputs: jax.Array) -> None:
     begun = _BEGUN.get()
     if begun is not None and number is not None:
-        jax.debug.callback(partial(_told, begun, number), inputs.ravel()[0])
+        jax.debug.callback(partial(_count_call, begun, number), inputs.ravel()[0])
 
 
-def _told(begun: Callable[[int], object], number: int, _: Any) -> None:
+def _count_call(begun: Callable[[int], object], number: int, _: Any) -> None:
     begun(number)

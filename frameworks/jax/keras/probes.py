@@ -40,11 +40,11 @@ def _counted(depth: int) -> int:
     """Number of calls of a function in a step, within so many `keras.remat`."""
     begun: list[int] = []
 
-    def told(_: Any) -> None:
+    def count_call(_: Any) -> None:
         begun.append(1)
 
     def function(x: jax.Array) -> jax.Array:
-        jax.debug.callback(told, x[0])
+        jax.debug.callback(count_call, x[0])
         return jnp.sin(x)
 
     wrapped: Callable[[jax.Array], jax.Array] = function
@@ -109,7 +109,7 @@ def _peak() -> bool:
 # what is inside
 
 
-def _shown(wrap: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]) -> bool:
+def _keeps_output_gradient(wrap: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]) -> bool:
     """Whether what is computed on the way through a wrapped function can be seen, and the gradient for it."""
 
     def step(zero: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -122,13 +122,13 @@ def _shown(wrap: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]])
         value = jnp.sum(wrap(function)(jnp.ones((2,))))
         return value, inside[0]
 
-    gradient, seen = jax.jit(jax.grad(step, has_aux=True))(jnp.zeros((2,)))
-    return bool((gradient == 2.0).all() and (seen == jnp.tanh(1.0)).all())
+    gradient, output = jax.jit(jax.grad(step, has_aux=True))(jnp.zeros((2,)))
+    return bool((gradient == 2.0).all() and (output == jnp.tanh(1.0)).all())
 
 
 def shows_recomputed() -> bool:
     """Whether that holds within the recomputation call."""
-    return _shown(keras.remat)
+    return _keeps_output_gradient(keras.remat)
 
 
 ATTEMPTS: dict[Capability, Attempt] = {
@@ -143,5 +143,5 @@ ATTEMPTS: dict[Capability, Attempt] = {
     Capability.CHECKPOINT: _restores,
     Capability.SAVED_BYTES: lambda: _residuals(jnp.sin) == 256,
     Capability.PEAK_BYTES: _peak,
-    Capability.TRACE: lambda: _shown(lambda function: function),
+    Capability.TRACE: lambda: _keeps_output_gradient(lambda function: function),
 }

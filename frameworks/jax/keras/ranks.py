@@ -46,7 +46,7 @@ class DistributedRanks:
         """
         run = self.run
         if verb in READINGS:
-            return tuple(getattr(run.seen_by(rank), verb)() for rank in run.ranks)
+            return tuple(getattr(run.view_of_rank(rank), verb)() for rank in run.ranks)
         first = [each.arguments[0] for each in given if each.arguments]
         match verb:
             case "update_share":

@@ -27,14 +27,14 @@ from frameworks.jax.keras.trace import Outputs, watched
 from frameworks.keras_common.losses import losses_of
 from frameworks.keras_common.micro_batches import KerasMicroBatch
 from frameworks.keras_common.network import BuiltNetwork, NetworkBuilder
-from frameworks.keras_common.optimizers import make_optimizer, shown_by
+from frameworks.keras_common.optimizers import make_optimizer, optimizer_with_readings
 from frameworks.keras_common.scaler import is_dynamic
 from frameworks.keras_common.settings import dtype_policy, policy_of
 
 Values = list[jax.Array]
 Tree = TypeVar("Tree")
 
-KEPT_PLANS = 64
+PLAN_CACHE_SIZE = 64
 """Number of plans whose compiled programs are cached; each has programs for all shapes so far."""
 
 
@@ -91,7 +91,7 @@ class KerasSteps:
             self.start = State(*([variable.value for variable in own] for own in self.variables))
         numbers = {id(variable): place for place, variable in enumerate(trained)}
         self.places = {name: numbers[id(variable)] for name, variable in self.bound.variables.items()}
-        self.shown = shown_by(self.optimizer)
+        self.reader = optimizer_with_readings(self.optimizer)
         self._losses, self._item_losses = losses_of(model, "sum"), losses_of(model, "none")
         self.train = jax.jit(self._train)
         self.backward = jax.jit(self._backward)
@@ -136,7 +136,7 @@ class KerasSteps:
         """A state in the places that Keras gives its variables."""
         return jax.tree.map(lambda value, like: jax.device_put(value, like.sharding), values, self.start)
 
-    def _held(self, values: Tree, like: Tree) -> Tree:
+    def _with_sharding(self, values: Tree, like: Tree) -> Tree:
         """The same within a function."""
         if self.distribution is None:
             return values
@@ -168,7 +168,7 @@ class KerasSteps:
 
     def _look(self, optimizer: Values) -> OptimizerReadings:
         with self._optimizing(optimizer):
-            updates, rate = jnp.asarray(self.shown.iterations), jnp.asarray(self.shown.learning_rate)
+            updates, rate = jnp.asarray(self.reader.iterations), jnp.asarray(self.reader.learning_rate)
             if is_dynamic(self.optimizer):
                 scale, good = self.optimizer.dynamic_scale.value, self.optimizer.step_counter.value
             else:
@@ -219,9 +219,9 @@ class KerasSteps:
         return after, outcome, self._whole(sums)
 
     def _stepped(self, state: State, gradients: Values) -> tuple[State, KerasOutcome]:
-        gradients = self._held(gradients, self.start.trained)
+        gradients = self._with_sharding(gradients, self.start.trained)
         trained, optimizer = self.optimizer.stateless_apply(state.optimizer, gradients, state.trained)
-        after = self._held(State(trained, state.others, optimizer), self.start)
+        after = self._with_sharding(State(trained, state.others, optimizer), self.start)
         outcome = KerasOutcome(
             self._look(state.optimizer), self._look(optimizer), gradients if self.distribution else []
         )
@@ -306,7 +306,7 @@ def _pulled(pull: Any, parts: Values) -> Any:
     return reduce(lambda a, b: jax.tree.map(jnp.add, a, b), each)
 
 
-@lru_cache(KEPT_PLANS)
+@lru_cache(PLAN_CACHE_SIZE)
 def steps_of(model: Model, recipe: Recipe, place: jax.Device) -> KerasSteps:
     """The functions of a model and a recipe, the same ones for every run of both on a device."""
     with jax.default_device(place):
@@ -316,7 +316,7 @@ def steps_of(model: Model, recipe: Recipe, place: jax.Device) -> KerasSteps:
 def micro_batch(outcome: KerasOutcome, total: float, items: int) -> KerasMicroBatch:
     """Converts the result of a micro-batch of so many items, whose losses have this sum."""
     before, after = (
-        OptimizerReadings(*(np.asarray(value).item() for value in seen)) for seen in (outcome.before, outcome.after)
+        OptimizerReadings(*(np.asarray(value).item() for value in values)) for values in (outcome.before, outcome.after)
     )
     applied = after.updates > before.updates
     return KerasMicroBatch(total, items, before.scale, applied, before.rate, after.scale, after.good)

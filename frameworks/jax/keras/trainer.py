@@ -34,7 +34,7 @@ class StatelessRun(KerasRun):
     """One run.
 
     Attributes:
-        held: all arrays of the run.
+        run_state: all arrays of the run.
         outcome: result of the last micro-batch.
     """
 
@@ -42,14 +42,14 @@ class StatelessRun(KerasRun):
         self._device = device
         self._wide = any(head.format == "float64" for head in model.heads.heads)
         self._passes = 0
-        self._seen: Loaded | None = None
+        self._loaded: Loaded | None = None
         self.outcome: KerasOutcome | None = None
         with wide_formats(self._wide):
             self.steps = steps_of(model, recipe, device)
         super().__init__(model, recipe, self.steps.bound, self.steps.optimizer)
         with self.scope():
             native = self.steps.loaded(model.weights(recipe.seed) if weights is None else weights)
-            self.held = self.steps.put(self.steps.start._replace(trained=native))
+            self.run_state = self.steps.put(self.steps.start._replace(trained=native))
         self._places = {
             id(variable): (kind, place)
             for kind, own in enumerate(self.steps.variables)
@@ -65,25 +65,25 @@ class StatelessRun(KerasRun):
     def placed(self, variable: keras.Variable) -> jax.Array:
         """The run's array for a variable."""
         kind, place = self._places[id(variable)]
-        return self.held[kind][place]
+        return self.run_state[kind][place]
 
     def value(self, variable: keras.Variable) -> Array:
         return np.array(self.placed(variable))
 
     def applied_updates(self) -> Array:
         with self.scope():
-            return np.array(self.steps.look(self.held.optimizer).updates)
+            return np.array(self.steps.look(self.run_state.optimizer).updates)
 
     # forward, backward and update
 
     def _load(self, batch: Batch) -> Loaded:
         self._passes += 1
-        self._seen = load_batch(batch)
-        return self._seen
+        self._loaded = load_batch(batch)
+        return self._loaded
 
     def accumulate(self, batch: Batch, items: int) -> float:
         with self.scope():
-            self.held, self.outcome, sums = self.steps.train(self.held, self._load(batch))
+            self.run_state, self.outcome, sums = self.steps.train(self.run_state, self._load(batch))
             return self.enter(self._micro_batch(sum(total.item() for total in sums), batch.items))
 
     def _micro_batch(self, total: float, items: int) -> KerasMicroBatch:
@@ -91,7 +91,7 @@ class StatelessRun(KerasRun):
         return micro_batch(self.outcome, total, items)
 
     def fed(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
-        self.held, self.outcome = self.steps.apply_gradients(self.held, gradients)
+        self.run_state, self.outcome = self.steps.apply_gradients(self.run_state, gradients)
         return self._micro_batch(math.nan, 1)
 
     def gradients(self, window: Window) -> dict[str, Array]:
@@ -102,8 +102,8 @@ class StatelessRun(KerasRun):
         result = []
         with self.scope():
             for batch in window:
-                gradients, others = self.steps.backward(self.held, self._load(batch))
-                self.held = self.held._replace(others=others)
+                gradients, others = self.steps.backward(self.run_state, self._load(batch))
+                self.run_state = self.run_state._replace(others=others)
                 result.append(gradients)
             count = len(result)
             return [reduce(jax.numpy.add, own) / np.asarray(count, own[0].dtype) for own in zip(*result, strict=True)]
@@ -118,7 +118,7 @@ class StatelessRun(KerasRun):
         return scaler_settings(self.optimizer, BACKEND)
 
     def predict(self, inputs: Array) -> dict[str, Array]:
-        return {name: np.array(value) for name, value in self.outputs(self.held.trained, inputs).items()}
+        return {name: np.array(value) for name, value in self.outputs(self.run_state.trained, inputs).items()}
 
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:
         return {name: np.array(value) for name, value in self.outputs(self.averages(), inputs).items()}
@@ -132,30 +132,30 @@ class StatelessRun(KerasRun):
         if self.recipe.average is None:
             raise ValueError(NO_AVERAGE)
         with self.scope():
-            return self.steps.averaged(self.held)
+            return self.steps.averaged(self.run_state)
 
     def outputs(self, trained: Values, inputs: Array) -> dict[str, jax.Array]:
         """Evaluation-mode forward with these trainable variables: output by head name."""
         with self.scope():
-            return self.steps.predict(trained, self.held.others, inputs)
+            return self.steps.predict(trained, self.run_state.others, inputs)
 
     # what a pass shows
 
     def segment_calls(self) -> tuple[int, ...]:
         """Counts of one forward and backward pass on the last batch, times the number of passes so far."""
-        if self._seen is None:
+        if self._loaded is None:
             return (0,) * len(self.bound.network.segments)
         with self.scope():
-            each = self.steps.runs_in_a_pass(self.held, self._seen)
+            each = self.steps.runs_in_a_pass(self.run_state, self._loaded)
         return tuple(self._passes * runs for runs in each)
 
     def saved_bytes(self, batch: Batch) -> int:
         with self.scope():
             loaded = jax.device_put(load_batch(batch), self._device)
-            trained = {f"{place:04}": value for place, value in enumerate(self.held.trained)}
+            trained = {f"{place:04}": value for place, value in enumerate(self.run_state.trained)}
 
             def losses(leaves: dict[str, jax.Array]) -> Values:
-                return self.steps.losses(list(leaves.values()), self.held.others, loaded)[0]
+                return self.steps.losses(list(leaves.values()), self.run_state.others, loaded)[0]
 
             return saved_bytes(losses, trained, loaded)
 
@@ -163,9 +163,9 @@ class StatelessRun(KerasRun):
         if self.recipe.recompute is not None:
             raise Unsupported(Capability.TRACE, INSIDE_RECOMPUTED, shows_recomputed)
         with self.scope():
-            outputs, gradients, parameters, others = self.steps.traced(self.held, self._load(batch))
-            scale = float(self.steps.look(self.held.optimizer).scale)
-        self.held = self.held._replace(others=others)
+            outputs, gradients, parameters, others = self.steps.traced(self.run_state, self._load(batch))
+            scale = float(self.steps.look(self.run_state.optimizer).scale)
+        self.run_state = self.run_state._replace(others=others)
         layers, paths = self.bound.layers, traced_paths(self.model, batch)
         return LayerTrace(
             {path: np.array(outputs[layers[path]]) for path in paths},
@@ -182,9 +182,9 @@ class StatelessRun(KerasRun):
     # the whole run
 
     def save(self, path: Path) -> None:
-        checkpoint.save(self.steps, self.held, self.ledger.micro_batches, path)
+        checkpoint.save(self.steps, self.run_state, self.ledger.micro_batches, path)
 
     def restore(self, path: Path) -> None:
         with self.scope():
-            self.held, window = checkpoint.restore(self.steps, self.held, path)
+            self.run_state, window = checkpoint.restore(self.steps, self.run_state, path)
         self.ledger.replace(window, sum(micro.items for micro in window))

@@ -69,12 +69,12 @@ class Operations(ListedParts):
 
 def _of_leaves(part: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Function, list[jax.Array]]:
     """The part as a function of its floating arrays, to the list of its floating outputs; and the arrays."""
-    found, nest = jax.tree_util.tree_flatten(list(arguments), is_leaf=lambda each: isinstance(each, tuple))
-    places = [i for i, each in enumerate(found) if isinstance(each, np.ndarray) and each.dtype == np.float32]
-    leaves = [jnp.asarray(found[place]) for place in places]
+    flat, nest = jax.tree_util.tree_flatten(list(arguments), is_leaf=lambda each: isinstance(each, tuple))
+    places = [i for i, each in enumerate(flat) if isinstance(each, np.ndarray) and each.dtype == np.float32]
+    leaves = [jnp.asarray(flat[place]) for place in places]
 
     def function(*values: jax.Array) -> list[jax.Array]:
-        filled = [jnp.asarray(each) if isinstance(each, np.ndarray) else each for each in found]
+        filled = [jnp.asarray(each) if isinstance(each, np.ndarray) else each for each in flat]
         for place, value in zip(places, values, strict=True):
             filled[place] = value
         result = jax.tree_util.tree_leaves(part(*jax.tree_util.tree_unflatten(nest, filled)))
@@ -148,13 +148,13 @@ class Layers(ListedParts):
     @cached_property
     def _loaded(self) -> Mapping[str, nnx.Module]:
         """Layers from another seed, with the saved states of the first ones, except for their random streams."""
-        kept = nnx.Not(nnx.RngState)
+        not_random = nnx.Not(nnx.RngState)
         layers, others = ({name: self._built(name, seed) for name in self.names()} for seed in (1, 5))
-        states = {name: state for name, layer in layers.items() if (state := nnx.state(layer, kept))}
+        states = {name: state for name, layer in layers.items() if (state := nnx.state(layer, not_random))}
         with TemporaryDirectory() as folder, ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(Path(folder) / "layers", states)
             checkpointer.wait_until_finished()
-            wanted = {name: nnx.state(others[name], kept) for name in states}
+            wanted = {name: nnx.state(others[name], not_random) for name in states}
             for name, state in checkpointer.restore(Path(folder) / "layers", wanted).items():
                 nnx.update(others[name], state)
         return others

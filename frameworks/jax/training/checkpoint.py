@@ -50,7 +50,7 @@ def _tree(trainer: JaxRun) -> dict[str, Any]:
         row[:] = [getattr(each, name) for name in _FIELDS]
     return {
         "state": trainer.train_state,
-        "scale": scaler.held(trainer.scale),
+        "scale": scaler.arrays_of(trainer.scale),
         "moved": trainer.moved,
         "window": {"micro": micro, "counts": np.array([len(window), trainer.ledger.items, trainer.length])},
     }

@@ -47,11 +47,11 @@ def _static_scaling() -> bool:
 def _scaling_factors() -> bool:
     """Growth by 4 and backoff to one half, by Flax's scale."""
     scale = DynamicScale(growth_factor=4.0, backoff_factor=0.5, growth_interval=1, scale=jnp.float32(16.0))
-    seen = []
+    scales = []
     for slope in (1.0, 1.0, float("inf")):
         scale = scale.value_and_grad(lambda w, slope=slope: (w * slope).sum())(weight_of()).dynamic_scale
-        seen.append(float(scale.scale))
-    return {later / earlier for earlier, later in zip([16.0, *seen], seen, strict=False)} == {1.0, 4.0, 0.5}
+        scales.append(float(scale.scale))
+    return {later / earlier for earlier, later in zip([16.0, *scales], scales, strict=False)} == {1.0, 4.0, 0.5}
 
 
 def _scaling_disabled() -> bool:
@@ -85,24 +85,24 @@ def _two_losses() -> bool:
 
 def _accumulation() -> bool:
     window, weight = optax.MultiSteps(optax.sgd(0.5), every_k_schedule=2), weight_of()
-    state, seen = window.init(weight), []
+    state, weights = window.init(weight), []
     for value in (1.0, 3.0):
         updates, state = window.update(weight_of(value), state, weight)
         weight = optax.apply_updates(weight, updates)
-        seen.append(float(weight[0]))
-    return seen == [1.0, 0.0]
+        weights.append(float(weight[0]))
+    return weights == [1.0, 0.0]
 
 
 def _partial_window() -> bool:
     """Windows of two and of one micro-batch, as `every_k_schedule` says before they begin."""
     window = optax.MultiSteps(optax.sgd(0.5), every_k_schedule=lambda step: jnp.array([2, 1])[step])
     weight = weight_of()
-    state, seen = window.init(weight), []
+    state, weights = window.init(weight), []
     for _ in range(3):
         updates, state = window.update(weight_of(), state, weight)
         weight = optax.apply_updates(weight, updates)
-        seen.append(float(weight[0]))
-    return seen == [1.0, 0.5, 0.0]
+        weights.append(float(weight[0]))
+    return weights == [1.0, 0.5, 0.0]
 
 
 def _clip() -> bool:

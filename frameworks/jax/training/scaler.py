@@ -123,7 +123,7 @@ def settings(scale: LossScale) -> dict[str, float]:
     return {"initial": current(scale), "growth": float(growth), "backoff": backoff, "interval": float(interval)}
 
 
-def held(scale: LossScale) -> dict[str, Array]:
+def arrays_of(scale: LossScale) -> dict[str, Array]:
     """The scale and the growth counter; empty without scaling."""
     match scale:
         case jmp.DynamicLossScale():

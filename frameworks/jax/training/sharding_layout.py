@@ -71,30 +71,30 @@ class Spread:
 
     def state(self, state: RunState) -> RunState:
         """Parameters and the optimizer's state with their shardings."""
-        held: RunState = jax.lax.with_sharding_constraint(state, self.state_shardings(state))
-        return held
+        result: RunState = jax.lax.with_sharding_constraint(state, self.state_shardings(state))
+        return result
 
     def gradients(self, gradients: Flat) -> Flat:
         """Gradients with their shardings."""
         places = {place: self._sharding("gradient", value.shape) for place, value in gradients.items()}
-        held: Flat = jax.lax.with_sharding_constraint(gradients, places)
-        return held
+        result: Flat = jax.lax.with_sharding_constraint(gradients, places)
+        return result
 
     def replicated(self, tree: Tree) -> Tree:
         """A tree of arrays with a copy on every device."""
-        held: Tree = jax.lax.with_sharding_constraint(tree, self.whole)
-        return held
+        result: Tree = jax.lax.with_sharding_constraint(tree, self.whole)
+        return result
 
     # what a rank has
 
-    def seen(self, tree: Tree, rank: int) -> Tree:
+    def of_rank(self, tree: Tree, rank: int) -> Tree:
         """A tree's arrays in NumPy for a rank: its own copy, or the shards of its copy.
 
         What is no array of JAX's stays as it is.
         """
-        return jax.tree.map(lambda leaf: self._seen(leaf, rank) if isinstance(leaf, jax.Array) else leaf, tree)
+        return jax.tree.map(lambda leaf: self._array_of_rank(leaf, rank) if isinstance(leaf, jax.Array) else leaf, tree)
 
-    def _seen(self, value: jax.Array, rank: int) -> Array:
+    def _array_of_rank(self, value: jax.Array, rank: int) -> Array:
         parts = self.mesh.shape[SHARD]
         devices = list(self.mesh.devices.flat)
         shards = {shard.device: shard for shard in value.addressable_shards}

@@ -14,7 +14,7 @@ from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, BaseTrainer
 from frameworks.contract import AmaxHistories, Capability, Operand, Remembered
 from frameworks.jax.core.arrays import Flat, Place, to_array
-from frameworks.jax.core.float8_training import leaves_in, remembered, remembered_leaves, shown
+from frameworks.jax.core.float8_training import delayed_scaling_state, leaves_in, remembered, remembered_leaves
 from frameworks.jax.core.network import Layout
 from frameworks.jax.training import optimizers, scaler
 from frameworks.jax.training.optimizers import Rules, RunState, accumulated
@@ -67,7 +67,7 @@ class Readings(BaseTrainer):
         return optimizers.optimizer_state(self.train_state, self.layout, self._rules)
 
     def buffers(self) -> dict[str, Array]:
-        return self.layout.arrays(self.moved.buffers) | shown(self.leaves)
+        return self.layout.arrays(self.moved.buffers) | delayed_scaling_state(self.leaves)
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
         return {**super().views(), AmaxHistories: self.remembered}
@@ -78,7 +78,7 @@ class Readings(BaseTrainer):
         return result
 
     def scaler_state(self) -> dict[str, Array]:
-        return scaler.held(self.scale)
+        return scaler.arrays_of(self.scale)
 
     def scaler_settings(self) -> dict[str, float]:
         return dict(self._settings)

@@ -107,8 +107,10 @@ class CompiledSteps:
     def __init__(self, plan: Plan, begun: Callable[[int], object] | None = None) -> None:
         self.plan = plan
         low = jnp.dtype(plan.precision.format)
-        kept = low if plan.precision.level == "O3" else jnp.float32
-        self.network = Network(plan.model, low, kept, plan.recompute, begun, plan.history, plan.ways.way("recompute"))
+        parameter_format = low if plan.precision.level == "O3" else jnp.float32
+        self.network = Network(
+            plan.model, low, parameter_format, plan.recompute, begun, plan.history, plan.ways.way("recompute")
+        )
         self.policy = jmp.Policy(jnp.float32, low, jnp.float32) if plan.precision.level == "O2" else None
         self._example = jnp.int32 if plan.model.integer_inputs else jnp.float32
         example = jax.ShapeDtypeStruct((1, *plan.model.sample), self._example)
@@ -308,20 +310,20 @@ def update(
 
     With the window's `last` micro-batch the loss scale moves by its gradients alone, so only a window of one moves it.
     """
-    shown = None if pin is None else pin.gradients(gradients)
-    gradients = gradients if shown is None else shown
+    pinned = None if pin is None else pin.gradients(gradients)
+    gradients = gradients if pinned is None else pinned
     norm = global_norm(trained_leaves(gradients)) if normed else None
     stepped, finite = partial(_stepped, state, gradients, decay, chosen), None
     if guarded:
         finite = jmp.all_finite(gradients) if judged is None else judged.finite
         way = "" if remembered_leaves(gradients) else chosen.way("scaling")  # Flax overwrites these in a skip too
-        kept = ways.kept(way, finite, stepped, state)
+        result = ways.select_state(way, finite, stepped, state)
         if last:
             scale = scale.adjust(finite) if judged is None else judged.scale
     else:
-        kept = stepped()
-    moved = applied(kept) > applied(state) if guarded or is_window(state) else None
-    return kept if pin is None else pin.state(kept), scale, UpdateResult(moved, norm, finite, shown)
+        result = stepped()
+    moved = applied(result) > applied(state) if guarded or is_window(state) else None
+    return result if pin is None else pin.state(result), scale, UpdateResult(moved, norm, finite, pinned)
 
 
 def _stepped(state: RunState, gradients: Flat, decay: float | None, chosen: Recipe) -> RunState:

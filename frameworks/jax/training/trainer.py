@@ -89,7 +89,7 @@ class JaxTrainer(Readings):
         self._schedule = schedule_of(recipe)
         self.length = recipe.accumulation
         self._passes = 0
-        self._seen: Loaded | None = None
+        self._loaded: Loaded | None = None
         self.outcome: UpdateResult | None = None
         self.ledger: LossLedger[JaxMicroBatch] = LossLedger()
         self.pending = None
@@ -116,8 +116,8 @@ class JaxTrainer(Readings):
 
     def _load(self, batch: Batch) -> Loaded:
         self._passes += 1
-        self._seen = load_batch(self.model, batch)
-        return self._seen
+        self._loaded = load_batch(self.model, batch)
+        return self._loaded
 
     def _backward(self, batch: Batch, items: int) -> tuple[Flat, scaler.Judged | None, list[jax.Array]]:
         gradients, judged, sums, self.moved = self.steps.backward(
@@ -247,11 +247,11 @@ class JaxTrainer(Readings):
 
     def _fed(self, gradients: Gradients) -> Flat:
         """Given gradients of a micro-batch, or what is added to a window's, by joined path."""
-        held = self.leaves
+        leaves = self.leaves
         given = [name for name, value in gradients.items() if value is not None and name not in self.recipe.frozen]
         places = {name: self.layout.parameters[name] for name in given}
         return {
-            place: jax.device_put(self.layout.leaf(name, np.asarray(gradients[name]), held[place].dtype), self.place)
+            place: jax.device_put(self.layout.leaf(name, np.asarray(gradients[name]), leaves[place].dtype), self.place)
             for name, place in places.items()
         }
 
@@ -289,7 +289,7 @@ class JaxTrainer(Readings):
         return update
 
     def _window_update(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
-        state = scaler.held(self.scale)
+        state = scaler.arrays_of(self.scale)
         good = int(state["good_steps"]) if "good_steps" in state else None
         losses = self.ledger.losses()
         return Update(self.ledger.loss(), losses, before, self._scale(), good, skipped, norm, rate)
@@ -302,10 +302,10 @@ class JaxTrainer(Readings):
 
     def segment_calls(self) -> tuple[int, ...]:
         """Counts of one forward and backward pass on the last batch, times the number of passes so far."""
-        if self._seen is None:
+        if self._loaded is None:
             return (0,) * len(segments(self.model, self.recipe.recompute))
         with self.scope():
-            each = runs_in_a_pass(self.steps.plan, self.leaves, self.moved, self.scale, self._seen)
+            each = runs_in_a_pass(self.steps.plan, self.leaves, self.moved, self.scale, self._loaded)
         return tuple(self._passes * runs for runs in each)
 
     def save(self, path: Path) -> None:

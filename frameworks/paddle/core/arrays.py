@@ -31,7 +31,7 @@ def to_tensor(value: Array, like: Any = None) -> Any:
     return paddle.to_tensor(array.astype(wanted))
 
 
-def kept_gradient(parameter: Any) -> Any:
+def copy_of_gradient(parameter: Any) -> Any:
     """A copy of the parameter's gradient, whose memory `clear_grad` frees under every tensor that shares it."""
     return None if parameter.grad is None else parameter.grad.detach().clone()
 

@@ -22,15 +22,15 @@ def _allocated() -> int:
     return int(core.device_memory_stat_current_value("Allocated", number))
 
 
-def bytes_held(forward: Callable[[], Any]) -> int:
+def allocated_bytes(forward: Callable[[], Any]) -> int:
     """Bytes that the allocator holds more after `forward` than before it, while its result is alive."""
     gc.collect()
     before = _allocated()
     result = forward()
     gc.collect()
-    held = _allocated() - before
+    growth = _allocated() - before
     del result
-    return held
+    return growth
 
 
 def peak_bytes() -> int | None:

@@ -82,9 +82,9 @@ def agreed(step: Callable[[], T], count: int, kind: type[Exception], what: str) 
         problems = []
         with paddle.base.dygraph.guard():
             distributed.all_gather_object(problems, problem)
-    for rank, told in enumerate(problems):
-        if told:
-            raise kind(f"{what}: rank {rank}: {told}")
+    for rank, text in enumerate(problems):
+        if text:
+            raise kind(f"{what}: rank {rank}: {text}")
     return done[0]
 
 
@@ -98,8 +98,8 @@ def _paddle_load(file: Path, own: Sequence[str]) -> dict[str, Any]:
     except Exception as error:
         raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
     same_parts(file, loaded if isinstance(loaded, dict) else (), own)
-    held: dict[str, Any] = loaded
-    return held
+    result: dict[str, Any] = loaded
+    return result
 
 
 def _read(resumed: RankRun, path: Path) -> dict[str, Any]:

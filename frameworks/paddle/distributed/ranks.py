@@ -32,8 +32,8 @@ from frameworks.ways import required
 _COUNTERS = ("schedule", "beta1_pow", "beta2_pow")
 
 
-def _bytes(held: Mapping[str, Array]) -> int:
-    return sum(value.nbytes for name, value in held.items() if not name.startswith(_COUNTERS))
+def _bytes(arrays: Mapping[str, Array]) -> int:
+    return sum(value.nbytes for name, value in arrays.items() if not name.startswith(_COUNTERS))
 
 
 class RankTrainer(DygraphTrainer):

@@ -52,7 +52,7 @@ class _Client(socketserver.StreamRequestHandler):
                     value = store.wait(key)
                     self.wfile.write(_SIZE.pack(len(value)) + value)
                 case _Asked.CHECK:
-                    self.wfile.write(_NUMBER.pack(_Answer.READY if key in store.held else _Answer.NOT_READY))
+                    self.wfile.write(_NUMBER.pack(_Answer.READY if key in store.values else _Answer.NOT_READY))
                 case _Asked.SET:
                     store.set(key, self._bytes())
                 case _Asked.WAIT:
@@ -70,26 +70,26 @@ class _Store(socketserver.ThreadingTCPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Client)
-        self.held: dict[bytes, bytes] = {}
+        self.values: dict[bytes, bytes] = {}
         self._changed = threading.Condition()
 
     def set(self, key: bytes, value: bytes) -> None:
         with self._changed:
-            self.held[key] = value
+            self.values[key] = value
             self._changed.notify_all()
 
     def add(self, key: bytes, count: int) -> int:
         """Adds to a number, which is stored in digits; the sum."""
         with self._changed:
-            total = int(self.held.get(key, b"0")) + count
+            total = int(self.values.get(key, b"0")) + count
             self.set(key, str(total).encode())
         return total
 
     def wait(self, key: bytes) -> bytes:
         """The value, once there is one."""
         with self._changed:
-            self._changed.wait_for(lambda: key in self.held)
-            return self.held[key]
+            self._changed.wait_for(lambda: key in self.values)
+            return self.values[key]
 
 
 @contextmanager

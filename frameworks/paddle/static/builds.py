@@ -242,8 +242,8 @@ class Programs:
                 else:
                     kind = "float64" if name in self._wide else "float32"
                     target = paddle.static.data(f"target.{name}", [None, output.shape[-1]], kind)
-                shown = output.astype("float32") if self._low() and name not in self._wide else output
-                each = item_losses(kinds[name], shown, target)
+                wide = output.astype("float32") if self._low() and name not in self._wide else output
+                each = item_losses(kinds[name], wide, target)
                 total = (each if mask is None else each * mask).sum()
                 losses.append(total / items.astype(total.dtype))
         return add(losses)

@@ -74,5 +74,5 @@ def _read(file: Path) -> dict[str, Any]:
     except Exception as error:
         raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
     same_parts(file, result if isinstance(result, dict) else (), _OWN)
-    held: dict[str, Any] = result
-    return held
+    state: dict[str, Any] = result
+    return state

@@ -68,10 +68,10 @@ def refuse_what_differs(scale: float, gradients: Iterable[Array]) -> None:
         inverse = np.float32(1.0) / np.float32(scale)
         finite = all(np.isfinite(gradient).all() for gradient in scaled)
         if finite and not all(np.isfinite(gradient * inverse).all() for gradient in scaled):
-            raise Unsupported(Capability.DYNAMIC_SCALING, ONLY_A_GPU, found_after_unscaling)
+            raise Unsupported(Capability.DYNAMIC_SCALING, ONLY_A_GPU, skips_nan_after_unscaling)
 
 
-def found_after_unscaling() -> bool:
+def skips_nan_after_unscaling() -> bool:
     """Whether an update is skipped whose gradient becomes NaN when it is unscaled."""
     weight = paddle.create_parameter([1], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
     optimizer = paddle.optimizer.SGD(0.5, parameters=[weight])

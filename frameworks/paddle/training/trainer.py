@@ -17,7 +17,7 @@ from fixtures.recipe import Recipe
 from frameworks.base import NO_SCALER, LossLedger, MicroBatch, of_same_class
 from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Unsupported, Update
 from frameworks.paddle.core import saved_bytes, ways
-from frameworks.paddle.core.arrays import kept_gradient, put_gradient, stored, to_numpy, to_tensor
+from frameworks.paddle.core.arrays import copy_of_gradient, put_gradient, stored, to_numpy, to_tensor
 from frameworks.paddle.core.losses import BatchTensors, add, batch_tensors, item_losses
 from frameworks.paddle.core.network import Network
 from frameworks.paddle.core.offload import activations_of
@@ -235,7 +235,7 @@ class DygraphTrainer(ReadRun):
         return self._gradients(window, sum(batch.items for batch in window))
 
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
-        former = {name: kept_gradient(parameter) for name, parameter in self.network.named.items()}
+        former = {name: copy_of_gradient(parameter) for name, parameter in self.network.named.items()}
         self._drop_gradients()
         with self._running():
             scaler = None
@@ -336,7 +336,7 @@ class DygraphTrainer(ReadRun):
         try:
             with self._running():
                 tensors = self._batch(batch)
-                return saved_bytes.bytes_held(lambda: add(self._losses(tensors)))
+                return saved_bytes.allocated_bytes(lambda: add(self._losses(tensors)))
         finally:
             self.stream.state = state
             for segment, count in zip(self.network.segments, calls, strict=True):

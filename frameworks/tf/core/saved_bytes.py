@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from fixtures.model import Batch
 
-_NOT_HELD = {"Placeholder", "ReadVariableOp", "Const"}
+_UNCOUNTED_OPS = {"Placeholder", "ReadVariableOp", "Const"}
 
 
 def _source(tensor: Any) -> Any:
@@ -35,5 +35,5 @@ def captured_bytes(loss: Callable[..., tf.Tensor], batch: Batch) -> int:
     results = len(whole.outputs)
     forward, _ = whole._delayed_rewrite_functions.forward_backward()
     sources = [_source(output) for output in forward.graph.outputs[results:]]
-    held = {tensor.name: tensor for tensor in sources if tensor.op.type not in _NOT_HELD}
-    return sum(int(np.prod(tensor.shape.as_list())) * tensor.dtype.size for tensor in held.values())
+    tensors = {tensor.name: tensor for tensor in sources if tensor.op.type not in _UNCOUNTED_OPS}
+    return sum(int(np.prod(tensor.shape.as_list())) * tensor.dtype.size for tensor in tensors.values())

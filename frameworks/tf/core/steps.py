@@ -15,7 +15,7 @@ from fixtures.recipe import Recipe
 from frameworks.keras_common.losses import batch_losses_of
 from frameworks.keras_common.micro_batches import KerasMicroBatch
 from frameworks.keras_common.network import BuiltNetwork
-from frameworks.keras_common.optimizers import shown_by
+from frameworks.keras_common.optimizers import optimizer_with_readings
 from frameworks.keras_common.scaler import inner_of
 from frameworks.keras_common.stateful_run import Traced
 from frameworks.keras_common.ways import set_rate
@@ -142,8 +142,8 @@ class TracedSteps:
 
     def _numbers(self) -> tuple[Any, ...]:
         """Loss scale, count of updates, rate and the scaler's counter."""
-        shown, good = shown_by(self._optimizer), getattr(self._optimizer, "step_counter", -1)
-        return self._scale(), tf.identity(shown.iterations), tf.identity(shown.learning_rate), tf.identity(good)
+        reader, good = optimizer_with_readings(self._optimizer), getattr(self._optimizer, "step_counter", -1)
+        return self._scale(), tf.identity(reader.iterations), tf.identity(reader.learning_rate), tf.identity(good)
 
     def _apply(self, loss: tf.Tensor, gradients: list[Any]) -> tuple[Any, ...]:
         *before, _ = self._numbers()

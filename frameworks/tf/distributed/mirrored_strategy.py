@@ -222,7 +222,7 @@ class MirroredTrainer(TensorFlowTrainer):
 
     # what each replica has
 
-    def seen(self, verb: str) -> tuple[Any, ...]:
+    def by_replica(self, verb: str) -> tuple[Any, ...]:
         """Result of a method without arguments in each replica, which reads the replica's own copies of variables."""
         result: dict[int, Any] = {}
 

@@ -94,7 +94,7 @@ class MirroredRanks:
             Unsupported: RANKS_COLLECTIVES, or what the run itself does not do.
         """
         if verb in _READ_BY_EACH:
-            return self.run.seen(verb)
+            return self.run.by_replica(verb)
         first = [each.arguments[0] for each in given if each.arguments]
         match verb:
             case "update_share":

@@ -29,7 +29,9 @@ def remembered(memory: Mapping[str, keras.Variable]) -> dict[str, dict[Operand, 
     }
 
 
-def shown(memory: Mapping[str, keras.Variable], accumulators: Mapping[str, keras.Variable]) -> dict[str, Array]:
+def delayed_scaling_state(
+    memory: Mapping[str, keras.Variable], accumulators: Mapping[str, keras.Variable]
+) -> dict[str, Array]:
     """The delayed-scaling state, and the gathered values of an open window."""
-    kept = {name: as_array(variable) for name, variable in memory.items()}
-    return kept | {f"gathered/{name}": as_array(variable) for name, variable in accumulators.items()}
+    state = {name: as_array(variable) for name, variable in memory.items()}
+    return state | {f"gathered/{name}": as_array(variable) for name, variable in accumulators.items()}

@@ -93,7 +93,7 @@ class TensorFlowTrainer(StatefulRun):
         return np.array(tensor.numpy())
 
     def buffers(self) -> dict[str, Array]:
-        return super().buffers() | float8_training.shown(self.bound.memory, self.gathered)
+        return super().buffers() | float8_training.delayed_scaling_state(self.bound.memory, self.gathered)
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
         return {**super().views(), AmaxHistories: self.remembered}

@@ -36,10 +36,10 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 def to_array(tensor: torch.Tensor) -> Array:
     """A copy of the tensor's values in its own format, gathered where ranks have shards of it."""
-    held = whole(tensor.detach()).cpu().clone(memory_format=torch.contiguous_format)  # FSDP1 resizes what NumPy fixes
-    if held.dtype == torch.bfloat16:
-        return held.view(torch.int16).numpy().view(BFLOAT16)
-    return held.numpy()
+    copy = whole(tensor.detach()).cpu().clone(memory_format=torch.contiguous_format)  # FSDP1 resizes what NumPy fixes
+    if copy.dtype == torch.bfloat16:
+        return copy.view(torch.int16).numpy().view(BFLOAT16)
+    return copy.numpy()
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -28,7 +28,7 @@ COMPILE, DYNAMIC = "compile", "compile-dynamic"
 MODES = (COMPILE, DYNAMIC)
 """Compiled modes: PyTorch's default, in which sizes are constants until they change, and programs for all sizes."""
 _ISOLATION = "isolate_recompiles"
-_SEEN: WeakSet[_Kinds] = WeakSet()
+_ALL_KINDS: WeakSet[_Kinds] = WeakSet()
 """Of the functions for all sizes; a reset of the compiler removes the programs of all."""
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))  # else in the temporary directory
 
@@ -39,7 +39,7 @@ def begin_anew() -> None:
     PyTorch counts variants and remembers shapes by code, which all runs of a process share.
     """
     torch.compiler.reset()
-    for kinds in _SEEN:
+    for kinds in _ALL_KINDS:
         kinds.clear()
 
 
@@ -58,13 +58,13 @@ def compiled(function: Callable[P, R], mode: str) -> Callable[P, R]:
 
 def _once_for_all_sizes(call: Callable[P, R]) -> Callable[P, R]:
     """The compiled function, which may not compile again for arguments that only have other sizes."""
-    seen = _Kinds()
-    _SEEN.add(seen)
+    kinds = _Kinds()
+    _ALL_KINDS.add(kinds)
 
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         kind = _kind(args, kwargs)
-        if kind not in seen:
-            seen.add(kind)
+        if kind not in kinds:
+            kinds.add(kind)
             return call(*args, **kwargs)
         with torch.compiler.set_stance("fail_on_recompile"):
             return call(*args, **kwargs)
@@ -83,6 +83,6 @@ def _kind(*arguments: object) -> Hashable:
     return torch.is_grad_enabled(), str(structure), tuple(tensors), tuple(equal)
 
 
-def kept_buffers() -> AbstractContextManager[None]:
+def without_buffer_donation() -> AbstractContextManager[None]:
     """A scope in which compiled backward passes keep their buffers, so that one graph can be gone through twice."""
     return cast(AbstractContextManager[None], torch._functorch.config.patch(donated_buffer=False))

@@ -17,7 +17,7 @@ class SavedBytes:
 
     def __init__(self, excluded: Callable[[], Iterable[torch.Tensor]]) -> None:
         self._excluded = excluded
-        self._held: dict[int, torch.UntypedStorage] = {}
+        self._storages: dict[int, torch.UntypedStorage] = {}
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -27,12 +27,12 @@ class SavedBytes:
 
     def bytes(self) -> int:
         """Sum of the counted storages."""
-        return sum(storage.nbytes() for storage in self._held.values())
+        return sum(storage.nbytes() for storage in self._storages.values())
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in {other.untyped_storage().data_ptr() for other in self._excluded()}:
-            self._held[storage.data_ptr()] = storage
+            self._storages[storage.data_ptr()] = storage
         return tensor
 
 

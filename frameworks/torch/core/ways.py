@@ -195,8 +195,8 @@ def recomputed(
 ) -> torch.Tensor:
     """The value of a function whose intermediate values are recomputed in the backward pass."""
     if way == "selective":
-        kept = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
-        contexts = partial(checkpoint.create_selective_checkpoint_contexts, kept)
+        saved_operations = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
+        contexts = partial(checkpoint.create_selective_checkpoint_contexts, saved_operations)
         return cast(torch.Tensor, checkpoint.checkpoint(function, x, use_reentrant=False, context_fn=contexts))
     with checkpoint.set_checkpoint_early_stop(False) if way == "whole" else nullcontext():
         return cast(torch.Tensor, checkpoint.checkpoint(function, x, use_reentrant=reentrant))

@@ -126,7 +126,7 @@ class Engine:
         self._open = ExitStack()
         self.is_open = False
         self._ends = True
-        self._seen = _Reduced()
+        self._reduced = _Reduced()
 
     def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         return cast(list[torch.Tensor], self.engine(inputs, targets))
@@ -142,7 +142,7 @@ class Engine:
         """One backward pass, whether it is the last through its forward pass."""
         if not self.is_open:
             self.engine.set_gradient_accumulation_boundary(self._ends and last)
-        with self._seen:
+        with self._reduced:
             self.engine.backward(loss, retain_graph=not last, scale_wrt_gas=False)
 
     # windows
@@ -168,7 +168,7 @@ class Engine:
         if not self.is_open:
             return
         self.is_open = False
-        with self._seen:
+        with self._reduced:
             self._open.close()
             self.engine.set_gradient_accumulation_boundary(True)
             if not self.stage:
@@ -183,7 +183,7 @@ class Engine:
 
     def reductions(self) -> int:
         """Number of reduced gradients, from the total number of reduced entries."""
-        entries, self._seen.entries = self._seen.entries, 0
+        entries, self._reduced.entries = self._reduced.entries, 0
         return round(entries / sum(map(math.prod, self.shapes.values()))) * len(self.parameters)
 
     # what is held
@@ -217,10 +217,10 @@ class Engine:
         self._link()
         return self._whole(parameter, deepspeed().utils.safe_get_full_optimizer_state(parameter, name))
 
-    def _whole(self, parameter: torch.Tensor, found: torch.Tensor | None) -> torch.Tensor | None:
-        return None if found is None else found.reshape(self.shapes[parameter])
+    def _whole(self, parameter: torch.Tensor, value: torch.Tensor | None) -> torch.Tensor | None:
+        return None if value is None else value.reshape(self.shapes[parameter])
 
-    def held(self, parameter: torch.Tensor) -> int:
+    def parameter_bytes(self, parameter: torch.Tensor) -> int:
         """Bytes that this rank holds of a parameter between updates."""
         own = parameter.numel()
         if self.stage == 3:

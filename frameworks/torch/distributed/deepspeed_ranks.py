@@ -39,8 +39,8 @@ class EngineStepper(Stepper):
 
     def names(self) -> list[str]:
         """Optimizer state for each entry of a parameter."""
-        held = [value for values in self.optimizer.state.values() for value in values.items()]
-        return sorted({name for name, value in held if isinstance(value, torch.Tensor) and value.ndim})
+        entries = [value for values in self.optimizer.state.values() for value in values.items()]
+        return sorted({name for name, value in entries if isinstance(value, torch.Tensor) and value.ndim})
 
     def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
         """The gathered state by the network's parameters; every rank must call this."""
@@ -56,7 +56,7 @@ class EngineStepper(Stepper):
         return {p: counted | {name: self.spread.moment(p, name) for name in names} for p in self.spread.parameters}
 
     def steps(self, state: Mapping[torch.Tensor, Mapping[str, Any]]) -> int:
-        counters = [float(held["step"]) for held in state.values() if "step" in held]
+        counters = [float(values["step"]) for values in state.values() if "step" in values]
         return int(max(counters)) if counters else self.updates
 
 
@@ -156,11 +156,11 @@ class EngineTrainer(RankTrainer):
 
     def bytes_held(self) -> dict[str, int]:
         tensors = [slot.tensor for slot in self.slots.values()]
-        held = super().bytes_held() | {"parameter": sum(map(self.spread.held, tensors))}
+        sizes = super().bytes_held() | {"parameter": sum(map(self.spread.parameter_bytes, tensors))}
         if self.spread.stage:
             names = self.stepper.names()
-            held["optimizer"] = sum(self.spread.local_state_bytes(tensor, names) for tensor in tensors)
-        return held
+            sizes["optimizer"] = sum(self.spread.local_state_bytes(tensor, names) for tensor in tensors)
+        return sizes
 
     # the whole run
 

@@ -97,5 +97,5 @@ def _build() -> None:
             check=True,
         )
     except (subprocess.SubprocessError, OSError) as error:
-        told = str(getattr(error, "stderr", None) or "")
-        raise RuntimeError(f"DeepSpeed's {_OPERATION} could not be compiled: {error} {told[-500:]}") from error
+        errors = str(getattr(error, "stderr", None) or "")
+        raise RuntimeError(f"DeepSpeed's {_OPERATION} could not be compiled: {error} {errors[-500:]}") from error

@@ -118,7 +118,7 @@ class Flat:
         )
         network.call_in_place()
         self._network = network
-        self._seen = _ReduceScatters()
+        self._reduce_scatters = _ReduceScatters()
 
     def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         return cast(list[torch.Tensor], self.root(inputs, targets))
@@ -129,7 +129,7 @@ class Flat:
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
         if last:
-            with self._seen:
+            with self._reduce_scatters:
                 yield
         else:
             with self.root.no_sync():
@@ -151,15 +151,15 @@ class Flat:
         every: list[Any] = [None] * distributed.get_world_size(self._shards)
         distributed.all_gather_object(every, own, group=self._shards)
         whole = {}
-        for (parameter, shape), held in zip(self.shapes.items(), zip(*every, strict=True), strict=True):
-            names = dict.fromkeys(name for of_rank in held for name in of_rank)
-            pieces = {name: [of_rank[name] for of_rank in held if of_rank.get(name) is not None] for name in names}
+        for (parameter, shape), states in zip(self.shapes.items(), zip(*every, strict=True), strict=True):
+            names = dict.fromkeys(name for of_rank in states for name in of_rank)
+            pieces = {name: [of_rank[name] for of_rank in states if of_rank.get(name) is not None] for name in names}
             whole[parameter] = {name: _join(result, shape) for name, result in pieces.items() if result}
-        return {parameter: held for parameter, held in whole.items() if held}
+        return {parameter: values for parameter, values in whole.items() if values}
 
     def reductions(self) -> int:
         """Reductions do not say whose they are: each counts for as many parameters as a unit has on average."""
-        count, self._seen.count = self._seen.count, 0
+        count, self._reduce_scatters.count = self._reduce_scatters.count, 0
         parameters = len(list(self.root.parameters()))
         return count * parameters // (len(units(self._network)) + 1)
 

@@ -99,11 +99,11 @@ class FlatTrainer(RankTrainer):
         return {name: value for name, value in result.items() if name not in self.recipe.frozen}
 
     def optimizer_state(self) -> dict[str, Array]:
-        held = optimizer_state(self.steppers, self.slots)
+        result = optimizer_state(self.steppers, self.slots)
         if self.average is None:
-            return held
+            return result
         with self.average_spread.gathered():
-            return held | averages_of(self.average_slots, self.average)
+            return result | averages_of(self.average_slots, self.average)
 
     # the whole run
 
@@ -120,9 +120,9 @@ class FlatTrainer(RankTrainer):
             slot.tensor.grad = torch.zeros_like(slot.tensor) if name in summed and slot.tensor.numel() else None
         with self.spread.gathered(writeback=True):
             for name, gradient in summed.items():
-                held = self.slots[name].tensor.grad
-                if held is not None:
-                    held.copy_(gradient)
+                current = self.slots[name].tensor.grad
+                if current is not None:
+                    current.copy_(gradient)
 
 
 class Fsdp1Worker(TorchWorker):

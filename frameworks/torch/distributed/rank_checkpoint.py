@@ -64,9 +64,9 @@ def _write(trainer: RankRun, path: Path) -> None:
     own = {"count": count, LOOP: loop_state(trainer), "buffers": dict(trainer.network.named_buffers())}
     if trainer.is_sharded:
         summed = trainer.summed()
-        held = _sharded(trainer, summed)
+        state = _sharded(trainer, summed)
         whole = _replicated(trainer, list(summed))
-        shards.save(held, checkpoint_id=path / _SHARDS)
+        shards.save(state, checkpoint_id=path / _SHARDS)
     else:
         whole = snapshot(trainer)
     torch.save(own, _file_of(path, rank))
@@ -86,9 +86,9 @@ def restore(trainer: RankRun, path: Path) -> None:
     refused = f"{path} cannot be loaded"
     whole, own = agreed(lambda: _read(trainer, path), ValueError, refused)
     if trainer.is_sharded:
-        held = agreed(lambda: _read_shards(trainer, whole[LOOP], path), ValueError, refused)
-        agreed(lambda: _load_shards(trainer, whole[LOOP], held), ValueError, refused)
-        summed = held["gradients"]
+        state = agreed(lambda: _read_shards(trainer, whole[LOOP], path), ValueError, refused)
+        agreed(lambda: _load_shards(trainer, whole[LOOP], state), ValueError, refused)
+        summed = state["gradients"]
     else:
         summed = whole[LOOP]["gradients"]
     agreed(lambda: _load(trainer, whole, own, summed), ValueError, refused)
@@ -101,16 +101,16 @@ def agreed(step: Callable[[], T], kind: type[Exception], what: str) -> T:
     try:
         done.append(step())
     except (Exception, shards.CheckpointException) as error:
-        problem = _told(error)
+        problem = _error_line(error)
     problems = [problem] * distributed.get_world_size()
     distributed.all_gather_object(problems, problem)
-    for rank, told in enumerate(problems):
-        if told:
-            raise kind(f"{what}: rank {rank}: {told}")
+    for rank, text in enumerate(problems):
+        if text:
+            raise kind(f"{what}: rank {rank}: {text}")
     return done[0]
 
 
-def _told(error: BaseException) -> str:
+def _error_line(error: BaseException) -> str:
     """An error in one line; a `CheckpointException`, which is none of the `Exception`s, by what it was raised for."""
     causes = [cause for cause, _ in error.failures.values()] if isinstance(error, shards.CheckpointException) else []
     first: BaseException = (causes or [error])[0]
@@ -132,11 +132,11 @@ def _is_sharded(part: str) -> bool:
 
 def _replicated(trainer: RankRun, summed: list[str]) -> dict[str, Any]:
     """State shared by all ranks; `summed` are the parameters with gradients in an open window."""
-    held = {name: part.state_dict() for name, part in parts(trainer).items() if not _is_sharded(name)}
+    result = {name: part.state_dict() for name, part in parts(trainer).items() if not _is_sharded(name)}
     bare = [not stepper.optimizer.state for stepper in trainer.steppers]
     every = [bare] * distributed.get_world_size()
     distributed.all_gather_object(every, bare)
-    return held | {
+    return result | {
         LOOP: {**loop_state(trainer), "gradients": summed, "bare": [all(of) for of in zip(*every, strict=True)]}
     }
 
@@ -145,15 +145,15 @@ def _sharded(trainer: RankRun, summed: Mapping[str, torch.Tensor]) -> dict[str, 
     """Sharded state, with these gradients."""
     optimizers = [stepper.optimizer for stepper in trainer.steppers]
     applied = [stepper.applied for stepper in trainer.steppers]
-    held: dict[str, Any] = {
+    result: dict[str, Any] = {
         "model": get_model_state_dict(trainer.root),
         "optimizer": get_optimizer_state_dict(trainer.root, optimizers),
     }
     for stepper, count in zip(trainer.steppers, applied, strict=True):
         stepper.applied = count  # an optimizer without any state is made to step once to get one
     if trainer.average is not None:
-        held["average"] = get_model_state_dict(trainer.average)
-    return held | {"gradients": dict(summed)}
+        result["average"] = get_model_state_dict(trainer.average)
+    return result | {"gradients": dict(summed)}
 
 
 def _read(trainer: RankRun, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -167,7 +167,7 @@ def _read(trainer: RankRun, path: Path) -> tuple[dict[str, Any], dict[str, Any]]
         return whole, _torch_load(_file_of(path, rank))
     every = [first, *(_torch_load(_file_of(path, other)) for other in range(1, first["count"]))]
     own = every[rank] if rank < len(every) else first
-    return whole, {**own, LOOP: {**own[LOOP], **_window_of([held[LOOP] for held in every], rank)}}
+    return whole, {**own, LOOP: {**own[LOOP], **_window_of([other[LOOP] for other in every], rank)}}
 
 
 def _window_of(loops: list[Mapping[str, Any]], rank: int) -> dict[str, Any]:
@@ -203,9 +203,9 @@ def _read_shards(trainer: RankRun, loop: Mapping[str, Any], path: Path) -> dict[
     try:
         _make_bare(trainer, loop)
         summed = {name: trainer.nothing_summed(name) for name in loop["gradients"]}
-        held = tree_map(_own, _sharded(trainer, summed))
-        shards.load(held, checkpoint_id=path / _SHARDS)
-        return held
+        shards_of_run = tree_map(_own, _sharded(trainer, summed))
+        shards.load(shards_of_run, checkpoint_id=path / _SHARDS)
+        return shards_of_run
     finally:
         for name, slot in trainer.slots.items():
             slot.tensor.grad = former.get(name)
@@ -218,13 +218,13 @@ def _own(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def _load_shards(trainer: RankRun, loop: Mapping[str, Any], held: Mapping[str, Any]) -> None:
-    set_model_state_dict(trainer.root, held["model"])
+def _load_shards(trainer: RankRun, loop: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    set_model_state_dict(trainer.root, state["model"])
     _make_bare(trainer, loop)
     optimizers = [stepper.optimizer for stepper in trainer.steppers]
-    set_optimizer_state_dict(trainer.root, optimizers, held["optimizer"])
+    set_optimizer_state_dict(trainer.root, optimizers, state["optimizer"])
     if trainer.average is not None:
-        set_model_state_dict(trainer.average, held["average"])
+        set_model_state_dict(trainer.average, state["average"])
 
 
 def _load(

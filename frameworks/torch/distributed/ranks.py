@@ -186,8 +186,8 @@ class RankTrainer(TorchTrainer):
         moments = [
             value
             for state in states
-            for held in state.values()
-            for name, value in held.items()
+            for values in state.values()
+            for name, value in values.items()
             if name != "step" and isinstance(value, torch.Tensor)
         ]
         return {

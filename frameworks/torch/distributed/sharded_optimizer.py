@@ -33,7 +33,7 @@ class ShardedStepper(Stepper):
 
     def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        return {parameters[index]: held for index, held in self.state_dict()["state"].items()}
+        return {parameters[index]: values for index, values in self.state_dict()["state"].items()}
 
     def parts(self) -> dict[str, Any]:
         return {**super().parts(), "optimizer": self}
@@ -42,9 +42,9 @@ class ShardedStepper(Stepper):
         """The optimizer's gathered state; every rank must call this."""
         self._sharded.consolidate_state_dict(to=0)
         first = distributed.get_rank(self._group) == 0
-        held: list[Any] = [self._sharded.state_dict() if first else None]
-        distributed.broadcast_object_list(held, src=distributed.get_global_rank(self._group, 0), group=self._group)
-        whole: dict[str, Any] = held[0]
+        message: list[Any] = [self._sharded.state_dict() if first else None]
+        distributed.broadcast_object_list(message, src=distributed.get_global_rank(self._group, 0), group=self._group)
+        whole: dict[str, Any] = message[0]
         return whole
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -54,5 +54,5 @@ class ShardedStepper(Stepper):
     @property
     def own_state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
         """This rank's state, by parameter."""
-        held: Mapping[torch.Tensor, Mapping[str, Any]] = self._sharded.optim.state
-        return held
+        state: Mapping[torch.Tensor, Mapping[str, Any]] = self._sharded.optim.state
+        return state

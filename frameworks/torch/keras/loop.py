@@ -17,7 +17,7 @@ from frameworks.keras_common.layer_outputs import watched_by
 from frameworks.keras_common.losses import batch_losses_of
 from frameworks.keras_common.micro_batches import KerasMicroBatch
 from frameworks.keras_common.network import BuiltNetwork
-from frameworks.keras_common.optimizers import shown_by
+from frameworks.keras_common.optimizers import optimizer_with_readings
 from frameworks.keras_common.scaler import is_dynamic
 from frameworks.keras_common.stateful_run import Traced
 
@@ -109,8 +109,8 @@ class EagerLoop:
         return KerasMicroBatch(loss * items, items, before.scale, applied, before.rate, after.scale, after.good, loss)
 
     def _read(self) -> Readings:
-        optimizer, shown = self._optimizer, shown_by(self._optimizer)
-        updates, rate = int(shown.iterations), float(shown.learning_rate)
+        optimizer, reader = self._optimizer, optimizer_with_readings(self._optimizer)
+        updates, rate = int(reader.iterations), float(reader.learning_rate)
         if is_dynamic(optimizer):
             return Readings(float(optimizer.dynamic_scale), updates, rate, int(optimizer.step_counter))
         constant = optimizer.loss_scale_factor

@@ -62,7 +62,7 @@ def _packed() -> bool:
     return sizes == [8]
 
 
-def _shown() -> bool:
+def _keeps_output_gradient() -> bool:
     """Whether a layer's output keeps the gradient for it."""
     dense = keras.layers.Dense(2)
     output = dense(np.ones((1, 2), np.float32))
@@ -102,7 +102,7 @@ _OWN: dict[Capability, Attempt] = {
     Capability.CHECKPOINT: _saves,
     Capability.SAVED_BYTES: _packed,
     Capability.PEAK_BYTES: _peak,
-    Capability.TRACE: _shown,
+    Capability.TRACE: _keeps_output_gradient,
     Capability.RANKS_REPLICATED: _distributed,
     Capability.RANKS_OPTIMIZER: _distributed,
     Capability.RANKS_GRADIENTS: _distributed,

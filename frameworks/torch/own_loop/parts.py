@@ -122,7 +122,7 @@ class LoopNetwork(Network):
         return float(losses[0].sum())
 
 
-class FoundStepper(Stepper):
+class LoopStepper(Stepper):
     """An optimizer that a loop has made, with its scheduler."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, scheduler: LRScheduler | None) -> None:
@@ -145,7 +145,7 @@ class LoopObjects:
         optimizers = [each for each in every if isinstance(each, torch.optim.Optimizer)]
         if not optimizers:
             raise ValueError("setup left no torch.optim.Optimizer on self, want one: self.optimizer = recipe.optimizer")
-        self.steppers: list[Stepper] = [FoundStepper(each, schedulers.get(id(each))) for each in optimizers]
+        self.steppers: list[Stepper] = [LoopStepper(each, schedulers.get(id(each))) for each in optimizers]
         self.scaler = next((each for each in every if isinstance(each, torch.amp.GradScaler)), None)
         self.average = next((each for each in every if isinstance(each, AveragedModel)), None)
 

@@ -113,7 +113,7 @@ class LoopTrainer(TorchTrainer):
     @contextmanager
     def _undone(self) -> Iterator[None]:
         """Restores everything but buffers and random streams at its end."""
-        parts = {name: part for name, part in self._found().items() if part is not self.network}
+        parts = {name: part for name, part in self._loop_parts().items() if part is not self.network}
         states = deepcopy({name: part.state_dict() for name, part in parts.items()})
         values = {name: slot.tensor.detach().clone() for name, slot in self.slots.items()}
         former = {name: slot.tensor.grad for name, slot in self.slots.items()}
@@ -153,9 +153,9 @@ class LoopTrainer(TorchTrainer):
 
     def parts(self) -> dict[str, Any]:
         own = callable(getattr(self.loop, "state", None)) and callable(getattr(self.loop, "load", None))
-        return {"own": OwnState(self.loop)} if own else self._found()
+        return {"own": OwnState(self.loop)} if own else self._loop_parts()
 
-    def _found(self) -> dict[str, Any]:
+    def _loop_parts(self) -> dict[str, Any]:
         return super().parts() | {"attributes": PlainAttributes(self.loop)}
 
 

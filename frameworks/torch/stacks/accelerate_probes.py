@@ -78,11 +78,11 @@ class _Attempt:
 
 
 def _format_inside(precision: str, dtype: torch.dtype, device: str) -> bool:
-    made, seen = _Attempt(device, precision), list[torch.dtype]()
+    made, formats = _Attempt(device, precision), list[torch.dtype]()
     layer = torch.nn.Linear(4, 4).to(device)
-    layer.register_forward_hook(lambda _layer, _inputs, output: seen.append(output.dtype))
+    layer.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
     model = made.accelerator.prepare(torch.nn.Sequential(layer))
-    return bool(model(torch.ones(2, 4, device=device)).dtype == torch.float32 and seen == [dtype])
+    return bool(model(torch.ones(2, 4, device=device)).dtype == torch.float32 and formats == [dtype])
 
 
 def _dynamic(device: str) -> bool:
@@ -244,12 +244,12 @@ def requested(format_name: FormatName, device: str) -> FormatRequest:
     asked = {"float16": "fp16", "bfloat16": "bf16"}[format_name]
     with first_state(), watched() as warned:
         accelerator = Accelerator(cpu=device == "cpu", mixed_precision=asked)
-        layer, seen = torch.nn.Linear(2, 2), list[torch.dtype]()
-        layer.register_forward_hook(lambda _layer, _inputs, output: seen.append(output.dtype))
+        layer, formats = torch.nn.Linear(2, 2), list[torch.dtype]()
+        layer.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
         model = accelerator.prepare(torch.nn.Sequential(layer))
         model(torch.ones(1, 2, device=accelerator.device))
         reported = {"fp16": "float16", "bf16": "bfloat16", "no": "float32"}[accelerator.mixed_precision]
-    return FormatRequest(dtype_name(seen[0]), reported, warned=bool(warned))
+    return FormatRequest(dtype_name(formats[0]), reported, warned=bool(warned))
 
 
 def _answers(device: str) -> bool:

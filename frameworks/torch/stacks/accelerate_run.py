@@ -95,10 +95,10 @@ class AccelerateTrainer(TorchTrainer):
 
     def _backward(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None) -> None:
         separate = losses if self.recipe.separate_losses else [sum(losses[1:], losses[0])]
-        kept, self.accelerator.scaler = self.accelerator.scaler, scaler or self.accelerator.scaler
+        former, self.accelerator.scaler = self.accelerator.scaler, scaler or self.accelerator.scaler
         for index, loss in enumerate(separate):
             self.accelerator.backward(loss, retain_graph=index + 1 < len(separate))
-        self.accelerator.scaler = kept
+        self.accelerator.scaler = former
 
     @contextmanager
     def _micro_batch(self, *, last: bool) -> Iterator[None]:
@@ -126,12 +126,12 @@ class AccelerateTrainer(TorchTrainer):
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
         with self.turn.installed():
             accelerator = self.accelerator
-            kept = accelerator.step, accelerator.sync_gradients
+            former = accelerator.step, accelerator.sync_gradients
             accelerator.step = 0
             try:
                 return super()._gradients(window, items)
             finally:
-                accelerator.step, accelerator.sync_gradients = kept
+                accelerator.step, accelerator.sync_gradients = former
 
     # the update
 

@@ -13,7 +13,7 @@ from frameworks.torch.stacks.fabric_probes import (
     clips_fused,
     clips_two_optimizers,
     fabric_attempts,
-    float64_is_kept,
+    keeps_float64,
     scales,
 )
 from frameworks.torch.stacks.fabric_trainer import FabricTrainer
@@ -29,12 +29,12 @@ NO_FUSED_CLIPPING = "Lightning refuses to clip the scaled gradients of a fused o
 
 
 def require_together(
-    model: Model, recipe: Recipe, kept: Callable[[str, str], bool], scales: Callable[[str, str], bool], device: str
+    model: Model, recipe: Recipe, keeps: Callable[[str, str], bool], scales: Callable[[str, str], bool], device: str
 ) -> None:
     """Refuses a combination whose parts Lightning supports only separately.
 
     Args:
-        kept: whether float64 heads keep their format at a level, by its label.
+        keeps: whether float64 heads keep their format at a level, by its label.
         scales: whether a precision of Lightning has a loss scaler.
 
     Raises:
@@ -42,8 +42,8 @@ def require_together(
     """
     label = recipe.precision.label
     has_wide_heads = any(head.format == "float64" for head in model.heads.heads)
-    if has_wide_heads and label != "O0" and not kept(label, device):
-        raise Unsupported(Capability.FLOAT64_HEADS, NO_WIDE_HEADS, partial(kept, label, device))
+    if has_wide_heads and label != "O0" and not keeps(label, device):
+        raise Unsupported(Capability.FLOAT64_HEADS, NO_WIDE_HEADS, partial(keeps, label, device))
     if isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled and label not in ("O0", "O1-float16"):
         raise Unsupported(Capability.DYNAMIC_SCALING, NO_LOW_SCALING, partial(scales, NAMES[label], device))
 
@@ -67,7 +67,7 @@ class FabricFramework(StackFramework):
         return fabric_requested(format_name, self.device)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> FabricTrainer:
-        require_together(model, recipe, float64_is_kept, scales, self.device)
+        require_together(model, recipe, keeps_float64, scales, self.device)
         if recipe.clip is not None and recipe.optimizers > 1:
             raise Unsupported(Capability.CLIP, _NORM_OF_ONE, partial(clips_two_optimizers, self.device))
         if clips_fused_and_scaled(recipe):

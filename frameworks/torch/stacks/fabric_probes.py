@@ -23,11 +23,11 @@ class Weight(torch.nn.Module):
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(2, dtype=dtype))
-        self.seen: list[torch.dtype] = []
+        self.formats: list[torch.dtype] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = x.to(self.weight.dtype) @ self.weight
-        self.seen.append(y.dtype)
+        self.formats.append(y.dtype)
         return y
 
 
@@ -78,7 +78,7 @@ def _mixed(dtype: torch.dtype, device: str) -> bool:
     given: dict[str, Any] = {"plugins": scaled(device)} if dtype == torch.float16 else {"precision": "bf16-mixed"}
     loop = Loop(device, **given)
     loop.backward(1.0)
-    return loop.weight.seen == [dtype] and loop.weight.weight.dtype == torch.float32
+    return loop.weight.formats == [dtype] and loop.weight.weight.dtype == torch.float32
 
 
 def _true(dtype: torch.dtype, device: str) -> bool:
@@ -242,7 +242,7 @@ def clips_fused(device: str) -> bool:
     return bool(((weight.weight > 0.5) & (weight.weight < 1.0)).all())
 
 
-def float64_is_kept(label: str, device: str) -> bool:
+def keeps_float64(label: str, device: str) -> bool:
     """Whether float64 weights give float64 outputs at a level."""
     given: dict[str, Any] = {
         "O1-float16": {"plugins": scaled(device)},

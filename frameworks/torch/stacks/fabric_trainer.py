@@ -48,8 +48,8 @@ def fabric_of(recipe: Recipe, device: str, scaler: torch.amp.GradScaler | None) 
     if recipe.precision.level == "O0" and scaler is not None:
         plugin = Float32Scaled("16-mixed", device, scaler)
     elif recipe.precision.label == "O1-float16":
-        kept = torch.amp.GradScaler(device, enabled=False) if scaler is None else scaler
-        plugin = MixedPrecision("16-mixed", device, kept)
+        own_scaler = torch.amp.GradScaler(device, enabled=False) if scaler is None else scaler
+        plugin = MixedPrecision("16-mixed", device, own_scaler)
     if plugin is not None:
         return Fabric(accelerator=device, devices=1, plugins=plugin)
     return Fabric(accelerator=device, devices=1, precision=NAMES[recipe.precision.label])
@@ -125,10 +125,10 @@ class FabricTrainer(TorchTrainer):
 
     def _checkpoint(self) -> dict[str, Any]:
         """The user's dictionary of parts; the precision plugin holds the loss scale, which Fabric does not add."""
-        held = checkpoint.parts(self) | {"model": self._module}
-        if "scaler" in held:
-            held["scaler"] = self._plugin
-        return held | {checkpoint.LOOP: {**checkpoint.loop_state(self), "gradients": checkpoint.gradients(self)}}
+        parts = checkpoint.parts(self) | {"model": self._module}
+        if "scaler" in parts:
+            parts["scaler"] = self._plugin
+        return parts | {checkpoint.LOOP: {**checkpoint.loop_state(self), "gradients": checkpoint.gradients(self)}}
 
     def save(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)

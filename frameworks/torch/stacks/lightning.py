@@ -22,7 +22,7 @@ from frameworks.torch.stacks.lightning_data import data_attempts, resumed_epoch,
 from frameworks.torch.stacks.lightning_loops import clipped_by_hand, scheduled, shown_to_hook, steps_by_hand
 from frameworks.torch.stacks.lightning_probes import (
     clips_fused,
-    float64_head_is_kept,
+    keeps_float64_head,
     library_attempts,
     trainer_scales,
 )
@@ -68,7 +68,7 @@ class LightningFramework(StackFramework):
         return shown_to_hook(self.device, gradient, scale=scale, fused=fused)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> LightningTrainer:
-        require_together(model, recipe, float64_head_is_kept, trainer_scales, self.device)
+        require_together(model, recipe, keeps_float64_head, trainer_scales, self.device)
         if clips_fused_and_scaled(recipe):
             raise Unsupported(Capability.CLIP, NO_FUSED_CLIPPING, partial(clips_fused, self.device))
         return LightningTrainer(model, recipe, weights, self.device, self.mode)

@@ -63,32 +63,32 @@ def resumed_epoch(order: RowOrder, windows: int, device: str) -> tuple[DataRun, 
 
 def trainer_requested(format_name: FormatName, device: str) -> FormatRequest:
     """What the Trainer makes of a request for mixed precision, without this adapter's plugin."""
-    seen: list[torch.dtype] = []
+    formats: list[torch.dtype] = []
 
     def product(module: Tiny, factor: float) -> torch.Tensor:
         y = torch.full((2, 2), factor, device=module.device) @ module.weight
-        seen.append(y.dtype)
+        formats.append(y.dtype)
         return y.sum()
 
     with watched() as warned:
         trainer = fitted(device, Tiny(product), 1.0, precision=_ASKED[format_name])
-    return _request(seen[0], trainer.precision, warned)
+    return _request(formats[0], trainer.precision, warned)
 
 
 def fabric_requested(format_name: FormatName, device: str) -> FormatRequest:
     """What Fabric makes of a request for mixed precision, without this adapter's plugin."""
-    seen: list[torch.dtype] = []
+    formats: list[torch.dtype] = []
     layer = torch.nn.Linear(2, 2)
-    layer.register_forward_hook(lambda _layer, _inputs, output: seen.append(output.dtype))
+    layer.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
     with watched() as warned:
         fabric = Fabric(accelerator=device, devices=1, precision=_ASKED[format_name])
         fabric.setup_module(layer)(torch.ones(2, 2, device=device))
-    return _request(seen[0], fabric.strategy.precision.precision, warned)
+    return _request(formats[0], fabric.strategy.precision.precision, warned)
 
 
 def _request(ran: torch.dtype, reported: str, warned: list[str]) -> FormatRequest:
-    told = any("mixed" in text or "AMP" in text for text in warned)
-    return FormatRequest(dtype_name(ran), _REPORTED[reported], warned=told)
+    says_so = any("mixed" in text or "AMP" in text for text in warned)
+    return FormatRequest(dtype_name(ran), _REPORTED[reported], warned=says_so)
 
 
 def _feeds(device: str) -> bool:

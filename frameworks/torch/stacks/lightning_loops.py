@@ -32,8 +32,8 @@ class _Scheduled(Tiny):
         return {"optimizer": optimizer, "lr_scheduler": config}
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if len(self.stepped) > len(self.seen):
-            self.seen.append(self.schedule.last_epoch)
+        if len(self.stepped) > len(self.readings):
+            self.readings.append(self.schedule.last_epoch)
 
 
 class _Hooked(Tiny):
@@ -49,7 +49,7 @@ class _Hooked(Tiny):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         assert self.weight.grad is not None
-        self.seen.append(self.weight.grad.clone())
+        self.readings.append(self.weight.grad.clone())
 
 
 def scheduled(device: str, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
@@ -63,7 +63,7 @@ def scheduled(device: str, *, frequency: int, accumulation: int, epochs: Sequenc
     module = _Scheduled(frequency)
     with without_warnings():
         fitted(device, module, *[1.0] * epochs[0], epochs=len(epochs), accumulate_grad_batches=accumulation)
-    return tuple(module.seen)
+    return tuple(module.readings)
 
 
 def shown_to_hook(device: str, gradient: Array, *, scale: float, fused: bool) -> Array:
@@ -72,7 +72,7 @@ def shown_to_hook(device: str, gradient: Array, *, scale: float, fused: bool) ->
     plugin = MixedPrecision("16-mixed", device, torch.amp.GradScaler(device, init_scale=scale))
     with without_warnings():
         fitted(device, module, 1.0, plugins=plugin)
-    return to_array(module.seen[0])
+    return to_array(module.readings[0])
 
 
 class _ByHand(Tiny):

@@ -36,7 +36,7 @@ def _scheduled(module: Tiny, frequency: int = 1) -> dict[str, Any]:
 
 def _product(module: Tiny, factor: float) -> torch.Tensor:
     square = torch.full((2, 2), factor, dtype=module.dtype, device=module.device) @ module.weight
-    module.seen.append(square.dtype)
+    module.readings.append(square.dtype)
     return square.sum()
 
 
@@ -44,7 +44,7 @@ def _mixed(dtype: torch.dtype, device: str) -> bool:
     module = Tiny(_product)
     given = {"plugins": scaled(device)} if dtype == torch.float16 else {"precision": "bf16-mixed"}
     fitted(device, module, 1.0, **given)
-    return module.seen == [dtype] and module.weight.dtype == torch.float32
+    return module.readings == [dtype] and module.weight.dtype == torch.float32
 
 
 def _true(dtype: torch.dtype, device: str) -> bool:
@@ -160,9 +160,9 @@ def _schedule_frequency(device: str) -> bool:
 
 def _step_hook(device: str) -> bool:
     module = Tiny()
-    module.on_before_optimizer_step = lambda _: module.seen.append(module.weight.grad.tolist())
+    module.on_before_optimizer_step = lambda _: module.readings.append(module.weight.grad.tolist())
     fitted(device, module, 1.0, plugins=scaled(device))
-    return module.seen == [[1.0, 1.0]]
+    return module.readings == [[1.0, 1.0]]
 
 
 def _groups(device: str) -> bool:
@@ -239,7 +239,7 @@ def library_attempts(device: str) -> dict[Capability, Attempt]:
     return all_guarded(PROBES, device, partial(torch.random.fork_rng, []), without_warnings)
 
 
-def float64_head_is_kept(label: str, device: str) -> bool:
+def keeps_float64_head(label: str, device: str) -> bool:
     """Whether a model's float64 weights stay float64 at a level."""
     module = Tiny()
     module.head = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))

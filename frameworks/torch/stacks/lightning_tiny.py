@@ -27,13 +27,13 @@ class Tiny(LightningModule):
     """Two weights of 1.0 under SGD of rate 0.5; a batch is a factor of their sum.
 
     Attributes:
-        seen: whatever a step records.
+        readings: whatever a step records.
     """
 
     def __init__(self, step: Step = mean, configured: Callable[[Tiny], Any] = _sgd) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(2))
-        self.seen: list[Any] = []
+        self.readings: list[Any] = []
         self._step = step
         self._configured = configured
 

@@ -46,8 +46,8 @@ def precision_of(recipe: Recipe, device: str, scaler: torch.amp.GradScaler | Non
     if recipe.precision.level == "O0" and scaler is not None:
         return Float32ScaledPrecision("16-mixed", device, scaler)
     if recipe.precision.label == "O1-float16":
-        kept = torch.amp.GradScaler(device, enabled=False) if scaler is None else scaler
-        return MixedPrecision("16-mixed", device, kept)
+        own_scaler = torch.amp.GradScaler(device, enabled=False) if scaler is None else scaler
+        return MixedPrecision("16-mixed", device, own_scaler)
     return None
 
 

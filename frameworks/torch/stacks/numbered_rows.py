@@ -42,8 +42,8 @@ class Dropping(nn.Module):
 
     def forward(self, number: torch.Tensor, factor: torch.Tensor) -> dict[str, Any]:
         self.numbers += number.tolist()
-        kept = nn.functional.dropout(self.weight, 0.5, self.training)
-        return {"loss": (kept * (number + 1) * factor).sum()}
+        masked = nn.functional.dropout(self.weight, 0.5, self.training)
+        return {"loss": (masked * (number + 1) * factor).sum()}
 
     def since(self, rows: int) -> DataRun:
         """The run from its row of this number on."""

@@ -46,11 +46,11 @@ def requested(format_name: FormatName, device: str) -> FormatRequest:
     """What Trainer makes of a request for mixed precision, without this adapter's additions."""
     with first_state(), seeds_restored(), torch.random.fork_rng(), watched() as warned:
         asked: dict[str, Any] = {"fp16": True} if format_name == "float16" else {"bf16": True}
-        made, seen = TrainerAttempt(device, [1.0], **asked), list[torch.dtype]()
-        made.model.inner.register_forward_hook(lambda _layer, _inputs, output: seen.append(output.dtype))
+        made, formats = TrainerAttempt(device, [1.0], **asked), list[torch.dtype]()
+        made.model.inner.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
         made.train()
         reported = {"fp16": "float16", "bf16": "bfloat16", "no": "float32"}[made.accelerator.mixed_precision]
-    return FormatRequest(dtype_name(seen[0]), reported, warned=bool(warned))
+    return FormatRequest(dtype_name(formats[0]), reported, warned=bool(warned))
 
 
 def _answers(device: str) -> bool:

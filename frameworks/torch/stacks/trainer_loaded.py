@@ -51,5 +51,5 @@ def trained(saved: FormatName, updates: int, rate: float, device: str) -> Loaded
         trainer.remove_callback(PrinterCallback)
         trainer.train()
         moved = weight.detach().cpu() != before
-    told = any(word in text.lower() for text in warned for word in _WORDS)
-    return LoadedRun(dtype_name(loaded), int(moved.sum()), moved.numel(), warned=told)
+    says_so = any(word in text.lower() for text in warned for word in _WORDS)
+    return LoadedRun(dtype_name(loaded), int(moved.sum()), moved.numel(), warned=says_so)

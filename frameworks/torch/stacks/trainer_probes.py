@@ -133,7 +133,7 @@ class TrainerAttempt(Trainer):
         return float(self.accelerator.scaler.get_scale())
 
 
-class _Seen(TrainerCallback):
+class _GradientReader(TrainerCallback):
     """Reads the first gradient before the step, after calls of the user's own."""
 
     def __init__(self, call: Callable[[], None] = lambda: None) -> None:
@@ -153,10 +153,10 @@ def _format_inside(dtype: torch.dtype, device: str) -> bool:
     low: dict[str, Any] = {"bf16": True}
     if dtype == torch.float16:
         low = {"scaler": {"enabled": False}, "autocast": True}
-    made, seen = TrainerAttempt(device, [1.0], **low), list[torch.dtype]()
-    made.model.inner.register_forward_hook(lambda _layer, _inputs, output: seen.append(output.dtype))
+    made, formats = TrainerAttempt(device, [1.0], **low), list[torch.dtype]()
+    made.model.inner.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
     made.train()
-    return seen == [dtype]
+    return formats == [dtype]
 
 
 def _dynamic(device: str) -> bool:
@@ -180,17 +180,17 @@ def _disabled(device: str) -> bool:
 
 
 def _unscales(device: str) -> bool:
-    seen = _Seen()
-    TrainerAttempt(device, [1.0], seen, scaler={}).train()
-    return seen.gradients == [1.0]
+    reader = _GradientReader()
+    TrainerAttempt(device, [1.0], reader, scaler={}).train()
+    return reader.gradients == [1.0]
 
 
 def _second_unscale(device: str) -> bool:
-    seen = _Seen()
-    made = TrainerAttempt(device, [1.0], seen, scaler={})
-    seen.call = made.accelerator.unscale_gradients
+    reader = _GradientReader()
+    made = TrainerAttempt(device, [1.0], reader, scaler={})
+    reader.call = made.accelerator.unscale_gradients
     made.train()
-    return seen.raised and seen.gradients == [1.0]
+    return reader.raised and reader.gradients == [1.0]
 
 
 def _two_optimizers(device: str) -> bool:

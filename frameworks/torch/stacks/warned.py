@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 
 class _Records(logging.Handler):
-    def __init__(self, found: list[str]) -> None:
+    def __init__(self, messages: list[str]) -> None:
         super().__init__(logging.WARNING)
-        self._found = found
+        self._messages = messages
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._found.append(record.getMessage())
+        self._messages.append(record.getMessage())
 
 
 @contextmanager

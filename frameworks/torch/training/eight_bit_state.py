@@ -61,23 +61,23 @@ def rule() -> EightBitRule:
     return EightBitRule(*SLOTS, first, second)
 
 
-def unwrapped(held: Mapping[str, Any]) -> Mapping[str, Any]:
+def unwrapped(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """What an optimizer holds for a parameter, without the mapping that bitsandbytes puts codes into when it saves."""
-    return {**held, **held.get(_WRAPPED, {})} if _WRAPPED in held else held
+    return {**state, **state.get(_WRAPPED, {})} if _WRAPPED in state else state
 
 
-def encoded(held: Mapping[str, Any]) -> bool:
+def encoded(state: Mapping[str, Any]) -> bool:
     """Whether an optimizer holds codes for a parameter."""
-    return "qmap1" in held
+    return "qmap1" in state
 
 
-def shown(name: str, slot: Slot, held: Mapping[str, Any]) -> dict[str, Array]:
+def moment_arrays(name: str, slot: Slot, state: Mapping[str, Any]) -> dict[str, Array]:
     """A parameter's moments as decoded by bitsandbytes, their codes, and their blocks' absmax."""
     decode = _module("functional").dequantize_blockwise
     result: dict[str, Array] = {}
     for number, moment in enumerate(SLOTS, start=1):
-        codes, largest = held[moment], held[f"absmax{number}"]
-        decoded = decode(codes, absmax=largest, code=held[f"qmap{number}"], blocksize=BLOCK)
+        codes, largest = state[moment], state[f"absmax{number}"]
+        decoded = decode(codes, absmax=largest, code=state[f"qmap{number}"], blocksize=BLOCK)
         result[f"{moment}/{name}"] = slot.to_canonical(decoded)
         result[f"codes/{moment}/{name}"] = slot.to_canonical(codes)
         result[f"absmax/{moment}/{name}"] = to_array(largest)

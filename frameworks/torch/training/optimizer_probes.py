@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fixtures.recipe import SGD, Adam, AdamW, Optimizer, Recipe
 from frameworks.contract import Capability, Unsupported
-from frameworks.torch.core.compiling import compiled, kept_buffers
+from frameworks.torch.core.compiling import compiled, without_buffer_donation
 from frameworks.torch.core.guards import Probe
 from frameworks.torch.training.scaler import no_unscaling
 
@@ -63,11 +63,11 @@ def _static_scaling(device: str) -> bool:
 
 def _scaling_factors(device: str) -> bool:
     scaler = torch.amp.GradScaler(device, 16.0, growth_factor=4.0, backoff_factor=0.125, growth_interval=1)
-    seen = []
+    scales = []
     for value in (1.0, float("nan")):
         _attempt(scaler, [weight_of(device)], [value])
-        seen.append(scaler.get_scale())
-    return seen == [64.0, 8.0]
+        scales.append(scaler.get_scale())
+    return scales == [64.0, 8.0]
 
 
 def _scaling_disabled(device: str) -> bool:
@@ -119,7 +119,7 @@ def two_losses_compiled(mode: str, device: str) -> bool:
         features = torch.tanh(first(x))
         return features.square().sum(), torch.tanh(second(features)).square().sum()
 
-    with kept_buffers():
+    with without_buffer_donation():
         one, other = compiled(losses, mode)(torch.ones(2, 4, device=device))
         one.backward(retain_graph=True)
         other.backward()
@@ -176,12 +176,12 @@ def _missing_gradients(device: str) -> bool:
 
 def _average(device: str) -> bool:
     network = Linear(1, 1, bias=False, device=device)
-    average, seen = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(0.5)), []
+    average, values = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(0.5)), []
     for value in (1.0, 0.0):
         torch.nn.init.constant_(network.weight, value)
         average.update_parameters(network)
-        seen += [weight.item() for weight in average.parameters()]
-    return seen == [1.0, 0.5]
+        values += [weight.item() for weight in average.parameters()]
+    return values == [1.0, 0.5]
 
 
 def by_hand_refused(recipe: Recipe, device: str) -> Unsupported:

@@ -169,13 +169,13 @@ class Stepper:
 
     def steps(self, state: Mapping[torch.Tensor, Mapping[str, Any]]) -> int:
         """Applied updates: the optimizer's own counter where it has one (Adam), else how often its `step` ran."""
-        counters = [float(held["step"]) for held in state.values() if "step" in held]
+        counters = [float(values["step"]) for values in state.values() if "step" in values]
         return int(max(counters)) if counters else self.applied
 
     def parts(self) -> dict[str, Any]:
         """Its parts with a `state_dict`, by name: the optimizer and, if any, the schedule."""
-        held: dict[str, Any] = {"optimizer": self.optimizer}
-        return held | ({"schedule": self.scheduler} if self.scheduler else {})
+        result: dict[str, Any] = {"optimizer": self.optimizer}
+        return result | ({"schedule": self.scheduler} if self.scheduler else {})
 
 
 Maker = Callable[[Recipe, list[torch.Tensor], Collection[int]], Stepper]
@@ -198,11 +198,11 @@ def optimizer_state(every: list[Stepper], slots: Mapping[str, Slot]) -> dict[str
         suffix = f".{index}" if index else ""
         state = stepper.state()
         for name, slot in slots.items():
-            held = eight_bit_state.unwrapped(state.get(slot.tensor, {}))
-            if eight_bit_state.encoded(held):
-                result |= eight_bit_state.shown(name, slot, held)
+            values = eight_bit_state.unwrapped(state.get(slot.tensor, {}))
+            if eight_bit_state.encoded(values):
+                result |= eight_bit_state.moment_arrays(name, slot, values)
                 continue
-            for key, value in held.items():
+            for key, value in values.items():
                 if isinstance(value, torch.Tensor):
                     result[f"{key}/{name}"] = slot.to_canonical(value)
         result[f"steps{suffix}"] = np.array(stepper.steps(state), np.int64)
@@ -227,5 +227,5 @@ def averages(model: Model, average: AveragedModel | None) -> dict[str, Array]:
 
 def averages_of(slots: Mapping[str, Slot], average: AveragedModel) -> dict[str, Array]:
     """`averages` of parameters that are found in these slots."""
-    held = {f"average/{name}": slot.to_canonical(slot.tensor) for name, slot in slots.items()}
-    return held | {"averaged": to_array(average.n_averaged)}
+    result = {f"average/{name}": slot.to_canonical(slot.tensor) for name, slot in slots.items()}
+    return result | {"averaged": to_array(average.n_averaged)}

@@ -14,7 +14,7 @@ from frameworks.base import NO_SCALER, MicroBatch, of_same_class, unscaled_in_tr
 from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Unsupported, Update
 from frameworks.torch.core import ways
 from frameworks.torch.core.arrays import to_array, whole
-from frameworks.torch.core.compiling import kept_buffers
+from frameworks.torch.core.compiling import without_buffer_donation
 from frameworks.torch.core.trace import TracedTensors, modules_by_path
 from frameworks.torch.training import checkpoint
 from frameworks.torch.training.optimizer_probes import by_hand_refused
@@ -66,7 +66,10 @@ class TorchTrainer(TorchRun):
         """Forward and backward of a micro-batch of a window of so many items; the sum of its items' losses."""
         loaded = self._load(batch)
         keeping = self.compiled and self.recipe.separate_losses
-        with self.stream.drawn() if self._draws else nullcontext(), kept_buffers() if keeping else nullcontext():
+        with (
+            self.stream.drawn() if self._draws else nullcontext(),
+            without_buffer_donation() if keeping else nullcontext(),
+        ):
             with self.activations.saving():
                 sums = self.forward(loaded)
             self._backward([self._share(total, items) for total in sums], scaler)
@@ -99,15 +102,15 @@ class TorchTrainer(TorchRun):
     def trace(self, batch: Batch) -> LayerTrace:
         if self.compiled:
             raise self.refusal(Capability.TRACE)
-        shown, scale = TracedTensors(), self._scale()
-        with shown.watching(modules_by_path(self.model, self.network, batch.targets)):
+        tensors, scale = TracedTensors(), self._scale()
+        with tensors.watching(modules_by_path(self.model, self.network, batch.targets)):
             parameters = self.gradients((batch,))
         gradients = {
-            path: unscaled_in_trace(to_array(shown.gradients[path]), scale)
-            for path in shown.outputs
-            if path in shown.gradients
+            path: unscaled_in_trace(to_array(tensors.gradients[path]), scale)
+            for path in tensors.outputs
+            if path in tensors.gradients
         }
-        return LayerTrace(shown.outputs, gradients, parameters)
+        return LayerTrace(tensors.outputs, gradients, parameters)
 
     # the update
 

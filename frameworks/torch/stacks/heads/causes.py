@@ -46,8 +46,8 @@ def _inside_transformers(frame: FrameType | None) -> list[_Frame]:
     while frame is not None:
         _, mark, below = frame.f_code.co_filename.partition("/transformers/")
         if mark and not below.startswith(("utils/", "trainer")):
-            held = {**frame.f_locals.get("kwargs", {}), **frame.f_locals}
-            result.append(_Frame(below, frame.f_code.co_qualname, held.get(COUNT) is not None))
+            variables = {**frame.f_locals.get("kwargs", {}), **frame.f_locals}
+            result.append(_Frame(below, frame.f_code.co_qualname, variables.get(COUNT) is not None))
         frame = frame.f_back
     return result
 

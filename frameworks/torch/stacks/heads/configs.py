@@ -71,13 +71,13 @@ class Shrinking:
     """How a default configuration shrinks.
 
     Attributes:
-        kept: fields whose names match keep their default.
+        exempt: fields whose names match keep their default.
         assigned: the fields of the default are assigned; otherwise its class is called with them, so that what it
             derives from them fits.
         image: height and width of images that have more.
     """
 
-    kept: str = r"(?!)"
+    exempt: str = r"(?!)"
     assigned: bool = False
     image: int = IMAGE
 
@@ -86,12 +86,12 @@ SHRINKINGS = (
     Shrinking(),
     Shrinking(image=2 * IMAGE),
     Shrinking(assigned=True),
-    Shrinking(kept=r"head_dim$|head_size$|rope|nope|rotary|d_rel"),
-    Shrinking(kept=r"image_size|patch_size"),
-    Shrinking(kept=r"image_size|patch_size", assigned=True),
-    Shrinking(kept=r"head|rope|rotary|embed_dim$|groups$"),
-    Shrinking(kept=r"size|dim|channels|head|d_model|n_embd|width|groups|d_kv|d_ff"),
-    Shrinking(kept=r"(?!.*layers$|n_layers?$|.*vocab)"),
+    Shrinking(exempt=r"head_dim$|head_size$|rope|nope|rotary|d_rel"),
+    Shrinking(exempt=r"image_size|patch_size"),
+    Shrinking(exempt=r"image_size|patch_size", assigned=True),
+    Shrinking(exempt=r"head|rope|rotary|embed_dim$|groups$"),
+    Shrinking(exempt=r"size|dim|channels|head|d_model|n_embd|width|groups|d_kv|d_ff"),
+    Shrinking(exempt=r"(?!.*layers$|n_layers?$|.*vocab)"),
 )
 
 
@@ -138,7 +138,7 @@ def _overrides(config: Any, shrinking: Shrinking, tokens: Iterator[int]) -> dict
     for name, value in vars(config).items():
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
             own[name] = type(value)(**_overrides(value, shrinking, tokens))
-        elif name.startswith("_") or isinstance(value, bool) or re.search(shrinking.kept, name):
+        elif name.startswith("_") or isinstance(value, bool) or re.search(shrinking.exempt, name):
             continue
         elif _TOKEN.search(name):
             if (small := _token(name, value, tokens)) is not None:

@@ -94,10 +94,12 @@ def _cause(head: TinyHead, rows: list[Row], divides: bool) -> str:
 
 
 def _decided(window: trained.Window) -> HeadCheck:
-    told = [one for one in window.said if COUNT in one or "accumulat" in one.lower()]
-    got = told[0] if told else "no warning, log or attribute"
+    messages = [one for one in window.said if COUNT in one or "accumulat" in one.lower()]
+    got = messages[0] if messages else "no warning, log or attribute"
     want = "a word that the loss does not use num_items_in_batch"
-    return judged(SWITCH, "", bool(told), got, want, "Trainer decides by the signature of forward alone, in silence")
+    return judged(
+        SWITCH, "", bool(messages), got, want, "Trainer decides by the signature of forward alone, in silence"
+    )
 
 
 def _weighed(head: TinyHead) -> HeadCheck:
@@ -148,8 +150,8 @@ def _recomputation(head: TinyHead) -> Iterator[HeadCheck]:
         if (function := getattr(module, "_gradient_checkpointing_func", None)) is not None:
             module._gradient_checkpointing_func = _counted(function, segments)
     loss = _loss(head.rows)
-    seen = recomputed.measured(plain, other, segments, loss)
-    yield from recomputed.checks(seen, lambda: bounds(quiet(head.model()), loss, FLOAT32))
+    passes = recomputed.measured(plain, other, segments, loss)
+    yield from recomputed.checks(passes, lambda: bounds(quiet(head.model()), loss, FLOAT32))
 
 
 def _counted(function: Any, segments: recomputed.Segments) -> Any:

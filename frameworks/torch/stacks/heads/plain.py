@@ -79,10 +79,10 @@ def made(module: str, name: str) -> Made:
     module_, batch = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     if not isinstance(module_, nn.Module):
         raise NotBuilt(f"returns {type(module_).__name__}, want a torch.nn.Module or (module, batch)")
-    found = Made(module_, _inputs(module_) if batch is None else batch)
-    if not list(_tensors(found.batch)) or found.count % K:
+    instance = Made(module_, _inputs(module_) if batch is None else batch)
+    if not list(_tensors(instance.batch)) or instance.count % K:
         raise NotBuilt(f"the batch has no tensor, or its number of rows is no multiple of {K}")
-    return found
+    return instance
 
 
 def _inputs(module: nn.Module) -> torch.Tensor:
@@ -134,24 +134,24 @@ def loss_of(model: Any, batch: Any) -> torch.Tensor:
     return sum((each.float().square().mean() for each in values), start=torch.zeros(()))
 
 
-def checks(found: Made, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
+def checks(instance: Made, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
     """Every check of a module."""
-    whole = partial(loss_of, batch=found.rows(0, found.count))
-    yield from _accumulation(found, whole)
-    yield from _recomputation(found, whole)
-    yield from precision.checks(quiet(found.model()), whole, formats)
-    yield _resume(found, whole)
+    whole = partial(loss_of, batch=instance.rows(0, instance.count))
+    yield from _accumulation(instance, whole)
+    yield from _recomputation(instance, whole)
+    yield from precision.checks(quiet(instance.model()), whole, formats)
+    yield _resume(instance, whole)
 
 
-def _accumulation(found: Made, whole: Any) -> Iterator[HeadCheck]:
-    model = quiet(found.model())
+def _accumulation(instance: Made, whole: Any) -> Iterator[HeadCheck]:
+    model = quiet(instance.model())
     if draws(lambda: run(model, whole).gradients):
         reason = "two equal runs differ: the module draws random numbers in training"
         yield from (left_out(clause, "", reason) for clause in (EQUAL, ONCE))
         return
     loss_bound, bound = bounds(model, whole, FLOAT32)
-    one, parts = run(quiet(found.model()), whole), _accumulated(found)
-    loss_bound += FLOAT32 * abs(one.loss) * found.count
+    one, parts = run(quiet(instance.model()), whole), _accumulated(instance)
+    loss_bound += FLOAT32 * abs(one.loss) * instance.count
     apart, moved = distance(one.gradients, parts.gradients), abs(one.loss - parts.loss)
     got = f"k={K}: loss {parts.loss:.6g}, gradient norm {norm(parts.gradients):.6g}, {apart:.3g} apart"
     want = f"k=1: loss {one.loss:.6g}, gradient norm {norm(one.gradients):.6g}, at most {bound:.3g} apart"
@@ -162,18 +162,18 @@ def _accumulation(found: Made, whole: Any) -> Iterator[HeadCheck]:
         yield judged(clause, "", apart <= bound and moved <= loss_bound, got, want, cause)
 
 
-def _accumulated(found: Made) -> MeasuredPass:
+def _accumulated(instance: Made) -> MeasuredPass:
     """Micro-batches, each loss divided by their number, as PyTorch's notes on accumulation have it."""
-    model, total, size = quiet(found.model()), 0.0, found.count // K
-    for start in range(0, found.count, size):
-        loss = loss_of(model, found.rows(start, start + size)) / K
+    model, total, size = quiet(instance.model()), 0.0, instance.count // K
+    for start in range(0, instance.count, size):
+        loss = loss_of(model, instance.rows(start, start + size)) / K
         loss.backward()
         total += float(loss.detach())
     return MeasuredPass(total, gradients_of(model))
 
 
-def _recomputation(found: Made, whole: Any) -> Iterator[HeadCheck]:
-    plain, other, segments = found.model(), found.model(), recomputed.Segments()
+def _recomputation(instance: Made, whole: Any) -> Iterator[HeadCheck]:
+    plain, other, segments = instance.model(), instance.model(), recomputed.Segments()
     layers = [layer for child in other.children() for layer in _layers(child)]
     if len(layers) < 2:
         clauses = ("recompute.same-loss", "recompute.same-gradients", "recompute.frees-activations")
@@ -181,9 +181,9 @@ def _recomputation(found: Made, whole: Any) -> Iterator[HeadCheck]:
         return
     for layer in layers:
         layer.forward = partial(_checkpointed, segments, layer.forward)
-    seen = recomputed.measured(plain, other, segments, whole)
-    bound = partial(bounds, quiet(found.model()), whole, FLOAT32)
-    yield from recomputed.checks(seen, bound)
+    passes = recomputed.measured(plain, other, segments, whole)
+    bound = partial(bounds, quiet(instance.model()), whole, FLOAT32)
+    yield from recomputed.checks(passes, bound)
 
 
 def _layers(child: nn.Module) -> list[nn.Module]:
@@ -196,10 +196,10 @@ def _checkpointed(segments: recomputed.Segments, forward: Any, *arguments: Any, 
     return checkpoint(forward, *arguments, use_reentrant=False, **named)
 
 
-def _resume(found: Made, whole: Any) -> HeadCheck:
+def _resume(instance: Made, whole: Any) -> HeadCheck:
     """Four updates by AdamW, against two, a save, a load into a new module and two more."""
     torch.manual_seed(5)
-    unbroken = found.model()
+    unbroken = instance.model()
     optimizer = torch.optim.AdamW(unbroken.parameters(), lr=2.0**-10)
     saved = io.BytesIO()
     for step in range(4):
@@ -209,7 +209,7 @@ def _resume(found: Made, whole: Any) -> HeadCheck:
         _update(unbroken, optimizer, whole)
     end = _state(unbroken, optimizer)
     torch.manual_seed(6)
-    resumed = _moved(found.model())
+    resumed = _moved(instance.model())
     other = torch.optim.AdamW(resumed.parameters(), lr=2.0**-10)
     saved.seek(0)
     state = torch.load(saved, weights_only=True)

@@ -24,14 +24,14 @@ class Segments:
 
     calls: int = 0
     used: dict[int, int] = field(default_factory=dict)
-    kept: list[Any] = field(default_factory=list)
+    references: list[Any] = field(default_factory=list)
 
     def enter(self, function: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Notes a call."""
         self.calls += 1
-        seen = {id(each): each for each in _parts((function, arguments, named))}
-        for number, each in seen.items():
-            self.kept.append(each)
+        parts = {id(each): each for each in _parts((function, arguments, named))}
+        for number, each in parts.items():
+            self.references.append(each)
             self.used[number] = self.used.get(number, 0) + 1
 
     @property
@@ -82,7 +82,7 @@ def measured(plain: Any, checkpointed: Any, segments: Segments, loss_of: Loss) -
     return Recomputation(passes[0], passes[1], sizes[0], sizes[1], segments)
 
 
-def checks(seen: Recomputation, bound: Callable[[], tuple[float, float]]) -> Iterator[HeadCheck]:
+def checks(passes: Recomputation, bound: Callable[[], tuple[float, float]]) -> Iterator[HeadCheck]:
     """Checks of the clauses of recomputation.
 
     Args:
@@ -90,23 +90,23 @@ def checks(seen: Recomputation, bound: Callable[[], tuple[float, float]]) -> Ite
             model takes other kernels, or where several segments use one tensor or module, whose gradient is then added
             in another order.
     """
-    moved, want = abs(seen.plain.loss - seen.checkpointed.loss), repr(seen.plain.loss)
+    moved, want = abs(passes.plain.loss - passes.checkpointed.loss), repr(passes.plain.loss)
     holds = moved == 0.0
     if not holds:
         limit = bound()[0]
         holds, want = moved <= limit, f"{want} within {limit:.3g}"
-    yield judged("recompute.same-loss", "", holds, repr(seen.checkpointed.loss), want)
-    differs = same_bits(seen.plain.gradients, seen.checkpointed.gradients)
-    apart = distance(seen.plain.gradients, seen.checkpointed.gradients)
+    yield judged("recompute.same-loss", "", holds, repr(passes.checkpointed.loss), want)
+    differs = same_bits(passes.plain.gradients, passes.checkpointed.gradients)
+    apart = distance(passes.plain.gradients, passes.checkpointed.gradients)
     got, want = "the same bits", "the same bits"
     holds = not differs
     if differs:
-        got = f"gradients {apart / max(norm(seen.plain.gradients), 1e-300):.3g} of their norm apart, first {differs}"
-        if seen.segments.shared:
+        got = f"gradients {apart / max(norm(passes.plain.gradients), 1e-300):.3g} of their norm apart, first {differs}"
+        if passes.segments.shared:
             limit = bound()[1]
-            holds, want = apart <= limit, f"{limit:.3g} apart ({seen.segments.shared} shared by several segments)"
+            holds, want = apart <= limit, f"{limit:.3g} apart ({passes.segments.shared} shared by several segments)"
             got = f"gradients {apart:.3g} apart, first {differs}"
     yield judged("recompute.same-gradients", "", holds, got, want)
-    got = f"{seen.checkpointed_bytes:,} bytes in {seen.segments.calls} segments"
-    freed = seen.segments.calls > 0 and seen.checkpointed_bytes < seen.plain_bytes
-    yield judged("recompute.frees-activations", "", freed, got, f"fewer than {seen.plain_bytes:,} bytes")
+    got = f"{passes.checkpointed_bytes:,} bytes in {passes.segments.calls} segments"
+    freed = passes.segments.calls > 0 and passes.checkpointed_bytes < passes.plain_bytes
+    yield judged("recompute.frees-activations", "", freed, got, f"fewer than {passes.plain_bytes:,} bytes")

@@ -29,7 +29,7 @@ class Window:
     said: tuple[str, ...]
 
 
-class _Seen(TrainerCallback):
+class _GradientReader(TrainerCallback):
     """The gradients when the optimizer gets them."""
 
     def __init__(self) -> None:
@@ -41,11 +41,11 @@ class _Seen(TrainerCallback):
 
 def window(model: Any, rows: Sequence[Row], k: int) -> Window:
     """One update of all rows in `k` micro-batches."""
-    seen = _Seen()
+    reader = _GradientReader()
     with TemporaryDirectory() as folder, _listening() as said:
-        trainer = trainer_of(model, rows, folder, k, callbacks=[seen], max_steps=1)
+        trainer = trainer_of(model, rows, folder, k, callbacks=[reader], max_steps=1)
         result = trainer.train()
-    return Window(result.training_loss, seen.gradients, bool(trainer.model_accepts_loss_kwargs), tuple(said))
+    return Window(result.training_loss, reader.gradients, bool(trainer.model_accepts_loss_kwargs), tuple(said))
 
 
 def trainer_of(
