@@ -53,20 +53,20 @@ class Scripted:
 class Script(Engine):
     """An engine whose runs find what they are told to."""
 
-    def __init__(self, *found: Iterable[TestVerdict]) -> None:
-        self.found, self.asked = list(found), []
+    def __init__(self, *runs: Iterable[TestVerdict]) -> None:
+        self.runs, self.asked = list(runs), []
 
     def run(self, *given: Any, **_: Any) -> tuple[TestVerdict, ...]:
         self.asked.append(list(given[2]))
-        return tuple(self.found.pop(0))
+        return tuple(self.runs.pop(0))
 
 
 def verdict(clause: str, outcome: Outcome = Outcome.FAIL) -> TestVerdict:
     return TestVerdict(f"{clause}/test", clause, outcome)
 
 
-def fate(*found: Iterable[TestVerdict], fault: Fault = FAULT) -> tuple[Fate, Script]:
-    engine = Script(*found)
+def fate(*runs: Iterable[TestVerdict], fault: Fault = FAULT) -> tuple[Fate, Script]:
+    engine = Script(*runs)
     return engine.fate(fault, Scripted()), engine
 
 
@@ -249,7 +249,7 @@ def test_one_fault_can_be_run_by_name(label: str, clause: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["NoSuchFault"], "there is no fault NoSuchFault; --list names them all"),
         (["--of", "mxnet"], "there is no fault mxnet; --list names them all"),
@@ -258,25 +258,27 @@ def test_one_fault_can_be_run_by_name(label: str, clause: str) -> None:
         (["--sample", "0"], "--sample wants a count of faults"),
     ],
 )
-def test_bad_arguments_are_refused_in_one_line(words: list[str], told: str) -> None:
+def test_bad_arguments_are_refused_in_one_line(words: list[str], message: str) -> None:
     ended = run(*words)
     assert ended.returncode == 2
     (line,) = ended.stderr.strip().splitlines()
-    assert told in line
+    assert message in line
 
 
 @pytest.mark.parametrize(
-    ("component", "body", "told"),
+    ("component", "body", "message"),
     [
         ("NAME", '"A."', "f.m:A: @fault takes one link and keywords, all of them literals"),
         ('"x"', "pass", "f.m:A: a docstring says what is wrong"),
     ],
 )
-def test_a_fault_without_literals_or_docstring_is_refused(component: str, body: str, told: str, tmp_path: Path) -> None:
+def test_a_fault_without_literals_or_docstring_is_refused(
+    component: str, body: str, message: str, tmp_path: Path
+) -> None:
     source = f'@fault("https://a.org", component={component}, clauses=("a.b",))\nclass A:\n    {body}\n'
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "m.py").write_text(source, "utf-8")
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         faults(tmp_path)
 
 

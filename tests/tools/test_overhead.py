@@ -18,21 +18,23 @@ from tools.benchmarks.overhead import __main__ as command
 from tools.benchmarks.overhead import measuring, tables
 from tools.benchmarks.overhead.samples import STORE, Measured, Overhead
 
-FOUND = Overhead("some", "1", "cpu eager", "a machine", "2026-01-01", 1e-7, (Measured("x", (100,) * 60, (103,) * 60),))
+OVERHEAD = Overhead(
+    "some", "1", "cpu eager", "a machine", "2026-01-01", 1e-7, (Measured("x", (100,) * 60, (103,) * 60),)
+)
 
 
 class Same:
-    """The reference's own step in the place of one written by hand; `told` times its loss is what it tells."""
+    """The reference's own step in the place of one written by hand; `factor` times its loss is what it tells."""
 
-    def __init__(self, told: float = 1.0) -> None:
-        self.told = told
+    def __init__(self, factor: float = 1.0) -> None:
+        self.factor = factor
 
     def make(
         self, fixture: str, mixed: bool, weights: Mapping[str, Array], batch: Batch, device: str
     ) -> Callable[[], float]:
         (case,) = (case for case in CASES if (case.fixture, case.mixed) == (fixture, mixed))
         trainer = ReferenceFramework(device).trainer(FIXTURES[fixture]()[0], case.recipe, weights)
-        return lambda: self.told * trainer.update((batch,)).loss
+        return lambda: self.factor * trainer.update((batch,)).loss
 
 
 @pytest.fixture
@@ -86,7 +88,7 @@ def test_what_a_framework_does_not_support_is_left_out(monkeypatch: pytest.Monke
 
 def test_only_an_interval_beyond_the_limit_is_a_problem() -> None:
     def beyond(ticks: int) -> list[str]:
-        return tables.beyond(replace(FOUND, cases=(Measured("x", (100,) * 60, (ticks,) * 60),)))
+        return tables.beyond(replace(OVERHEAD, cases=(Measured("x", (100,) * 60, (ticks,) * 60),)))
 
     assert beyond(105) == []
     (line,) = beyond(106)
@@ -94,7 +96,7 @@ def test_only_an_interval_beyond_the_limit_is_a_problem() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["mxnet"], "unknown framework 'mxnet'"),
         (["reference"], "'reference' has no native training loop"),
@@ -103,18 +105,18 @@ def test_only_an_interval_beyond_the_limit_is_a_problem() -> None:
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    assert message in line
 
 
 def test_the_command_measures_keeps_and_fills_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measured(ticks: int) -> Any:
-        return lambda *_: replace(FOUND, cases=(Measured("x", (100,) * 60, (ticks,) * 60),))
+        return lambda *_: replace(OVERHEAD, cases=(Measured("x", (100,) * 60, (ticks,) * 60),))
 
     page = one_page(tmp_path, monkeypatch, "nothing to fill\n")
     store = replace(STORE, folder=tmp_path / "samples")

@@ -67,11 +67,11 @@ def test_a_framework_that_has_no_record_of_a_device_says_so_beside_one_that_has(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "told"),
+    ("outcome", "text"),
     [(Outcome.UNSUPPORTED, "unsupported"), (Outcome.NOT_OFFERED, "not offered"), (Outcome.ERROR, "–")],
 )
-def test_a_record_without_the_number_says_whether_it_can_have_one(torch: Record, outcome: Outcome, told: str) -> None:
-    assert rows(of(torch, "cpu", "cpu", 0.0, outcome))[2][3:5] == [told, told]
+def test_a_record_without_the_number_says_whether_it_can_have_one(torch: Record, outcome: Outcome, text: str) -> None:
+    assert rows(of(torch, "cpu", "cpu", 0.0, outcome))[2][3:5] == [text, text]
 
 
 def test_too_few_pairs_are_told_as_such(torch: Record) -> None:

@@ -23,7 +23,7 @@ from tools.benchmarks.roofline import cases, measuring, tables
 from tools.benchmarks.roofline.counting import least_bytes, operations
 from tools.benchmarks.roofline.samples import STORE, Roofline, StepTimes
 
-FOUND = Roofline(
+ROOFLINE = Roofline(
     "some",
     "1",
     "cpu eager",
@@ -103,20 +103,20 @@ def test_bytes_are_those_counted_by_hand() -> None:
 
 
 def test_bytes_of_activations_are_those_that_backward_needs() -> None:
-    def held(model: Any, batch: Any) -> int:
+    def activation_bytes(model: Any, batch: Any) -> int:
         """What float16 halves, less what copies add."""
         return least_bytes(model, batch, FLOAT32, SGD()) - least_bytes(model, batch, FLOAT16, SGD())
 
     # Two blocks keep products and GELUs: 4 tensors of 3·4, of which each way 2 bytes fewer; each of the 64 weights
     # takes 4 bytes fewer twice read, and 6 for the copy: 2 more.
     batch = costs.equal_blocks(2, 4, 3, inputs=2)[1]
-    assert held(blocks(2, 4, inputs=2), batch) == 4 * 12 * 2 * 2 - 64 * 2
+    assert activation_bytes(blocks(2, 4, inputs=2), batch) == 4 * 12 * 2 * 2 - 64 * 2
     # ReLU takes its product's place, and float64 heads stay: 2 tensors of 8·4, 4 + 16 weights.
-    assert held(sincos(4), sincos_batch(8)) == 2 * 32 * 2 * 2 - 20 * 2
+    assert activation_bytes(sincos(4), sincos_batch(8)) == 2 * 32 * 2 * 2 - 20 * 2
     # Embedding, norm, attention's five, norm, product, GELU, product, norm: 7 of the width, one way 2·width twice.
     ids = token_batch(2, 5, ragged=False)
     tensors, weights = 2 * 5 * (6 * (1 + 1 + 5 + 1 + 1 + 1) + 2 * 12), 4 * 36 + 2 * 72 + 24
-    assert held(encoder(6, 2, 1, 5), ids) == tensors * 2 * 2 - weights * 2
+    assert activation_bytes(encoder(6, 2, 1, 5), ids) == tensors * 2 * 2 - weights * 2
 
 
 def test_an_embedding_is_read_where_it_is_picked() -> None:
@@ -164,12 +164,12 @@ def test_a_best_rate_is_the_best_of_all_sizes_and_tries(monkeypatch: pytest.Monk
 
 
 def test_the_roof_is_the_longer_of_computing_and_moving() -> None:
-    (step,) = FOUND.steps
-    assert FOUND.parts(step) == pytest.approx((2e-3, 1e-5))
-    assert FOUND.seconds(step) == pytest.approx(4e-3)
-    assert FOUND.share(step) == pytest.approx(0.5)
-    assert replace(FOUND, bandwidth=5e6).share(step) == pytest.approx(0.5)
-    assert replace(FOUND, bandwidth=2.5e6).share(step) == pytest.approx(1.0)
+    (step,) = ROOFLINE.steps
+    assert ROOFLINE.parts(step) == pytest.approx((2e-3, 1e-5))
+    assert ROOFLINE.seconds(step) == pytest.approx(4e-3)
+    assert ROOFLINE.share(step) == pytest.approx(0.5)
+    assert replace(ROOFLINE, bandwidth=5e6).share(step) == pytest.approx(0.5)
+    assert replace(ROOFLINE, bandwidth=2.5e6).share(step) == pytest.approx(1.0)
 
 
 def test_the_committed_samples_count_as_the_code_does() -> None:
@@ -185,7 +185,7 @@ def test_the_committed_samples_count_as_the_code_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["mxnet"], "unknown framework 'mxnet'"),
         (["reference"], "no product is written in 'reference'"),
@@ -193,11 +193,11 @@ def test_the_committed_samples_count_as_the_code_does() -> None:
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    assert message in line
 
 
 def test_the_command_measures_keeps_and_fills_the_page(
@@ -208,7 +208,7 @@ def test_the_command_measures_keeps_and_fills_the_page(
     for module in (command, tables):
         monkeypatch.setattr(module, "STORE", store)
     monkeypatch.setattr(measuring, "works", lambda _: None)
-    monkeypatch.setattr(measuring, "roofline", lambda *_: FOUND)
+    monkeypatch.setattr(measuring, "roofline", lambda *_: ROOFLINE)
     assert command.main(["reference"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     page.write_text("<!-- roofline: begin -->\n<!-- roofline: end -->\n")
@@ -216,7 +216,7 @@ def test_the_command_measures_keeps_and_fills_the_page(
     row = "| some 1, cpu eager | x | float32 | 0.00 GFLOP | 0.0 MB | 2.00 ms | 0.01 ms | 4.00 ms | 50.0% |"
     assert row in page.read_text()
     assert "| some 1, cpu eager | float32 | 2.0 GFLOP/s | 1.0 GB/s |" in page.read_text()
-    assert store.load("reference-cpu") == FOUND
+    assert store.load("reference-cpu") == ROOFLINE
 
 
 def test_the_reference_takes_the_brief_fixtures() -> None:

@@ -81,11 +81,11 @@ def test_the_json_tells_framework_fixture_and_technique(tmp_path: Path) -> None:
     ]
     assert {b["group"] for b in benchmarks} == {"digits-mlp"}
     assert [b["extra_info"]["technique"] for b in benchmarks] == ["plain", "accumulation-4"]
-    for told in (b["extra_info"] for b in benchmarks):
-        assert told["framework"] == "reference"
-        assert (told["mode"], told["device"], told["fixture"]) == ("emulated", "cpu", "digits-mlp")
-        assert (told["version"], told["samples"], told["threads"]) == (ReferenceFramework("cpu").version(), 32, None)
-        assert told["thread_variables"]["OMP_NUM_THREADS"] == "1"
+    for info in (b["extra_info"] for b in benchmarks):
+        assert info["framework"] == "reference"
+        assert (info["mode"], info["device"], info["fixture"]) == ("emulated", "cpu", "digits-mlp")
+        assert (info["version"], info["samples"], info["threads"]) == (ReferenceFramework("cpu").version(), 32, None)
+        assert info["thread_variables"]["OMP_NUM_THREADS"] == "1"
     assert all(b["stats"]["rounds"] >= 2 and b["stats"]["min"] > 0.0 for b in benchmarks)
 
 

@@ -71,15 +71,15 @@ def run(chosen: Sequence[Fault], workers: int) -> list[Fate]:
     """The fate of every fault, printed as it ends."""
     engine = Engine()
     groups = dict.fromkeys((fault.framework, fault.mode) for fault in chosen)
-    held = {g: MadeOnce(engine, g, [m for m in chosen if (m.framework, m.mode) == g], workers) for g in groups}
+    baselines = {g: MadeOnce(engine, g, [m for m in chosen if (m.framework, m.mode) == g], workers) for g in groups}
     for group in groups:
         print(f"baseline of {' '.join(filter(None, group))} …", flush=True)
-        _ = held[group].needed
+        _ = baselines[group].needed
 
     def judged(fault: Fault) -> Fate:
-        fate = engine.fate(fault, held[fault.framework, fault.mode])
-        seen = ", ".join(fate.broken) or "-"
-        print(f"{fate.word:12}{fault.framework:10} {fault.label}: {seen}  ({fate.seconds:.1f} s)", flush=True)
+        fate = engine.fate(fault, baselines[fault.framework, fault.mode])
+        broken = ", ".join(fate.broken) or "-"
+        print(f"{fate.word:12}{fault.framework:10} {fault.label}: {broken}  ({fate.seconds:.1f} s)", flush=True)
         return fate
 
     with ThreadPoolExecutor(workers) as pool:

@@ -86,11 +86,11 @@ def _fault(package: str, module: str, node: ast.ClassDef, mark: ast.Call) -> Fau
         given = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in mark.keywords}
     except ValueError:
         raise ValueError(f"{where}: @fault takes one link and keywords, all of them literals") from None
-    told = ast.get_docstring(node)
-    if not told:
+    docstring = ast.get_docstring(node)
+    if not docstring:
         raise ValueError(f"{where}: a docstring says what is wrong")
     framework = module.split("_")[0] if package == ADAPTERS else "reference"
-    return Fault(f"tools.faults.{where}", framework, " ".join(told.split()), link, **given)
+    return Fault(f"tools.faults.{where}", framework, " ".join(docstring.split()), link, **given)
 
 
 def markdown(listed: Iterable[Fault]) -> str:

@@ -47,9 +47,9 @@ FIRST = ("--exitfirst", *QUICK, "--timeout=300")
 """Words for a run up to the first failure."""
 LAWS = "laws."
 """How the ids of the laws begin, whose failures name the clause that is broken."""
-SEEN = {Outcome.FAIL, Outcome.MISDECLARED}
+DETECTED = {Outcome.FAIL, Outcome.MISDECLARED}
 UNENDED = {Outcome.TIMEOUT, Outcome.CRASH}
-RAISED = SEEN | {Outcome.ERROR} | UNENDED
+RAISED = DETECTED | {Outcome.ERROR} | UNENDED
 _THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 Group = tuple[str, str]
@@ -75,7 +75,7 @@ class Baseline:
         for clause in clauses:
             entries = self.passed.get(clause, ())
             if clause == SETTINGS:
-                entries = [e for held in self.passed.values() for e in held if "test_autocast_scope" in e[0]]
+                entries = [e for tests in self.passed.values() for e in tests if "test_autocast_scope" in e[0]]
             chosen += [(seconds, node) for node, seconds in entries]
         return list(dict.fromkeys(node for _, node in sorted(chosen)))
 
@@ -161,7 +161,7 @@ class Engine:
         """What becomes of a fault; its clauses may be broken by their own tests, or by what a law says."""
         baseline = baselines.needed
         begun = time.monotonic()
-        counted = RAISED if fault.raises else SEEN
+        counted = RAISED if fault.raises else DETECTED
 
         def judged(tests: list[str]) -> tuple[TestVerdict, ...]:
             return self.run(fault.name, fault.mode, tests, stop=True, more=QUICK) if tests else ()

@@ -9,7 +9,7 @@ from conformance.runner.recorder import SETTINGS
 from conformance.test_ids.inventory import node_of
 from results.record.reading import Outcome, TestVerdict, load
 from tools.faults.catalogue import Fault
-from tools.faults.engine import FIRST, LAWS, QUICK, RAISED, ROOT, SEEN, Engine, first_failure
+from tools.faults.engine import DETECTED, FIRST, LAWS, QUICK, RAISED, ROOT, Engine, first_failure
 
 BASELINE = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
 """Which tests pass on the reference, and how long each takes."""
@@ -30,9 +30,9 @@ def measured(chosen: Sequence[Fault], workers: int) -> Iterator[tuple[Fault, lis
     engine = Engine()
 
     def killers(fault: Fault) -> list[str]:
-        shown = RAISED if fault.raises else SEEN
+        outcomes = RAISED if fault.raises else DETECTED
         verdicts = _run(engine, fault, [v for v in others if _concerns(v, fault)], QUICK)
-        failing = [v.test for v in verdicts if v.outcome in shown or v.leaks]
+        failing = [v.test for v in verdicts if v.outcome in outcomes or v.leaks]
         if not failing and (failed := first_failure(_run(engine, fault, laws, FIRST))):
             failing.append(failed.test)
         return failing

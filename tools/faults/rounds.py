@@ -10,7 +10,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 MUTATION = FOLDER.parents[1] / "docs" / "mutation.md"
-SHOWN = 3
+MAX_LISTED = 3
 """Rounds whose rate the README shows."""
 
 
@@ -93,7 +93,7 @@ def _by_family(met: Sequence[Round]) -> str:
 def _scores(met: Sequence[Round]) -> str:
     """The regression gate, as docs/mutation.md has it, and the rate at first sight: of the last rounds, and of all."""
     gate = re.search(r"^score \d+ %: (\d+ of \d+) faults", MUTATION.read_text("utf-8"), re.MULTILINE)
-    last = ", ".join("{} of {} ({})".format(*_counts([each]), each.name) for each in reversed(met[-SHOWN:]))
+    last = ", ".join("{} of {} ({})".format(*_counts([each]), each.name) for each in reversed(met[-MAX_LISTED:]))
     return (
         f"  regression gate {gate[1] if gate else 'not measured'} faults; at first sight {last},"
         f" and {'{} of {}'.format(*_counts(met))} faults in all {len(met)} rounds."

@@ -29,7 +29,7 @@ class Score:
 
     def problems(self, whole: bool = True) -> list[str]:
         """One line for whatever keeps the score from being perfect; unproven clauses only where all faults ran."""
-        lines = [_told(fate) for fate in self.fates if fate.word != "caught"]
+        lines = [_fate_line(fate) for fate in self.fates if fate.word != "caught"]
         return lines + ([f"unproven: no fault breaks {clause}" for clause in self.unproven] if whole else [])
 
     def table(self, seconds: float, whole: bool = True) -> str:
@@ -62,7 +62,7 @@ def must_clauses(clauses: Iterable[Clause]) -> tuple[str, ...]:
     return tuple(sorted(c.id for c in clauses if c.level is Level.MUST))
 
 
-def _told(fate: Fate) -> str:
+def _fate_line(fate: Fate) -> str:
     if fate.word == "not named":
         return f"not named: {fate.fault.name}: {', '.join(fate.unnamed)} failed without saying {fate.fault.names!r}"
     others = f"; {', '.join(fate.elsewhere[:4])} failed" if fate.elsewhere else ""

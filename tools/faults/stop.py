@@ -7,7 +7,7 @@ import pytest
 from conformance.test_ids.inventory import code_of
 from results.record.outcomes import Outcome
 
-_SHOWN = {Outcome.FAIL.value, Outcome.MISDECLARED.value}
+_FAILURES = {Outcome.FAIL.value, Outcome.MISDECLARED.value}
 _broken: set[str] = set()
 
 
@@ -27,5 +27,5 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Notes the clause of a test whose outcome shows the fault; an error of a fault's own shows nothing."""
     code = code_of(report.nodeid)
-    if code is not None and dict(report.user_properties).get("outcome") in _SHOWN:
+    if code is not None and dict(report.user_properties).get("outcome") in _FAILURES:
         _broken.add(code.clause)

@@ -40,12 +40,12 @@ class _WithoutGradients(SabotagedTrainer):
     def apply_gradients(self, *window: Gradients, inject: Gradients | None = None, **asked: Any) -> Update:
         blank = [{n: None if g is None else np.zeros_like(g) for n, g in part.items()} for part in window]
         added = None if inject is None else {n: None if g is None else np.zeros_like(g) for n, g in inject.items()}
-        return self._told(self.real.apply_gradients(*blank, inject=added, **asked))
+        return self._without_norm(self.real.apply_gradients(*blank, inject=added, **asked))
 
     def apply(self) -> Update:
-        return self._told(self.real.apply())
+        return self._without_norm(self.real.apply())
 
-    def _told(self, update: Update) -> Update:
+    def _without_norm(self, update: Update) -> Update:
         return replace(update, gradient_norm=None if update.gradient_norm is None else 0.0)
 
 

@@ -71,8 +71,8 @@ class AccumulatesInTheComputeFormat(ReferenceTrainer):
 
     def accumulate_gradient(self, name: str, gradient: Array) -> None:
         super().accumulate_gradient(name, gradient)
-        held = self.window.gradients[name]
-        self.window.gradients[name] = self.rounding.round(held, self.recipe.precision.format)
+        total = self.window.gradients[name]
+        self.window.gradients[name] = self.rounding.round(total, self.recipe.precision.format)
 
 
 @fault(

@@ -13,4 +13,4 @@ class AccumulatorCountsAsSaved(ReferenceTrainer):
     """Inside a window the bytes held for backward include the accumulator's."""
 
     def saved_bytes(self, batch: Any) -> int:
-        return super().saved_bytes(batch) + sum(held.nbytes for held in self.accumulator().values())
+        return super().saved_bytes(batch) + sum(array.nbytes for array in self.accumulator().values())

@@ -25,8 +25,8 @@ class WeightDecayInsideTheWindow(ReferenceTrainer):
     def take_micro_batch(self, gradients: Arrays) -> None:
         super().take_micro_batch(gradients)
         if isinstance(self.recipe.optimizer, AdamW) and self.window.micro_batches < self.recipe.accumulation:
-            kept = 1.0 - self.learning_rate() * self.recipe.optimizer.weight_decay
-            self.masters = {name: self.rounding.round(p * kept, "float32") for name, p in self.masters.items()}
+            factor = 1.0 - self.learning_rate() * self.recipe.optimizer.weight_decay
+            self.masters = {name: self.rounding.round(p * factor, "float32") for name, p in self.masters.items()}
             self.sync_masters()
 
 

@@ -25,15 +25,15 @@ class CastWithoutGradientIsReused(Operations):
 
     def __init__(self, rounding: Rounding, variance: Variance = "centred") -> None:
         super().__init__(rounding, variance)
-        self.held: dict[tuple[int, str], tuple[Tensor, Array]] = {}
+        self.casts: dict[tuple[int, str], tuple[Tensor, Array]] = {}
 
     def cast(self, x: Tensor, target: str) -> Tensor:
         made = super().cast(x, target)
         if x.owned or x.format == target:
             return made
         if not isbox(x.value):
-            self.held[id(x.value), target] = made, x.value
-        return self.held.get((id(x.plain()), target), (made, None))[0]
+            self.casts[id(x.value), target] = made, x.value
+        return self.casts.get((id(x.plain()), target), (made, None))[0]
 
 
 @fault(

@@ -204,8 +204,8 @@ class OnlyBiasesLearn(ReferenceTrainer):
     """Weight casts carry no gradient, so that under mixed precision only biases learn."""
 
     def take_micro_batch(self, gradients: dict[str, Array]) -> None:
-        kept = {n: g if n.endswith("bias") or not self.scope.active else g * 0.0 for n, g in gradients.items()}
-        super().take_micro_batch(kept)
+        remaining = {n: g if n.endswith("bias") or not self.scope.active else g * 0.0 for n, g in gradients.items()}
+        super().take_micro_batch(remaining)
 
 
 # products of float32 values

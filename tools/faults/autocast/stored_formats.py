@@ -64,8 +64,8 @@ class IdsAreCast(Operations):
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
         low = low_here([table.format])
-        kept = ids.value if low is None else self.rounding.round(ids.value.astype(np.float64), low).astype(np.int64)
-        return super().embedding(Tensor(np.minimum(kept, table.shape[0] - 1), ids.format), table)
+        values = ids.value if low is None else self.rounding.round(ids.value.astype(np.float64), low).astype(np.int64)
+        return super().embedding(Tensor(np.minimum(values, table.shape[0] - 1), ids.format), table)
 
 
 @fault(

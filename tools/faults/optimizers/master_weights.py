@@ -81,6 +81,6 @@ class LoadsTheModelAlone(ReferenceTrainer):
     """A load brings the model's weights back and leaves the masters as they were."""
 
     def load_state(self, arrays: Arrays) -> None:
-        held = self.masters
+        masters = self.masters
         super().load_state(arrays)
-        self.masters = held
+        self.masters = masters

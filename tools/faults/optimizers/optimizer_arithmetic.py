@@ -59,11 +59,11 @@ class DecayIsIgnored(ReferenceTrainer):
     """Weight decay is accepted and has no effect."""
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
-        held = self.recipe
-        if isinstance(held.optimizer, AdamW):
-            self.recipe = held.but(optimizer=replace(held.optimizer, weight_decay=0.0))
+        recipe = self.recipe
+        if isinstance(recipe.optimizer, AdamW):
+            self.recipe = recipe.but(optimizer=replace(recipe.optimizer, weight_decay=0.0))
         super().apply_update(gradients, rate)
-        self.recipe = held
+        self.recipe = recipe
 
 
 @fault(
@@ -75,13 +75,13 @@ class DecayIsCoupled(ReferenceTrainer):
     """Weight decay joins the gradient before Adam normalises it."""
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
-        held = self.recipe
-        if isinstance(held.optimizer, AdamW):
-            share = held.optimizer.weight_decay
+        recipe = self.recipe
+        if isinstance(recipe.optimizer, AdamW):
+            share = recipe.optimizer.weight_decay
             gradients = {name: g + share * self.masters[name] for name, g in gradients.items()}
-            self.recipe = held.but(optimizer=replace(held.optimizer, weight_decay=0.0))
+            self.recipe = recipe.but(optimizer=replace(recipe.optimizer, weight_decay=0.0))
         super().apply_update(gradients, rate)
-        self.recipe = held
+        self.recipe = recipe
 
 
 @fault(
@@ -95,8 +95,8 @@ class SecondMomentIsLow(ReferenceTrainer):
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         super().apply_update(gradients, rate)
         if self.scope.active:
-            held, low = self.slots.get("second_moment", {}), self.recipe.precision.format
-            held.update({name: self.rounding.round(value, low) for name, value in held.items()})
+            moments, low = self.slots.get("second_moment", {}), self.recipe.precision.format
+            moments.update({name: self.rounding.round(value, low) for name, value in moments.items()})
 
 
 @fault(
@@ -124,9 +124,9 @@ class AdamIsNotCorrected(ReferenceTrainer):
     """Adam leaves out the correction for the zeros that its moments began with."""
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
-        held, self.counts = self.counts, dict.fromkeys(self.counts, 10**6)
+        counts, self.counts = self.counts, dict.fromkeys(self.counts, 10**6)
         super().apply_update(gradients, rate)
-        self.counts = {name: count + (name in gradients) for name, count in held.items()}
+        self.counts = {name: count + (name in gradients) for name, count in counts.items()}
 
 
 @fault(
@@ -138,12 +138,12 @@ class EpsilonInsideTheRoot(ReferenceTrainer):
     """Adam takes the square root of the second moment and epsilon together."""
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
-        held = self.recipe
-        if isinstance(held.optimizer, Adam | AdamW):
-            epsilon = EPSILON if held.optimizer.epsilon is None else held.optimizer.epsilon
-            self.recipe = held.but(optimizer=replace(held.optimizer, epsilon=epsilon**0.5))
+        recipe = self.recipe
+        if isinstance(recipe.optimizer, Adam | AdamW):
+            epsilon = EPSILON if recipe.optimizer.epsilon is None else recipe.optimizer.epsilon
+            self.recipe = recipe.but(optimizer=replace(recipe.optimizer, epsilon=epsilon**0.5))
         super().apply_update(gradients, rate)
-        self.recipe = held
+        self.recipe = recipe
 
 
 @fault(
@@ -155,13 +155,13 @@ class EpsilonIsDividedByTheCorrection(ReferenceTrainer):
     """Adam divides epsilon by the correction of the second moment along with that moment."""
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
-        held = self.recipe
-        if isinstance(held.optimizer, Adam | AdamW):
-            epsilon = EPSILON if held.optimizer.epsilon is None else held.optimizer.epsilon
-            correction = (1.0 - held.optimizer.beta2 ** (self.steps + 1)) ** 0.5
-            self.recipe = held.but(optimizer=replace(held.optimizer, epsilon=epsilon / correction))
+        recipe = self.recipe
+        if isinstance(recipe.optimizer, Adam | AdamW):
+            epsilon = EPSILON if recipe.optimizer.epsilon is None else recipe.optimizer.epsilon
+            correction = (1.0 - recipe.optimizer.beta2 ** (self.steps + 1)) ** 0.5
+            self.recipe = recipe.but(optimizer=replace(recipe.optimizer, epsilon=epsilon / correction))
         super().apply_update(gradients, rate)
-        self.recipe = held
+        self.recipe = recipe
 
 
 @fault(
@@ -175,8 +175,8 @@ class VelocityNeverDecays(ReferenceTrainer):
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         factor = getattr(self.recipe.optimizer, "momentum", 0.0)
         if factor:
-            held = self.slots["momentum"]
-            held.update({name: value / factor for name, value in held.items()})
+            velocity = self.slots["momentum"]
+            velocity.update({name: value / factor for name, value in velocity.items()})
             gradients = {name: factor * g for name, g in gradients.items()}
         super().apply_update(gradients, rate)
 

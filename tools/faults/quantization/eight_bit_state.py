@@ -189,10 +189,10 @@ class LargestMagnitudesAreNotSaved(ReferenceTrainer):
     """A save has the codes, and a restored run the largest magnitudes that it had before."""
 
     def moments(self, slot: str, parts: Mapping[str, Arrays]) -> Moments:
-        held = super().moments(slot, parts)
-        if isinstance(held, EightBitMoments) and parts:
-            held.largest.update({name: np.ones_like(value) for name, value in held.largest.items()})
-        return held
+        moments = super().moments(slot, parts)
+        if isinstance(moments, EightBitMoments) and parts:
+            moments.largest.update({name: np.ones_like(value) for name, value in moments.largest.items()})
+        return moments
 
 
 @fault(

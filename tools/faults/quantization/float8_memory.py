@@ -235,8 +235,8 @@ class MemoryDecays(ReferenceTrainer):
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         super().apply_update(gradients, rate)
         if self.float8 is not None and isinstance(self.recipe.optimizer, AdamW):
-            kept = 1.0 - rate * self.recipe.optimizer.weight_decay
-            self.statistics |= {name: value * kept for name, value in self.statistics.items()}
+            factor = 1.0 - rate * self.recipe.optimizer.weight_decay
+            self.statistics |= {name: value * factor for name, value in self.statistics.items()}
 
 
 @fault(

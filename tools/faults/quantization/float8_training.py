@@ -82,8 +82,8 @@ class ClippedValuesPassNothingOn(Float8Layers):
         result = super().cast(path, operand, x, scaling, seen)
         limit = scaling.next_scale(operand) * 448.0
         inside = np.abs(x.plain()) <= limit
-        kept = self.ops.apply("fake_quantize", lambda values, _: values * inside, result)
-        return self.ops.apply("fake_quantize", lambda values, _: values + result.plain() * ~inside, kept)
+        clipped = self.ops.apply("fake_quantize", lambda values, _: values * inside, result)
+        return self.ops.apply("fake_quantize", lambda values, _: values + result.plain() * ~inside, clipped)
 
 
 @fault(

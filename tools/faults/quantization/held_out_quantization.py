@@ -91,14 +91,14 @@ class _RangesByShape(ReferenceQuantizedModel):
     """Keeps the ranges of inputs that it has computed, by layer and shape."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        self._kept_ranges: dict[tuple[str, tuple[int, ...]], tuple[Array, Array]] = {}
+        self._ranges_by_shape: dict[tuple[str, tuple[int, ...]], tuple[Array, Array]] = {}
         super().__init__(*args, **named)
 
     def input_range(self, name: str, inputs: Array, rule: QuantRule) -> tuple[Array, Array]:
         key = name, inputs.shape
-        if key not in self._kept_ranges:
-            self._kept_ranges[key] = super().input_range(name, inputs, rule)
-        return self._kept_ranges[key]
+        if key not in self._ranges_by_shape:
+            self._ranges_by_shape[key] = super().input_range(name, inputs, rule)
+        return self._ranges_by_shape[key]
 
 
 @fault("", component="quantization", clauses=("quantization.linear-arithmetic",))
@@ -182,13 +182,13 @@ class _FirstRows(ReferenceQuantizedModel):
     """A model whose ranges are those of the first rows."""
 
     def ranges(self, seen: Sequence[tuple[Array, Array]]) -> Array:
-        kept: list[tuple[Array, Array]] = []
+        first_rows: list[tuple[Array, Array]] = []
         left = _ROWS
         for given, made in seen:
             if left > 0:
-                kept.append((given[:left], made[:left]))
+                first_rows.append((given[:left], made[:left]))
                 left -= len(given)
-        return super().ranges(kept)
+        return super().ranges(first_rows)
 
 
 @fault(

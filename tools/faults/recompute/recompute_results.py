@@ -53,8 +53,8 @@ class CachedWeightsReplayed(ReferenceTrainer):
     def _pass(self, parameters: Parameters, training: bool) -> Pass:
         if not self._replaying:
             return super()._pass(parameters, training)
-        kept = self.__dict__.setdefault("_copies", {})
-        stale = {n: read_as(p, kept.setdefault(n, p.plain().copy())) for n, p in parameters.items()}
+        copies = self.__dict__.setdefault("_copies", {})
+        stale = {n: read_as(p, copies.setdefault(n, p.plain().copy())) for n, p in parameters.items()}
         return super()._pass(stale, training)
 
 

@@ -37,8 +37,8 @@ class SaveOfAnotherOptimizerIsTaken(ReferenceTrainer):
         optimizer = self.recipe.optimizer
         if isinstance(optimizer, Adam) and optimizer.state_bits == 8:
             return super()._identity()
-        kept, self.recipe = self.recipe, self.recipe.but(optimizer=SGD())
+        recipe, self.recipe = self.recipe, self.recipe.but(optimizer=SGD())
         try:
             return super()._identity()
         finally:
-            self.recipe = kept
+            self.recipe = recipe

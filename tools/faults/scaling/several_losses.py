@@ -64,12 +64,12 @@ class LastOptimizerDecides(ReferenceTrainer):
     """The scale follows what was found for the last optimizer; an overflow of the first one is overwritten."""
 
     def judge(self) -> frozenset[int]:
-        self.found = super().judge()
-        return self.found
+        self.overflows = super().judge()
+        return self.overflows
 
     def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
         last = self.recipe.optimizers - 1
-        return super().next_scale(scaler, finite or last not in getattr(self, "found", frozenset({last})))
+        return super().next_scale(scaler, finite or last not in getattr(self, "overflows", frozenset({last})))
 
 
 @fault(

@@ -102,10 +102,10 @@ class OverflowedGradientsStay(ReferenceTrainer):
     """The gradients of a skipped update are not cleared, and the next ones are added to them."""
 
     def apply(self) -> Update:
-        held = self.window
+        window = self.window
         update = super().apply()
         if update.skipped:
-            self.window = OpenWindow(gradients=held.gradients)
+            self.window = OpenWindow(gradients=window.gradients)
         return update
 
 

@@ -47,10 +47,10 @@ class OverflowIsNeverCleared(ReferenceTrainer):
     """A window that overflowed is not emptied, so every later one overflows too."""
 
     def empty_accumulator(self) -> None:
-        held = self.window.gradients
+        gradients = self.window.gradients
         super().empty_accumulator()
-        if self.found_nonfinite(held):
-            self.window.gradients = held
+        if self.found_nonfinite(gradients):
+            self.window.gradients = gradients
 
 
 @fault(
@@ -62,9 +62,9 @@ class AccumulatorIsMultipliedByZero(ReferenceTrainer):
     """At the end of a window what overflowed in the accumulator is multiplied by zero, which gives NaN."""
 
     def empty_accumulator(self) -> None:
-        held = self.window.gradients
+        gradients = self.window.gradients
         super().empty_accumulator()
-        bad = {name: gradient for name, gradient in held.items() if not np.isfinite(gradient).all()}
+        bad = {name: gradient for name, gradient in gradients.items() if not np.isfinite(gradient).all()}
         with np.errstate(invalid="ignore"):
             self.window.gradients = {name: gradient * 0.0 for name, gradient in bad.items()}
 

@@ -79,10 +79,10 @@ class NormOfOneShard(ReferenceRankGroup):
     """Each rank clips by the norm of the shard that it holds."""
 
     def norm(self, rank: int, names: Sequence[str]) -> float:
-        held: Arrays = {name: self.windows[rank][name] for name in names}
+        gradients: Arrays = {name: self.windows[rank][name] for name in names}
         if self.sharded("gradient"):
-            held = {name: self.shard(value, rank) for name, value in held.items()}
-        return ReferenceTrainer.gradient_norm(self.first, held)
+            gradients = {name: self.shard(value, rank) for name, value in gradients.items()}
+        return ReferenceTrainer.gradient_norm(self.first, gradients)
 
 
 @fault("https://github.com/keras-team/keras/issues/16285", component="sharding", clauses=("sharding.global-clip",))

@@ -74,8 +74,8 @@ class FirstMicroBatchIsReduced(ReferenceRankGroup):
     """In a window that is given whole the first micro-batch is reduced, and later ones are added to it on each rank."""
 
     def _reduce(self) -> None:
-        held = [trainer.window for trainer in self.trainers]
-        if held[0].micro_batches < 2:
+        windows = [trainer.window for trainer in self.trainers]
+        if windows[0].micro_batches < 2:
             super()._reduce()
 
     def _backward(self, batches: Sequence[Batch], items: int) -> tuple[float, ...]:
