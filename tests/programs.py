@@ -15,10 +15,10 @@ from frameworks.installer.install import installed_version
 from tests.support.suite_runs import hang_limit
 
 KNOWN = load_known()
-SHOWN = [finding for finding in KNOWN.findings if finding.program is not None]
+WITH_PROGRAM = [finding for finding in KNOWN.findings if finding.program is not None]
 
 
-@pytest.mark.parametrize("finding", SHOWN, ids=lambda each: f"{each.framework}-{each.id}")
+@pytest.mark.parametrize("finding", WITH_PROGRAM, ids=lambda each: f"{each.framework}-{each.id}")
 def test_the_program_shows_what_its_finding_says(finding: Finding, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproducers, "LIMIT_S", hang_limit())
     version = installed_version(finding.framework)
@@ -26,6 +26,6 @@ def test_the_program_shows_what_its_finding_says(finding: Finding, monkeypatch: 
     assert version is not None, f"{finding.framework} is not installed"
     if reason := finding.not_here(devices(), instruction_sets()):
         pytest.skip(reason)
-    shown = reproducers.run(finding.program)
-    assert shown.there is KNOWN.expected(finding, version), f"expected {shown.expected}, seen {shown.seen}"
-    assert shown.there is (shown.expected != shown.seen)
+    result = reproducers.run(finding.program)
+    assert result.there is KNOWN.expected(finding, version), f"expected {result.expected}, seen {result.observed}"
+    assert result.there is (result.expected != result.observed)

@@ -201,9 +201,9 @@ class Browser:
         ]
 
 
-def visible_clauses(shown: Browser) -> list[str]:
+def visible_clauses(browser: Browser) -> list[str]:
     """The clauses that the matrix shows."""
-    result: list[str] = shown.run(
+    result: list[str] = browser.run(
         "const rows = [...document.querySelectorAll('.clause')].filter((row) => row.offsetParent);"
         "return rows.map((row) => row.querySelector('code').textContent)"
     )

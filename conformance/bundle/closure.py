@@ -54,7 +54,7 @@ def _required(wheel: Path, extra: str, markers: Mapping[str, str]) -> list[Requi
     """The requirements of a wheel that hold with an extra ("" for none)."""
     values = {**markers, "extra": extra}
     read = [Requirement(line) for line in metadata_of(wheel).requires or ()]
-    kept = [each for each in read if each.marker is None or each.marker.evaluate(values)]
-    for each in kept:
+    applicable = [each for each in read if each.marker is None or each.marker.evaluate(values)]
+    for each in applicable:
         each.marker = None
-    return kept
+    return applicable

@@ -67,8 +67,8 @@ def pack(what: tuple[str, str], modes: Sequence[str], target: Target, output: Pa
             files["requirements.txt"] = "".join(f"{_pin(wheel)}\n" for wheel in wheels).encode()
             files["run.sh"] = _script(name, version, modes, target)
             files[f"suite/{COMMIT}"] = f"{head}\n".encode()
-            told = {"framework": name, "version": version, "modes": [*modes], "commit": head, **asdict(target)}
-            files["bundle.json"] = f"{json.dumps(told, indent=1)}\n".encode()
+            description = {"framework": name, "version": version, "modes": [*modes], "commit": head, **asdict(target)}
+            files["bundle.json"] = f"{json.dumps(description, indent=1)}\n".encode()
             _write(output, stem, files, Path(folder, "bundle.tar"))
     except OSError as error:
         raise RecordError(output, f"cannot be written ({os_problem(error)})", "name another file") from None

@@ -14,7 +14,7 @@ from fixtures.arrays import Array
 from results.record.arrays import fingerprint
 from results.record.fingerprints import Fingerprint
 
-_SHOWN = 200
+_MAX_LENGTH = 200
 
 
 class Violation(AssertionError):
@@ -55,7 +55,7 @@ def cleaned(text: str) -> str:
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
-def shown(value: object) -> str:
+def short_text(value: object) -> str:
     """A short text for a value: arrays by shape and first entries, floats in full precision."""
     if isinstance(value, np.ndarray):
         floating = value.dtype.kind in "fV" or value.dtype.name == "bfloat16"
@@ -65,12 +65,12 @@ def shown(value: object) -> str:
     elif isinstance(value, float | np.floating):
         text = repr(float(value))
     elif isinstance(value, Mapping):
-        text = "{" + ", ".join(f"{k}: {shown(v)}" for k, v in value.items()) + "}"
+        text = "{" + ", ".join(f"{k}: {short_text(v)}" for k, v in value.items()) + "}"
     elif isinstance(value, list | tuple):
-        text = "[" + ", ".join(shown(v) for v in value) + "]"
+        text = "[" + ", ".join(short_text(v) for v in value) + "]"
     else:
         text = cleaned(str(value))
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return text if len(text) <= _MAX_LENGTH else text[: _MAX_LENGTH - 1] + "…"
 
 
 def same_bits(a: object, b: object) -> bool:
@@ -114,7 +114,7 @@ def got_want(measured: Array, expected: Array) -> str:
     if (measured.dtype != expected.dtype and measured.dtype.kind not in "US") or measured.shape != expected.shape:
         return f"got {measured.dtype.name}{list(measured.shape)}, want {expected.dtype.name}{list(expected.shape)}"
     if measured.dtype.kind in "US":
-        return f"got {shown(measured.tolist())}, want {shown(expected.tolist())}"
+        return f"got {short_text(measured.tolist())}, want {short_text(expected.tolist())}"
     differing = measured != expected
     if measured.dtype.kind not in "biu":
         left, right = (np.asarray(each, np.float64) for each in (measured, expected))
@@ -152,7 +152,7 @@ def _first_difference(measured: object, expected: object) -> str:
 
 def _failed(check: Check) -> str:
     if check.bound is not None:
-        derivation = f" (from {shown(dict(check.derivation))})" if check.derivation else ""
+        derivation = f" (from {short_text(dict(check.derivation))})" if check.derivation else ""
         return f"got {check.measured}, want at most {check.bound:.6g}{derivation}"
     if check.expected:
         return f"got {check.measured}, want {check.expected}"
@@ -180,7 +180,7 @@ class Verdict:
         __tracebackhide__ = True
         equal = same_bits(measured, expected)
         apart = "" if equal else _first_difference(measured, expected)
-        self._add(Check(what, equal, shown(measured), shown(expected)), signature, apart)
+        self._add(Check(what, equal, short_text(measured), short_text(expected)), signature, apart)
 
     def same_state(
         self,
@@ -216,7 +216,7 @@ class Verdict:
     ) -> None:
         """A condition, with the values that it depends on."""
         __tracebackhide__ = True
-        self._add(Check(what, bool(condition), shown(measured), shown(expected)), signature)
+        self._add(Check(what, bool(condition), short_text(measured), short_text(expected)), signature)
 
     def finite(self, values: Mapping[str, Array], what: str, signature: str = "not-finite") -> None:
         """Every value of every array is finite."""

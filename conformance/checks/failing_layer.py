@@ -74,15 +74,15 @@ class LayerBounds:
 
     def first_beyond(self, trace: LayerTrace) -> Deviation | None:
         """The first tensor of a pass that is beyond its bound, by its distance or else by its gain; None if none is."""
-        shown = tensors(self.model, trace)
+        arrays = tensors(self.model, trace)
         for what, bounds, measure in (
             ("relative distance", self.distances, _distance),
             ("relative length along the exact one", self.gains, _gain),
         ):
             for name, bound in bounds.items():
-                measured = measure(shown.get(name), self.exact[name])
+                measured = measure(arrays.get(name), self.exact[name])
                 if not measured <= bound:
-                    unlike = _unlike(shown.get(name), self.exact[name])
+                    unlike = _unlike(arrays.get(name), self.exact[name])
                     return Deviation(name, label(self.model, name), what, measured, bound, unlike)
         return None
 

@@ -148,12 +148,12 @@ def unmatched(expectations: Iterable[Expectation], verdicts: Iterable[tuple[str,
     Returns:
         Each entry with unmatched cases, its `cases` narrowed to these.
     """
-    seen: dict[str, set[str]] = {}
+    cases_by_clause: dict[str, set[str]] = {}
     for clause, case in verdicts:
-        seen.setdefault(clause, set()).add(case)
+        cases_by_clause.setdefault(clause, set()).add(case)
     left: list[Expectation] = []
     for entry in expectations:
-        cases = seen.get(entry.clause, set())
+        cases = cases_by_clause.get(entry.clause, set())
         missing = tuple(case for case in entry.cases if case not in cases)
         if missing or not cases:
             left.append(replace(entry, cases=missing))

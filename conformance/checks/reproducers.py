@@ -30,15 +30,15 @@ class ProgramError(Exception):
 
 
 @dataclass(frozen=True)
-class Shown:
+class ProgramResult:
     """What a program reports: expected and observed behaviour, and whether the finding is present."""
 
     expected: str
-    seen: str
+    observed: str
     there: bool
 
 
-def run(program: Traversable) -> Shown:
+def run(program: Traversable) -> ProgramResult:
     """What the program shows, under this interpreter.
 
     Raises:
@@ -49,7 +49,7 @@ def run(program: Traversable) -> Shown:
         ended = _ended(program)
         said = {key: _said(ended.stdout, key) for key in ("expected", "seen")}
         if ended.returncode in (0, 1) and all(len(lines) == 1 for lines in said.values()):
-            return Shown(said["expected"][0], said["seen"][0], ended.returncode == 1)
+            return ProgramResult(said["expected"][0], said["seen"][0], ended.returncode == 1)
     words = [line for line in ended.stderr.splitlines() if line.strip()] or ["it printed nothing"]
     if words[-1].startswith("ModuleNotFoundError"):
         raise ProgramError(f"{words[-1]}; `python -m conformance install NAME` installs a framework")

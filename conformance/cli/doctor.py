@@ -55,6 +55,6 @@ def doctor(frameworks: tuple[str, ...], device: str, form: str, limit: int) -> i
             click.echo(str(step))
     status = int(any(step.state == "failed" for step in steps))
     if form == "json":
-        told = {"version": VERSION, "device": device, "status": status, "steps": [asdict(step) for step in steps]}
-        click.echo(json.dumps(told, indent=1))
+        document = {"version": VERSION, "device": device, "status": status, "steps": [asdict(step) for step in steps]}
+        click.echo(json.dumps(document, indent=1))
     return status

@@ -10,18 +10,18 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from conformance.known_failures.confirm import ConfirmError, told
+from conformance.known_failures.confirm import ConfirmError, summary_lines
 from conformance.known_failures.entries import FILE, read_known
 from conformance.known_failures.update import Cause, Updated
 from conformance.known_failures.update import update as updated
-from conformance.spec.findings import NONE_FOUND
+from conformance.spec.findings import NO_LINK
 from frameworks.adapter_file import folder_of
 from frameworks.registry import built_in, known, path_of
 from results.record.files import RecordError, one_line, replace
 from results.record.reading import TestVerdict, load
 from results.record.texts import Consequence, FindingKind, FindingText
 
-_SHOWN = 20
+_MAX_LISTED = 20
 
 
 @click.group()
@@ -50,7 +50,7 @@ def expectations() -> None:
 @click.option(
     "--link",
     metavar="ADDRESS",
-    help=f"Link of the new finding: its upstream issue or documentation (default: {NONE_FOUND!r}).",
+    help=f"Link of the new finding: its upstream issue or documentation (default: {NO_LINK!r}).",
 )
 @click.option("--link-shows", metavar="TEXT", help="What the linked page shows.")
 @click.option("--dry-run", is_flag=True, help="Print the changes without writing them.")
@@ -117,10 +117,10 @@ def _says(
         return None
     if kind is None or consequence is None or not (reason or "").strip():
         raise click.UsageError("a new finding needs --class, --consequence and --reason")
-    if (link in (None, NONE_FOUND)) != (link_shows is None):
+    if (link in (None, NO_LINK)) != (link_shows is None):
         raise click.UsageError("--link and --link-shows need each other")
     text = " ".join((reason or "").split())
-    return FindingText(FindingKind(kind), Consequence(consequence), text, link or NONE_FOUND, link_shows or "")
+    return FindingText(FindingKind(kind), Consequence(consequence), text, link or NO_LINK, link_shows or "")
 
 
 def _check(path: Path, text: str, framework: str) -> None:
@@ -162,7 +162,7 @@ def _report(outcome: Updated, name: str, *, changed: bool, written: bool) -> Non
     else:
         verb = "is" if written else "would be"
         click.echo(one_line(f"{name}: {series} {verb} judged; changed expectations: {len(confirmed.changes)}"))
-    for line in told(confirmed.changes):
+    for line in summary_lines(confirmed.changes):
         click.echo(f"  {line}")
     for line in outcome.added:
         click.echo(one_line(f"  added: {line}"))
@@ -174,10 +174,10 @@ def _report(outcome: Updated, name: str, *, changed: bool, written: bool) -> Non
 def _list(unnamed: Sequence[TestVerdict]) -> None:
     if unnamed:
         click.echo(f"{len(unnamed)} failures need a finding: add them to one with `--finding ID`")
-    for verdict in unnamed[:_SHOWN]:
+    for verdict in unnamed[:_MAX_LISTED]:
         click.echo(one_line(f"  {verdict.clause} {verdict.case} {verdict.outcome.value} ({verdict.signature})"))
-    if unnamed[_SHOWN:]:
-        click.echo(f"  and {len(unnamed) - _SHOWN} more")
+    if unnamed[_MAX_LISTED:]:
+        click.echo(f"  and {len(unnamed) - _MAX_LISTED} more")
 
 
 def _is_ours(name: str) -> bool:

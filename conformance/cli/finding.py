@@ -47,37 +47,39 @@ def findings(framework: str, tried: bool) -> int:
         one cannot be run.
     """
     known = _known(framework)
-    found = sorted(known.findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
+    by_rank = sorted(known.findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
     here = devices(), instruction_sets()
-    reasons = {each.id: each.not_here(*here) for each in found if tried}
-    due = [each for each in found if tried and each.program and not reasons[each.id]]
-    shown = {each.id: _shown(each) for each in watched(due, "running the programs")}
+    reasons = {each.id: each.not_here(*here) for each in by_rank if tried}
+    due = [each for each in by_rank if tried and each.program and not reasons[each.id]]
+    results = {each.id: _run_program(each) for each in watched(due, "running the programs")}
     console = Console()
     for kind in FindingKind:
-        for each in (each for each in found if each.text.kind is kind):
+        for each in (each for each in by_rank if each.text.kind is kind):
             heading = f"{HEADINGS[kind]} · {each.text.consequence} · {each.id}"
             console.print(Text(heading, style="bold"), soft_wrap=True)
             console.print(Text(f"  {each.text.reason}"), soft_wrap=True)
             if reason := reasons.get(each.id):
                 console.print(Text(f"  not tried: {reason}"), soft_wrap=True)
-            if each.id in shown:
-                console.print(Text(f"  {_told(shown[each.id])}"), soft_wrap=True)
-    if any(isinstance(result, str) for result in shown.values()):
+            if each.id in results:
+                console.print(Text(f"  {_result_line(results[each.id])}"), soft_wrap=True)
+    if any(isinstance(result, str) for result in results.values()):
         return 2
     version = installed_version(framework) or ""
     there = {each.id: known.expected(each, version) for each in due}
     return (
-        1 if any(isinstance(one, reproducers.Shown) and one.there != there[name] for name, one in shown.items()) else 0
+        1
+        if any(isinstance(one, reproducers.ProgramResult) and one.there != there[name] for name, one in results.items())
+        else 0
     )
 
 
-def _told(shown: reproducers.Shown | str) -> str:
-    if isinstance(shown, str):
-        return shown
-    return f"{'present' if shown.there else 'gone'}: got {shown.seen}, want {shown.expected}"
+def _result_line(result: reproducers.ProgramResult | str) -> str:
+    if isinstance(result, str):
+        return result
+    return f"{'present' if result.there else 'gone'}: got {result.observed}, want {result.expected}"
 
 
-def _shown(finding: Finding) -> reproducers.Shown | str:
+def _run_program(finding: Finding) -> reproducers.ProgramResult | str:
     if finding.program is None:
         return "no reproducer"
     try:
@@ -104,7 +106,9 @@ def issue(identifier: str, framework: str) -> int:
         raise click.UsageError(f"no known failure of {framework} in {identifier}; it has some in: {', '.join(failing)}")
     concerned = {entry.finding.id: entry.finding for entry in entries}
     evidence = [
-        Evidence(finding, tuple(entry for entry in known.expectations if entry.finding == finding), _shown(finding))
+        Evidence(
+            finding, tuple(entry for entry in known.expectations if entry.finding == finding), _run_program(finding)
+        )
         for finding in concerned.values()
     ]
     click.echo(upstream_issue.report(clause, evidence, _record(framework, identifier)), nl=False)

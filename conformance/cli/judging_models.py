@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from conformance.models import shown
+from conformance.models import rendering
 from conformance.models.judgements import Sweep, load, save
 from conformance.models.workers import CannotJudge, Pool, judge_one
 from results.record.files import one_line, replace
@@ -64,9 +64,9 @@ def judge_model(
     if record is not None:
         save(sweep, record)
     if former is not None:
-        for line in shown.changes(former, sweep):
+        for line in rendering.changes(former, sweep):
             click.echo(line)
-        return 1 if shown.worse(former, sweep) else 0
+        return 1 if rendering.worse(former, sweep) else 0
     return 1 if sweep.new() else 0
 
 
@@ -78,7 +78,7 @@ def _one(model: str, limit_s: float) -> Sweep:
     versions, judged = judge_one(model, ("bfloat16", "float16"), limit_s)
     if judged.not_run:
         raise CannotJudge(f"{model}: {judged.not_run}")
-    for line in shown.one(judged, versions):
+    for line in rendering.one(judged, versions):
         click.echo(line)
     return Sweep(versions, (judged,), seconds=judged.seconds)
 
@@ -96,7 +96,7 @@ def _all(workers: int, limit_s: float, within_s: float, only: str | None, output
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("heads", total=len(chosen))
         sweep = pool.sweep(versions, chosen, lambda _: bar.advance(task))
-    text = "\n".join(shown.table(sweep)) + "\n"
+    text = "\n".join(rendering.table(sweep)) + "\n"
     if output is None:
         click.echo(text, nl=False)
     else:

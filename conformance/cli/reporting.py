@@ -41,10 +41,10 @@ def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
         needed = f"{error.name} is missing: pip install --group report, or tox -e report"
         raise click.ClickException(needed) from None
     if against is None:
-        records = read(paths, lambda found: watched(found, "reading records"), Outlines(details=True))
+        records = read(paths, lambda files: watched(files, "reading records"), Outlines(details=True))
         comparisons = NONE
     else:
-        records = read(paths, lambda found: watched(found, "reading records"))
+        records = read(paths, lambda files: watched(files, "reading records"))
         comparisons = compare_sets(read([against]), records)
     write(records, output, comparisons)
     click.echo(one_line(f"{output}: {len(records)} records, {output.stat().st_size / 2**20:.1f} MiB"))

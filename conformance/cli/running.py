@@ -163,8 +163,8 @@ def _scene(
     ]
     records = [one.record for one in ended if one.record is not None]
     for one in ended:
-        if one.told:
-            click.echo(one_line(f"{one.framework}: {one.told}"), err=True)
+        if one.reason:
+            click.echo(one_line(f"{one.framework}: {one.reason}"), err=True)
     if records:
         draw(scenario, records, Console())
     return _status(ended, named=bool(wanted))

@@ -189,10 +189,10 @@ def _row(declared: Declared, records: Iterable[Record]) -> tuple[str, ...]:
         for one in record.observations
         if one.clause in _CONFIRMED
     ]
-    seen = [a for a in answers if isinstance(a, dict) and a.get("observed") is not None]
-    agreed = sum(1 for answer in seen if answer["observed"] == answer["declared"])
+    observable = [a for a in answers if isinstance(a, dict) and a.get("observed") is not None]
+    agreed = sum(1 for answer in observable if answer["observed"] == answer["declared"])
     asked = len(declared.supported) + len(declared.refused)
-    confirmed = f"{agreed} of {len(seen)} observable" if seen else "no record of this version"
+    confirmed = f"{agreed} of {len(observable)} observable" if observable else "no record of this version"
     return (
         declared.name,
         declared.version,

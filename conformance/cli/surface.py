@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from conformance.surface.listing import listed
+from conformance.surface.rendering import HEADER, changes, rows, unused_lines, used_lines
 from conformance.surface.scope import FILE, scope_of
-from conformance.surface.shown import HEADER, changes, rows, unused_lines, used_lines
 from conformance.surface.usage import committed, load, to_bytes, with_uses
 from frameworks.adapter_file import folder_of
 from frameworks.registry import built_in

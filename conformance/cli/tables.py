@@ -38,7 +38,7 @@ def table(paths: tuple[Path, ...], clauses: bool, timed: bool, strict: bool, wid
     conformance table
     conformance table results/baselines --clauses
     """
-    records = read(paths, kept=Outlines())
+    records = read(paths, convert=Outlines())
     console = Console(width=width)
     if clauses:
         for line in portability.listed(records):
@@ -68,7 +68,7 @@ def table(paths: tuple[Path, ...], clauses: bool, timed: bool, strict: bool, wid
 )
 def slowest(paths: tuple[Path, ...], by: Literal["test", "clause"], count: int) -> int:
     """List the slowest tests or clauses of each record (by default of the last runs), in seconds."""
-    for line in times.listed(read(paths, kept=Outlines()), by, count):
+    for line in times.listed(read(paths, convert=Outlines()), by, count):
         click.echo(line)
     return 0
 

@@ -6,10 +6,10 @@ import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from conformance.checks.reproducers import Shown
+from conformance.checks.reproducers import ProgramResult
 from conformance.known_failures.entries import Expectation
 from conformance.spec.clauses import Clause
-from conformance.spec.findings import NONE_FOUND, Finding
+from conformance.spec.findings import NO_LINK, Finding
 from results.record.outcomes import Outcome
 from results.record.reading import Record, TestVerdict
 from results.record.values import to_line
@@ -22,12 +22,12 @@ class Evidence:
 
     Attributes:
         entries: the expectations that rest on it.
-        shown: what its program showed just now, or in a sentence why it was not run.
+        result: what its program showed just now, or in a sentence why it was not run.
     """
 
     finding: Finding
     entries: tuple[Expectation, ...]
-    shown: Shown | str
+    result: ProgramResult | str
 
 
 def report(clause: Clause, evidence: Sequence[Evidence], record: Record | None) -> str:
@@ -41,7 +41,7 @@ def _lines(clause: Clause, evidence: Sequence[Evidence], record: Record | None) 
         yield from (f"# {text.reason}", "", f"Class: {text.kind}. Consequence: {text.consequence}.", "")
         if is_url(text.link):
             yield from (f"See also: {text.link} ({text.link_shows})", "")
-        elif text.link == NONE_FOUND:
+        elif text.link == NO_LINK:
             yield from ("No earlier report of this was found.", "")
         yield from _program(each)
         yield from clause_lines(clause)
@@ -54,12 +54,12 @@ def _program(each: Evidence) -> Iterator[str]:
         yield from ("## To reproduce", "", "There is no program for this finding.", "")
         return
     yield from ("## To reproduce", "", "```python", each.finding.program.read_text("utf-8").rstrip(), "```", "")
-    if isinstance(each.shown, Shown):
-        state = "shows the failure" if each.shown.there else "does not show the failure"
+    if isinstance(each.result, ProgramResult):
+        state = "shows the failure" if each.result.there else "does not show the failure"
         yield from (f"Run just now with the versions below, it {state}:", "")
-        yield from ("```text", f"expected: {each.shown.expected}", f"seen: {each.shown.seen}", "```", "")
+        yield from ("```text", f"expected: {each.result.expected}", f"seen: {each.result.observed}", "```", "")
     else:
-        yield from (f"Not run just now: {each.shown}", "")
+        yield from (f"Not run just now: {each.result}", "")
 
 
 def clause_lines(clause: Clause) -> Iterator[str]:

@@ -148,8 +148,8 @@ def _process(name: str, device: str, asked: str, problem: str, limit_s: float) -
         if step in texts and step != failed:
             yield Step(name, step, "ok", texts[step])
         elif step == failed:
-            told = lines[-1].get("problem", "") if lines else ""
-            yield Step(name, step, "failed", _why(told, ended), _REMEDIES[step])
+            reported = lines[-1].get("problem", "") if lines else ""
+            yield Step(name, step, "failed", _why(reported, ended), _REMEDIES[step])
         elif step in ON_A_GPU and problem:
             yield Step(name, step, "skipped", problem)
         elif step in ("compute", *ON_A_GPU) and file_of(name) is None:
@@ -173,5 +173,5 @@ def _why(problem: str, ended: EndedCommand) -> str:
     if problem:
         return one_line(problem, 300)
     words = [line.strip() for line in ended.errors.splitlines() if line.strip()]
-    told = f": {words[-1]}" if words and not ended.crashed and not ended.late else ""
-    return one_line(f"the process {ended.problem}{told}", 300)
+    detail = f": {words[-1]}" if words and not ended.crashed and not ended.late else ""
+    return one_line(f"the process {ended.problem}{detail}", 300)

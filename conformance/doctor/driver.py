@@ -112,8 +112,8 @@ def _program(program: str | None) -> Step:
         return Step(MACHINE, name, "skipped", "it is not on PATH, while the driver's library is there", remedy)
     ended = run_apart([program], LIMIT_S)
     if ended.problem:
-        told = _first((ended.output + "\n" + ended.errors).splitlines())
-        return Step(MACHINE, name, "failed", f"{ended.problem}{f': {told}' if told else ''}", _REINSTALL)
+        first_line = _first((ended.output + "\n" + ended.errors).splitlines())
+        return Step(MACHINE, name, "failed", f"{ended.problem}{f': {first_line}' if first_line else ''}", _REINSTALL)
     named = re.search(r"CUDA (?:UMD )?Version:\s*(\d+\.\d+)", ended.output)
     driver = re.search(r"Driver Version:\s*([\d.]+)", ended.output)
     parts = [f"driver {driver[1]}" if driver else "", f"CUDA {named[1]}" if named else ""]

@@ -147,8 +147,8 @@ def _second(name: str, device: str) -> str:
     ended = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if ended.returncode:
         lines = [json.loads(line) for line in ended.stdout.splitlines()]
-        told = lines[-1].get("problem") if lines else None
-        raise StepFailed(f"a second process, next to this one: {told or f'ended with status {ended.returncode}'}")
+        problem = lines[-1].get("problem") if lines else None
+        raise StepFailed(f"a second process, next to this one: {problem or f'ended with status {ended.returncode}'}")
     return "a second process multiplies on the same GPU"
 
 

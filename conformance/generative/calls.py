@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.checks.evidence import cleaned, same_bits, shown
+from conformance.checks.evidence import cleaned, same_bits, short_text
 from conformance.checks.subject import Subject
 from conformance.generative.operations import NestedScope, failed, opened
 from conformance.oracle.errormodel import distance
@@ -102,6 +102,6 @@ class Call:
                 if apart <= of_two_runs(bounds[name]).value:
                     continue
             if not same_bits(mine, other):
-                values = f"got {shown(mine)}, want {shown(other)} as in the plain call"
+                values = f"got {short_text(mine)}, want {short_text(other)} as in the plain call"
                 return failed(name, f"{name} of the recomputed call: {values}")
         return None

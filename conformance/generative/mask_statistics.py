@@ -43,7 +43,7 @@ class Shares:
 
 
 @dataclass(frozen=True)
-class ShownMask:
+class ObservedMask:
     """The mask of the dropout at a path in one pass; `place` is the verb's."""
 
     place: int
@@ -53,8 +53,8 @@ class ShownMask:
 
     def telling(self, values: int) -> bool:
         """Whether masks of so many values practically never coincide by chance."""
-        kept = 1.0 - self.rate
-        return -values * math.log2(kept**2 + self.rate**2) >= TELLING
+        keep_rate = 1.0 - self.rate
+        return -values * math.log2(keep_rate**2 + self.rate**2) >= TELLING
 
     @property
     def repeats_itself(self) -> bool:
@@ -70,13 +70,13 @@ def readable(masks: list[tuple[str, float, Array]]) -> Iterator[tuple[str, float
             yield each
 
 
-def repeated(seen: list[ShownMask], alone: bool) -> tuple[int, str, str] | None:
+def repeated(masks: list[ObservedMask], alone: bool) -> tuple[int, str, str] | None:
     """The first mask that repeats another one, complements it, or repeats one of its own rows."""
-    for each in seen if alone else ():
+    for each in masks if alone else ():
         if each.repeats_itself:
             text = f"the mask of layer {each.path} is the same for two samples or positions"
             return each.place, "repeated", text
-    for one, other in combinations(seen, 2):
+    for one, other in combinations(masks, 2):
         if one.mask.shape != other.mask.shape or not (one.telling(one.mask.size) and other.telling(one.mask.size)):
             continue
         for word, mask in (("the mask", one.mask), ("the opposite of the mask", ~one.mask)):

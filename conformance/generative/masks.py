@@ -17,7 +17,7 @@ import numpy as np
 
 from conformance.checks.evidence import same_bits
 from conformance.checks.subject import Subject
-from conformance.generative.mask_statistics import Shares, ShownMask, readable, repeated
+from conformance.generative.mask_statistics import ObservedMask, Shares, readable, repeated
 from conformance.generative.programs.case import GeneratedCase, Gradients, StartAgain, TraceLayers, Train, Verb
 from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.executor import PlayFailed
@@ -163,19 +163,19 @@ class MaskedCase:
             return raised(failed)
         if (place := self._stands_still(observations)) is not None:
             return self._failed(place, "stream", "the random stream has not advanced with the update")
-        seen: list[ShownMask] = []
+        observed: list[ObservedMask] = []
         shares = Shares()
-        for shown in self._passes(observations):
-            if not self._judged(shown):
+        for training_pass in self._passes(observations):
+            if not self._judged(training_pass):
                 break
-            masks = self._masks(shown)
-            if (wrong := self._apart(shown, masks)) is not None:
-                return self._failed(shown.place, *wrong)
+            masks = self._masks(training_pass)
+            if (wrong := self._apart(training_pass, masks)) is not None:
+                return self._failed(training_pass.place, *wrong)
             for path, rate, mask in readable(masks):
                 shares.add(rate, mask)
-                seen.append(ShownMask(shown.place, path, rate, mask))
+                observed.append(ObservedMask(training_pass.place, path, rate, mask))
         alone = subject.seeded(self.recipe).ranks is None
-        if (again := repeated(seen, alone)) is not None:
+        if (again := repeated(observed, alone)) is not None:
             return self._failed(*again)
         if (text := shares.off()) is not None:
             return self._failed(len(self.program) - 1, "share", text)
@@ -204,8 +204,8 @@ class MaskedCase:
             weights = _named(before, "parameter/")
             match verb:
                 case Gradients(micros=micros, times=times):
-                    shown = _named(after, "result/gradient.")
-                    for each in [shown] if times == 1 else _one_by_one(shown, times):
+                    gradients = _named(after, "result/gradient.")
+                    for each in [gradients] if times == 1 else _one_by_one(gradients, times):
                         yield TrainingPass(place, micros, weights, each)
                 case TraceLayers(micro=micro):
                     yield TrainingPass(place, (micro,), weights, _named(after, "result/gradient."))
@@ -218,12 +218,12 @@ class MaskedCase:
                         yield TrainingPass(place, micros, weights, moved, slack, float(after["result/loss"]))
             before = after
 
-    def _judged(self, shown: TrainingPass) -> bool:
+    def _judged(self, training_pass: TrainingPass) -> bool:
         """Whether no weight is negative and no output comes near to its target, whatever the masks are."""
-        if any((value.astype(np.float64) < 0.0).any() for value in shown.weights.values()):
+        if any((value.astype(np.float64) < 0.0).any() for value in training_pass.weights.values()):
             return False
-        keeps = [(path, rate, np.ones(shape, bool)) for path, rate, shape in self._shapes(shown.micros)]
-        values = _Computed(self, shown, keeps)
+        keeps = [(path, rate, np.ones(shape, bool)) for path, rate, shape in self._shapes(training_pass.micros)]
+        values = _Computed(self, training_pass, keeps)
         return bool(max(float(y.max()) for y in values.outputs.values()) < TARGET / 2)
 
     def _shapes(self, micros: tuple[GeneratedBatch, ...]) -> Iterator[tuple[str, float, tuple[int, ...]]]:
@@ -232,23 +232,23 @@ class MaskedCase:
             if isinstance(layer, Dropout):
                 yield path, layer.rate, (samples, *shape)
 
-    def _masks(self, shown: TrainingPass) -> list[tuple[str, float, Array]]:
+    def _masks(self, training_pass: TrainingPass) -> list[tuple[str, float, Array]]:
         """Path, rate and mask of every dropout: what is not zero after it."""
-        rows = np.concatenate([self.drawn.rows(micro) for micro in shown.micros])
+        rows = np.concatenate([self.drawn.rows(micro) for micro in training_pass.micros])
         masks: list[tuple[str, float, Array]] = []
-        for path, rate, shape in self._shapes(shown.micros):
+        for path, rate, shape in self._shapes(training_pass.micros):
             before = f"{int(path) - 1}"
             if before == "0":
-                read = shown.gradients["0.weight"][rows].reshape(shape)
+                read = training_pass.gradients["0.weight"][rows].reshape(shape)
             else:
-                read = shown.gradients[f"{before}.bias"].reshape(shape)
-            least = shown.slack.get(f"{before}.{'weight' if before == '0' else 'bias'}", 0.0)
+                read = training_pass.gradients[f"{before}.bias"].reshape(shape)
+            least = training_pass.slack.get(f"{before}.{'weight' if before == '0' else 'bias'}", 0.0)
             masks.append((path, rate, np.abs(read.astype(np.float64)) > least))
         return masks
 
-    def _apart(self, shown: TrainingPass, masks: list[tuple[str, float, Array]]) -> tuple[str, str] | None:
+    def _apart(self, training_pass: TrainingPass, masks: list[tuple[str, float, Array]]) -> tuple[str, str] | None:
         """The first gradient that differs from that of these masks."""
-        computed = _Computed(self, shown, masks)
+        computed = _Computed(self, training_pass, masks)
         precision = self.recipe.precision
         unit = format_of("float32" if precision.level == "O0" else precision.format).unit_roundoff
         share = unit * (2.0 * computed.terms + 16.0)
@@ -257,16 +257,17 @@ class MaskedCase:
         largest = max(float(np.abs(expected).max(initial=0.0)) for expected in computed.gradients.values())
         least = 4.0 * SMALLEST * largest if precision.format == "float16" else 0.0
         for name, expected in computed.gradients.items():
-            gap = np.abs(shown.gradients[name].astype(np.float64) - expected)
-            allowed = share * np.abs(expected) + shown.slack.get(name, 0.0) + least
+            gap = np.abs(training_pass.gradients[name].astype(np.float64) - expected)
+            allowed = share * np.abs(expected) + training_pass.slack.get(name, 0.0) + least
             if not (gap <= allowed).all():
                 worst = np.unravel_index(np.argmax(np.where(gap <= allowed, 0.0, gap)), gap.shape)
-                there, right = float(shown.gradients[name][worst]), float(expected[worst])
+                there, right = float(training_pass.gradients[name][worst]), float(expected[worst])
                 where = [int(i) for i in worst]
                 values = f"got {there:.6g}, want {right:.6g} at {where}"
                 return f"gradient.{name}", f"gradient of {name} {values}, by the mask of the backward pass"
-        if shown.loss is not None and abs(shown.loss - computed.loss) > share * computed.loss:
-            return "loss", f"loss got {shown.loss:.6g}, want {computed.loss:.6g} by the mask of the backward pass"
+        loss = training_pass.loss
+        if loss is not None and abs(loss - computed.loss) > share * computed.loss:
+            return "loss", f"loss got {loss:.6g}, want {computed.loss:.6g} by the mask of the backward pass"
         return None
 
 
@@ -280,10 +281,10 @@ class _Computed:
         terms: of the longest sums that a value goes through.
     """
 
-    def __init__(self, case: MaskedCase, shown: TrainingPass, masks: list[tuple[str, float, Array]]) -> None:
+    def __init__(self, case: MaskedCase, training_pass: TrainingPass, masks: list[tuple[str, float, Array]]) -> None:
         drawn = case.drawn
-        weights = {name: value.astype(np.float64) for name, value in shown.weights.items()}
-        rows = np.concatenate([drawn.rows(micro) for micro in shown.micros])
+        weights = {name: value.astype(np.float64) for name, value in training_pass.weights.items()}
+        rows = np.concatenate([drawn.rows(micro) for micro in training_pass.micros])
         factor = {path: mask / (1.0 - rate) for path, rate, mask in masks}
         items, (last, _, _) = len(rows), list(drawn.model.shapes())[-1]
         entered: list[tuple[str, Array]] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.checks.evidence import same_bits, shown
+from conformance.checks.evidence import same_bits, short_text
 from conformance.checks.subject import Subject
 from conformance.generative.programs.ensemble import MEMBERS
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
@@ -177,7 +177,7 @@ class ScopedOperation:
         if (other := self._other_format(subject, arrays, alone.dtype)) is not None:
             return other
         if not same_bits(here.value, alone.value):
-            values = f"got {shown(here.value)}, want {shown(alone.value)} as in only the innermost scope"
+            values = f"got {short_text(here.value)}, want {short_text(alone.value)} as in only the innermost scope"
             return failed("value", f"{self.op}: {values}")
         if self.second is not None:
             return None

@@ -24,7 +24,7 @@ FAILED = frozenset({Outcome.KNOWN, Outcome.FAIL, Outcome.ERROR, Outcome.TIMEOUT,
 _UNSURE = frozenset({Outcome.ABSTAIN, Outcome.UNSTABLE})
 
 
-class _Shown(Enum):
+class _CaseState(Enum):
     """What records say about one case.
 
     YES: it fails as the entry says. NO: it does not, or is not there. EITHER: the framework refuses what it needs.
@@ -139,20 +139,20 @@ class _Confirmation:
     def _parts(self, place: int, entry: Expectation) -> tuple[Part, ...]:
         """The updated entry, or several if it fails only in some cases, on some devices or in some modes."""
         try:
-            return self._grown(entry, self._kept(entry))
+            return self._grown(entry, self._parts_by_record(entry))
         except ValueError as error:
             where = f"expectation {place + 1} ({entry.clause}, {entry.versions})"
             raise ConfirmError(f"{where} {error}", "edit it by hand") from None
 
-    def _kept(self, entry: Expectation) -> tuple[Part, ...]:
+    def _parts_by_record(self, entry: Expectation) -> tuple[Part, ...]:
         """The entry by records of its devices and modes: one, or one for the cases that fail and one for the others."""
         meant, same = self._meant(entry), Part(entry.versions)
         if not meant:
             return (same,)
         meeting = [record for record in meant if self._shows(record, entry)]
-        shown = self._cases(entry, meeting) or dict.fromkeys(entry.cases or ("",), self._formerly(entry, meant))
-        failing = tuple(case for case, state in shown.items() if state is _Shown.YES)
-        holding = tuple(case for case, state in shown.items() if state is _Shown.NO)
+        states = self._cases(entry, meeting) or dict.fromkeys(entry.cases or ("",), self._formerly(entry, meant))
+        failing = tuple(case for case, state in states.items() if state is _CaseState.YES)
+        holding = tuple(case for case, state in states.items() if state is _CaseState.NO)
         judged = versions_of(self.judged, entry.device, entry.mode)
         former = {each for each in judged if contains(entry.versions, each)}
         if others := self._elsewhere(entry):
@@ -175,22 +175,22 @@ class _Confirmation:
         begun = Part(rewritten(entry.versions, with_it, judged), first)
         return (begun, Part(rewritten(entry.versions, without, judged), holding)) if without else (begun,)
 
-    def _grown(self, entry: Expectation, kept: tuple[Part, ...]) -> tuple[Part, ...]:
+    def _grown(self, entry: Expectation, parts: tuple[Part, ...]) -> tuple[Part, ...]:
         """The entry, updated for new devices and modes."""
         whole: list[tuple[str, str]] = []
         new: list[Part] = []
         for record in self._inferring(entry):
-            shown = self._cases(entry, [record])
-            failing = tuple(case for case, state in shown.items() if state is _Shown.YES)
-            if failing and set(shown.values()) <= {_Shown.YES, _Shown.EITHER}:
+            states = self._cases(entry, [record])
+            failing = tuple(case for case, state in states.items() if state is _CaseState.YES)
+            if failing and set(states.values()) <= {_CaseState.YES, _CaseState.EITHER}:
                 whole.append(_where(record))
             elif failing:
                 new.append(alone(self.version, _where(record), self.judged, failing))
-        if whole and kept and kept[0] == Part(kept[0].versions):
-            wider = widened(entry, kept[0].versions, self.version, whole, self.judged)
+        if whole and parts and parts[0] == Part(parts[0].versions):
+            wider = widened(entry, parts[0].versions, self.version, whole, self.judged)
             if wider is not None:
-                return (wider, *kept[1:], *new)
-        return (*kept, *(alone(self.version, where, self.judged, entry.cases or None) for where in whole), *new)
+                return (wider, *parts[1:], *new)
+        return (*parts, *(alone(self.version, where, self.judged, entry.cases or None) for where in whole), *new)
 
     def _elsewhere(self, entry: Expectation) -> list[str]:
         """Other series of the entry in which this version was judged by other records."""
@@ -201,27 +201,31 @@ class _Confirmation:
             if where not in here and self.version in versions and means(entry.device, entry.mode, where)
         ]
 
-    def _cases(self, entry: Expectation, records: Sequence[Record]) -> Mapping[str, _Shown]:
+    def _cases(self, entry: Expectation, records: Sequence[Record]) -> Mapping[str, _CaseState]:
         """The records' evidence for each case of an entry, empty without records."""
         cases = entry.cases or tuple(
             {v.case: None for record in records for v in record.verdicts if entry.covers(v.clause, v.case)}
         )
-        states: dict[str, _Shown] = {}
+        states: dict[str, _CaseState] = {}
         for case in cases if records else ():
-            each = {self._state(record, entry, case) for record in records} - {_Shown.EITHER}
-            if _Shown.BEFORE in each:
-                each = (each - {_Shown.BEFORE}) or {self._formerly(entry, records)}
+            each = {self._state(record, entry, case) for record in records} - {_CaseState.EITHER}
+            if _CaseState.BEFORE in each:
+                each = (each - {_CaseState.BEFORE}) or {self._formerly(entry, records)}
             if len(each) > 1:
                 problem = f"{entry.clause}, {case}: fails in one mode and not in another"
                 raise ConfirmError(problem, "set its mode by hand")
-            states[case] = each.pop() if each else _Shown.EITHER
+            states[case] = each.pop() if each else _CaseState.EITHER
         return states
 
-    def _formerly(self, entry: Expectation, records: Sequence[Record]) -> _Shown:
+    def _formerly(self, entry: Expectation, records: Sequence[Record]) -> _CaseState:
         """The entry's claim about the records' series; None for a series that it does not name."""
         if not any(self._says(entry, record) for record in records):
-            return _Shown.NO
-        return _Shown.YES if any(means(entry.device, entry.mode, _where(each)) for each in records) else _Shown.BEFORE
+            return _CaseState.NO
+        return (
+            _CaseState.YES
+            if any(means(entry.device, entry.mode, _where(each)) for each in records)
+            else _CaseState.BEFORE
+        )
 
     def _says(self, entry: Expectation, record: Record) -> bool:
         return entry.bearing(Place(Version(self.version), *_where(record), self._before)) is not None
@@ -241,17 +245,17 @@ class _Confirmation:
         return [record for record in others if self._shows(record, entry) and self._says(entry, record)]
 
     @staticmethod
-    def _state(record: Record, entry: Expectation, case: str) -> _Shown:
+    def _state(record: Record, entry: Expectation, case: str) -> _CaseState:
         meant = [v for v in record.verdicts if entry.covers(v.clause, v.case) and v.case == case and not _stray(v)]
         if not meant:
-            return _Shown.BEFORE if _exists(case) else _Shown.NO
+            return _CaseState.BEFORE if _exists(case) else _CaseState.NO
         verdict = meant[0]
         if verdict.outcome in _UNSURE:
-            return _Shown.BEFORE
+            return _CaseState.BEFORE
         if verdict.outcome in REFUSED:
-            return _Shown.EITHER
+            return _CaseState.EITHER
         same = verdict.signature == entry.signature and verdict.finding in ("", entry.finding.id)
-        return _Shown.YES if verdict.outcome in FAILED and same else _Shown.NO
+        return _CaseState.YES if verdict.outcome in FAILED and same else _CaseState.NO
 
     def _unnamed(self) -> Iterator[TestVerdict]:
         for record in self.records:
@@ -263,7 +267,7 @@ class _Confirmation:
             ]
             for verdict in record.verdicts:
                 covered = [entry for entry in entries if entry.covers(verdict.clause, verdict.case)]
-                named = any(self._state(record, entry, verdict.case) is _Shown.YES for entry in covered)
+                named = any(self._state(record, entry, verdict.case) is _CaseState.YES for entry in covered)
                 if verdict.outcome.bad and verdict.outcome is not Outcome.FIXED and not named and not _stray(verdict):
                     yield verdict
 
@@ -311,7 +315,7 @@ def _refuse(record: Record, first: Record) -> None:
         raise ConfirmError(f"{name} is of older revisions of clauses", "run the suites again")
 
 
-def told(changes: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+def summary_lines(changes: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     """One line for each kind of change: former and new versions, with the clauses of the entries."""
     by_range: dict[tuple[str, str], list[str]] = {}
     for clause, old, new in changes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from conformance.spec.findings import Finding, found
+from conformance.spec.findings import Finding, finding_of
 from conformance.spec.tables import Kind, Table
 
 EXCLUSION = Kind("finding", frozenset({"finding", "versions", "device", "mode", "when"}))
@@ -47,7 +47,7 @@ def read_exclusion(table: Table, findings: dict[str, Finding]) -> Exclusion:
         ValueError: it is invalid.
     """
     entry = Exclusion(
-        found(table, findings),
+        finding_of(table, findings),
         table.text("versions"),
         table.text("device", "*"),
         table.text("mode", "*"),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.known_failures.judged_series import JUDGED, Judged
-from conformance.spec.findings import NONE_FOUND
+from conformance.spec.findings import NO_LINK
 from results.record.texts import FindingText
 
 _HEADER = re.compile(r"^\[", re.MULTILINE)
@@ -74,7 +74,7 @@ def inserted(text: str, finding: str, says: FindingText | None, entries: Sequenc
         entries: as `table` writes them.
     """
     if says is not None:
-        link = {} if says.link == NONE_FOUND else {"link_shows": says.link_shows}
+        link = {} if says.link == NO_LINK else {"link_shows": says.link_shows}
         values = {"id": finding, "class": says.kind, "consequence": says.consequence, "reason": says.reason}
         blocks = [table("finding", {**values, "link": says.link, **link}), *entries]
         return "\n".join([text.rstrip("\n") + "\n", *blocks]) if text.strip() else "\n".join(blocks)

@@ -35,7 +35,7 @@ class RaceCost:
 
     Attributes:
         rounds: whether it is measured in rounds, or once in each process.
-        negligible: largest change that does not count. found: the smallest one that has to be excluded.
+        negligible: largest change that does not count. detectable: the smallest one that has to be excluded.
         timed: whether it is a time.
         needed: whether the race fails without a verdict about it.
     """
@@ -44,7 +44,7 @@ class RaceCost:
     title: str
     rounds: bool
     negligible: float
-    found: float
+    detectable: float
     timed: bool = True
     needed: bool = True
 
@@ -128,7 +128,7 @@ def _outcome(ratio: PairInterval, cost: RaceCost) -> RaceOutcome:
         return RaceOutcome.GREW
     if ratio.high < 1.0 / (1.0 + cost.negligible):
         return RaceOutcome.SHRANK
-    return RaceOutcome.EQUAL if ratio.high < 1.0 + cost.found else RaceOutcome.NOISY
+    return RaceOutcome.EQUAL if ratio.high < 1.0 + cost.detectable else RaceOutcome.NOISY
 
 
 def _apart(one: PairInterval, negligible: float) -> bool:

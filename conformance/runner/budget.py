@@ -198,9 +198,9 @@ class Budget:
                 time_left -= each.seconds + OVERHEAD_S
         self._expected = {nodes[each.test].nodeid: each.seconds for each in chosen}
         alternating = [each for worker in range(self._workers) for each in chosen[worker :: self._workers]]
-        kept = [nodes[each.test] for each in alternating]
+        selection = [nodes[each.test] for each in alternating]
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in self._expected])
-        items[:] = kept
+        items[:] = selection
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:

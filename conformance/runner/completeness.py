@@ -42,8 +42,8 @@ class LeftOut:
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(name.partition("/")[2] for name in names[:_NAMED])
-    return one_line(f"{shown}{', ...' if names[_NAMED:] else ''}")
+    text = ", ".join(name.partition("/")[2] for name in names[:_NAMED])
+    return one_line(f"{text}{', ...' if names[_NAMED:] else ''}")
 
 
 class Completeness:

@@ -44,5 +44,5 @@ def show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, des
         path, line, _ = item.location
         report.longrepr = (path, (line or 0) + 1, f"{judgement.outcome}: {judgement.message}")
     else:
-        shown = f"{trace}\n{description}" if trace and judgement.outcome is Outcome.ERROR else description
-        report.outcome, report.longrepr = "failed", clipped(shown)
+        text = f"{trace}\n{description}" if trace and judgement.outcome is Outcome.ERROR else description
+        report.outcome, report.longrepr = "failed", clipped(text)

@@ -132,7 +132,7 @@ class Recorder:
         self._idle = 0
         self._seed: int = config.option.seed
         self._repro = partial(repro, config, framework)
-        self._seen: list[tuple[str, str]] = []
+        self._cases: list[tuple[str, str]] = []
         self._completeness = completeness
         self._outcomes: dict[str, Outcome] = {}
         self._own: list[TestVerdict] | None = [] if ":" in config.option.framework else None
@@ -217,7 +217,7 @@ class Recorder:
             self._journal.judged(JudgedTest(verdict))
 
     def _count(self, verdict: TestVerdict) -> None:
-        self._seen.append((verdict.clause, verdict.case))
+        self._cases.append((verdict.clause, verdict.case))
         self._outcomes[verdict.test] = verdict.outcome
         if self._own is not None:
             self._own.append(replace(verdict, checks=()))
@@ -230,7 +230,7 @@ class Recorder:
         self._notes = notes
         if status == "complete":
             self._judge_leaks()
-            for entry in unmatched(self._expectations, self._seen):
+            for entry in unmatched(self._expectations, self._cases):
                 if entry.inferred_from:
                     self._idle += 1
                     continue
@@ -251,10 +251,10 @@ class Recorder:
 
     def _judge_leaks(self) -> None:
         """One verdict for all process-wide settings that a test changed and did not restore."""
-        told = "; ".join(
+        leaks = "; ".join(
             f"{leak} ({len(cases)} tests, {cases[0]} first)" for leak, cases in sorted(self._leaks.items())
         )
-        error = Violation("settings-leaked", told) if told else None
+        error = Violation("settings-leaked", leaks) if leaks else None
         matching = [entry for entry in self._expectations if entry.covers(SETTINGS, EVERY_TEST)]
         result = conclude(self._framework, error, matching)
         verdict = TestVerdict(f"{SETTINGS}/{EVERY_TEST}", SETTINGS, result.outcome, result.signature, result.message)

@@ -56,18 +56,18 @@ class Repeated:
     def lines(self) -> list[str]:
         """The report: one line for stable tests, one for unstable ones."""
         stable = [test for test in self.asked if test not in self.unstable + self.late and self._repeats(test)]
-        told = []
+        result = []
         if stable:
-            told.append(f"regressions that repeated in {TIMES} new processes: {_some(stable)}")
+            result.append(f"regressions that repeated in {TIMES} new processes: {_some(stable)}")
         if self.unstable:
-            told.append(f"unstable, regressions that did not repeat in {TIMES} new processes: {_some(self.unstable)}")
+            result.append(f"unstable, regressions that did not repeat in {TIMES} new processes: {_some(self.unstable)}")
         if self.late:
-            told.append(f"timed out while other tests ran, and not when repeated alone: {_some(self.late)}")
+            result.append(f"timed out while other tests ran, and not when repeated alone: {_some(self.late)}")
         if lost := [test for test in self.asked if not self._repeats(test)]:
-            told.append(f"could not be repeated: {_some(lost)}")
+            result.append(f"could not be repeated: {_some(lost)}")
         if self.left:
-            told.append(f"not repeated, beyond the limit of {MOST}: {self.left} more")
-        return [one_line(line) for line in told]
+            result.append(f"not repeated, beyond the limit of {MOST}: {self.left} more")
+        return [one_line(line) for line in result]
 
     def _repeats(self, test: str) -> tuple[str, ...]:
         return next(verdict.repeats for verdict in self.record.verdicts if verdict.test == test)
@@ -185,14 +185,14 @@ def settle(verdict: TestVerdict, repeats: Sequence[TestVerdict | None]) -> TestV
         return {verdict.outcome, again.outcome} <= REFUSED or came_to(again) == came_to(verdict)
 
     come = [each for each in repeats if each is not None]
-    told = tuple(came_to(each) for each in come)
+    outcomes = tuple(came_to(each) for each in come)
     if all(map(as_before, come)):
-        return replace(verdict, repeats=told)
+        return replace(verdict, repeats=outcomes)
     if verdict.outcome is Outcome.TIMEOUT and _agree(come):
-        return replace(come[-1], repeats=told)
-    begun = f"{came_to(verdict)} in the run, {' and '.join(told)} when repeated in a new process"
+        return replace(come[-1], repeats=outcomes)
+    begun = f"{came_to(verdict)} in the run, {' and '.join(outcomes)} when repeated in a new process"
     message = f"{begun}: {verdict.message}" if verdict.message else begun
-    return replace(verdict, outcome=Outcome.UNSTABLE, message=message, repeats=told)
+    return replace(verdict, outcome=Outcome.UNSTABLE, message=message, repeats=outcomes)
 
 
 def _agree(repeats: Sequence[TestVerdict]) -> bool:

@@ -16,7 +16,7 @@ from results.record.reading import Record, RecordError, load
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "records" / "stress"
 
-Found = dict[str, dict[int, str]]
+VerdictsBySeed = dict[str, dict[int, str]]
 """The outcome by test and seed, for a failure with its signature."""
 
 
@@ -57,13 +57,13 @@ class Stress:
         return load(path)
 
 
-def changing(records: dict[int, Record]) -> Found:
+def changing(records: dict[int, Record]) -> VerdictsBySeed:
     """Tests whose verdict differs between seeds or needs action, with the verdict at each seed.
 
     A run with a budget may end before a test that another one reached; that is no change.
     """
     partial = any("--budget" in record.selection for record in records.values())
-    result: Found = defaultdict(dict)
+    result: VerdictsBySeed = defaultdict(dict)
     bad: set[str] = set()
     for seed, record in records.items():
         for verdict in record.verdicts:
@@ -85,7 +85,7 @@ def never_judged(records: dict[int, Record]) -> list[str]:
     return sorted(set.intersection(*abstained))
 
 
-def told(changed: Found) -> list[str]:
+def summary_lines(changed: VerdictsBySeed) -> list[str]:
     """One line for each test: its verdicts with their seeds, the rarest first."""
     lines = []
     for test, by_seed in sorted(changed.items()):
@@ -113,7 +113,7 @@ def stress(runs: Stress, first: int, count: int, jobs: int) -> int:
         records = dict(zip(seeds, pool.map(runs.record, seeds), strict=True))
     changed = changing(records)
     tests = len({verdict.test for record in records.values() for verdict in record.verdicts})
-    for line in [*told(changed), *(f"{test}: abstains at every seed" for test in never_judged(records))]:
+    for line in [*summary_lines(changed), *(f"{test}: abstains at every seed" for test in never_judged(records))]:
         print(line)
     name, seconds = f"{runs.framework} {runs.mode}".strip(), time.monotonic() - begun
     print(f"{name}: {len(changed)} of {tests} verdicts differ between {count} seeds or need action ({seconds:.0f} s)")

@@ -89,9 +89,9 @@ class WayTests:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Keeps the tests that may use a chosen technique, and those that the baseline does not have."""
-        kept = [item for item in items if self._is_due(id_of(item.nodeid)) and code_of(item.nodeid) is not None]
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
+        selection = [item for item in items if self._is_due(id_of(item.nodeid)) and code_of(item.nodeid) is not None]
+        config.hook.pytest_deselected(items=[item for item in items if item not in selection])
+        items[:] = selection
 
     def _is_due(self, test: str) -> bool:
         clause = test.partition("/")[0]

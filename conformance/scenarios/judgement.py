@@ -9,7 +9,7 @@ from statistics import median
 from conformance.checks.evidence import Abstention, Violation
 from conformance.checks.outcome import conclude
 from conformance.scenarios.scenario import MODEL, REDUCED, SAVED, Scenario, Setting, Side, away_bytes, rank_bytes
-from conformance.scenarios.training import Seen
+from conformance.scenarios.training import SideResult
 from frameworks.contract import Framework
 from results.record.model import CheckResult, Curves, Measurement, TestVerdict, Trace
 
@@ -23,20 +23,20 @@ CUT = {"method": "recorded, not judged: the run was too short to learn"}
 
 
 def verdicts(
-    framework: Framework, scenario: Scenario, setting: Setting, seen: Sequence[Seen], rounds: int, repro: str
+    framework: Framework, scenario: Scenario, setting: Setting, results: Sequence[SideResult], rounds: int, repro: str
 ) -> tuple[TestVerdict, ...]:
     """One verdict for each side: a refusal with its reason, or whether it learned and met its promises."""
-    return tuple(_verdict(framework, scenario, setting, one, rounds, repro) for one in seen)
+    return tuple(_verdict(framework, scenario, setting, one, rounds, repro) for one in results)
 
 
 def _verdict(
-    framework: Framework, scenario: Scenario, setting: Setting, seen: Seen, rounds: int, repro: str
+    framework: Framework, scenario: Scenario, setting: Setting, side_result: SideResult, rounds: int, repro: str
 ) -> TestVerdict:
     cut = rounds < scenario.learns_in
-    same_bits = _promises_bits(framework, seen.side)
-    checks = tuple(_checks(scenario, setting, seen, cut, same_bits))
+    same_bits = _promises_bits(framework, side_result.side)
+    checks = tuple(_checks(scenario, setting, side_result, cut, same_bits))
     failed = [check for check in checks if not check.passed]
-    error: Exception | None = seen.error
+    error: Exception | None = side_result.error
     if error is None and failed:
         said = "; ".join(f"{check.what}: {check.measured} where {check.expected} was expected" for check in failed)
         error = Violation(_SIGNATURES.get(failed[0].what, "parameters-differ"), said)
@@ -44,7 +44,7 @@ def _verdict(
         error = Abstention(f"{rounds} rounds are too few to learn in; {scenario.learns_in} are judged")
     result = conclude(framework, error, ())
     return TestVerdict(
-        test=f"{scenario.clause}/{seen.side.label}",
+        test=f"{scenario.clause}/{side_result.side.label}",
         clause=scenario.clause,
         outcome=result.outcome,
         signature=result.signature,
@@ -52,10 +52,10 @@ def _verdict(
         checks=checks,
         reason=result.reason,
         link=result.link,
-        setup_hash=scenario.fingerprint(seen.side, setting, rounds),
-        seed=seen.side.recipe.seed,
+        setup_hash=scenario.fingerprint(side_result.side, setting, rounds),
+        seed=side_result.side.recipe.seed,
         repro=repro,
-        duration_s=seen.lasted,
+        duration_s=side_result.lasted,
     )
 
 
@@ -64,43 +64,45 @@ def _promises_bits(framework: Framework, side: Side) -> bool:
     return side.equal and (side.recipe.offload is not None or not framework.conventions().compiled)
 
 
-def _checks(scenario: Scenario, setting: Setting, seen: Seen, cut: bool, same_bits: bool) -> Iterator[CheckResult]:
-    if seen.losses:
-        part = max(1, len(seen.losses) // SHARE)
-        first, last = median(seen.losses[:part]), median(seen.losses[-part:])
+def _checks(
+    scenario: Scenario, setting: Setting, result: SideResult, cut: bool, same_bits: bool
+) -> Iterator[CheckResult]:
+    if result.losses:
+        part = max(1, len(result.losses) // SHARE)
+        first, last = median(result.losses[:part]), median(result.losses[-part:])
         derivation = CUT if cut else {"method": f"median of the first and of the last {part} updates"}
         yield CheckResult("loss", last, first, f"below {first:.4g}", cut or last < first, derivation)
-    if seen.losses and seen.side.recipe.scaling is not None:
-        skipped = sum(seen.skipped)
-        yield CheckResult("skipped updates", skipped, None, f"of {len(seen.skipped)}", True, RECORDED)
-    if seen.quality is not None:
+    if result.losses and result.side.recipe.scaling is not None:
+        skipped = sum(result.skipped)
+        yield CheckResult("skipped updates", skipped, None, f"of {len(result.skipped)}", True, RECORDED)
+    if result.quality is not None:
         quality = scenario.quality
         constant = quality.constant(setting.test)
-        better = seen.quality > constant if quality.rising else seen.quality < constant
+        better = result.quality > constant if quality.rising else result.quality < constant
         expected = f"{'above' if quality.rising else 'below'} {constant:.4g}"
         derivation = CUT if cut else {"method": "the best answer that ignores the inputs"}
-        yield CheckResult(quality.label, seen.quality, constant, expected, cut or better, derivation)
-    if seen.apart is not None:
-        beside = seen.side.beside or scenario.sides[0].label
+        yield CheckResult(quality.label, result.quality, constant, expected, cut or better, derivation)
+    if result.apart is not None:
+        beside = result.side.beside or scenario.sides[0].label
         share = {**RECORDED, "unit": f"the 2-norm of {beside}'s outputs"}
-        yield CheckResult(f"distance from {beside}'s outputs", seen.apart, None, None, True, share)
-    if seen.distance is not None:
-        beside = seen.side.beside or scenario.sides[0].label
+        yield CheckResult(f"distance from {beside}'s outputs", result.apart, None, None, True, share)
+    if result.distance is not None:
+        beside = result.side.beside or scenario.sides[0].label
         what = f"distance from {beside}'s parameters"
         if same_bits:
             yield CheckResult(
-                what, seen.distance, 0.0, "0", seen.distance == 0.0, {"method": "the same bits are promised"}
+                what, result.distance, 0.0, "0", result.distance == 0.0, {"method": "the same bits are promised"}
             )
         else:
             share = {**RECORDED, "unit": f"the way that {beside}'s went"}
-            yield CheckResult(what, seen.distance, None, None, True, share)
+            yield CheckResult(what, result.distance, None, None, True, share)
 
 
-def measurements(scenario: Scenario, seen: Sequence[Seen]) -> tuple[Measurement, ...]:
+def measurements(scenario: Scenario, results: Sequence[SideResult]) -> tuple[Measurement, ...]:
     """Seconds of each round next to the first side's of the same round, and counted quantities, with one case for each
     side."""
     costs: list[Measurement] = []
-    for one in seen:
+    for one in results:
         costs += _counted(scenario.clause, one)
         if one.error is None and one.control:
             pairs = [
@@ -112,25 +114,25 @@ def measurements(scenario: Scenario, seen: Sequence[Seen]) -> tuple[Measurement,
     return tuple(costs)
 
 
-def _counted(clause: str, seen: Seen) -> Iterator[Measurement]:
-    if seen.saved_bytes is not None:
-        yield Measurement(clause, SAVED, seen.side.label, "B", (float(seen.saved_bytes),))
-    if seen.model_bytes is not None:
-        yield Measurement(clause, MODEL, seen.side.label, "B", (float(seen.model_bytes),))
-    for kind, size in seen.away.items():
-        yield Measurement(clause, away_bytes(kind), seen.side.label, "B", (float(size),))
-    if seen.held is not None:
-        for kind, size in seen.held.bytes.items():
-            yield Measurement(clause, rank_bytes(kind), seen.side.label, "B", (float(size),))
-        if seen.held.reduced is not None:
-            yield Measurement(clause, REDUCED, seen.side.label, "1", (float(seen.held.reduced),))
+def _counted(clause: str, result: SideResult) -> Iterator[Measurement]:
+    if result.saved_bytes is not None:
+        yield Measurement(clause, SAVED, result.side.label, "B", (float(result.saved_bytes),))
+    if result.model_bytes is not None:
+        yield Measurement(clause, MODEL, result.side.label, "B", (float(result.model_bytes),))
+    for kind, size in result.away.items():
+        yield Measurement(clause, away_bytes(kind), result.side.label, "B", (float(size),))
+    if result.resident_bytes is not None:
+        for kind, size in result.resident_bytes.bytes.items():
+            yield Measurement(clause, rank_bytes(kind), result.side.label, "B", (float(size),))
+        if result.resident_bytes.reduced is not None:
+            yield Measurement(clause, REDUCED, result.side.label, "1", (float(result.resident_bytes.reduced),))
 
 
-def traces(scenario: Scenario, seen: Sequence[Seen]) -> tuple[Trace, ...]:
+def traces(scenario: Scenario, results: Sequence[SideResult]) -> tuple[Trace, ...]:
     """Loss and, if any, loss scale of every update, with one case for each side."""
-    return tuple(Trace(scenario.name, one.side.label, _curves(one)) for one in seen if one.losses)
+    return tuple(Trace(scenario.name, one.side.label, _curves(one)) for one in results if one.losses)
 
 
-def _curves(seen: Seen) -> Curves:
-    losses = {"loss": tuple(seen.losses)}
-    return losses if seen.side.recipe.scaling is None else {**losses, "scale": tuple(seen.scales)}
+def _curves(result: SideResult) -> Curves:
+    losses = {"loss": tuple(result.losses)}
+    return losses if result.side.recipe.scaling is None else {**losses, "scale": tuple(result.scales)}

@@ -28,13 +28,13 @@ class Ended:
 
     Attributes:
         status: the worker's exit status; negative if a signal ended it.
-        told: why there is no record, or "".
+        reason: why there is no record, or "".
     """
 
     framework: str
     status: int
     record: Record | None = None
-    told: str = ""
+    reason: str = ""
 
     @property
     def absent(self) -> bool:
@@ -71,7 +71,7 @@ def launch(
         lines = errors.read().strip().splitlines()
     if place:
         return Ended(framework, status, load(Path(place)))
-    return Ended(framework, status, told=lines[-1] if lines else f"the process exited with status {status}")
+    return Ended(framework, status, reason=lines[-1] if lines else f"the process exited with status {status}")
 
 
 def _follow(lines: Iterator[str] | Sequence[str], label: str, watch: Watch) -> str:

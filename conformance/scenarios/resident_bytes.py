@@ -63,8 +63,8 @@ def rank_resident_bytes(framework: Framework, model: Model, recipe: Recipe, wind
     """Resident bytes of a new run's ranks after an update from this window, split across them."""
     with closing(framework.rank_group(model, recipe)) as rank_group:
         rank_group.update(window_across_ranks(window, rank_group.count))
-        held = rank_group.bytes_held()
-        most = {kind: max(own[kind] for own in held) for kind in held[0] if kind != "buffer"}
+        by_rank = rank_group.bytes_held()
+        most = {kind: max(own[kind] for own in by_rank) for kind in by_rank[0] if kind != "buffer"}
         if not framework.declares(Capability.RANKS_COLLECTIVES).supported:
             return ResidentBytes(most)
         return ResidentBytes(most, max(counted["gradients"] for counted in rank_group.collectives()))

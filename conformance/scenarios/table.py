@@ -76,7 +76,7 @@ def reasons(records: Sequence[Record]) -> list[str]:
             if verdict.outcome is not Outcome.PASS:
                 said = verdict.reason or verdict.message
                 result.setdefault(f"{_name(record)}, {verdict.outcome}: {said}", []).append(verdict.case)
-    return [one_line(f"{'; '.join(sides)}: {told}") for told, sides in result.items()]
+    return [one_line(f"{'; '.join(sides)}: {reason}") for reason, sides in result.items()]
 
 
 def noted(records: Sequence[Record]) -> list[str]:
@@ -195,17 +195,17 @@ def markdown(scenario: Scenario, records: Sequence[Record]) -> str:
         side = "" if row.side == before else f"**{row.side}**"
         lines.append(_line([side, row.quantity, row.document, *row.cells]))
         before = row.side
-    told = [f"- {line}" for line in (*reasons(records), *noted(records))]
-    return "\n".join((*lines, "", *told))
+    notes = [f"- {line}" for line in (*reasons(records), *noted(records))]
+    return "\n".join((*lines, "", *notes))
 
 
-def durations(found: Mapping[str, Sequence[Record]]) -> str:
+def durations(by_scenario: Mapping[str, Sequence[Record]]) -> str:
     """Seconds of each scenario in each framework, as Markdown."""
-    names = sorted({record.series.framework for records in found.values() for record in records})
+    names = sorted({record.series.framework for records in by_scenario.values() for record in records})
     lines = [_line(["seconds", *names, "together"]), _line(["---", *["--:"] * (len(names) + 1)])]
     took = {
         scenario: [sum(one.duration_s for one in records if one.series.framework == name) for name in names]
-        for scenario, records in found.items()
+        for scenario, records in by_scenario.items()
     }
     sums = [sum(column) for column in zip(*took.values(), strict=True)]
     for scenario, seconds in (*took.items(), ("all", sums)):

@@ -22,7 +22,7 @@ from frameworks.contract import Capability, Framework, PostTraining, QuantizedMo
 
 
 @dataclass(eq=False)
-class Seen:
+class SideResult:
     """Results of one side.
 
     Attributes:
@@ -31,7 +31,7 @@ class Seen:
         control: seconds of the first side in the same rounds; empty of that side itself, and where it failed.
         quality: on the test batch after the last round, None if it was not reached.
         saved_bytes: between forward and backward of one micro-batch, None if not counted.
-        held: resident bytes between updates, if the scenario measures them.
+        resident_bytes: resident bytes between updates, if the scenario measures them.
         away: offloaded bytes, by the kinds that the side offloads.
         moved: 2-norm of the parameters' change.
         model_bytes: of a quantized model, and of its float model.
@@ -49,7 +49,7 @@ class Seen:
     control: list[float] = field(default_factory=list)
     quality: float | None = None
     saved_bytes: int | None = None
-    held: ResidentBytes | None = None
+    resident_bytes: ResidentBytes | None = None
     away: Mapping[str, int] = field(default_factory=dict)
     model_bytes: int | None = None
     apart: float | None = None
@@ -63,7 +63,7 @@ class _TrainedSide:
     """One side's training run."""
 
     def __init__(self, framework: Framework, setting: Setting, side: Side) -> None:
-        self.seen = Seen(side)
+        self.result = SideResult(side)
         self.parameters: dict[str, Array] = {}
         self._trainer: Trainer | None = None
         self._framework, self._setting = framework, setting
@@ -71,7 +71,7 @@ class _TrainedSide:
 
     @property
     def going(self) -> bool:
-        return self.seen.error is None
+        return self.result.error is None
 
     def attempt(self, step: Callable[[], None]) -> None:
         """Runs a step unless an earlier one failed; an error ends this side and no other."""
@@ -81,12 +81,12 @@ class _TrainedSide:
         try:
             step()
         except Exception as error:
-            self.seen.error = error
-        self.seen.lasted += time.perf_counter() - begun
+            self.result.error = error
+        self.result.lasted += time.perf_counter() - begun
 
     def begin(self, last: Batch) -> None:
-        recipe = self.seen.side.recipe
-        for capability in (*_asked(self._setting), *needs(recipe), *self.seen.side.needs(last)):
+        recipe = self.result.side.recipe
+        for capability in (*_asked(self._setting), *needs(recipe), *self.result.side.needs(last)):
             declared = self._framework.declares(capability)
             if not declared.supported:
                 raise Unsupported(capability, declared.reason)
@@ -101,27 +101,27 @@ class _TrainedSide:
     def round(self, windows: tuple[Window, ...]) -> None:
         begun = time.perf_counter()
         updates = [self.trainer.update(window) for window in windows]
-        self.seen.seconds.append(time.perf_counter() - begun)
-        self.seen.losses += [float(update.loss) for update in updates]
-        self.seen.scales += [float(update.scale_after) for update in updates]
-        self.seen.skipped += [bool(update.skipped) for update in updates]
+        self.result.seconds.append(time.perf_counter() - begun)
+        self.result.losses += [float(update.loss) for update in updates]
+        self.result.scales += [float(update.scale_after) for update in updates]
+        self.result.skipped += [bool(update.skipped) for update in updates]
 
     def end(self, quality: Quality) -> None:
         test = self._setting.test
         self.outputs = self.trainer.predict(test.inputs)
-        self.seen.quality = quality.of(self.outputs, test)
+        self.result.quality = quality.of(self.outputs, test)
         self.parameters = self.trainer.parameters()
 
     def quantize(self, side: QuantizedSide, trained: _TrainedSide, quality: Quality, calibration: Array) -> None:
         """Quantizes another side's trained model, and evaluates the result."""
         if not trained.going:
-            raise trained.seen.error or RuntimeError(f"{trained.seen.side.label} was not trained")
+            raise trained.result.error or RuntimeError(f"{trained.result.side.label} was not trained")
         made = self._quantized(side.technique, trained, calibration)
         test = self._setting.test
         outputs = made.predict(test.inputs)
-        self.seen.quality, self.seen.model_bytes = quality.of(outputs, test), made.stored_bytes()
+        self.result.quality, self.result.model_bytes = quality.of(outputs, test), made.stored_bytes()
         wide, beside = _flat(outputs), _flat({name: trained.outputs[name] for name in outputs})
-        self.seen.apart = float(np.linalg.norm(wide - beside) / np.linalg.norm(beside))
+        self.result.apart = float(np.linalg.norm(wide - beside) / np.linalg.norm(beside))
 
     def _quantized(self, technique: str, trained: _TrainedSide, calibration: Array) -> QuantizedModel:
         capability = Capability(f"quantization.{technique or 'convert'}")
@@ -135,23 +135,23 @@ class _TrainedSide:
 
     def count(self, batch: Batch) -> None:
         if self._framework.declares(Capability.SAVED_BYTES).supported:
-            fresh = self._framework.trainer(self._setting.model, self.seen.side.recipe)
-            self.seen.saved_bytes = int(fresh.saved_bytes(batch))
+            fresh = self._framework.trainer(self._setting.model, self.result.side.recipe)
+            self.result.saved_bytes = int(fresh.saved_bytes(batch))
 
     def count_resident_bytes(self, window: Window) -> None:
-        side = self.seen.side
+        side = self.result.side
         if side.ranks:
-            self.seen.held = rank_resident_bytes(self._framework, self._setting.model, side.recipe, window)
+            self.result.resident_bytes = rank_resident_bytes(self._framework, self._setting.model, side.recipe, window)
         else:
-            self.seen.held = process_resident_bytes(self.trainer, window)
+            self.result.resident_bytes = process_resident_bytes(self.trainer, window)
 
     def count_away(self, window: Window) -> None:
-        self.seen.away = away_in_an_update(self.trainer, window)
+        self.result.away = away_in_an_update(self.trainer, window)
 
 
 def train(
     framework: Framework, scenario: Scenario, setting: Setting, rounds: int, tell: Callable[[int], None]
-) -> tuple[Seen, ...]:
+) -> tuple[SideResult, ...]:
     """Trains every side that the framework declares, from the same weights, on the same batches.
 
     Args:
@@ -170,41 +170,41 @@ def train(
         for done in range(rounds if wanted else 0):
             _round((first, *others), batches[done % len(batches)], order)
             tell(number * rounds + done + 1)
-        kept = others if runs else [first, *others]
-        for run in kept:
+        members = others if runs else [first, *others]
+        for run in members:
             _end(run, scenario, batches[0])
         for run in others:
-            run.seen.control = list(first.seen.seconds) if first.going else []
-        runs += kept
-        runs[0].seen.error = runs[0].seen.error or first.seen.error
+            run.result.control = list(first.result.seconds) if first.going else []
+        runs += members
+        runs[0].result.error = runs[0].result.error or first.result.error
     _distances(scenario, setting, runs)
-    by_label = {run.seen.side.label: run for run in runs}
+    by_label = {run.result.side.label: run for run in runs}
     for side in scenario.quantized:
         run = _TrainedSide(framework, setting, side)
         trained = by_label[side.beside or scenario.sides[0].label]
         run.attempt(partial(run.quantize, side, trained, scenario.quality, batches[0].inputs))
         runs.append(run)
     if scenario.quantized and runs[0].going:
-        runs[0].seen.model_bytes = sum(value.nbytes for value in runs[0].parameters.values())
-    return tuple(sorted((run.seen for run in runs), key=lambda seen: scenario.labels.index(seen.side.label)))
+        runs[0].result.model_bytes = sum(value.nbytes for value in runs[0].parameters.values())
+    return tuple(sorted((run.result for run in runs), key=lambda result: scenario.labels.index(result.side.label)))
 
 
 def _round(runs: Sequence[_TrainedSide], batch: Batch, order: np.random.Generator) -> None:
     """Trains every side on a round's batch, in random order."""
     for place in order.permutation(len(runs)):
         run = runs[place]
-        windows = run.seen.side.windows(batch)
+        windows = run.result.side.windows(batch)
         if windows:
             run.attempt(partial(run.round, windows))
         else:
-            run.seen.seconds.append(float("nan"))
+            run.result.seconds.append(float("nan"))
 
 
 def _end(run: _TrainedSide, scenario: Scenario, batch: Batch) -> None:
     """Evaluates a side before the next stretch, which may end its ranks."""
-    window = run.seen.side.windows(batch)[0]
+    window = run.result.side.windows(batch)[0]
     run.attempt(partial(run.end, scenario.quality))
-    if run.seen.side.recipe.offload is not None:
+    if run.result.side.recipe.offload is not None:
         run.attempt(partial(run.count_away, window))
         return
     if scenario.shows_resident_bytes:
@@ -223,15 +223,15 @@ def _flat(parameters: dict[str, Array]) -> Array:
 
 
 def _distances(scenario: Scenario, setting: Setting, runs: list[_TrainedSide]) -> None:
-    ends = {run.seen.side.label: _flat(run.parameters) for run in runs if run.going}
+    ends = {run.result.side.label: _flat(run.parameters) for run in runs if run.going}
     for run in runs:
         if run.going:
-            start = _flat(setting.model.weights(run.seen.side.recipe.seed))
-            run.seen.moved = float(np.linalg.norm(ends[run.seen.side.label] - start))
-    moved = {run.seen.side.label: run.seen.moved for run in runs}
+            start = _flat(setting.model.weights(run.result.side.recipe.seed))
+            run.result.moved = float(np.linalg.norm(ends[run.result.side.label] - start))
+    moved = {run.result.side.label: run.result.moved for run in runs}
     base = scenario.sides[0].label
     for run in runs:
-        label, beside = run.seen.side.label, run.seen.side.beside or base
+        label, beside = run.result.side.label, run.result.side.beside or base
         if run.going and beside != label and beside in ends:
             far = float(np.linalg.norm(ends[label] - ends[beside]))
-            run.seen.distance = far / moved[beside] if far else 0.0
+            run.result.distance = far / moved[beside] if far else 0.0

@@ -46,9 +46,9 @@ def run(scenario: Scenario, given: str, framework: Framework, limit: int) -> Rec
     whole = scenario.rounds_on(framework.device, framework.mode, setting)
     rounds = min(limit, whole) if limit else whole
     _say({"rounds": rounds * len(scenario.stretches)})
-    seen = train(framework, scenario, setting, rounds, lambda done: _say({"done": done}))
-    if isinstance(seen[0].error, Unsupported):
-        raise seen[0].error
+    results = train(framework, scenario, setting, rounds, lambda done: _say({"done": done}))
+    if isinstance(results[0].error, Unsupported):
+        raise results[0].error
     words = ["--scenario", scenario.name, *(["--rounds", str(rounds)] if rounds < whole else [])]
     modes = ["--modes", framework.mode, "--device", framework.device]
     repro = shlex.join(["python", "-m", "conformance", "run", *words, *modes, given])
@@ -64,16 +64,16 @@ def run(scenario: Scenario, given: str, framework: Framework, limit: int) -> Rec
         finished=now(),
         duration_s=round(time.perf_counter() - clock, 3),
         status="complete",
-        verdicts=verdicts(framework, scenario, setting, seen, rounds, repro),
-        measurements=measurements(scenario, seen),
-        traces=traces(scenario, seen),
+        verdicts=verdicts(framework, scenario, setting, results, rounds, repro),
+        measurements=measurements(scenario, results),
+        traces=traces(scenario, results),
         notes=(setting.about, _length(scenario, rounds, scenario.rounds(setting))),
     )
 
 
 def _length(scenario: Scenario, rounds: int, wanted: int) -> str:
-    told = f"{rounds:,} rounds of {scenario.batch:,} samples"
-    return told if rounds == wanted else f"{told}, of {wanted:,}"
+    text = f"{rounds:,} rounds of {scenario.batch:,} samples"
+    return text if rounds == wanted else f"{text}, of {wanted:,}"
 
 
 def _bound(scenario: Scenario, name: str, device: str, mode: str) -> Framework:

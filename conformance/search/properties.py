@@ -31,7 +31,7 @@ PropertyTest = Callable[..., None]
 class _Failed(NamedTuple):
     """The checks of a failing case, and what it raised."""
 
-    found: Verdict
+    verdict: Verdict
     error: Exception
 
 
@@ -97,8 +97,8 @@ def _as_test(law: PropertyTest, case: Any, fixtures: dict[str, Any], marks: list
     )
 
 
-def _merge(verdict: Verdict, found: Verdict) -> None:
-    verdict.checks.extend(found.checks)
-    verdict.observations.update(found.observations)
-    verdict.measurements.update(found.measurements)
-    verdict.traces.update(found.traces)
+def _merge(verdict: Verdict, other: Verdict) -> None:
+    verdict.checks.extend(other.checks)
+    verdict.observations.update(other.observations)
+    verdict.measurements.update(other.measurements)
+    verdict.traces.update(other.traces)

@@ -13,7 +13,7 @@ from typing import Literal, cast, get_args
 from conformance.spec.tables import Kind, Table
 from results.record.texts import Consequence, FindingKind, FindingText
 
-NONE_FOUND = "none found"
+NO_LINK = "none found"
 """Link of a finding without an upstream thread, change or page."""
 
 PROGRAMS = "findings"
@@ -120,16 +120,16 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
     file = f"{name.replace('-', '_')}.py"
     program = _program(folder, file)
     link = table.text("link")
-    if link != NONE_FOUND and not _LINK.fullmatch(link):
-        raise ValueError(f"{table.where}: link: got {link!r}, want an address or {NONE_FOUND!r}")
-    if (link == NONE_FOUND) == ("link_shows" in table.values):
+    if link != NO_LINK and not _LINK.fullmatch(link):
+        raise ValueError(f"{table.where}: link: got {link!r}, want an address or {NO_LINK!r}")
+    if (link == NO_LINK) == ("link_shows" in table.values):
         raise ValueError(f"{table.where}: link_shows needs a link that is an address")
     text = FindingText(
         kind=table.choice("class", FindingKind),
         consequence=table.choice("consequence", Consequence),
         reason=table.text("reason"),
         link=link,
-        link_shows="" if link == NONE_FOUND else table.text("link_shows"),
+        link_shows="" if link == NO_LINK else table.text("link_shows"),
     )
     if text.consequence is not (meant := _MEANT.get(text.kind, text.consequence)):
         raise ValueError(f"{table.where}: the consequence of the class {text.kind} is {meant}, not {text.consequence}")
@@ -172,7 +172,7 @@ def read_workaround(table: Table, findings: dict[str, Finding], folder: Traversa
     Raises:
         ValueError: it is invalid, or names an unknown finding, one without a program, or a missing file.
     """
-    finding, kind, module = found(table, findings), table.text("kind"), table.text("module")
+    finding, kind, module = finding_of(table, findings), table.text("kind"), table.text("module")
     if kind not in get_args(WorkaroundKind):
         raise ValueError(f"{table.where}: kind: got {kind!r}, want one of {', '.join(get_args(WorkaroundKind))}")
     if finding.program is None:
@@ -183,7 +183,7 @@ def read_workaround(table: Table, findings: dict[str, Finding], folder: Traversa
     return Workaround(finding, cast(WorkaroundKind, kind), module, table.text("does"), mode)
 
 
-def found(table: Table, findings: dict[str, Finding]) -> Finding:
+def finding_of(table: Table, findings: dict[str, Finding]) -> Finding:
     """The finding that a table names under `finding`.
 
     Raises:

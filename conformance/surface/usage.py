@@ -89,8 +89,8 @@ def with_uses(listing: Listing, recordings: Iterable[Listing]) -> Listing:
     return _with(listing, result)
 
 
-def _with(listing: Listing, found: dict[str, dict[str, set[str]]]) -> Listing:
-    used = {name: {key: sorted(values) for key, values in sorted(found[name].items())} for name in sorted(found)}
+def _with(listing: Listing, usage: dict[str, dict[str, set[str]]]) -> Listing:
+    used = {name: {key: sorted(values) for key, values in sorted(usage[name].items())} for name in sorted(usage)}
     return msgspec.structs.replace(
         listing, used={name: each for name, each in used.items() if name in listing.callables}
     )

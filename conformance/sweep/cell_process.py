@@ -206,11 +206,11 @@ class CellRun:
 
     def _variables(self) -> dict[str, str]:
         """The environment of the suite: as tox sets it, whatever engine runs the cell."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
         temporary = self.folder / "t"
         temporary.mkdir(exist_ok=True)
         path = {"PYTHONPATH": self.request.path} if self.request.path else {}
-        return {**_DEFAULTS, **kept, **_SETTINGS, **path, "TMPDIR": str(temporary)}
+        return {**_DEFAULTS, **inherited, **_SETTINGS, **path, "TMPDIR": str(temporary)}
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:

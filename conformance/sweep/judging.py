@@ -79,10 +79,10 @@ class CellJudge:
             result = judge_cell(cell, self.plan, replace(self.settings, fresh=again or self.settings.fresh))
         except LostCell as lost:
             result = CellResult("crash", str(lost))
-        found = self._read(cell, result)
-        self._known.setdefault(cell.key, found)
-        self.tell(found)
-        return found
+        judged_cell = self._read(cell, result)
+        self._known.setdefault(cell.key, judged_cell)
+        self.tell(judged_cell)
+        return judged_cell
 
     def lock(self, cell: SweepCell) -> Lock | str | None:
         """What the cell's environment has, or why there is none."""
@@ -118,5 +118,5 @@ def answer(judged: JudgedCell, tests: Iterable[str], good: State, bad: State) ->
         return StateAnswer("skip", f"unstable: {unstable[0]}")
     if any(outcome in PASSED for outcome in outcomes.values()):
         return StateAnswer(good)
-    told = ", ".join(name for name, _ in groupby(sorted(map(str, outcomes.values())))) or "missing"
-    return StateAnswer("skip", f"not judged: its tests are {told}")
+    text = ", ".join(name for name, _ in groupby(sorted(map(str, outcomes.values())))) or "missing"
+    return StateAnswer("skip", f"not judged: its tests are {text}")

@@ -89,10 +89,10 @@ class VerdictCache:
             RecordError: the file cannot be written.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        kept = record.only({verdict.test for verdict in record.verdicts if lasting(verdict, record.status)})
+        selection = record.only({verdict.test for verdict in record.verdicts if lasting(verdict, record.status)})
         with self._alone():
             before = self.read()
-            write(self.path, kept if before is None else merged(kept, before))
+            write(self.path, selection if before is None else merged(selection, before))
 
     def tests(self, selected: str) -> list[str] | None:
         """The tests of a selection, None where they are not known.
@@ -177,11 +177,11 @@ def of_cell(fresh: Record | None, earlier: Record | None, tests: Collection[str]
     wanted = set(tests or ())
     whole = not selection
     runs = {verdict.test for verdict in earlier.verdicts if node_of(verdict.test) is None and whole}
-    kept = earlier.only(wanted | runs)
-    count = len(kept.verdicts) - (
-        len({v.test for v in fresh.verdicts} & {v.test for v in kept.verdicts}) if fresh else 0
+    usable = earlier.only(wanted | runs)
+    count = len(usable.verdicts) - (
+        len({v.test for v in fresh.verdicts} & {v.test for v in usable.verdicts}) if fresh else 0
     )
-    record = kept.sorted() if fresh is None else merged(fresh, kept)
+    record = usable.sorted() if fresh is None else merged(fresh, usable)
     missing = wanted - {verdict.test for verdict in record.verdicts}
     budgeted = "--budget=" in selection
     status: Status = "interrupted" if missing and not budgeted else "complete" if whole else "partial"

@@ -128,13 +128,13 @@ class Module:
         if self.name[0] == WHOLE or len(nodes) > 1 or not isinstance(node, ast.ClassDef):
             return Definition(self, name, nodes)
         methods: defaultdict[str, list[ast.stmt]] = defaultdict(list)
-        kept: list[ast.stmt] = []
+        body: list[ast.stmt] = []
         for part in node.body:
             if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) and _waits(part):
                 methods[part.name].append(part)
             else:
-                kept.append(part)
-        head = ast.ClassDef(node.name, node.bases, node.keywords, kept, node.decorator_list)
+                body.append(part)
+        head = ast.ClassDef(node.name, node.bases, node.keywords, body, node.decorator_list)
         members = ((key, Definition(self, f"{name}.{key}", tuple(parts))) for key, parts in methods.items())
         return Definition(self, name, (head,), tuple(members))
 

@@ -19,7 +19,7 @@ RECIPE = Recipe(SGD(2.0**-10))
 Fixture = tuple[Model, Batch]
 
 
-def held(subject: Subject, fixture: Fixture, segments: int, variant: str | None = None) -> int:
+def saved_bytes(subject: Subject, fixture: Fixture, segments: int, variant: str | None = None) -> int:
     """Saved bytes of a fixture with so many recomputed segments, 0 for no recomputation."""
     model, batch = fixture
     recompute = Recompute(segments, variant=variant) if segments else None
@@ -66,7 +66,7 @@ def compared(
     seconds = {side: [spent / 1e9 for spent in times[side]] for side in times}
     control = ratio(seconds["plain"], seconds["twin"])
     if control.grew or control.shrank or not control.judged:
-        verdict.abstain(f"the same step in two runs differs: {control.told}")
+        verdict.abstain(f"the same step in two runs differs: {control.summary}")
     verdict.measure(f"seconds a step, {what}", "s", *_each(seconds["technique"], seconds["plain"], steps))
     return ratio(seconds["plain"], seconds["technique"])
 

@@ -19,7 +19,7 @@ from results.record.values import same
 LEAST = 0.5
 """Smallest share of the old record's judged tests that must be comparable; below it, a comparison has no result."""
 
-HELD = frozenset({Outcome.PASS, Outcome.FIXED})
+PASS_OUTCOMES = frozenset({Outcome.PASS, Outcome.FIXED})
 
 Verdicts = Mapping[str, TestVerdict]
 """Verdicts by test."""
@@ -57,7 +57,7 @@ def _same_runs(old: TestVerdict, new: TestVerdict) -> bool:
     """Whether two verdicts have the same runs; a failed test ends early, so only its first run must be the same."""
     if {old.outcome, new.outcome} & UNJUDGED:
         return True
-    if old.outcome in HELD and new.outcome in HELD:
+    if old.outcome in PASS_OUTCOMES and new.outcome in PASS_OUTCOMES:
         return _alike(old.runs, new.runs)
     return not (old.runs and new.runs) or _alike(old.runs[:1], new.runs[:1])
 

@@ -24,7 +24,7 @@ from results.compare.measurements import measurements
 from results.compare.numbers import Courses, Moved, Movement
 from results.compare.strictness import demands
 from results.compare.suites import SuiteChange, suite_change
-from results.compare.verdicts import kind_of, measuring, shown, untimed, verdicts
+from results.compare.verdicts import kind_of, measuring, untimed, value_text, verdicts
 from results.record.model import EXPLANATIONS
 from results.record.outcomes import Outcome
 from results.record.reading import Observation, Record, TestVerdict
@@ -207,7 +207,7 @@ def _observations(
         test = f"{clause}/{case}"
         name = " › ".join((f"{clause}/{key}" + (f"/{case}" if case else ""), *way))
         values = before.get(place), after.get(place)
-        sides = shown(values[0]), shown(values[1])
+        sides = value_text(values[0]), value_text(values[1])
         if same(*values):
             continue
         if test in reasons and place in before:

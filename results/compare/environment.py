@@ -92,7 +92,7 @@ class Environment:
         companions: packages that can move numbers. packages: all others.
         switches: settings of precision, determinism, threads and device that the adapter reports.
         variables: environment variables. instruction_sets: those that only one processor has.
-        untold: what one of the records does not contain.
+        missing: what one of the records does not contain.
         crossing: the command that runs the new framework with the old companions, or "".
     """
 
@@ -102,7 +102,7 @@ class Environment:
     switches: tuple[ChangedSetting, ...] = ()
     variables: tuple[ChangedSetting, ...] = ()
     instruction_sets: ChangedSetting | None = None
-    untold: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     crossing: str = ""
 
     @property
@@ -149,7 +149,7 @@ class Environment:
         if self.packages:
             plural = "s differ" if len(self.packages) > 1 else " differs"
             yield f"{len(self.packages)} other package{plural}"
-        yield from self.untold
+        yield from self.missing
 
 
 def _more(count: int) -> str:
@@ -179,8 +179,8 @@ def environment(old: Record, new: Record) -> Environment:
     companions = tuple(step for step in steps if step.name in named or step.name.startswith(bundled))
     versions = [public(record) for record in (old, new)]
     raw = [record.variant.framework_version for record in (old, new)]
-    shown = versions if versions[0] != versions[1] else [_without_companions(version) for version in raw]
-    framework = ChangedSetting(new.series.framework, *shown) if shown[0] != shown[1] else None
+    sides = versions if versions[0] != versions[1] else [_without_companions(version) for version in raw]
+    framework = ChangedSetting(new.series.framework, *sides) if sides[0] != sides[1] else None
     sets = [set(record.variant.instruction_sets) for record in (old, new)]
     apart = [", ".join(sorted(sets[0] - sets[1])), ", ".join(sorted(sets[1] - sets[0]))] if all(sets) else ["", ""]
     return Environment(
@@ -216,11 +216,11 @@ def _versions(record: Record) -> dict[str, str]:
     """Versions of packages by normalized name: all that the record lists, else those in its version and environment."""
     if record.variant.packages:
         return {canonicalize_name(name): version for name, version in record.variant.packages.items()}
-    told = labelled(record)
+    result = labelled(record)
     for name, value in record.variant.environment.items():
         if _is_package(name) and _VERSION.fullmatch(value):
-            told[canonicalize_name(name)] = value
-    return told
+            result[canonicalize_name(name)] = value
+    return result
 
 
 def _is_package(name: str) -> bool:
@@ -229,8 +229,8 @@ def _is_package(name: str) -> bool:
 
 
 def _switches(record: Record, packages: set[str]) -> dict[str, str]:
-    told = record.variant.environment
-    return {name: value for name, value in told.items() if canonicalize_name(name) not in packages}
+    settings = record.variant.environment
+    return {name: value for name, value in settings.items() if canonicalize_name(name) not in packages}
 
 
 def _steps(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[ChangedSetting, ...]:

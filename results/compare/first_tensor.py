@@ -18,21 +18,21 @@ def differs(old: Sequence[Fingerprint], new: Sequence[Fingerprint]) -> bool:
     return [_content(one) for one in old] != [_content(one) for one in new]
 
 
-def _content(held: Fingerprint) -> tuple[str, str, tuple[int, ...], str]:
-    return held.name, held.format, held.shape, held.digest
+def _content(tensor: Fingerprint) -> tuple[str, str, tuple[int, ...], str]:
+    return tensor.name, tensor.format, tensor.shape, tensor.digest
 
 
 def first_difference(old: Sequence[Fingerprint], new: Sequence[Fingerprint]) -> str:
     """The first array, in the new one's order, that differs, and by how much; "" if none does."""
-    former = {held.name: held for held in old}
-    for held in new:
-        previous = former.get(held.name)
+    former = {tensor.name: tensor for tensor in old}
+    for tensor in new:
+        previous = former.get(tensor.name)
         if previous is None:
-            return f"{held.name} ({held.format}), only in the new record"
-        if _content(previous) != _content(held):
-            return _apart(previous, held)
-    later = {held.name for held in new}
-    gone = next((held for held in old if held.name not in later), None)
+            return f"{tensor.name} ({tensor.format}), only in the new record"
+        if _content(previous) != _content(tensor):
+            return _apart(previous, tensor)
+    later = {tensor.name for tensor in new}
+    gone = next((tensor for tensor in old if tensor.name not in later), None)
     if gone is not None:
         return f"{gone.name} ({gone.format}), only in the old record"
     return "the order of the same arrays" if differs(old, new) else ""

@@ -85,8 +85,10 @@ def amount(measurement: Measurement) -> str:
         return ""
     if not varies(measurement):
         return f"{_exactly(float(measurement.samples[0]))}{_unit(measurement)}"
-    held = ratio(measurement.control, measurement.samples)
-    times = f", {held.low:.4g} to {held.high:.4g} × its control" if measurement.control and held.judged else ""
+    relative = ratio(measurement.control, measurement.samples)
+    times = (
+        f", {relative.low:.4g} to {relative.high:.4g} × its control" if measurement.control and relative.judged else ""
+    )
     return f"{median(measurement.samples):.4g}{_unit(measurement)}{times}"
 
 

@@ -127,9 +127,9 @@ def moved(old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, f
     named = after.test, after.clause
     arrays = [(old.arrays[kind, case], new.arrays[kind, case]) for kind in kinds]
     tensor = next(filter(None, (first_difference(*pair) for pair in arrays)), "")
-    told = tuple(_differences(errors, traces if curves else None, arrays))
+    texts = tuple(_differences(errors, traces if curves else None, arrays))
     if failing:
-        return Moved(*named, Movement.FAILING, "; ".join(told), tensor, repro=after.repro)
+        return Moved(*named, Movement.FAILING, "; ".join(texts), tensor, repro=after.repro)
     drifts = [
         *_drifted_errors(errors),
         *(_drifted_losses(*traces, before, after) if curves else ()),
@@ -138,7 +138,7 @@ def moved(old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, f
     if drifts:
         worst = max(drifts, key=lambda drift: drift.excess)
         return Moved(*named, Movement.DRIFT, worst.detail, tensor, worst.old, worst.new, after.repro)
-    return Moved(*named, Movement.ROUNDING if told else Movement.IDENTICAL, "; ".join(told), tensor)
+    return Moved(*named, Movement.ROUNDING if texts else Movement.IDENTICAL, "; ".join(texts), tensor)
 
 
 def _differences(

@@ -70,7 +70,7 @@ class Ratio:
         return self.judged and self.high < 1.0 / (1.0 + SMALLEST)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """One sentence."""
         if self.refusal:
             return self.refusal

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from results.compare.changes import Change, ChangeKind
 from results.compare.checks import keyed, words
-from results.compare.comparability import HELD, Verdicts
+from results.compare.comparability import PASS_OUTCOMES, Verdicts
 from results.compare.numbers import another_oracle
-from results.compare.verdicts import shown
+from results.compare.verdicts import value_text
 from results.record.reading import CheckResult, Record
 from results.record.values import Json, same
 
@@ -47,12 +47,14 @@ def demands(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iter
     yield from _contradicted(new)
     common = before.keys() & after.keys()
     moved = {test for test in common if before[test].checks != after[test].checks}
-    held = sorted(test for test in common if before[test].outcome in HELD and after[test].outcome in HELD)
-    for test in filter(moved.__contains__, held):
+    passing = sorted(
+        test for test in common if before[test].outcome in PASS_OUTCOMES and after[test].outcome in PASS_OUTCOMES
+    )
+    for test in filter(moved.__contains__, passing):
         yield from _checks(test, after[test].clause, before[test].checks, after[test].checks)
     for test in sorted(moved):
         yield from _bounds(test, after[test].clause, before[test].checks, after[test].checks)
-    yield from _courses(old, new, {after[test].case: after[test].clause for test in held})
+    yield from _courses(old, new, {after[test].case: after[test].clause for test in passing})
 
 
 def _levels(old: Record, new: Record, clauses: set[str]) -> Iterator[Change]:
@@ -67,8 +69,8 @@ def _levels(old: Record, new: Record, clauses: set[str]) -> Iterator[Change]:
 def _contradicted(new: Record) -> Iterator[Change]:
     for verdict in new.verdicts:
         failed = next((check for check in verdict.checks if not check.passed), None)
-        if verdict.outcome in HELD and failed is not None:
-            got = f"{failed.what}: got {shown(failed.measured)}, want {shown(failed.expected)}"
+        if verdict.outcome in PASS_OUTCOMES and failed is not None:
+            got = f"{failed.what}: got {value_text(failed.measured)}, want {value_text(failed.expected)}"
             kind = ChangeKind.CONTRADICTED
             yield Change(kind, verdict.clause, verdict.test, "", verdict.outcome.value, got, verdict.repro)
 
@@ -94,7 +96,7 @@ def _bounds(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[Ch
         elif not _same_bound(previous, check):
             kind = _wider(before, after, WIDER)
         if kind is not None:
-            yield Change(kind, clause, f"{test}: {check.what}", shown(before), shown(after), what)
+            yield Change(kind, clause, f"{test}: {check.what}", value_text(before), value_text(after), what)
 
 
 def _wider(old: Json, new: Json, times: float) -> ChangeKind:
@@ -120,25 +122,25 @@ def _least_ratio(old: Sequence[float], new: Sequence[float]) -> float:
     return min((b / a for a, b in zip(old, new, strict=False) if math.isfinite(a) and a > 0.0), default=0.0)
 
 
-def _courses(old: Record, new: Record, held: Mapping[str, str]) -> Iterator[Change]:
+def _courses(old: Record, new: Record, passing: Mapping[str, str]) -> Iterator[Change]:
     """Curves and fingerprints that the new record lacks, and references that compute something else.
 
     Args:
-        held: clauses of the tests that hold in both, by case.
+        passing: clauses of the tests that hold in both, by case.
     """
     for kind, before, after in (
         ("curves", {t.place: t for t in old.traces}, {t.place: t for t in new.traces}),
         ("fingerprints", {t.place: t for t in old.tensors}, {t.place: t for t in new.tensors}),
     ):
         for key, case in sorted(before.keys() - after.keys()):
-            if case in held:
-                yield Change(ChangeKind.TRACE_MISSING, held[case], f"{held[case]}/{case}", f"{kind} {key!r}")
+            if case in passing:
+                yield Change(ChangeKind.TRACE_MISSING, passing[case], f"{passing[case]}/{case}", f"{kind} {key!r}")
     former = {trace.place: trace.curves for trace in old.traces}
     for trace in new.traces:
         curves = former.get(trace.place)
-        if curves is None or trace.case not in held:
+        if curves is None or trace.case not in passing:
             continue
-        clause, test = held[trace.case], f"{held[trace.case]}/{trace.case}"
+        clause, test = passing[trace.case], f"{passing[trace.case]}/{trace.case}"
         if lost := sorted(curves.keys() - trace.curves.keys() - {"bound"}):
             yield Change(ChangeKind.TRACE_MISSING, clause, test, f"curves {', '.join(map(repr, lost))}")
         for name in ("bound", "spread"):

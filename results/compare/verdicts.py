@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from results.compare.changes import Change, ChangeKind
-from results.compare.comparability import HELD, Verdicts
+from results.compare.comparability import PASS_OUTCOMES, Verdicts
 from results.compare.measurements import NOT_JUDGED
 from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import Record, TestVerdict
@@ -47,9 +47,9 @@ def kind_of(old: TestVerdict, new: TestVerdict) -> ChangeKind | None:
         return None if old.outcome is new.outcome else ChangeKind.UNSTABLE
     if new.outcome in UNJUDGED:
         return None if old.outcome in UNJUDGED else ChangeKind.NEWLY_UNJUDGED
-    if new.outcome in HELD:
-        return None if old.outcome in HELD else ChangeKind.NEWLY_PASSING
-    if old.outcome in HELD or old.outcome in UNJUDGED:
+    if new.outcome in PASS_OUTCOMES:
+        return None if old.outcome in PASS_OUTCOMES else ChangeKind.NEWLY_PASSING
+    if old.outcome in PASS_OUTCOMES or old.outcome in UNJUDGED:
         return ChangeKind.NEWLY_FAILING
     return None if old.signature == new.signature else ChangeKind.FAILING_OTHERWISE
 
@@ -82,7 +82,7 @@ def _why(verdict: TestVerdict) -> str:
     return " ".join(filter(None, (verdict.reason or verdict.message, verdict.link, repeats)))
 
 
-def shown(value: Json) -> str:
+def value_text(value: Json) -> str:
     """A value on one line; "" for nothing."""
     if value is None:
         return ""

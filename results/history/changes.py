@@ -175,9 +175,9 @@ def _comparable(old: _Case, new: _Case) -> bool:
     return comparable(old.state, new.state, old.tells_runs and new.tells_runs)
 
 
-def _known(point: ChangePoint, found: Iterable[ChangePoint]) -> bool:
+def _known(point: ChangePoint, points: Iterable[ChangePoint]) -> bool:
     """Whether changes inside the interval say all that the point says."""
-    inside = [each for each in found if point.before <= each.before and each.after <= point.after]
+    inside = [each for each in points if point.before <= each.before and each.after <= point.after]
     fails = {test for each in inside for test in each.fails}
     passes = {test for each in inside for test in each.passes}
     refused = {test for each in inside for test in each.refused}
@@ -211,15 +211,15 @@ def _point(clause: str, before: int, after: int, common: Mapping[str, tuple[_Cas
 def _links(point: ChangePoint, columns: Sequence[VersionColumn], tables: Sequence[_Table]) -> Iterator[tuple[str, str]]:
     """Reasons and addresses of the findings behind the failures that came, went or differ."""
     sides = ((point.after, (*point.fails, *(test for test, _, _ in point.otherwise))), (point.before, point.passes))
-    told = set()
+    listed = set()
     for place, tests in sides:
         texts = {name: text for one in columns[place].records for name, text in one.findings.items()}
         for test in tests:
             state = tables[place][test].state
             reason, link = texts.get(state.finding, ("", ""))
             link = state.link or link
-            if state.word == "fail" and (reason or link) and (reason, link) not in told:
-                told.add((reason, link))
+            if state.word == "fail" and (reason or link) and (reason, link) not in listed:
+                listed.add((reason, link))
                 yield reason, link
 
 

@@ -90,7 +90,7 @@ class Gathered:
     planned: tuple[tuple[PlannedCell, JudgedVersion | None], ...]
 
 
-def gather(folders: Sequence[Path], watch: Watch = lambda found: found) -> Gathered:
+def gather(folders: Sequence[Path], watch: Watch = lambda files: files) -> Gathered:
     """Reads records, folders of records, and folders of sweeps.
 
     Args:

@@ -110,27 +110,27 @@ def lines(gathered: Gathered) -> tuple[VersionLine, ...]:
     return tuple(sorted(_made(result, cells, fixed_of), key=lambda line: line.name))
 
 
-def _join(found: Mapping[_Key, _Versions], plain: Iterable[JudgedVersion]) -> None:
+def _join(by_key: Mapping[_Key, _Versions], plain: Iterable[JudgedVersion]) -> None:
     """Adds records without a plan to the lines of companions that a plan made."""
     for one in plain:
         for package, version in one.labels.items():
             key = one.framework, package, one.mode, one.device, one.platform, one.seed, _but(one, package)
-            members = found.get(key)
+            members = by_key.get(key)
             if members is not None and all(one is not each for each in members[version]):
                 members[version].append(one)
 
 
 def _made(
-    found: Mapping[_Key, _Versions], planned: Sequence[PlannedCell], fixed_of: Callable[[PlannedCell], _Labels]
+    by_key: Mapping[_Key, _Versions], planned: Sequence[PlannedCell], fixed_of: Callable[[PlannedCell], _Labels]
 ) -> Iterator[VersionLine]:
     elsewhere = {
         id(one)
-        for key, versions in found.items()
+        for key, versions in by_key.items()
         if key[1] != key[0] and len(versions) > 1
         for members in versions.values()
         for one in members
     }
-    for key, versions in found.items():
+    for key, versions in by_key.items():
         framework, package, mode, device, platform, seed, fixed = key
         cells = [
             cell

@@ -78,9 +78,9 @@ def _counted(points: Sequence[ChangePoint]) -> str:
 
 
 def _point(line: VersionLine, one: LineHistory, point: ChangePoint) -> str:
-    shown = "; ".join((change(point), *signatures(point)))
+    text = "; ".join((change(point), *signatures(point)))
     why = explained(line, point)
     because = "; ".join(f"{words(text)}{source(link)}" for text, link in why) if why else "*unexplained*"
     stretches = segments(line, one.clauses[point.clause])
     history = words(DOT.join(str(stretch) for stretch in stretches if stretch.word != NOT_JUDGED))
-    return f"{code(point.clause)} {words(shown)}. History: {history}. {because}"
+    return f"{code(point.clause)} {words(text)}. History: {history}. {because}"

@@ -26,7 +26,7 @@ _NAMED = 20
 
 
 @dataclass(frozen=True)
-class ShownStretch:
+class StretchView:
     """A stretch of versions as cleaned texts; `slug` is its word for a style."""
 
     versions: str
@@ -36,7 +36,7 @@ class ShownStretch:
 
 
 @dataclass(frozen=True)
-class ShownPoint:
+class PointView:
     """A change as cleaned texts.
 
     Attributes:
@@ -56,7 +56,7 @@ class ShownPoint:
 
 
 @dataclass(frozen=True)
-class ShownRow:
+class RowView:
     """A clause in a line.
 
     Attributes:
@@ -70,8 +70,8 @@ class ShownRow:
     framework: str
     family: str
     word: str
-    segments: tuple[ShownStretch, ...]
-    points: tuple[ShownPoint, ...]
+    segments: tuple[StretchView, ...]
+    points: tuple[PointView, ...]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Newest:
     version: str
     released: str
     before: str
-    points: tuple[ShownPoint, ...]
+    points: tuple[PointView, ...]
 
 
 def write(histories: Sequence[LineHistory], folder: Path) -> int:
@@ -122,7 +122,7 @@ def documents(histories: Sequence[LineHistory]) -> Iterator[tuple[str, str]]:
     rows = _rows(histories)
     yield "index.html", _start_page(histories, _rows([one for one in histories if len(one.line.columns) > 1]))
     yield "index.json", compact(histories)
-    by_clause: dict[str, list[ShownRow]] = {}
+    by_clause: dict[str, list[RowView]] = {}
     for row in rows:
         by_clause.setdefault(row.clause, []).append(row)
     for name, having in by_clause.items():
@@ -130,7 +130,7 @@ def documents(histories: Sequence[LineHistory]) -> Iterator[tuple[str, str]]:
         yield f"{CLAUSES}/{name}.json", clause_document(name, histories)
 
 
-def _start_page(histories: Sequence[LineHistory], rows: Sequence[ShownRow]) -> str:
+def _start_page(histories: Sequence[LineHistory], rows: Sequence[RowView]) -> str:
     newest = [each for each in map(_newest, histories) if each is not None]
     words = {row.word for row in rows}
     return _page(
@@ -147,7 +147,7 @@ def _start_page(histories: Sequence[LineHistory], rows: Sequence[ShownRow]) -> s
     )
 
 
-def _clause_page(name: str, histories: Sequence[LineHistory], rows: Sequence[ShownRow]) -> str:
+def _clause_page(name: str, histories: Sequence[LineHistory], rows: Sequence[RowView]) -> str:
     facts = next(one.clauses[name].facts for one in reversed(histories) if name in one.clauses)
     return _page(
         "clause.html", (), name=name, level=clean(facts.level), requirement=clean(facts.requirement, MESSAGE), rows=rows
@@ -163,15 +163,15 @@ def _page(template: str, scripts: Sequence[str], **values: object) -> str:
     return str(page.render(style=Markup(style), theme=Markup(theme), **given))
 
 
-def _rows(histories: Sequence[LineHistory]) -> list[ShownRow]:
+def _rows(histories: Sequence[LineHistory]) -> list[RowView]:
     """Rows by clause, then by line."""
     result = [_row(one.line, clause) for one in histories for clause in one.clauses.values()]
     return sorted(result, key=lambda row: row.clause)
 
 
-def _row(line: VersionLine, clause: ClauseHistory) -> ShownRow:
+def _row(line: VersionLine, clause: ClauseHistory) -> RowView:
     said = [run.word for run in clause.runs]
-    return ShownRow(
+    return RowView(
         clause=clause.clause,
         line=clean(line.name, VALUE),
         framework=clean(line.framework),
@@ -182,19 +182,19 @@ def _row(line: VersionLine, clause: ClauseHistory) -> ShownRow:
     )
 
 
-def _segment(segment: Stretch) -> ShownStretch:
+def _segment(segment: Stretch) -> StretchView:
     extra = "; ".join(filter(None, (segment.note, f"from {segment.since}" if segment.since else "")))
-    return ShownStretch(clean(segment.versions), segment.word, segment.word.replace(" ", "-"), clean(extra, VALUE))
+    return StretchView(clean(segment.versions), segment.word, segment.word.replace(" ", "-"), clean(extra, VALUE))
 
 
-def _point(line: VersionLine, point: ChangePoint) -> ShownPoint:
+def _point(line: VersionLine, point: ChangePoint) -> PointView:
     moved = (
         ("Newly failing", point.fails),
         ("Newly passing", point.passes),
         ("Newly unsupported", point.refused),
         ("With another signature", tuple(test for test, _, _ in point.otherwise)),
     )
-    return ShownPoint(
+    return PointView(
         clause=point.clause,
         interval=clean(interval(line, point)),
         inside=clean(", ".join(column.version for column in between(line, point)), VALUE),

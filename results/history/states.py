@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from results.compare.comparability import HELD
+from results.compare.comparability import PASS_OUTCOMES
 from results.compare.environment import COMPANIONS, LIBRARIES, labelled, public
 from results.record.outcomes import Outcome
 from results.record.reading import Record, RunSetup, TestVerdict
 from results.record.values import plain, to_line
-from results.show.clauses import NOT_KEPT
+from results.show.clauses import FAILURE_OUTCOMES
 
 CaseWord = Literal["pass", "fail", "unsupported", "abstain", "unstable", "not offered"]
 
@@ -132,7 +132,7 @@ class Condensing:
         )
 
     def _state(self, verdict: TestVerdict, revision: int) -> CaseState:
-        failed = verdict.outcome in NOT_KEPT
+        failed = verdict.outcome in FAILURE_OUTCOMES
         excused = verdict.outcome in (Outcome.UNSUPPORTED, Outcome.KNOWN)
         state = CaseState(
             word=word(verdict.outcome),
@@ -143,7 +143,7 @@ class Condensing:
             finding=self._text(verdict.finding) if failed else "",
             link=self._text(verdict.link) if failed else "",
             reason=frozenset(_TOKEN.findall(verdict.reason)) if excused else frozenset(),
-            passed=verdict.outcome in HELD,
+            passed=verdict.outcome in PASS_OUTCOMES,
         )
         return self._states.setdefault(state, state)
 
@@ -171,9 +171,9 @@ def _canonical(value: object) -> object:
 
 def word(outcome: Outcome) -> CaseWord:
     """The word of an outcome; a failure is one whether or not it was expected."""
-    if outcome in HELD:
+    if outcome in PASS_OUTCOMES:
         return "pass"
-    if outcome in NOT_KEPT:
+    if outcome in FAILURE_OUTCOMES:
         return "fail"
     return {
         Outcome.UNSUPPORTED: "unsupported",

@@ -38,16 +38,16 @@ def _bytes(flat: NDArray[Any]) -> bytes:
     return flat.astype(flat.dtype.newbyteorder("<")).tobytes() if flat.dtype.byteorder == ">" else flat.tobytes()
 
 
-def values(held: Fingerprint) -> NDArray[np.float64]:
+def values(tensor: Fingerprint) -> NDArray[np.float64]:
     """The sampled values.
 
     Raises:
         ValueError: the sample is no whole number of values of the format.
     """
-    content = base64.b64decode(held.sample, validate=True)
-    if held.format == "bfloat16":
+    content = base64.b64decode(tensor.sample, validate=True)
+    if tensor.format == "bfloat16":
         return (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4").astype(np.float64)
-    return np.frombuffer(content, np.dtype(held.format).newbyteorder("<")).astype(np.float64)
+    return np.frombuffer(content, np.dtype(tensor.format).newbyteorder("<")).astype(np.float64)
 
 
 def ulps(old: Fingerprint, new: Fingerprint) -> float:

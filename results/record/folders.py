@@ -24,13 +24,13 @@ _EARLIER = re.compile(r"(.*)\.(?:interrupted|partial)-[0-9]+\.json")
 
 def read(
     paths: Sequence[Path],
-    watch: Watch = lambda found: found,
-    kept: Callable[[Record], Record] = lambda record: record,
+    watch: Watch = lambda files: files,
+    convert: Callable[[Record], Record] = lambda record: record,
 ) -> list[Record]:
     """The records of files and folders; of the last runs if none is named. `watch` sees each file as it is read.
 
     Args:
-        kept: makes of a record what the caller needs, as soon as it is read, such as its outline.
+        convert: makes of a record what the caller needs, as soon as it is read, such as its outline.
 
     Raises:
         RecordError: one cannot be read, or there is none.
@@ -38,7 +38,7 @@ def read(
     if not paths and not LAST_RUNS.is_dir():
         raise RecordError("results/records", "contains no record", "run the suite first or name records")
     with without_collecting():
-        return [kept(load(path)) for path in watch(find(paths or [LAST_RUNS]))]
+        return [convert(load(path)) for path in watch(find(paths or [LAST_RUNS]))]
 
 
 def find(paths: Sequence[Path]) -> list[Path]:

@@ -128,14 +128,14 @@ class Journal:
         self._append("end", status=status, finished=now(), notes=list(notes))
         try:
             os.fsync(self._descriptor)
-            kept = _keep(self.path, load(self.path))
+            target = _keep(self.path, load(self.path))
             self.path.unlink()
             sync_folder(self.path.parent)
         except OSError as error:
             raise unwritable(self.path, error) from None
         finally:
             self.close()
-        return kept
+        return target
 
     def close(self) -> None:
         """Closes the journal without finishing it; `recover` reads it, the next run keeps it."""
@@ -194,14 +194,14 @@ def convert(path: Path) -> Path:
     recover(path)
     descriptor = _lock(path)
     try:
-        kept = _keep(path, load(path))
+        target = _keep(path, load(path))
         path.unlink()
         sync_folder(path.parent)
     except OSError as error:
         raise unwritable(path, error) from None
     finally:
         os.close(descriptor)
-    return kept
+    return target
 
 
 _OPENED = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -255,9 +255,9 @@ def _same(descriptor: int, path: Path) -> bool:
 
 def _keep(path: Path, record: Record) -> Path:
     whole = record.status == "complete" or (record.status == "partial" and record.selection)
-    kept = path.with_suffix(".json") if whole else _free(path, ".json", record.status)
-    write(kept, record)
-    return kept
+    target = path.with_suffix(".json") if whole else _free(path, ".json", record.status)
+    write(target, record)
+    return target
 
 
 def _set_aside(path: Path) -> None:
@@ -270,6 +270,6 @@ def _set_aside(path: Path) -> None:
 def _free(path: Path, ending: str, status: Status = "interrupted") -> Path:
     """NAME.STATUS-N followed by `ending`, for the first N that is free."""
     number = 1
-    while (kept := path.with_name(f"{path.stem}.{status}-{number}{ending}")).exists():
+    while (target := path.with_name(f"{path.stem}.{status}-{number}{ending}")).exists():
         number += 1
-    return kept
+    return target

@@ -55,13 +55,13 @@ def _from_2(document: dict[str, Any]) -> dict[str, Any]:
 
 def _by_clause(verdict: dict[str, Any]) -> dict[str, Any]:
     """A verdict of version 2 whose test is named by its clause."""
-    kept = {name: value for name, value in verdict.items() if name not in ("case", "code_hash")}
+    fields = {name: value for name, value in verdict.items() if name not in ("case", "code_hash")}
     place, _, name = verdict["test"].partition("::")
     if place == "scenario":
-        kept["setup_hash"], name = verdict.get("code_hash", ""), verdict["case"]
+        fields["setup_hash"], name = verdict.get("code_hash", ""), verdict["case"]
     elif place.startswith("expectations/"):
         name = f"expectation: {place}"
-    return {**kept, "test": f"{verdict['clause']}/{name or place}", "runs": _runs(verdict.get("runs", []))}
+    return {**fields, "test": f"{verdict['clause']}/{name or place}", "runs": _runs(verdict.get("runs", []))}
 
 
 def _runs(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -50,7 +50,7 @@ def _broken_in(broken: Broken) -> str:
     return f"broken in {clean(broken.framework, NAME)}"
 
 
-def shown(word: Word, listed: Sequence[str]) -> Across:
+def view_of(word: Word, listed: Sequence[str]) -> Across:
     """A word as cleaned texts, where `listed` are the filter choices."""
     broken = tuple(
         Breakage(

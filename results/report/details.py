@@ -109,8 +109,8 @@ class Details:
         text = findings.get(verdict.finding)
         if text is None:
             return -1
-        shown = (clean(verdict.finding), text.kind.value, text.consequence.value, clean(text.link_shows, VALUE))
-        return self._findings.place(shown)
+        entry = (clean(verdict.finding), text.kind.value, text.consequence.value, clean(text.link_shows, VALUE))
+        return self._findings.place(entry)
 
 
 def payload(

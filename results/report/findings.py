@@ -40,13 +40,13 @@ class FindingClass:
 
 def groups(records: Sequence[Record]) -> tuple[FindingClass, ...]:
     """The findings of all records by class; one row for all runs of a framework."""
-    shown: dict[tuple[str, str, str, str], list[tuple[int, ListedFinding]]] = {}
+    by_text: dict[tuple[str, str, str, str], list[tuple[int, ListedFinding]]] = {}
     for place, record in enumerate(records):
         for each in findings(record):
             key = (record.series.framework, each.id, each.reason, each.link)
-            shown.setdefault(key, []).append((place, each))
+            by_text.setdefault(key, []).append((place, each))
     by_class: dict[str, list[tuple[tuple[int, int, str], FindingRow]]] = {}
-    for (framework, *_), result in shown.items():
+    for (framework, *_), result in by_text.items():
         first = result[0][1]
         title = HEADINGS[first.text.kind] if first.text else UNCLASSED
         by_class.setdefault(title, []).append((first.order, _row(framework, result)))
@@ -59,10 +59,10 @@ def groups(records: Sequence[Record]) -> tuple[FindingClass, ...]:
     )
 
 
-def _row(framework: str, found: Sequence[tuple[int, ListedFinding]]) -> FindingRow:
-    first = found[0][1]
-    clauses = dict.fromkeys(clause for _, each in found for clause in each.cases)
-    counts = ((place, sum(max(1, len(cases)) for cases in each.cases.values())) for place, each in found)
+def _row(framework: str, group: Sequence[tuple[int, ListedFinding]]) -> FindingRow:
+    first = group[0][1]
+    clauses = dict.fromkeys(clause for _, each in group for clause in each.cases)
+    counts = ((place, sum(max(1, len(cases)) for cases in each.cases.values())) for place, each in group)
     return FindingRow(
         framework=clean(framework, NAME),
         consequence=first.text.consequence.value.replace("-", " ") if first.text else "",

@@ -13,7 +13,7 @@ from results.report import across
 from results.report.across import Across
 from results.report.runs import RunColumn, judged, runs
 from results.report.text import NAME, VALUE, Piece, clean, href, linked
-from results.show.clauses import GRAVITY, NOT_KEPT, Count, by_clause, inferred, outcome
+from results.show.clauses import FAILURE_OUTCOMES, GRAVITY, Count, by_clause, inferred, outcome
 from results.show.portability import Portability, words
 
 SYMBOLS: Mapping[Outcome, str] = {
@@ -158,7 +158,7 @@ def families(records: Sequence[Record]) -> tuple[Family, ...]:
         members: list[ClauseRow] = []
         for name in sorted(name for name, text in texts.items() if text.family == family):
             verdicts = [here.get(name, []) for here in grouped]
-            word = across.shown(said[name], listed) if name in said else None
+            word = across.view_of(said[name], listed) if name in said else None
             row = _row(rows, cells, name, texts[name], verdicts, _sides(records, verdicts), word, columns)
             cells += sum(1 for cell in row.cells if cell.verdicts)
             rows += 1
@@ -173,7 +173,7 @@ def alone(matrix: Sequence[Family]) -> tuple[Alone, ...]:
     result = []
     for row in sorted((row for family in matrix for row in family.rows if row.alone), key=lambda row: row.alone):
         cells = tuple(cell for cell in row.cells if _fails(cell.verdicts))
-        failures = [verdict for cell in cells for verdict in cell.verdicts if verdict.outcome in NOT_KEPT]
+        failures = [verdict for cell in cells for verdict in cell.verdicts if verdict.outcome in FAILURE_OUTCOMES]
         reasons = dict.fromkeys((clean(v.reason or v.message, VALUE), href(v.link)) for v in failures)
         result.append(Alone(row, cells, tuple(reasons)[:_REASONS]))
     return tuple(result)
@@ -211,7 +211,7 @@ def _row(
 
 
 def _fails(verdicts: Sequence[TestVerdict]) -> bool:
-    return any(verdict.outcome in NOT_KEPT for verdict in verdicts)
+    return any(verdict.outcome in FAILURE_OUTCOMES for verdict in verdicts)
 
 
 def _sides(records: Sequence[Record], verdicts: Sequence[Sequence[TestVerdict]]) -> tuple[list[str], list[str]]:

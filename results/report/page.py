@@ -16,7 +16,7 @@ from results.report import about, across, changed, details, findings, matrix, po
 from results.report.assets import asset, environment, policy
 from results.report.runs import DASHES, SHAPES, by_framework, frameworks, runs
 from results.report.text import clean, embedded, packed
-from results.show.clauses import GRAVITY, NOT_KEPT, total, unconfirmed
+from results.show.clauses import FAILURE_OUTCOMES, GRAVITY, total, unconfirmed
 from results.show.portability import Portability, words
 
 MEANINGS = {
@@ -97,7 +97,7 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
 
 def _outcomes() -> list[list[str | bool]]:
     """Word, symbol, and whether it is a failure, the gravest first."""
-    return [[outcome.value, matrix.SYMBOLS[outcome], outcome in NOT_KEPT] for outcome in GRAVITY]
+    return [[outcome.value, matrix.SYMBOLS[outcome], outcome in FAILURE_OUTCOMES] for outcome in GRAVITY]
 
 
 @cache

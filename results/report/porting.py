@@ -45,16 +45,16 @@ class LineGroup:
 
 def groups(records: Sequence[Record]) -> tuple[LineGroup, ...]:
     """The porting table of these records."""
-    seen: dict[Place, list[Json | None]] = {}
+    by_place: dict[Place, list[Json | None]] = {}
     present: set[tuple[Place, int]] = set()
     for run, record in enumerate(records):
         for place, value in leaves(record):
-            seen.setdefault(place, [None] * len(records))[run] = value
+            by_place.setdefault(place, [None] * len(records))[run] = value
             present.add((place, run))
     sorted_lines: dict[str, list[Line]] = {"rules": [], "differ": [], "formats": [], "same": []}
-    for place in sorted(seen):
+    for place in sorted(by_place):
         here = [(place, run) in present for run in range(len(records))]
-        line = _line(place, seen[place], here, records)
+        line = _line(place, by_place[place], here, records)
         if _RULES.fullmatch(place[0]):
             kind = "rules"
         elif place[0] == FORMATS:
@@ -78,7 +78,7 @@ def groups(records: Sequence[Record]) -> tuple[LineGroup, ...]:
 def _line(place: Place, values: Sequence[Json], present: Sequence[bool], records: Sequence[Record]) -> Line:
     clause, key, case, way = place
     frameworks = judged(records)
-    seen = [
+    compared = [
         (record.series.framework, value)
         for value, here, record in zip(values, present, records, strict=True)
         if here and record.series.framework in frameworks
@@ -91,5 +91,5 @@ def _line(place: Place, values: Sequence[Json], present: Sequence[bool], records
             (described(value, NAME) or "empty text") if here else None
             for value, here in zip(values, present, strict=True)
         ),
-        differs=differ(place, seen),
+        differs=differ(place, compared),
     )

@@ -123,7 +123,7 @@ def runs(records: Sequence[Record]) -> tuple[RunColumn, ...]:
     return tuple(_addressed(result, records))
 
 
-def _addressed(found: Sequence[RunColumn], records: Sequence[Record]) -> list[RunColumn]:
+def _addressed(columns: Sequence[RunColumn], records: Sequence[Record]) -> list[RunColumn]:
     """These runs with slugs: framework and mode, then device, then version, then a number for those that share all."""
 
     def parts(run: RunColumn) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ def _addressed(found: Sequence[RunColumn], records: Sequence[Record]) -> list[Ru
         words = (series.framework, series.mode, series.device, records[run.index].variant.framework_version)
         return tuple(_UNSAFE.sub("_", word[:_PART]) for word in words)
 
-    named = [replace(run, slug="-".join(parts(run)[:2])) for run in found]
+    named = [replace(run, slug="-".join(parts(run)[:2])) for run in columns]
     named = _apart(named, "slug", lambda run: replace(run, slug="-".join(parts(run)[:3])))
     named = _apart(named, "slug", lambda run: replace(run, slug="-".join(parts(run))))
     return _apart(named, "slug", lambda run: replace(run, slug=f"~{run.index + 1}"))
@@ -140,10 +140,10 @@ def _addressed(found: Sequence[RunColumn], records: Sequence[Record]) -> list[Ru
 _Named = TypeVar("_Named", RunColumn, FrameworkColumns)
 
 
-def _apart(found: Sequence[_Named], name: str, renamed: Callable[[_Named], _Named]) -> list[_Named]:
+def _apart(columns: Sequence[_Named], name: str, renamed: Callable[[_Named], _Named]) -> list[_Named]:
     """These columns, renamed where another one has the same name."""
-    counts = Counter(getattr(column, name) for column in found)
-    return [renamed(column) if counts[getattr(column, name)] > 1 else column for column in found]
+    counts = Counter(getattr(column, name) for column in columns)
+    return [renamed(column) if counts[getattr(column, name)] > 1 else column for column in columns]
 
 
 def judged(records: Sequence[Record]) -> frozenset[str]:

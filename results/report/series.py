@@ -77,14 +77,14 @@ def _by_trace(curves: Sequence[Mapping[_Name, Curves]], series: str) -> list[tup
 
 
 def _losses(records: Sequence[Record], curves: Sequence[Mapping[_Name, Curves]]) -> list[list[Any]]:
-    shown = []
+    charts = []
     for name, lines in _by_trace(curves, LOSS):
         base = _oracle(_base(records, curves, name))
         for line in lines:
             own = _oracle(curves[line[0]][name])
             line.append(own if own != base and own[0] else None)
-        shown.append([_title(curves, name, LOSS), *base, lines])
-    return shown
+        charts.append([_title(curves, name, LOSS), *base, lines])
+    return charts
 
 
 def _title(curves: Sequence[Mapping[_Name, Curves]], name: _Name, series: str) -> str:

@@ -10,7 +10,7 @@ from results.record.outcomes import Outcome
 from results.report.matrix import ClauseRow, Family
 from results.report.runs import FrameworkColumns
 from results.report.text import Piece
-from results.show.clauses import NOT_KEPT, number
+from results.show.clauses import FAILURE_OUTCOMES, number
 from results.show.portability import Portability
 
 FAILING = "any failure"
@@ -23,7 +23,7 @@ DISAGREE = "frameworks disagree"
 SPLIT = "passes in one, fails in another"
 """Choices of clauses across frameworks: the first includes the second, and the clauses that differ."""
 
-CHOICES = {FAILING: NOT_KEPT, UNEXPECTED: NOT_KEPT - {Outcome.KNOWN}}
+CHOICES = {FAILING: FAILURE_OUTCOMES, UNEXPECTED: FAILURE_OUTCOMES - {Outcome.KNOWN}}
 """Outcomes by the choice that stands for several."""
 
 Sentence = tuple[Piece, ...]

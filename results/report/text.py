@@ -40,10 +40,10 @@ def clean(text: str, limit: int = NAME, lines: bool = False) -> str:
         limit: how many of its characters stay.
         lines: whether line breaks and tabs stay as they are.
     """
-    kept, left = text[:limit], len(text) - limit
-    if not (kept.isascii() and kept.isprintable()):
-        kept = _visible(kept, lines)
-    return f"{kept}… [{left:,} more characters are left out]" if left > 0 else kept
+    head, left = text[:limit], len(text) - limit
+    if not (head.isascii() and head.isprintable()):
+        head = _visible(head, lines)
+    return f"{head}… [{left:,} more characters are left out]" if left > 0 else head
 
 
 def _visible(text: str, lines: bool) -> str:
@@ -75,13 +75,13 @@ def href(link: str) -> str:
 
 def linked(text: str, limit: int = VALUE) -> tuple[Piece, ...]:
     """`text` with the addresses in it turned into links."""
-    result, at, kept = [], 0, text[:limit]
-    for match in _URL.finditer(kept):
+    result, at, head = [], 0, text[:limit]
+    for match in _URL.finditer(head):
         address = match[0].rstrip(".,;:)")
         end = match.start() + len(address)
         if end == limit < len(text) or not href(address):
             continue
-        result += [Piece(clean(kept[at : match.start()], limit)), Piece(clean(address, limit), address)]
+        result += [Piece(clean(head[at : match.start()], limit)), Piece(clean(address, limit), address)]
         at = end
     return tuple(piece for piece in (*result, Piece(clean(text[at:], max(limit - at, 0)))) if piece.text)
 

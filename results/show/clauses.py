@@ -26,7 +26,7 @@ GRAVITY = (
 )
 """Outcomes by how soon somebody should look at them."""
 
-NOT_KEPT = frozenset(GRAVITY) - UNJUDGED - {Outcome.PASS, Outcome.FIXED, Outcome.UNSTABLE}
+FAILURE_OUTCOMES = frozenset(GRAVITY) - UNJUDGED - {Outcome.PASS, Outcome.FIXED, Outcome.UNSTABLE}
 """The clause failed, expected or not."""
 
 

@@ -98,13 +98,13 @@ def document(records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def validate(found: object) -> None:
+def validate(document: object) -> None:
     """Holds a document against the published schema.
 
     Raises:
         ValueError: where it breaks it, and how, in one sentence.
     """
-    error = next(_validator().iter_errors(found), None)
+    error = next(_validator().iter_errors(document), None)
     if error is not None:
         raise ValueError(f"{error.json_path[:120]}: {error.message[:200]}")
 

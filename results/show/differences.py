@@ -32,8 +32,8 @@ VERDICTS = {
 UNSET = "unset"
 """What is shown for a side that has no value."""
 
-_SHOWN = 4
-_SHOWN_AS_NUMBERS = frozenset({ChangeKind.DRIFT, ChangeKind.NOT_JUDGED})
+_MAX_LISTED = 4
+_ONLY_IN_NUMBERS = frozenset({ChangeKind.DRIFT, ChangeKind.NOT_JUDGED})
 """Kinds that a headline counts apart from the others."""
 
 
@@ -54,9 +54,9 @@ class ChangeGroup:
 
     def listed(self, style: Callable[[str], str]) -> str:
         """The first of them in a style, and how many more there are."""
-        shown = ", ".join(style(short(change.subject)) for change in self.changes[:_SHOWN])
-        more = len(self.changes) - _SHOWN
-        return f"{shown} and {more} more" if more > 0 else shown
+        text = ", ".join(style(short(change.subject)) for change in self.changes[:_MAX_LISTED])
+        more = len(self.changes) - _MAX_LISTED
+        return f"{text} and {more} more" if more > 0 else text
 
     @property
     def step(self) -> str:
@@ -122,7 +122,7 @@ def summary(pair: Comparison) -> str:
     if pair.identical:
         return f"identical {tests}"
     kinds = Counter(change.kind for change in pair.changes)
-    counted = ", ".join(f"{kinds[kind]} {kind}" for kind in ChangeKind if kinds[kind] and kind not in _SHOWN_AS_NUMBERS)
+    counted = ", ".join(f"{kinds[kind]} {kind}" for kind in ChangeKind if kinds[kind] and kind not in _ONLY_IN_NUMBERS)
     unmoved = all(one.movement is Movement.IDENTICAL for one in pair.numbers)
     numbers = f"numbers: {moved}" if (moved := movements(pair.numbers)) else ""
     parts = (counted or ("no change" if unmoved else ""), numbers, not_judged(kinds[ChangeKind.NOT_JUDGED]))
@@ -152,12 +152,12 @@ def draw(comparisons: Comparisons, console: Console, *, brief: bool = False) -> 
         for line in pair.suite.lines():
             _indented(console, one_line(line), 2, "bold yellow")
         _draw_environment(pair.environment, console)
-        kept = {
+        kinds = {
             kind for kind in ChangeKind if kind.worse or not brief or kind in (ChangeKind.DRIFT, ChangeKind.UNSTABLE)
         }
-        for group in grouped(change for change in pair.changes if change.kind in kept and change.kind.listed):
+        for group in grouped(change for change in pair.changes if change.kind in kinds and change.kind.listed):
             _draw_group(group, console)
-        for kind in (kind for kind in ChangeKind if kind in kept and not kind.listed):
+        for kind in (kind for kind in ChangeKind if kind in kinds and not kind.listed):
             _draw_counted(kind, [change for change in pair.changes if change.kind is kind], console)
     for line in comparisons.unmatched:
         console.print(Text(one_line(line), style="bold red"))

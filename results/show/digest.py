@@ -65,19 +65,19 @@ def _counted(count: Count | None) -> str:
 
 
 def _cell(counts: Mapping[Outcome, int], of: Sequence[str]) -> str:
-    shown = (
+    parts = (
         f"**{counts[outcome]} {outcome}**" if outcome.bad else f"{counts[outcome]} {outcome}"
         for outcome in Outcome
         if counts.get(outcome)
     )
-    return f"{' · '.join(shown)} ({', '.join(of)})" if counts else "–"
+    return f"{' · '.join(parts)} ({', '.join(of)})" if counts else "–"
 
 
 def _action(record: Record, verdict: TestVerdict) -> str:
-    seen = words(verdict.message or verdict.reason) or "no message"
+    text = words(verdict.message or verdict.reason) or "no message"
     repeat = f"<br>{code(verdict.repro, 500)}" if verdict.repro else ""
     where = words(" ".join(title(record)))
-    return f"- **{verdict.outcome}** {code(verdict.test, 200)} ({where}): {seen}{repeat}"
+    return f"- **{verdict.outcome}** {code(verdict.test, 200)} ({where}): {text}{repeat}"
 
 
 def _known(records: Sequence[Record]) -> Iterator[str]:

@@ -55,8 +55,10 @@ def findings(record: Record) -> tuple[ListedFinding, ...]:
     result = []
     for (name, reason, link), by_clause in cases.items():
         text = record.findings.get(name)
-        shown = {clause: tuple(sorted(filter(None, those))) for clause, those in sorted(by_clause.items())}
-        result.append(ListedFinding(name, text, text.reason if text else reason, text.link if text else link, shown))
+        cases_by_clause = {clause: tuple(sorted(filter(None, those))) for clause, those in sorted(by_clause.items())}
+        result.append(
+            ListedFinding(name, text, text.reason if text else reason, text.link if text else link, cases_by_clause)
+        )
     return tuple(sorted(result, key=lambda finding: finding.order))
 
 
@@ -78,10 +80,10 @@ def markdown(records: Sequence[Record]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def classed(found: Sequence[ListedFinding]) -> Iterator[str]:
+def classed(listed: Sequence[ListedFinding]) -> Iterator[str]:
     """Findings as Markdown lists, each class under its name."""
-    names = [HEADINGS[finding.text.kind] if finding.text else UNCLASSED for finding in found]
-    for place, (name, finding) in enumerate(zip(names, found, strict=True)):
+    names = [HEADINGS[finding.text.kind] if finding.text else UNCLASSED for finding in listed]
+    for place, (name, finding) in enumerate(zip(names, listed, strict=True)):
         if name not in names[:place]:
             yield from (*([""] if place else []), f"**{name}**", "")
         yield line(finding)

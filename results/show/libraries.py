@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from results.record.outcomes import UNJUDGED
 from results.record.reading import Record
-from results.show.clauses import NOT_KEPT
+from results.show.clauses import FAILURE_OUTCOMES
 
 
 @dataclass(frozen=True, order=True)
@@ -59,7 +59,7 @@ def _of(library: str, runs: Sequence[Record]) -> Iterable[tuple[str, Owner]]:
             key, framework = (verdict.clause, verdict.test), run.series.framework
             if verdict.outcome not in UNJUDGED:
                 judged.setdefault(key, set()).add(framework)
-            if verdict.outcome in NOT_KEPT:
+            if verdict.outcome in FAILURE_OUTCOMES:
                 failing.setdefault(key, set()).add(framework)
     for key, frameworks in failing.items():
         if len(judged.get(key, ())) > 1:

@@ -68,15 +68,15 @@ def cut(lines: Iterable[str], limit: int = LIMIT) -> str:
 
     No fold stays open: one is opened by a line that begins with `<details>` and closed by a line `</details>`.
     """
-    kept: list[str] = []
+    result: list[str] = []
     size = left = folds = 0
     for line in lines:
         size += len(line.encode("utf-8", "replace")) + 1
         if left or size > limit:
             left += 1
             continue
-        kept.append(line)
+        result.append(line)
         folds += line.startswith("<details>") - (line == "</details>")
     if left:
-        kept += ["", *["</details>", ""] * folds, f"Cut at {limit // 1024} KiB: {left} more lines are left out."]
-    return "\n".join(kept) + "\n"
+        result += ["", *["</details>", ""] * folds, f"Cut at {limit // 1024} KiB: {left} more lines are left out."]
+    return "\n".join(result) + "\n"

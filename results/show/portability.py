@@ -6,7 +6,7 @@ framework's outcome for a clause is `clauses.outcome` over all its runs of that 
 where `fixed` counts as a pass. A framework without a test of the clause, or for which it is `not offered`, is not
 counted. The first word that applies is the clause's:
 
-broken in X: a test has an outcome of `clauses.NOT_KEPT` in X. "X since V" if the records show the first failing
+broken in X: a test has an outcome of `clauses.FAILURE_OUTCOMES` in X. "X since V" if the records show the first failing
     version, else "X VERSION". If only some runs of X fail, their modes and devices are in parentheses.
 not judged: a framework has `abstain` or `unstable`.
 not offered: no framework is counted.
@@ -39,7 +39,7 @@ from results.record.files import one_line
 from results.record.outcomes import REFUSED, Outcome
 from results.record.reading import Record, TestVerdict
 from results.record.values import Json
-from results.show.clauses import NOT_KEPT, by_clause, number, outcome
+from results.show.clauses import FAILURE_OUTCOMES, by_clause, number, outcome
 from results.show.libraries import Owner, owners
 from results.show.observations import Place, differ, leaves
 from results.show.titles import NAME_LIMIT
@@ -59,7 +59,7 @@ class Portability(StrEnum):
     NOT_OFFERED = "not offered"
     UNSUPPORTED = "unsupported"
     DIFFERS = "differs"
-    HELD = "held"
+    PASSES_IN_ONE = "held"
     PORTABLE = "portable"
 
     @property
@@ -74,7 +74,7 @@ _MEANINGS = {
     Portability.NOT_OFFERED: "no adapter has a call for it, so nothing is known",
     Portability.UNSUPPORTED: "no framework supports it, among those whose adapters have a call for it",
     Portability.DIFFERS: "passes in some frameworks and is unsupported in others, or they observe different values",
-    Portability.HELD: "passes in the only framework that was judged",
+    Portability.PASSES_IN_ONE: "passes in the only framework that was judged",
     Portability.PORTABLE: "passes in every framework that was judged",
 }
 
@@ -154,7 +154,7 @@ class _VersionRun:
         return self.record.clauses[clause].revision
 
     def breaks(self, clause: str) -> bool:
-        return any(verdict.outcome in NOT_KEPT for verdict in self.verdicts.get(clause, ()))
+        return any(verdict.outcome in FAILURE_OUTCOMES for verdict in self.verdicts.get(clause, ()))
 
 
 def words(records: Sequence[Record]) -> dict[str, Word]:
@@ -224,7 +224,7 @@ def _word(
     chosen = level == OBSERVATION and any(differ(place, values) for place, values in observed.items())
     if Outcome.UNSUPPORTED in asked or chosen:
         return Word(Portability.DIFFERS)
-    return Word(Portability.HELD if len(asked) == 1 else Portability.PORTABLE)
+    return Word(Portability.PASSES_IN_ONE if len(asked) == 1 else Portability.PORTABLE)
 
 
 def _stance(verdicts: Sequence[TestVerdict]) -> Outcome:
@@ -253,7 +253,7 @@ def _broken(clause: str, having: Sequence[_VersionRun], runs: Sequence[_VersionR
 
 def _began(clause: str, newest: _VersionRun, runs: Sequence[_VersionRun]) -> _VersionRun | None:
     """The oldest run of the stretch in which the clause is broken up to `newest`, None if no run before it held."""
-    failing = {(v.test, newest.revision(clause)) for v in newest.verdicts[clause] if v.outcome in NOT_KEPT}
+    failing = {(v.test, newest.revision(clause)) for v in newest.verdicts[clause] if v.outcome in FAILURE_OUTCOMES}
     first = newest
     for run in _before(newest, runs):
         passed = {(v.test, run.revision(clause)) for v in run.verdicts.get(clause, ()) if v.outcome is Outcome.PASS}

@@ -119,14 +119,14 @@ def test_it_is_listed_beside_the_built_in_ones_and_what_is_wrong_with_another_is
     assert ended.status == 0
     assert re.search(r"^ *mine +1\.0 +cpu +emulated, ranks, offload ", ended.output, re.MULTILINE)
     assert re.search(r"^ *reference +1 +cpu +emulated, ranks, offload ", ended.output, re.MULTILINE)
-    told = [line for line in ended.lines if line.startswith(("crooked: ", "torch: ", "mine: "))]
-    assert [line for line in told if "crooked" in line] == [
+    lines = [line for line in ended.lines if line.startswith(("crooked: ", "torch: ", "mine: "))]
+    assert [line for line in lines if "crooked" in line] == [
         "crooked: framework 'crooked' cannot be imported (RuntimeError: it is crooked); "
         "check its name and what it imports"
     ]
     passed_over = "is ignored, because {} has the same name; rename one of them"
-    assert f"torch: adapter awkward:Torch {passed_over.format('frameworks.torch:adapter')}" in told
-    assert f"mine: adapter zzz:Mine {passed_over.format('my_package.adapter:MyFramework')}" in told
+    assert f"torch: adapter awkward:Torch {passed_over.format('frameworks.torch:adapter')}" in lines
+    assert f"mine: adapter zzz:Mine {passed_over.format('my_package.adapter:MyFramework')}" in lines
 
 
 def test_a_built_in_name_stands_whoever_lays_claim_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,11 +141,11 @@ def test_a_built_in_name_stands_whoever_lays_claim_to_it(monkeypatch: pytest.Mon
     monkeypatch.setattr(registry, "entry_points", lambda group: [point for point in points if point.group == group])
     known = registry.known()
     assert (known["torch"], known["mine"]) == (registry.built_in()["torch"], "a:M")
-    told = "mine: adapter b:M is ignored, because a:M has the same name; rename one of them"
-    assert registry.clashes("mine") == [told]
+    warning = "mine: adapter b:M is ignored, because a:M has the same name; rename one of them"
+    assert registry.clashes("mine") == [warning]
     assert [line.split(":")[0] for line in registry.clashes()] == ["mine", "torch"]
     judging = SimpleNamespace(option=SimpleNamespace(framework="mine"), stash={plugin._FRAMEWORK: None})
-    assert plugin.pytest_report_header(judging) == [told]
+    assert plugin.pytest_report_header(judging) == [warning]
     judging.stash.clear()
     assert plugin.pytest_report_header(judging) == [], "the suite's own tests judge nobody"
 
@@ -179,7 +179,7 @@ def test_it_has_a_column_in_the_report(package: Path, record: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "told"),
+    ("change", "status", "message"),
     [
         (("scale-zero", "another"), 1, "want 'another' for scaling.stays-positive on mine ==1.0"),
         (("==1.0", "==2.0"), 1, "[fail]"),
@@ -188,14 +188,14 @@ def test_it_has_a_column_in_the_report(package: Path, record: Path, tmp_path: Pa
     ],
 )
 def test_an_expectation_of_its_own_is_held_to_what_it_says(
-    change: tuple[str, str], status: int, told: str, package: Path, tmp_path: Path
+    change: tuple[str, str], status: int, message: str, package: Path, tmp_path: Path
 ) -> None:
     copied = shutil.copytree(package, tmp_path / "copied")
     path = copied / "my_package" / "expectations.toml"
     path.write_text(path.read_text("utf-8").replace(*change), encoding="utf-8")
     ended = judged(copied, tmp_path / "x.json")
     assert ended.status == status, ended.lines
-    assert told in "\n".join(ended.lines)
+    assert message in "\n".join(ended.lines)
 
 
 def test_the_suites_version_is_that_of_its_checkout() -> None:

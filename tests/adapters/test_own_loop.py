@@ -106,7 +106,7 @@ def test_the_loop_of_the_tutorial_has_all_mistakes_and_each_is_named(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (("self.optimizer = recipe", "optimizer = recipe"), "setup left no torch.optim.Optimizer on self"),
         (
@@ -116,7 +116,7 @@ def test_the_loop_of_the_tutorial_has_all_mistakes_and_each_is_named(tmp_path: P
         (("def step(self)", "def step(self, other)"), "missing 1 required positional argument"),
     ],
 )
-def test_a_loop_that_cannot_train_ends_in_one_line(change: tuple[str, str], told: str, tmp_path: Path) -> None:
+def test_a_loop_that_cannot_train_ends_in_one_line(change: tuple[str, str], message: str, tmp_path: Path) -> None:
     (tmp_path / "my_training.py").write_text(changed((change,)), encoding="utf-8")
     words = [
         sys.executable,
@@ -130,4 +130,4 @@ def test_a_loop_that_cannot_train_ends_in_one_line(change: tuple[str, str], told
     assert ended.status == 2
     assert len(ended.lines) == 1, ended.lines
     assert "loop my_training:Loop cannot train: " in ended.lines[0]
-    assert told in ended.lines[0]
+    assert message in ended.lines[0]

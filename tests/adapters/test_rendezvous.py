@@ -35,7 +35,7 @@ def ask(rank: socket.socket, command: int, key: str, value: bytes = b"") -> None
     rank.sendall(struct.pack("=iQ", command, len(key)) + key.encode() + value)
 
 
-def told(rank: socket.socket, form: str) -> int:
+def answer(rank: socket.socket, form: str) -> int:
     number: int = struct.unpack(form, rank.recv(struct.calcsize(form), socket.MSG_WAITALL))[0]
     return number
 
@@ -44,18 +44,18 @@ def test_ranks_count_themselves_and_find_what_others_have_told(store: tuple[subp
     with client(store[1]) as first, client(store[1]) as second:
         for rank, count in ((first, 1), (second, 2)):
             ask(rank, ADD, "/init/", struct.pack("=q", 1))
-            assert told(rank, "=q") == count
+            assert answer(rank, "=q") == count
         ask(second, CHECK, "/address")
-        assert told(second, "=i") == NOT_READY
+        assert answer(second, "=i") == NOT_READY
         ask(second, WAIT, "/address")
         ask(first, SET, "/address", struct.pack("=Q", 3) + b"\x00ab")
-        assert told(second, "=i") == IS_THERE
+        assert answer(second, "=i") == IS_THERE
         ask(second, CHECK, "/address")
-        assert told(second, "=i") == READY
+        assert answer(second, "=i") == READY
         ask(second, GET, "/address")
-        assert second.recv(told(second, "=Q"), socket.MSG_WAITALL) == b"\x00ab"
+        assert second.recv(answer(second, "=Q"), socket.MSG_WAITALL) == b"\x00ab"
         ask(second, GET, "/init/")
-        assert second.recv(told(second, "=Q"), socket.MSG_WAITALL) == b"2"
+        assert second.recv(answer(second, "=Q"), socket.MSG_WAITALL) == b"2"
 
 
 def test_it_ends_with_whoever_started_it(store: tuple[subprocess.Popen[bytes], int]) -> None:

@@ -104,9 +104,9 @@ def test_the_folder_names_an_adapter(adapter: Path, tmp_path: Path, capsys: pyte
 def test_a_loop_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", "loop", str(tmp_path / "mine")]) == 0
     path = tmp_path / "mine" / "my_training.py"
-    wrote, told = capsys.readouterr().out.splitlines()
+    wrote, hint = capsys.readouterr().out.splitlines()
     assert wrote == f"wrote {path}"
-    assert told == f"judge it: cd {path.parent} && python -m conformance run my_training:Loop --budget 60s"
+    assert hint == f"judge it: cd {path.parent} && python -m conformance run my_training:Loop --budget 60s"
     assert path.read_text("utf-8") == SOURCE
     for folder in (path.parent, path):
         assert main(["new", "loop", str(folder)]) == 2

@@ -66,11 +66,11 @@ class Mine(ReferenceFramework):
 def test_an_adapter_of_version_1_runs_by_its_former_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "of_version_1.py").write_text(OF_VERSION_1, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.warns(DeprecationWarning, match="is now") as seen:
+    with pytest.warns(DeprecationWarning, match="is now") as warned:
         framework = load("of_version_1:Mine")
-    told = {str(warning.message) for warning in seen}
-    assert "frameworks.reference.trainer is now frameworks.reference.training.trainer" in told
-    assert "Doubling.feed is now apply_gradients" in told
+    messages = {str(warning.message) for warning in warned}
+    assert "frameworks.reference.trainer is now frameworks.reference.training.trainer" in messages
+    assert "Doubling.feed is now apply_gradients" in messages
     run = framework.trainer(exact_linear(), Recipe(SGD(0.5)))
     before = run.parameters()
     run.apply_gradients({name: np.ones_like(value) for name, value in before.items()})

@@ -132,7 +132,7 @@ def test_it_runs_without_a_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["torch==9.9"], "no wheel for Python"),
         (["torch==2.13.0", "--cuda", "13.0"], "is the build for the CPU, and --cuda is 13.0; set TORCH_INDEX"),
@@ -147,11 +147,11 @@ def test_it_runs_without_a_network(tmp_path: Path) -> None:
 )
 @pytest.mark.usefixtures("checkout")
 def test_what_cannot_be_packed_is_one_line(
-    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bundle", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    assert message in line
     assert [*tmp_path.glob("*.tar"), *tmp_path.glob(".bundle*")] == []
 
 

@@ -121,8 +121,8 @@ def test_a_gradient_that_is_missing_or_no_number_or_another_ones_is_named(spoilt
     beyond = bounds_of(model, RECIPE, batch).first_beyond(replace(trace, parameters=parameters))
     assert beyond is not None
     assert (beyond.tensor, beyond.label) == ("parameter/2.weight", "2 (Dense), gradient of weight")
-    told = {"missing": "missing", "shape": "got shape [1, 8], want [8, 8]"}
-    assert str(beyond) == f"{beyond.label}: " + told.get(
+    messages = {"missing": "missing", "shape": "got shape [1, 8], want [8, 8]"}
+    assert str(beyond) == f"{beyond.label}: " + messages.get(
         spoilt, f"relative distance got {beyond.measured:.3g}, want at most {beyond.bound:.3g}"
     )
 
@@ -153,13 +153,13 @@ def test_the_reference_shows_the_pass_of_its_gradients(
 ) -> None:
     make, given = FIXTURES[fixture]
     model, batch, recipe = make(), given(), recipe.but(recompute=recompute)
-    trained, shown = (ReferenceFramework("cpu").trainer(model, recipe) for _ in range(2))
-    gradients, trace = trained.gradients((batch,)), shown.trace(batch)
+    trained, traced = (ReferenceFramework("cpu").trainer(model, recipe) for _ in range(2))
+    gradients, trace = trained.gradients((batch,)), traced.trace(batch)
     assert list(trace.outputs) == list(trace.gradients) == list(model.output_shapes())
     assert {name: value.tobytes() for name, value in gradients.items()} == {
         name: value.tobytes() for name, value in trace.parameters.items()
     }
-    left, right = trained.state(), shown.state()
+    left, right = trained.state(), traced.state()
     assert all(left[name].tobytes() == right[name].tobytes() for name in left.keys() | right.keys())
 
 
@@ -237,11 +237,11 @@ def test_a_run_whose_segments_are_not_shown_is_looked_at_without_them() -> None:
 
 def test_a_record_takes_every_tensor_of_a_pass_where_it_is_shown() -> None:
     model, batch = digits_mlp((8,), "tanh"), digits_batch(4)
-    shown, blind = Verdict(), Verdict()
-    record_layers(subject(seed=1), shown, model, RECIPE, batch)
+    traced, blind = Verdict(), Verdict()
+    record_layers(subject(seed=1), traced, model, RECIPE, batch)
     record_layers(subject(framework_of(Blind)), blind, model, RECIPE, batch)
     expected = tensors(model, trace_of(model, RECIPE.but(seed=1), batch))
-    assert shown.fingerprints == {"layers": [fingerprint(name, array) for name, array in expected.items()]}
+    assert traced.fingerprints == {"layers": [fingerprint(name, array) for name, array in expected.items()]}
     assert blind.fingerprints == {}
 
 
@@ -256,9 +256,9 @@ def test_a_record_of_parity_has_tensors_bounds_and_numbers(tmp_path: Path) -> No
     suite, record = "conformance/suites/autocast/test_autocast_parity.py", tmp_path / "run.json"
     ended = judge("-k", "exact-linear and (test_float32_sgd_parity or momentum)", f"--record={record}", suite)
     assert ended.status == 0, ended.lines
-    kept = load(record)
+    result = load(record)
     sgd, momentum = "test_float32_sgd_parity[exact-linear]", "test_float32_optimizer_parity[exact-linear-momentum]"
-    arrays = {name: each.arrays for name, each in by_name(kept.tensors).items()}
+    arrays = {name: each.arrays for name, each in by_name(result.tensors).items()}
     assert arrays.keys() == {f"first/{sgd}", f"layers/{sgd}", f"first/{momentum}"}
     first = trace_of(exact_linear(), RECIPE, exact_batch(8)).parameters
     expected = tuple(fingerprint(f"parameter/{name}", value) for name, value in first.items())
@@ -266,7 +266,7 @@ def test_a_record_of_parity_has_tensors_bounds_and_numbers(tmp_path: Path) -> No
     assert [each.name for each in arrays[f"layers/{sgd}"]] == [
         *("output/0.output", "gradient/0.output", "parameter/0.output.weight", "parameter/0.output.bias")
     ]
-    trace = by_name(kept.traces)[f"loss/{sgd}"].curves
+    trace = by_name(result.traces)[f"loss/{sgd}"].curves
     assert trace.keys() == {"loss", "exact", "spread", "bound"}
     assert trace["bound"] == tuple(4.0 * spread for spread in trace["spread"])
-    assert all(isinstance(check.measured, float) for verdict in kept.verdicts for check in verdict.checks)
+    assert all(isinstance(check.measured, float) for verdict in result.verdicts for check in verdict.checks)

@@ -30,7 +30,7 @@ def test_a_child_that_listens_is_found(address: str, inside: bool) -> None:
     if ":" in address and not socket.has_ipv6:
         pytest.skip("no IPv6 here")
     with (
-        listeners_below(os.getpid()) as seen,
+        listeners_below(os.getpid()) as below,
         subprocess.Popen(
             [sys.executable, "-c", CHILD, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as child,
@@ -38,9 +38,9 @@ def test_a_child_that_listens_is_found(address: str, inside: bool) -> None:
         assert child.stdout is not None
         port = int(child.stdout.readline())
         assert listeners(child.pid) == {Listener(child.pid, address, port)}
-        wait_for(lambda: any(own.pid == child.pid for own in set(seen)))
+        wait_for(lambda: any(own.pid == child.pid for own in set(below)))
         child.communicate()
-    assert [(own.address, own.inside) for own in seen if own.pid == child.pid] == [(address, inside)]
+    assert [(own.address, own.inside) for own in below if own.pid == child.pid] == [(address, inside)]
 
 
 def test_a_connection_is_no_listener() -> None:

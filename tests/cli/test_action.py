@@ -131,7 +131,7 @@ def test_records_are_told_of_without_a_run(runner: Runner) -> None:
 
 
 @pytest.fixture
-def told(runner: Runner) -> Runner:
+def compared_runner(runner: Runner) -> Runner:
     """A runner with a record that is worse than its baseline, and the real suite."""
     (runner.folder / "out" / "records").mkdir(parents=True)
     (runner.folder / "base").mkdir()
@@ -141,9 +141,9 @@ def told(runner: Runner) -> Runner:
     return runner
 
 
-def test_a_worse_run_is_told(told: Runner) -> None:
-    assert told.step("tell.sh") == {"comparison": "1"}, told.log
-    out = told.folder / "out"
+def test_a_worse_run_is_told(compared_runner: Runner) -> None:
+    assert compared_runner.step("tell.sh") == {"comparison": "1"}, compared_runner.log
+    out = compared_runner.folder / "out"
     assert {path.name for path in out.iterdir()} == {
         "comparison.md",
         "ctrf.json",
@@ -153,55 +153,55 @@ def test_a_worse_run_is_told(told: Runner) -> None:
     }
     assert (out / "summary.md").read_text("utf-8") == markdown([WORSE])
     assert json.loads((out / "ctrf.json").read_bytes())["results"]["summary"]["failed"] == 1
-    assert told.summary.index("(1 of 3 tests)") < told.summary.index("regressions found")
+    assert compared_runner.summary.index("(1 of 3 tests)") < compared_runner.summary.index("regressions found")
 
 
-def test_the_same_run_is_no_worse_and_other_series_do_not_matter(told: Runner) -> None:
-    write(told.folder / "out" / "records" / "new.json", BASE)
+def test_the_same_run_is_no_worse_and_other_series_do_not_matter(compared_runner: Runner) -> None:
+    write(compared_runner.folder / "out" / "records" / "new.json", BASE)
     reference = next((ROOT / "results" / "baselines").glob("reference*.json.gz"))
-    write(told.folder / "base" / "reference.json", load(reference))
-    assert told.step("tell.sh") == {"comparison": "0"}, told.log
-    assert "no regressions" in told.summary
+    write(compared_runner.folder / "base" / "reference.json", load(reference))
+    assert compared_runner.step("tell.sh") == {"comparison": "0"}, compared_runner.log
+    assert "no regressions" in compared_runner.summary
 
 
 @pytest.mark.parametrize(("fail_on", "status"), [("failures", "0"), ("worse", "0"), ("drift", "1")])
-def test_a_drift_is_told_and_counts_where_it_was_asked_for(told: Runner, fail_on: str, status: str) -> None:
+def test_a_drift_is_told_and_counts_where_it_was_asked_for(compared_runner: Runner, fail_on: str, status: str) -> None:
     near, far = (verdict(BASE, 0, checks=(replace(BOUND, measured=error),)) for error in (0.01, 0.99))
-    write(told.folder / "base" / "old.json", near)
-    write(told.folder / "out" / "records" / "new.json", far)
-    assert told.step("tell.sh", FAIL_ON=fail_on) == {"comparison": status}, told.log
-    assert "no regressions, 1 test drifted" in told.summary
-    assert "| drift |" in told.summary
+    write(compared_runner.folder / "base" / "old.json", near)
+    write(compared_runner.folder / "out" / "records" / "new.json", far)
+    assert compared_runner.step("tell.sh", FAIL_ON=fail_on) == {"comparison": status}, compared_runner.log
+    assert "no regressions, 1 test drifted" in compared_runner.summary
+    assert "| drift |" in compared_runner.summary
 
 
-def test_the_committed_baselines_are_what_is_compared_with(told: Runner) -> None:
+def test_the_committed_baselines_are_what_is_compared_with(compared_runner: Runner) -> None:
     reference = next((ROOT / "results" / "baselines").glob("reference*.json.gz"))
-    write(told.folder / "out" / "records" / "new.json", load(reference))
-    assert told.step("tell.sh", BASELINE="") == {"comparison": "0"}, told.log
+    write(compared_runner.folder / "out" / "records" / "new.json", load(reference))
+    assert compared_runner.step("tell.sh", BASELINE="") == {"comparison": "0"}, compared_runner.log
 
 
 @pytest.mark.parametrize("baseline", ["nowhere", "empty", "broken"])
-def test_without_a_baseline_no_comparison_is_made_and_the_rest_is_told(told: Runner, baseline: str) -> None:
-    (told.folder / "empty").mkdir()
-    (told.folder / "broken").mkdir()
-    (told.folder / "broken" / "x.json").write_text("{")
-    assert told.step("tell.sh", BASELINE=baseline) == {"comparison": "2"}, told.log
-    assert told.status == 0
-    assert "the comparison cannot be judged" in told.summary
-    assert re.search(rf"^    conformance: .*{baseline}", told.summary, re.MULTILINE)
-    assert "(1 of 3 tests)" in told.summary
+def test_without_a_baseline_no_comparison_is_made_and_the_rest_is_told(compared_runner: Runner, baseline: str) -> None:
+    (compared_runner.folder / "empty").mkdir()
+    (compared_runner.folder / "broken").mkdir()
+    (compared_runner.folder / "broken" / "x.json").write_text("{")
+    assert compared_runner.step("tell.sh", BASELINE=baseline) == {"comparison": "2"}, compared_runner.log
+    assert compared_runner.status == 0
+    assert "the comparison cannot be judged" in compared_runner.summary
+    assert re.search(rf"^    conformance: .*{baseline}", compared_runner.summary, re.MULTILINE)
+    assert "(1 of 3 tests)" in compared_runner.summary
 
 
-def test_a_command_that_breaks_is_no_comparison(told: Runner) -> None:
-    assert told.step("tell.sh", PYTHON="false") == {"comparison": "2"}, told.log
-    assert "the comparison cannot be judged" in told.summary
+def test_a_command_that_breaks_is_no_comparison(compared_runner: Runner) -> None:
+    assert compared_runner.step("tell.sh", PYTHON="false") == {"comparison": "2"}, compared_runner.log
+    assert "the comparison cannot be judged" in compared_runner.summary
 
 
-def test_records_that_cannot_be_read_are_a_warning(told: Runner) -> None:
-    (told.folder / "out" / "records" / "new.json").write_text("{\n::error::e")
-    assert told.step("tell.sh") == {"comparison": "2"}, told.log
-    assert "::warning::conformance: " in told.log
-    assert not re.search(r"^::error::", told.log, re.MULTILINE)
+def test_records_that_cannot_be_read_are_a_warning(compared_runner: Runner) -> None:
+    (compared_runner.folder / "out" / "records" / "new.json").write_text("{\n::error::e")
+    assert compared_runner.step("tell.sh") == {"comparison": "2"}, compared_runner.log
+    assert "::warning::conformance: " in compared_runner.log
+    assert not re.search(r"^::error::", compared_runner.log, re.MULTILINE)
 
 
 # ---------------------------------------------------------------- conclude

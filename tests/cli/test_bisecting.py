@@ -113,7 +113,7 @@ def test_a_fix_is_found_from_the_other_side(
 
 
 @pytest.mark.parametrize(
-    ("hole", "told"),
+    ("hole", "reason"),
     [
         ("import failed: no module named x", "import failed: no module named x"),
         ("lost", "crash: the cell's process ended with status -9"),
@@ -122,13 +122,13 @@ def test_a_fix_is_found_from_the_other_side(
     ],
 )
 def test_a_release_that_cannot_be_judged_makes_the_answer_a_range(
-    judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str], hole: Outcome | str, told: str
+    judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str], hole: Outcome | str, reason: str
 ) -> None:
     judged(lambda cell: hole if cell.version in ("3.0", "4.0") else from_4(cell))
     assert bisect("--good", "1.0", "--bad", "5.0") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [f"last good  {PACKAGE} 2.0", f"first bad  {PACKAGE} 5.0"]
-    assert lines[2] == f"or one of 3.0 ({told}), 4.0 ({told}), which cannot be judged"
+    assert lines[2] == f"or one of 3.0 ({reason}), 4.0 ({reason}), which cannot be judged"
 
 
 def test_a_release_without_a_wheel_is_skipped(
@@ -145,11 +145,11 @@ def test_a_release_without_a_wheel_is_skipped(
 def test_an_unstable_boundary_is_skipped(
     judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[str] = []
+    versions: list[str] = []
 
     def outcome(cell: SweepCell) -> Outcome:
-        seen.append(cell.version)
-        return Outcome.PASS if cell.version == "4.0" and seen.count("4.0") > 1 else from_4(cell)
+        versions.append(cell.version)
+        return Outcome.PASS if cell.version == "4.0" and versions.count("4.0") > 1 else from_4(cell)
 
     judged(outcome)
     assert bisect("--good", "1.0", "--bad", "5.0") == 0
@@ -159,7 +159,7 @@ def test_an_unstable_boundary_is_skipped(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "told"),
+    ("outcome", "message"),
     [
         (lambda _: Outcome.PASS, "5.0 gives 1 known · 1 pass; choose other ends or another clause"),
         (lambda cell: Outcome.PASS if cell.version == "5.0" else Outcome.FAIL, "exchange --good and --bad"),
@@ -170,17 +170,17 @@ def test_an_unstable_boundary_is_skipped(
     ],
 )
 def test_ends_that_agree_end_in_one_line(
-    judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str], outcome: Verdicts, told: str
+    judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str], outcome: Verdicts, message: str
 ) -> None:
     judged(outcome)
     assert bisect("--good", "1.0", "--bad", "5.0") == 2
     out, errors = capsys.readouterr()
     assert out == ""
-    assert told in errors.splitlines()[-1]
+    assert message in errors.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--good", "5.0", "--bad", "1.0"], "5.0 is not older than 1.0; exchange them, or search with --find-fix"),
         (
@@ -196,11 +196,11 @@ def test_ends_that_agree_end_in_one_line(
     ],
 )
 @pytest.mark.usefixtures("releases")
-def test_bad_usage_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert bisect(*words) == 2
     out, errors = capsys.readouterr()
     assert (out, len(errors.splitlines())) == ("", 1)
-    assert told in errors
+    assert message in errors
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("comapre",), "Did you mean 'compare'?"),
         (("faults",), "No such command 'faults'; `conformance --help`"),
@@ -68,11 +68,11 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
         (("run", "caffe"), "unknown framework 'caffe'"),
     ],
 )
-def test_what_cannot_be_done_ends_in_one_line(words: tuple[str, ...], told: str) -> None:
+def test_what_cannot_be_done_ends_in_one_line(words: tuple[str, ...], message: str) -> None:
     ended = conformance(*words)
     assert ended.status == 2, ended.lines
     assert len(ended.lines) == 1, ended.lines
-    assert told in ended.lines[0]
+    assert message in ended.lines[0]
 
 
 def test_help_lists_every_command_in_the_order_of_the_work() -> None:
@@ -98,8 +98,8 @@ def test_tools_of_the_suite_get_the_words_and_give_their_status(tmp_path: Path) 
     assert ended.output.startswith("tools.faults.")
     refused = run([sys.executable, "-m", "tools", "faults", "NoSuchFault"])
     assert (refused.status, len(refused.lines)) == (2, 1)
-    shown = run([sys.executable, "-m", "tools", "overhead", "--help"], tmp_path, PYTHONPATH=str(ROOT))
-    assert shown.output.startswith("usage: python -m tools overhead")
+    help_text = run([sys.executable, "-m", "tools", "overhead", "--help"], tmp_path, PYTHONPATH=str(ROOT))
+    assert help_text.output.startswith("usage: python -m tools overhead")
 
 
 @pytest.mark.parametrize("name", TOOLS)
@@ -148,12 +148,12 @@ def test_a_comparison_has_three_statuses(tmp_path: Path) -> None:
 
 
 def test_modes_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-    monkeypatch.setattr(jobs, "job", lambda *given: seen.append(given) or 0)
+    calls: list[Any] = []
+    monkeypatch.setattr(jobs, "job", lambda *given: calls.append(given) or 0)
     monkeypatch.setenv("CONFORMANCE_MODES", "a,b")
     assert main(["run", "reference"]) == 0
     assert main(["run", "--modes", "c", "reference"]) == 0
-    assert [modes for _, modes, *_ in seen] == [["a", "b"], ["c"]]
+    assert [modes for _, modes, *_ in calls] == [["a", "b"], ["c"]]
 
 
 def test_a_part_is_compared_with_what_it_has_partners_of(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_a_part_is_compared_with_what_it_has_partners_of(tmp_path: Path) -> None
 def test_a_clause_is_shown_with_its_bugs_its_tests_and_the_frameworks() -> None:
     ended = conformance("spec", "show", "scaling.automaton")
     assert ended.status == 0
-    for told in ("MUST", "https://github.com/deepspeedai/DeepSpeed/pull/4986", "test_scaling_properties.py::", "torch"):
-        assert told in ended.output
+    for text in ("MUST", "https://github.com/deepspeedai/DeepSpeed/pull/4986", "test_scaling_properties.py::", "torch"):
+        assert text in ended.output
 
 
 def test_clauses_are_found_by_their_words() -> None:
@@ -217,9 +217,9 @@ def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
         ({"verdicts": whole.verdicts[1:]}, "lacks 1 of the suites"),
         ({"verdicts": ()}, f"lacks {len(baselines.lacking(replace(whole, verdicts=())))} of the suites"),
     )
-    for part, told in parts:
+    for part, message in parts:
         write(tmp_path / "part.json", replace(whole, **part))
-        with pytest.raises(RecordError, match=told):
+        with pytest.raises(RecordError, match=message):
             baselines.accept(tmp_path / "part.json", "no", folder)
     assert [path.name for path in folder.iterdir()] == [f"{second.name}.gz"]
 

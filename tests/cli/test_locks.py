@@ -53,11 +53,11 @@ def test_a_lock_has_versions_and_nothing_of_the_machine_that_made_it(name: str) 
 def test_locks_agree_with_the_pins(framework: str, python: str) -> None:
     chosen = DISTRIBUTIONS[framework]
     for name in (framework, locks.ALL):
-        held = pins(name, python)
-        assert held[canonicalize_name(bare(chosen.cpu))] == chosen.pinned
-        assert locks.names(chosen.companions) <= held.keys()
+        versions = pins(name, python)
+        assert versions[canonicalize_name(bare(chosen.cpu))] == chosen.pinned
+        assert locks.names(chosen.companions) <= versions.keys()
         for limit in map(Requirement, chosen.limits_of(chosen.pinned)):
-            assert limit.specifier.contains(held[limit.name])
+            assert limit.specifier.contains(versions[limit.name])
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -76,10 +76,10 @@ def test_what_every_environment_has_is_the_same_everywhere(python: str) -> None:
 @pytest.mark.parametrize("name", [locks.SUITE, locks.TOOLS])
 @pytest.mark.parametrize("python", PYTHONS)
 def test_locks_meet_the_suites_requirements(name: str, python: str) -> None:
-    held = pins(name, python)
+    versions = pins(name, python)
     groups = PROJECT["dependency-groups"]
     asked = [Requirement(line) for group in ("suite", *lock.GROUPS.get(name, ("run",))) for line in groups[group]]
-    assert [str(each) for each in asked if not each.specifier.contains(held[canonicalize_name(each.name)])] == []
+    assert [str(each) for each in asked if not each.specifier.contains(versions[canonicalize_name(each.name)])] == []
 
 
 @pytest.mark.skipif("TOX_ENV_NAME" not in os.environ, reason="only tox's environments are made under a lock")
@@ -88,8 +88,8 @@ def test_this_environment_deviates_nowhere() -> None:
 
 
 def test_deviations_are_those_of_installed_packages() -> None:
-    held = {"pytest": "0.1", "packaging": locks.installed_version("packaging") or "", "no-such-distribution": "1"}
-    assert locks.deviations(held) == [f"pytest {pytest.__version__}, not 0.1"]
+    versions = {"pytest": "0.1", "packaging": locks.installed_version("packaging") or "", "no-such-distribution": "1"}
+    assert locks.deviations(versions) == [f"pytest {pytest.__version__}, not 0.1"]
 
 
 @pytest.mark.parametrize(

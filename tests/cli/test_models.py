@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance.cli import main
-from conformance.models import shown, workers
+from conformance.models import rendering, workers
 from conformance.models.judgements import JudgedModel, ModelCheck, Sweep, clauses, known, load, save
 from results.record.files import RecordError
 
@@ -66,7 +66,7 @@ def test_a_sweep_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
     again = load(tmp_path / name)
     assert again.failed() == SWEEP.failed()
     assert [each.not_run for each in again.models] == [each.not_run for each in SWEEP.models]
-    assert list(shown.changes(SWEEP, again))[1:] == ["compared: 5 classes", "no result of a class in both differs"]
+    assert list(rendering.changes(SWEEP, again))[1:] == ["compared: 5 classes", "no result of a class in both differs"]
 
 
 def test_another_file_is_refused_by_name(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_another_file_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_table_has_its_denominators() -> None:
-    text = "\n".join(shown.table(SWEEP))
+    text = "\n".join(rendering.table(SWEEP))
     assert "3 of 5 classes were trained, 2 were not" in text
     assert f"| `{EQUAL}` | 1 | 2 | 0 |" in text
     assert "| MaskedLM | 3 | 2 of 3 | 1 of 3 |" in text
@@ -86,7 +86,7 @@ def test_a_table_has_its_denominators() -> None:
 
 
 def test_a_failure_has_its_requirement_and_source() -> None:
-    text = "\n".join(shown.one(SWEEP.models[2], SWEEP.versions))
+    text = "\n".join(rendering.one(SWEEP.models[2], SWEEP.versions))
     assert f"FAIL       {RESUME}: got 4, want 1" in text
     assert clauses()[RESUME].requirement in text
     assert clauses()[RESUME].source in text
@@ -101,29 +101,29 @@ def test_changes_are_told_by_clause() -> None:
             model("FForCTC"),
         ),
     )
-    lines = list(shown.changes(SWEEP, now))
+    lines = list(rendering.changes(SWEEP, now))
     assert lines[0].endswith("-> transformers 5.25.0")
     assert "only in the older: 3 classes: CForMaskedLM, DForCTC, EForCTC" in lines
     assert "only in the newer: 1 class: FForCTC" in lines
     assert f"{EQUAL}: fail -> pass: 1 class: AForMaskedLM" in lines
     assert f"{RESUME}: pass -> fail: 1 class: BForMaskedLM" in lines
-    assert shown.worse(SWEEP, now) == [f"transformers:BForMaskedLM {RESUME}"]
-    assert shown.worse(SWEEP, SWEEP) == []
+    assert rendering.worse(SWEEP, now) == [f"transformers:BForMaskedLM {RESUME}"]
+    assert rendering.worse(SWEEP, SWEEP) == []
 
 
 def test_a_class_that_no_longer_trains_is_worse() -> None:
     now = Sweep({}, (model("AForMaskedLM", not_run="no loss"),))
-    assert shown.worse(SWEEP, now) == ["transformers:AForMaskedLM not run"]
-    assert "trained, now not run: 1 class: AForMaskedLM" in list(shown.changes(SWEEP, now))
+    assert rendering.worse(SWEEP, now) == ["transformers:AForMaskedLM not run"]
+    assert "trained, now not run: 1 class: AForMaskedLM" in list(rendering.changes(SWEEP, now))
 
 
 def test_classes_without_a_turn_are_not_compared() -> None:
     late = Sweep({}, (*SWEEP.models[1:], model("AForMaskedLM", not_run="interrupted")), complete=False)
-    assert shown.worse(late, SWEEP) == shown.worse(SWEEP, late) == []
-    lines = list(shown.changes(late, SWEEP))
+    assert rendering.worse(late, SWEEP) == rendering.worse(SWEEP, late) == []
+    lines = list(rendering.changes(late, SWEEP))
     assert "not compared, because they had no turn on a side: 1 class" in lines
     assert "compared: 4 classes" in lines
-    assert "1 class had no turn" in "\n".join(shown.table(late))
+    assert "1 class had no turn" in "\n".join(rendering.table(late))
 
 
 def test_clauses_that_only_models_have_are_not_those_of_the_suite() -> None:
@@ -140,8 +140,8 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_crashes_and_endless_models_cost_one_model_each() -> None:
     pool = workers.Pool(2, 3.0, 60.0)
     versions, names = pool.names()
-    told: list[JudgedModel] = []
-    sweep = pool.sweep(versions, names, told.append)
+    reports: list[JudgedModel] = []
+    sweep = pool.sweep(versions, names, reports.append)
     reasons = {each.model: each.not_run for each in sweep.models}
     assert reasons == {
         "GoodForCausalLM": "",
@@ -150,7 +150,7 @@ def test_crashes_and_endless_models_cost_one_model_each() -> None:
         "OddForCausalLM": "no loss",
     }
     assert sweep.complete
-    assert len(told) == 4
+    assert len(reports) == 4
 
 
 @pytest.mark.usefixtures("stub")
@@ -162,11 +162,11 @@ def test_what_has_no_time_is_listed() -> None:
 
 @pytest.mark.usefixtures("stub")
 def test_the_command_writes_a_table_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = str(tmp_path / "heads.json")
-    words = ["judge-model", "--all", "transformers", "--only", "Good,Odd", "--json", kept]
+    path = str(tmp_path / "heads.json")
+    words = ["judge-model", "--all", "transformers", "--only", "Good,Odd", "--json", path]
     assert main(words) == 0
     assert "1 of 2 classes were trained" in capsys.readouterr().out
-    assert main([*words, "--against", kept, "--output", str(tmp_path / "heads.md")]) == 0
+    assert main([*words, "--against", path, "--output", str(tmp_path / "heads.md")]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "no result of a class in both differs"
     assert (tmp_path / "heads.md").read_text(encoding="utf-8").startswith("# Heads of transformers 1.0\n")
 

@@ -18,8 +18,8 @@ import pytest
 from conformance.cli import main
 from conformance.surface import usage
 from conformance.surface.listing import Listing, Parameter, listed, watched
+from conformance.surface.rendering import changes, rows, unused_lines
 from conformance.surface.scope import FILE, SurfaceScope, scope_of
-from conformance.surface.shown import changes, rows, unused_lines
 from frameworks.adapter_file import FILE as ADAPTER
 from frameworks.adapter_file import adapter_file
 from frameworks.calls import CallRecorder, class_of, is_default, kind_of, shown

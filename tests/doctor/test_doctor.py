@@ -100,9 +100,9 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
 
 
-def failed(found: Mapping[str, tuple[str, str, str]]) -> list[str]:
+def failed(steps: Mapping[str, tuple[str, str, str]]) -> list[str]:
     """Names of the steps that failed."""
-    return [name for name, (state, *_) in found.items() if state == "failed"]
+    return [name for name, (state, *_) in steps.items() if state == "failed"]
 
 
 @pytest.mark.usefixtures("no_driver")
@@ -212,8 +212,8 @@ def test_the_step_that_fails_is_named(doctor: Call, driver: Path, toy: Path, bre
     limit = ("--limit", "2") if breaks.endswith("hang") else ()
     status, result = doctor(TOY, *limit, folder=toy, TOY_BREAKS=breaks, **first_on_paths(driver))
     assert (status, failed(result)) == (1, [step])
-    _, told, remedy = result[step]
-    assert told.startswith(text)
+    _, message, remedy = result[step]
+    assert message.startswith(text)
     assert remedy
     assert result["adapter"] == ("skipped", f"step {step} failed", "")
 
@@ -226,7 +226,7 @@ def test_a_gpu_for_one_process_alone_is_named(doctor: Call, driver: Path, toy: P
 
 
 @pytest.mark.parametrize(
-    ("version", "requires", "runs", "told"),
+    ("version", "requires", "runs", "message"),
     [
         ("2.13.0", "cuda-toolkit[cublas]==13.0.2", "12.4", "torch 2.13.0 is for CUDA 13.0, and the driver runs 12.4"),
         ("2.13.0+cu130", "", "12.4", "torch 2.13.0+cu130 is for CUDA 13.0, and the driver runs 12.4"),
@@ -238,15 +238,15 @@ def test_a_gpu_for_one_process_alone_is_named(doctor: Call, driver: Path, toy: P
     ],
 )
 def test_a_build_for_another_cuda_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, requires: str, runs: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, requires: str, runs: str, message: str
 ) -> None:
     _install(tmp_path, "torch", version, requires)
     monkeypatch.syspath_prepend(tmp_path)
     build = installed_build(DISTRIBUTIONS["torch"])
     assert build is not None
     text, remedy = mismatch(DISTRIBUTIONS["torch"], build, runs)
-    assert text == told
-    assert not told or "pip install 'torch==2." in remedy or "update the driver" in remedy
+    assert text == message
+    assert not message or "pip install 'torch==2." in remedy or "update the driver" in remedy
 
 
 def test_after_a_build_for_another_cuda_steps_on_a_gpu_are_skipped(doctor: Call, driver: Path, tmp_path: Path) -> None:

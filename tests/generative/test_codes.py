@@ -60,11 +60,11 @@ def test_the_reference_follows_its_rules(call: Any) -> None:
 class _RemembersRanges(ReferenceQuantizers):
     """A range takes in those of all calls before."""
 
-    seen: list[float]
+    amax: list[float]
 
     def range_of(self, values: Array, rule: QuantRule) -> tuple[Array, Array]:
-        self.seen.append(float(np.abs(values).max()))
-        return -np.full_like(values, max(self.seen)), np.full_like(values, max(self.seen))
+        self.amax.append(float(np.abs(values).max()))
+        return -np.full_like(values, max(self.amax)), np.full_like(values, max(self.amax))
 
 
 class _QuantizesInPlace(ReferenceQuantizers):
@@ -215,7 +215,7 @@ def test_operands_may_lie_otherwise(layout: Layout) -> None:
 def test_an_answer_may_not_depend_on_earlier_calls() -> None:
     larger = QuantizerCall("int8-row", Matrix(3, 5, (9,), 0, "one", 1))
     smaller = QuantizerCall("int8-tensor", Matrix(3, 5, (0,), 0, "one", 1))
-    broken = type("Remembers", (_RemembersRanges,), {"seen": []})
+    broken = type("Remembers", (_RemembersRanges,), {"amax": []})
     result = failure(CodedCalls((smaller, larger)), quantizers_class=broken)
     assert result is not None
     assert result.name == "laws.codes"
@@ -266,10 +266,10 @@ class _PredictsWithoutBias(ReferenceQuantizedModel):
     """Whole predictions leave biases out; layers alone do not."""
 
     def predict(self, inputs: Array) -> dict[str, Array]:
-        kept = self.stored
-        self.stored = {name: v * 0.0 if name.endswith(".bias") else v for name, v in kept.items()}
+        stored = self.stored
+        self.stored = {name: v * 0.0 if name.endswith(".bias") else v for name, v in stored.items()}
         predicted = super().predict(inputs)
-        self.stored = kept
+        self.stored = stored
         return predicted
 
 

@@ -40,7 +40,7 @@ def test_what_is_not_a_number_is_remembered() -> None:
     assert failure(drawn, delayed_class=_OverlooksNan) is not None
 
 
-class _PredictionsAreSeen(ReferenceDelayedProduct):
+class _PredictionsCount(ReferenceDelayedProduct):
     """A prediction's inputs are remembered."""
 
     def predict(self, inputs: Array) -> Array:
@@ -53,7 +53,7 @@ class _PredictionsAreSeen(ReferenceDelayedProduct):
 def test_a_prediction_moves_nothing() -> None:
     drawn = DelayedCase((3, 7, 2), 3, 1, 0, (DelayedStep(((0, 0),)), DelayedStep(((2, 2),), predicts=True)), 1)
     assert failure(drawn) is None
-    assert failure(drawn, delayed_class=_PredictionsAreSeen) is not None
+    assert failure(drawn, delayed_class=_PredictionsCount) is not None
 
 
 class _ClipsMost(ReferenceDelayedProduct):

@@ -86,8 +86,8 @@ class ShowsDoublesOnceTrained(ReferenceTrainer):
     """Moments are shown in float64 from the second update on."""
 
     def optimizer_state(self) -> dict[str, Array]:
-        shown = super().optimizer_state()
-        return {n: a.astype(np.float64) if "/" in n and self.steps > 1 else a for n, a in shown.items()}
+        state = super().optimizer_state()
+        return {n: a.astype(np.float64) if "/" in n and self.steps > 1 else a for n, a in state.items()}
 
 
 def subject(trainer: type[ReferenceTrainer] = ReferenceTrainer) -> Subject:
@@ -194,11 +194,11 @@ def test_micro_batches_that_weigh_too_much_are_seen_where_values_are_large() -> 
 
 
 def test_a_search_leaves_out_what_holds_nothing_and_stops_when_it_has_enough() -> None:
-    seen: list[int] = []
-    search: Search[int, None] = Search(seen.append, enough=3)
+    cases: list[int] = []
+    search: Search[int, None] = Search(cases.append, enough=3)
     search.run(st.integers(0, 9).map(lambda n: n if n % 2 else None), 60, 0, 0.0)
-    assert len(seen) == search.judged == 3
-    assert all(n % 2 for n in seen)
+    assert len(cases) == search.judged == 3
+    assert all(n % 2 for n in cases)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -218,17 +218,17 @@ def test_rows_that_16_bits_do_not_count_are_drawn_for_narrow_models(
 
 
 def test_what_a_judge_raises_ends_the_search_at_once() -> None:
-    seen: list[int] = []
+    cases: list[int] = []
 
     def judge(number: int) -> None:
-        seen.append(number)
+        cases.append(number)
         if number > 10:
             raise ZeroDivisionError(number)
 
     with pytest.raises(ZeroDivisionError) as raised:
         Search(judge).run(st.integers(0, 100), 100, 0, 5.0)
-    assert raised.value.args == (seen[-1],)
-    assert max(seen[:-1], default=0) <= 10
+    assert raised.value.args == (cases[-1],)
+    assert max(cases[:-1], default=0) <= 10
 
 
 @pytest.mark.parametrize(("left", "judged"), [([0.0, 0.0], False), ([0.0, 2.0], True)])
@@ -237,5 +237,5 @@ def test_zeros_of_a_window_that_overflows_are_judged_unless_unscaling_left_nothi
 ) -> None:
     exact = {"result/gradient.a": np.array([np.nan, 1.0]), "result/gradient.b": np.array([3.0, 2.0])}
     mine = {"result/gradient.a": np.array([np.nan, 0.0]), "result/gradient.b": np.array(left)}
-    shown = compare._where_finite(mine, exact)
-    assert any(not np.array_equal(shown[0][name], shown[1][name]) for name in exact) == judged
+    sides = compare._where_finite(mine, exact)
+    assert any(not np.array_equal(sides[0][name], sides[1][name]) for name in exact) == judged

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conformance.checks.subject import Subject
-from conformance.generative.mask_statistics import Shares, ShownMask
+from conformance.generative.mask_statistics import ObservedMask, Shares
 from conformance.generative.masks import OPTIMIZER, MaskedCase, RevealingModel
 from conformance.generative.programs.case import Gradients, StartAgain, Train, Verb
 from conformance.generative.programs.data import GeneratedBatch
@@ -145,9 +145,9 @@ def test_a_mask_before_a_dropout_that_keeps_nothing_is_not_read() -> None:
 
 @pytest.mark.parametrize(("rate", "values"), [(0.5, 40), (0.25, 60), (0.75, 60), (0.1, 140)])
 def test_masks_tell_from_forty_bits_of_chance_on(rate: float, values: int) -> None:
-    shown = ShownMask(0, "1", rate, np.zeros((1, values), bool))
-    assert shown.telling(values)
-    assert not shown.telling(values - 6)
+    mask = ObservedMask(0, "1", rate, np.zeros((1, values), bool))
+    assert mask.telling(values)
+    assert not mask.telling(values - 6)
 
 
 def test_shares_within_chance_are_not_off() -> None:

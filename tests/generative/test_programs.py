@@ -66,13 +66,13 @@ ONWARD = GeneratedCase(MODEL, SCALED, (StartAgain(), Train(WINDOW), StartAgain(o
 READ = GeneratedCase(
     MODEL, SCALED, (StartAgain(), Predict(GeneratedBatch(2)), Train(WINDOW), Predict(GeneratedBatch(2)))
 )
-SEEN = Profile(shrinking_s=0.0)
+NO_SHRINKING = Profile(shrinking_s=0.0)
 FAULTS = {fault.id.replace(".", ":"): fault.name for fault in faults()}
 
 
 def subject(name: str = "reference", seed: int = 0) -> Subject:
     """A framework by name, or a fault of tools/faults by module and class."""
-    return Subject(load(FAULTS.get(name, name), "cpu"), seed, SEEN)
+    return Subject(load(FAULTS.get(name, name), "cpu"), seed, NO_SHRINKING)
 
 
 @pytest.mark.parametrize("clause", LAWS)

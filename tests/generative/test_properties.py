@@ -37,7 +37,7 @@ def subject(at: int = 0, **profile: Any) -> Subject:
     return Subject(ReferenceFramework("cpu"), at, Profile(**{"shrinking_s": hang_limit(), **profile}))
 
 
-def seen(of: Subject, act: Act = lambda _verdict, _case: None, examples: int = 25) -> tuple[list[Case], Verdict]:
+def explored(of: Subject, act: Act = lambda _verdict, _case: None, examples: int = 25) -> tuple[list[Case], Verdict]:
     """The cases that a law is held over, and its verdict."""
     drawn: list[Case] = []
 
@@ -77,13 +77,13 @@ def test_a_failing_case_is_made_as_small_as_it_can_be() -> None:
 
 def test_the_smallest_case_is_a_test_that_fails_alike_when_pasted() -> None:
     violation, _ = failure(small, variant="default")
-    told, pasted = str(violation).split("the smallest case found, as a test of its own:\n\n")
+    message, pasted = str(violation).split("the smallest case found, as a test of its own:\n\n")
     names: dict[str, Any] = {"clause": clause, "Subject": Subject, "Verdict": Verdict, "Case": Case, "small": small}
     exec(compile(pasted, "pasted", "exec"), names)
     example = names["small_example"]
     assert [mark.args for mark in example.pytestmark] == [("recompute.same-loss",)]
     again, _ = failure(example, variant="default")
-    assert (again.signature, str(again).strip()) == (violation.signature, told.strip())
+    assert (again.signature, str(again).strip()) == (violation.signature, message.strip())
 
 
 def test_pytest_sees_the_laws_fixtures_but_not_its_case() -> None:
@@ -92,20 +92,20 @@ def test_pytest_sees_the_laws_fixtures_but_not_its_case() -> None:
 
 
 def test_one_seed_draws_the_same_cases_and_another_others() -> None:
-    first, again, other = (seen(subject(seed))[0] for seed in (3, 3, 4))
+    first, again, other = (explored(subject(seed))[0] for seed in (3, 3, 4))
     assert first == again
     assert first != other
     assert len(first) == 25
 
 
 def test_a_profile_draws_more_from_a_seed_of_its_own() -> None:
-    assert len(seen(subject(factor=20))[0]) == 20 * 25
-    assert seen(subject(3, seed=4))[0] == seen(subject(4))[0]
-    assert seen(subject(3, seed=4))[0] != seen(subject(3))[0]
+    assert len(explored(subject(factor=20))[0]) == 20 * 25
+    assert explored(subject(3, seed=4))[0] == explored(subject(4))[0]
+    assert explored(subject(3, seed=4))[0] != explored(subject(3))[0]
 
 
 def test_a_verdict_says_over_how_many_cases_the_law_held() -> None:
-    verdict = seen(subject(), lambda verdict, case: verdict.observe("size", case.size))[1]
+    verdict = explored(subject(), lambda verdict, case: verdict.observe("size", case.size))[1]
     assert verdict.checks[-1].passed
     assert verdict.checks[-1].measured == "25 cases"
     assert "size" in verdict.observations
@@ -117,7 +117,7 @@ def test_a_law_whose_cases_are_all_refused_is_refused(refusal: Exception) -> Non
         raise refusal
 
     with pytest.raises(type(refusal)) as caught:
-        seen(subject(), act)
+        explored(subject(), act)
     assert caught.value is refusal
 
 
@@ -126,7 +126,7 @@ def test_refused_cases_are_left_out_of_a_law_that_holds_for_the_others() -> None
         if case.size % 2:
             raise Unsupported(Capability.CLIP, "no odd sizes")
 
-    drawn, verdict = seen(subject(), act)
+    drawn, verdict = explored(subject(), act)
     assert verdict.checks[-1].measured == f"{sum(case.size % 2 == 0 for case in drawn)} cases"
 
 
@@ -136,7 +136,7 @@ def test_an_exception_is_no_violation_and_names_its_case() -> None:
             raise KeyError("lost")
 
     with pytest.raises(KeyError, match="lost") as caught:
-        seen(subject(), act, examples=60)
+        explored(subject(), act, examples=60)
     assert f"Case(size={LIMIT}, items=())" in caught.value.__notes__[0]
 
 
@@ -149,7 +149,7 @@ def test_a_failure_that_does_not_come_again_is_told_as_it_was_seen() -> None:
             verdict.holds(False, "it holds once", signature="once")
 
     with pytest.raises(Violation, match=r"it holds once(.|\n)*Case\(") as caught:
-        seen(subject(), act, examples=60)
+        explored(subject(), act, examples=60)
     assert caught.value.signature == "once"
     assert repr(failed[0]) in str(caught.value)
 
@@ -186,7 +186,7 @@ def test_shrinking_ends_with_its_time() -> None:
         verdict.holds(case.size < LIMIT, "the size is small", signature="too-large")
 
     with pytest.raises(Violation) as caught:
-        seen(subject(shrinking_s=0.0), act, examples=60)
+        explored(subject(shrinking_s=0.0), act, examples=60)
     first = next(case for case in calls if case.size >= LIMIT)
     assert {case for case in calls if case.size >= LIMIT} == {first}
     assert repr(first) in str(caught.value)

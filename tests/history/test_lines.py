@@ -19,7 +19,7 @@ from tests.support.versions import CLAUSE, gathered, judged, record
 PASS, FAIL = {"test_a": "pass"}, {"test_a": "fail"}
 
 
-def shown(*members: Any, planned: Any = ()) -> dict[str, list[str]]:
+def versions_by_line(*members: Any, planned: Any = ()) -> dict[str, list[str]]:
     """The versions of each line."""
     result = lines(gathered(*members, planned=planned))
     return {line.name: [column.version for column in line.columns] for line in result}
@@ -39,7 +39,7 @@ def test_modes_and_seeds_are_lines_of_their_own() -> None:
 
 
 def test_builds_of_a_version_share_its_column() -> None:
-    assert shown(judged("2.6.0+cpu", PASS), judged("2.6.0+cu124", PASS), judged("2.7.0+cu126", PASS)) == {
+    assert versions_by_line(judged("2.6.0+cpu", PASS), judged("2.6.0+cu124", PASS), judged("2.7.0+cu126", PASS)) == {
         "torch, eager, x86_64 linux cpu": ["2.6.0", "2.7.0"]
     }
 
@@ -47,7 +47,7 @@ def test_builds_of_a_version_share_its_column() -> None:
 def test_a_companion_is_told_apart_from_the_framework() -> None:
     versions = ("2.19.1+keras.3.8.0", "2.19.1+keras.3.15.1", "2.21.0+keras.3.15.1")
     members = [judged(version, PASS) for version in versions]
-    assert shown(*members) == {
+    assert versions_by_line(*members) == {
         "torch keras (torch 2.19.1), eager, x86_64 linux cpu": ["3.8.0", "3.15.1"],
         "torch, eager, x86_64 linux cpu": ["2.19.1", "2.21.0"],
     }
@@ -57,7 +57,9 @@ def test_a_companion_is_told_apart_from_the_framework() -> None:
 
 def test_a_library_alone_has_no_line_of_the_framework() -> None:
     members = [judged(f"2.13.0+cpu.accelerate.{version}", PASS) for version in ("1.12.0", "1.15.0")]
-    assert shown(*members) == {"torch accelerate (torch 2.13.0), eager, x86_64 linux cpu": ["1.12.0", "1.15.0"]}
+    assert versions_by_line(*members) == {
+        "torch accelerate (torch 2.13.0), eager, x86_64 linux cpu": ["1.12.0", "1.15.0"]
+    }
 
 
 def cell(version: str, outcome: str = "judged", package: str = "torch", **more: Any) -> PlannedCell:
@@ -77,7 +79,7 @@ def test_a_plan_adds_versions_that_nobody_could_judge() -> None:
 
 def test_a_plan_of_a_companion_takes_in_the_pinned_record() -> None:
     planned = [(cell("3.8.0", package="keras", framework_version="2.19.1"), judged("2.19.1+keras.3.8.0", FAIL))]
-    names = shown(judged("2.19.1+keras.3.15.1", PASS), planned=planned)
+    names = versions_by_line(judged("2.19.1+keras.3.15.1", PASS), planned=planned)
     assert names["torch keras (torch 2.19.1), eager, x86_64 linux cpu"] == ["3.8.0", "3.15.1"]
 
 
@@ -89,7 +91,7 @@ def keras(version: str, framework: str, record: bool = True) -> Any:
 
 def test_a_companion_under_two_frameworks_has_two_lines() -> None:
     cells = [keras(version, framework) for framework in ("2.19.1", "2.21.0") for version in ("3.10.0", "3.11.0")]
-    assert shown(planned=[*cells, keras("3.12.0", "2.21.0", record=False)]) == {
+    assert versions_by_line(planned=[*cells, keras("3.12.0", "2.21.0", record=False)]) == {
         "torch keras (torch 2.19.1), eager, x86_64 linux cpu": ["3.10.0", "3.11.0"],
         "torch keras (torch 2.21.0), eager, x86_64 linux cpu": ["3.10.0", "3.11.0", "3.12.0"],
     }
@@ -106,7 +108,7 @@ def test_ways_and_the_mode_of_the_adapter() -> None:
     plain = PlannedCell("torch", "2.1", "", "", "timeout"), None
     by = PlannedCell("torch", "2.2", "", "", "timeout", ways=("x",)), None
     one = judged("2.0", PASS)
-    result = shown(one, replace(one, mode="eager by x"), planned=[plain, by])
+    result = versions_by_line(one, replace(one, mode="eager by x"), planned=[plain, by])
     assert result == {
         "torch, eager, x86_64 linux cpu": ["2.0", "2.1"],
         "torch, eager by x, x86_64 linux cpu": ["2.0", "2.2"],

@@ -94,9 +94,12 @@ def hostile() -> Iterator[JudgedVersion]:
         clauses = {"a.b": next(iter(whole.clauses.values()))}
         verdicts = tuple(replace(v, clause="a.b", test=f"a.b/{v.test}") for v in whole.verdicts)
         safe = replace(whole, clauses=clauses, verdicts=verdicts, findings={})
-        for version, kept in (("1", verdicts), ("2", tuple(replace(v, signature=f"{text}2") for v in verdicts))):
+        for version, verdicts_of_version in (
+            ("1", verdicts),
+            ("2", tuple(replace(v, signature=f"{text}2") for v in verdicts)),
+        ):
             variant = replace(whole.variant, framework_version=f"{text}{version}")
-            yield Condensing()(replace(safe, variant=variant, verdicts=kept))
+            yield Condensing()(replace(safe, variant=variant, verdicts=verdicts_of_version))
 
 
 def test_pages_of_an_earlier_history_are_removed(tmp_path: Path) -> None:
@@ -268,7 +271,7 @@ def test_a_folder_without_records_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def shown(chromium: Browser) -> Sequence[str]:
+def visible_clauses(chromium: Browser) -> Sequence[str]:
     """Clauses of the rows that are visible."""
     result: Sequence[str] = chromium.run(
         "return [...document.getElementById('rows').rows].filter((r) => !r.hidden).map((r) => r.cells[0].textContent)"
@@ -280,23 +283,23 @@ def shown(chromium: Browser) -> Sequence[str]:
 def test_the_pages_in_a_browser(chromium: Browser, folder: Path) -> None:
     chromium.resize(1280)
     chromium.open(folder / "index.html")
-    changed = len(shown(chromium))
+    changed = len(visible_clauses(chromium))
     assert changed == sum(bool(clause.points) for one in many() for clause in one.clauses.values())
     assert chromium.violations("main section:nth-of-type(2)") == []
     chromium.choose("family", "family3")
     chromium.choose("outcome", "fail")
-    narrow = shown(chromium)
+    narrow = visible_clauses(chromium)
     assert 0 < len(narrow) < changed
     assert all(name.startswith("family3.") for name in narrow)
     assert chromium.run("return location.hash") == "#?family=family3&outcome=fail"
     chromium.run("location.reload()")
     chromium.wait("document.readyState === 'complete'")
-    assert shown(chromium) == narrow
+    assert visible_clauses(chromium) == narrow
     chromium.run("document.getElementById('changed').click()")
     assert "changed=no" in chromium.run("return location.hash")
     chromium.run("document.querySelector('#filters [type=reset]').click()")
     chromium.wait("location.hash === ''")
-    assert len(shown(chromium)) == changed
+    assert len(visible_clauses(chromium)) == changed
     chromium.open(next((folder / "clauses").glob("*.html")))
     for preference in ("light", "dark"):
         chromium.prefer(preference)

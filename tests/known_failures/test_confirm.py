@@ -190,7 +190,7 @@ def test_failures_that_no_entry_names_are_listed(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"status": "interrupted"}, "is of an interrupted run; run the suites to their end"),
         ({"selection": "-k scaling"}, "is of selected tests only (-k scaling); run all tests"),
@@ -198,11 +198,11 @@ def test_failures_that_no_entry_names_are_listed(path: Path) -> None:
         ({"seed": 3}, "is of seed 3; run the suites at seed 0"),
     ],
 )
-def test_other_records_are_refused(path: Path, changes: dict[str, object], told: str) -> None:
+def test_other_records_are_refused(path: Path, changes: dict[str, object], message: str) -> None:
     refused = replace(record("3.0", *BOTH), **changes)  # type: ignore[arg-type]
     with pytest.raises(ConfirmError) as caught:
         changed(path, refused)
-    assert str(caught.value) == f"the record of twin 3.0 {told}"
+    assert str(caught.value) == f"the record of twin 3.0 {message}"
 
 
 def test_records_of_another_revision_are_refused(path: Path) -> None:
@@ -262,9 +262,9 @@ def test_the_command_writes_the_file_and_says_what_changed(
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     write(good, record("3.0", *BOTH))
     assert main(["expectations", "update", str(good)]) == 0
-    told = capsys.readouterr().out
-    assert "twin/expectations.toml: 3.0 cpu eager is judged; changed expectations: 2" in told
-    assert "  >=1.0,<=2.0 → >=1.0,<=3.0: scaling.stays-finite (1)" in told
+    output = capsys.readouterr().out
+    assert "twin/expectations.toml: 3.0 cpu eager is judged; changed expectations: 2" in output
+    assert "  >=1.0,<=2.0 → >=1.0,<=3.0: scaling.stays-finite (1)" in output
     assert read_known(path.parent, "twin").judged == {"twin": {("cpu", "eager"): ("1.0", "2.0", "3.0")}}
     text = path.read_text("utf-8")
     assert main(["expectations", "update", str(good)]) == 0

@@ -14,7 +14,7 @@ import pytest
 
 from conformance.checks import reproducers
 from conformance.checks.outcome import conclude
-from conformance.checks.reproducers import ProgramError, Shown
+from conformance.checks.reproducers import ProgramError, ProgramResult
 from conformance.cli import main, upstream_issue
 from conformance.cli.upstream_issue import Evidence
 from conformance.known_failures.entries import Known, load_known
@@ -140,11 +140,11 @@ def test_one_cause_has_one_class_and_one_consequence_in_every_framework() -> Non
 @pytest.mark.parametrize(("status", "there"), [(1, True), (0, False)])
 def test_what_a_program_shows_is_read(tmp_path: Path, status: int, there: bool) -> None:
     source = f"import sys\nprint('expected: 1')\nprint('noise')\nprint('seen: 2')\nsys.exit({status})"
-    assert reproducers.run(program(tmp_path, source)) == Shown("1", "2", there)
+    assert reproducers.run(program(tmp_path, source)) == ProgramResult("1", "2", there)
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         (
             "raise ValueError('it broke')",
@@ -156,10 +156,10 @@ def test_what_a_program_shows_is_read(tmp_path: Path, status: int, there: bool) 
         ("import os; os.abort()", "exited with -6"),
     ],
 )
-def test_another_end_of_a_program_is_no_finding(tmp_path: Path, source: str, told: str) -> None:
+def test_another_end_of_a_program_is_no_finding(tmp_path: Path, source: str, message: str) -> None:
     with pytest.raises(ProgramError) as caught:
         reproducers.run(program(tmp_path, source))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -175,7 +175,7 @@ def test_a_program_finds_what_lies_on_the_path_but_not_the_suite(
         print("expected: 3 False")
         print("seen:", framework.value, {str(ROOT)!r} in sys.path)
     """
-    assert reproducers.run(program(tmp_path, textwrap.dedent(source))) == Shown("3 False", "3 False", False)
+    assert reproducers.run(program(tmp_path, textwrap.dedent(source))) == ProgramResult("3 False", "3 False", False)
 
 
 def test_a_program_that_dies_once_is_run_again(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_program_that_dies_once_is_run_again(tmp_path: Path) -> None:
         print("expected: 1")
         print("seen: 1")
     """
-    assert reproducers.run(program(tmp_path, textwrap.dedent(source))) == Shown("1", "1", False)
+    assert reproducers.run(program(tmp_path, textwrap.dedent(source))) == ProgramResult("1", "1", False)
 
 
 def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,9 +201,9 @@ def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 class Denying(ReferenceFramework):
-    """It denies clipping, and a try of it comes out as `seen` says."""
+    """It denies clipping, and a try of it comes out as `observed` says."""
 
-    seen: bool | None = True
+    observed: bool | None = True
 
     def declares(self, capability: Capability) -> Declaration:
         if capability is Capability.CLIP:
@@ -211,24 +211,24 @@ class Denying(ReferenceFramework):
         return super().declares(capability)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        seen = self.seen
-        return {} if seen is None else {Capability.CLIP: lambda: seen}
+        observed = self.observed
+        return {} if observed is None else {Capability.CLIP: lambda: observed}
 
 
 @pytest.mark.parametrize(
-    ("seen", "outcome", "told"),
+    ("observed", "outcome", "message"),
     [
         (True, Outcome.MISDECLARED, "but a direct call succeeded"),
         (False, Outcome.UNSUPPORTED, "(tried)"),
         (None, Outcome.NOT_OFFERED, "(nothing to try)"),
     ],
 )
-def test_a_refusal_is_believed_unless_its_try_acts(seen: bool | None, outcome: Outcome, told: str) -> None:
+def test_a_refusal_is_believed_unless_its_try_acts(observed: bool | None, outcome: Outcome, message: str) -> None:
     framework = Denying("cpu")
-    framework.seen = seen
+    framework.observed = observed
     result = conclude(framework, Unsupported(Capability.CLIP, "there is no clipping"), ())
     assert (result.outcome, result.signature) == (outcome, "optimizer.clip")
-    assert told in result.message
+    assert message in result.message
 
 
 @pytest.mark.parametrize(("acted", "outcome"), [(True, Outcome.MISDECLARED), (False, Outcome.UNSUPPORTED)])
@@ -262,18 +262,20 @@ TEXT = FindingText(FindingKind.DEFECT, Consequence.ERROR, "The scale falls.", "h
 
 
 @pytest.mark.parametrize(
-    ("shown", "told"),
+    ("shown", "message"),
     [
-        (Shown("1.0", "0.0", True), "it shows the failure:"),
-        (Shown("1.0", "1.0", False), "it does not show the failure:"),
+        (ProgramResult("1.0", "0.0", True), "it shows the failure:"),
+        (ProgramResult("1.0", "1.0", False), "it does not show the failure:"),
         ("there is no torch here", "Not run just now: there is no torch here"),
     ],
 )
-def test_a_report_has_program_clause_and_what_was_shown(tmp_path: Path, shown: Shown | str, told: str) -> None:
+def test_a_report_has_program_clause_and_what_was_shown(
+    tmp_path: Path, shown: ProgramResult | str, message: str
+) -> None:
     clause = load_clauses()["scaling.stays-positive"]
     finding = Finding("falls", "torch", TEXT, program(tmp_path, "print('a program')"))
     text = upstream_issue.report(clause, [Evidence(finding, (), shown)], None)
-    for part in ("# The scale falls.", "print('a program')", clause.requirement, clause.source, TEXT.link, told):
+    for part in ("# The scale falls.", "print('a program')", clause.requirement, clause.source, TEXT.link, message):
         assert part in text
 
 
@@ -286,7 +288,7 @@ def test_every_known_failure_can_be_reported(finding: Finding) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("issue", "scaling.stays-put", "--framework", "torch"), "no clause 'scaling.stays-put': scaling.stays-"),
         (("issue", "scaling.stays-positive", "--framework", "caffe"), "no built-in adapter 'caffe': one of reference,"),
@@ -298,8 +300,8 @@ def test_every_known_failure_can_be_reported(finding: Finding) -> None:
     ],
 )
 def test_a_wrong_name_is_refused_in_one_line(
-    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    assert message in line

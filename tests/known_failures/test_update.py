@@ -154,9 +154,9 @@ def test_the_command_writes_and_a_dry_run_does_not(
     words = ["expectations", "update", str(run), "--finding", "new-one", "--class", "limitation"]
     words += ["--consequence", "error", "--reason", "It raises."]
     assert main([*words, "--dry-run"]) == 0
-    shown = capsys.readouterr().out
-    assert '+cpu.eager = ["1.0", "2.0", "3.0"]  # by hand' in shown
-    assert "3.0 cpu eager would be judged" in shown
+    output = capsys.readouterr().out
+    assert '+cpu.eager = ["1.0", "2.0", "3.0"]  # by hand' in output
+    assert "3.0 cpu eager would be judged" in output
     assert path.read_text("utf-8") == TEXT
     assert main(words) == 0
     assert "added: scaling.skip-is-atomic (raises-ValueError, cpu, eager): every case" in capsys.readouterr().out

@@ -135,8 +135,8 @@ def test_an_entry_of_every_device_becomes_one_of_those_where_it_fails(
 
 def test_a_repair_in_one_of_several_judged_modes_is_for_a_hand(tmp_path: Path) -> None:
     judged = TEXT.replace("# the end", 'cpu.graph = ["2.0"]\n# the end')
-    told = r"expectation 1 \(.*\) no longer fails for cpu eager, but still does for cpu graph; edit it by hand"
-    with pytest.raises(ConfirmError, match=told):
+    message = r"expectation 1 \(.*\) no longer fails for cpu eager, but still does for cpu graph; edit it by hand"
+    with pytest.raises(ConfirmError, match=message):
         after(tmp_path, judged, record("2.0", passing("test_a[x]"), passing("test_b")))
     unsure = record("2.0", *(passing(case, outcome=Outcome.ABSTAIN) for case in BOTH))
     assert after(tmp_path, judged, unsure) == judged

@@ -18,7 +18,7 @@ def test_a_norm_of_values_that_are_nearly_equal_magnifies_what_they_are_off(row:
     weights |= {"0.weight": np.eye(2, dtype=np.float32), "1.scale": np.ones(2, np.float32)}
     weights |= {"2.a.weight": np.eye(2, dtype=np.float32)}
     batches = (np.array([row]),)
-    seen = expected_models.seen_by_layers(NORMED, weights, batches)
-    times = expected_models.conditions(NORMED, weights, batches, seen)
+    by_layer = expected_models.layer_inputs_and_outputs(NORMED, weights, batches)
+    times = expected_models.conditions(NORMED, weights, batches, by_layer)
     assert times["0.weight"] == pytest.approx(1.0, abs=0.5)
     assert (times["2.a.weight"] > 1e4) == magnified

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from conformance.cli.main import main
-from conformance.race import shown
+from conformance.race import rendering
 from conformance.race.estimates import of_once, of_rounds
 from conformance.race.judgement import RaceOutcome, judge
 from conformance.race.samples import RaceSamples, load, write
@@ -102,12 +102,12 @@ def test_another_numpy_is_no_yardstick() -> None:
 def test_what_is_shown() -> None:
     samples = raced({"step": 1.05})
     result = judge(samples)
-    lines = shown.table(samples, result).splitlines()
+    lines = rendering.table(samples, result).splitlines()
     assert lines[0] == "torch 2.12.1 → 2.13.0, cpu eager, encoder"
     assert any(line.startswith("whole step       worse     5 ms") for line in lines), lines
     assert lines[-1] == "Worse: whole step."
-    assert "| whole step | worse | 5 ms |" in shown.markdown(samples, result)
-    assert json.loads(shown.to_json(samples, result))["costs"]["step"]["outcome"] == "worse"
+    assert "| whole step | worse | 5 ms |" in rendering.markdown(samples, result)
+    assert json.loads(rendering.to_json(samples, result))["costs"]["step"]["outcome"] == "worse"
 
 
 def test_stored_samples_are_judged_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

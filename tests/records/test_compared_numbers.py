@@ -58,8 +58,8 @@ def test_whatever_the_numbers_are_they_are_classed_and_told(old: Record, new: Re
         assert {one.movement for one in alone.numbers} <= {Movement.IDENTICAL}
         assert alone.identical
         assert sum(one.movement is Movement.DRIFT for one in pair.numbers) == pair.drifted
-        for told in (to_text, markdown, document):
-            told(Comparisons((pair,)))  # type: ignore[operator]
+        for form in (to_text, markdown, document):
+            form(Comparisons((pair,)))  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(

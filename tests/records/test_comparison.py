@@ -85,11 +85,11 @@ def test_a_refusal_excuses_no_other_test() -> None:
     refusing = _on(verdict(BASE, 1, outcome=Outcome.UNSUPPORTED, reason="it wants avx512f"), "avx2")
     silent = verdict(refusing, 2, outcome=Outcome.UNSUPPORTED, reason="it is gone")
     without = replace(refusing, verdicts=refusing.verdicts[1:])
-    unseen = replace(refusing, observations=refusing.observations[1:])
+    less = replace(refusing, observations=refusing.observations[1:])
     for new, kind in (
         (silent, ChangeKind.NEWLY_UNJUDGED),
         (without, ChangeKind.REMOVED),
-        (unseen, ChangeKind.REMOVED),
+        (less, ChangeKind.REMOVED),
     ):
         result = compare(old, new)
         assert (result.status, kind in {change.kind for change in result.changes}) == (1, True)
@@ -244,19 +244,19 @@ def test_another_draw_of_the_same_ensemble_is_no_other_bound() -> None:
     derivation = {"method": "ensemble", "origin": "abc"}
     old = verdict(BASE, 0, checks=(replace(BOUND, bound=1.0, derivation=derivation),))
 
-    def told(bound: float, **more: str) -> bool:
+    def is_reported(bound: float, **more: str) -> bool:
         new = verdict(BASE, 0, checks=(replace(BOUND, bound=bound, derivation={**derivation, **more}),))
         return bool(compare(old, new).changes)
 
-    assert not told(1.3)
-    assert told(2.5)
-    assert not told(9.0, parameter="0.bias"), "the bound of what is furthest out now"
-    assert told(1.3, origin="def")
-    assert not told(1.0 + 1e-9, origin="def")
+    assert not is_reported(1.3)
+    assert is_reported(2.5)
+    assert not is_reported(9.0, parameter="0.bias"), "the bound of what is furthest out now"
+    assert is_reported(1.3, origin="def")
+    assert not is_reported(1.0 + 1e-9, origin="def")
 
 
 @pytest.mark.parametrize(
-    ("new", "told"),
+    ("new", "message"),
     [
         (replace(BASE, series=replace(BASE.series, framework="tf")), "different frameworks: torch and tf"),
         (replace(BASE, series=replace(BASE.series, mode="")), "different modes: eager and none"),
@@ -266,10 +266,10 @@ def test_another_draw_of_the_same_ensemble_is_no_other_bound() -> None:
         (replace(BASE, verdicts=()), ""),
     ],
 )
-def test_what_cannot_be_compared_reliably_is_refused(new: Record, told: str) -> None:
+def test_what_cannot_be_compared_reliably_is_refused(new: Record, message: str) -> None:
     result = compare(BASE, new)
     assert result.status == 2
-    assert told in " ".join(result.refusals)
+    assert message in " ".join(result.refusals)
 
 
 PART = replace(BASE.only(TESTS[1:]), status="partial", selection="--budget=60s")

@@ -43,9 +43,9 @@ def test_times_of_two_records_are_never_judged(times: float, controlled: bool) -
     result = compare(timed(1, 1.0, controlled=controlled), timed(2, times, controlled=controlled))
     assert [c.kind for c in result.changes] == [ChangeKind.NOT_JUDGED]
     assert result.status == 0
-    for told in (to_text(Comparisons((result,))), markdown(Comparisons((result,)))):
-        assert "1 timing not judged here" in told
-        assert "run both versions alternately on one machine" in " ".join(told.split())
+    for text in (to_text(Comparisons((result,))), markdown(Comparisons((result,)))):
+        assert "1 timing not judged here" in text
+        assert "run both versions alternately on one machine" in " ".join(text.split())
 
 
 def test_a_time_beside_a_count_is_not_judged() -> None:
@@ -59,7 +59,7 @@ def test_many_times_are_told_in_one_line() -> None:
     ]
     result = Comparisons((compare(*records),))
     assert "200 timings not judged here" in markdown(result)
-    assert all(len(told.splitlines()) < 15 for told in (to_text(result), markdown(result)))
+    assert all(len(text.splitlines()) < 15 for text in (to_text(result), markdown(result)))
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_a_cost_whose_control_failed_is_not_judged(
 ) -> None:
     leveled = replace(BASE, clauses={CLAUSE: replace(BASE.clauses[CLAUSE], level=level)})
     before, after = verdict(leveled, 1, outcome=old), verdict(leveled, 1, outcome=new)
-    kept = BASE.measurements[:1]
+    measurements = BASE.measurements[:1]
     if new in (Outcome.ABSTAIN, Outcome.UNSUPPORTED):
-        after = replace(after, measurements=kept)
+        after = replace(after, measurements=measurements)
     else:
-        before = replace(before, measurements=kept)
+        before = replace(before, measurements=measurements)
         measures = (ChangeKind.ADDED,) if old is not Outcome.ABSTAIN else ()
     result = compare(before, after)
     assert sorted(change.kind for change in result.changes) == sorted((kind, *measures))

@@ -23,14 +23,14 @@ from tests.support.small_record import BASE, CLAUSE, measured, verdict
 def test_a_brief_table_leaves_out_what_is_not_worse() -> None:
     old = verdict(BASE, 0, outcome=Outcome.FAIL)
     result = compare_sets([old], [verdict(verdict(BASE, 0), 2, outcome=Outcome.FAIL)])
-    shown = {}
+    texts = {}
     for brief in (False, True):
         console = Console(width=100, record=True, file=StringIO())
         draw(result, console, brief=brief)
-        shown[brief] = console.export_text()
-    assert "test_a" in shown[False]
-    assert "test_a" not in shown[True]
-    assert all("test_b[2]" in text for text in shown.values())
+        texts[brief] = console.export_text()
+    assert "test_a" in texts[False]
+    assert "test_a" not in texts[True]
+    assert all("test_b[2]" in text for text in texts.values())
 
 
 def test_changes_that_are_alike_are_told_together() -> None:
@@ -50,8 +50,8 @@ def test_the_forms_say_the_same() -> None:
     result = compare_sets([BASE], [replace(new, variant=Variant("2.14.0", {"numpy": "2.4"}))])
     console = Console(width=100, record=True, file=StringIO())
     draw(result, console)
-    shown = console.export_text()
-    for text in (shown, markdown(result)):
+    table = console.export_text()
+    for text in (table, markdown(result)):
         assert "2.13.0 → 2.14.0" in text
         assert "1 newly failing" in text
         assert "numpy: 2.3 → 2.4" in text
@@ -59,8 +59,8 @@ def test_the_forms_say_the_same() -> None:
     assert "<b>" not in markdown(result)
     assert "@you" not in markdown(result)
     assert "](javascript" not in markdown(result)
-    told = json.loads(json.dumps(document(result), allow_nan=False))
-    assert (told["status"], told["pairs"][0]["changes"][0]["worse"]) == (1, True)
+    parsed = json.loads(json.dumps(document(result), allow_nan=False))
+    assert (parsed["status"], parsed["pairs"][0]["changes"][0]["worse"]) == (1, True)
 
 
 def test_the_headline_says_why_tests_are_not_comparable() -> None:

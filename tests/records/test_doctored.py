@@ -163,9 +163,11 @@ def test_last_bits_are_rounding_and_the_first_tensor_is_named(parity: str) -> No
     assert (result.changes, result.status, result.identical) == ((), 0, False)
     assert movements(result)[case] is Movement.ROUNDING
     assert Movement.DRIFT not in movements(result).values()
-    (told,) = (one for one in document(Comparisons((result,)))["pairs"][0]["numbers"]["tests"] if one["test"] == parity)
-    assert told["tensor"] == "output/2.body.1 (bfloat16), by 3 units in the last place of its sampled values"
-    assert told["movement"] == "rounding"
+    (entry,) = (
+        one for one in document(Comparisons((result,)))["pairs"][0]["numbers"]["tests"] if one["test"] == parity
+    )
+    assert entry["tensor"] == "output/2.body.1 (bfloat16), by 3 units in the last place of its sampled values"
+    assert entry["movement"] == "rounding"
     text = markdown(Comparisons((result,)))
     assert "output/2.body.1 (bfloat16), by 3 units" in text[text.index("<details><summary>Numbers: ") :]
     assert "body" not in said(result), "rounding is counted, not listed"
@@ -174,14 +176,14 @@ def test_last_bits_are_rounding_and_the_first_tensor_is_named(parity: str) -> No
 def test_a_drift_and_a_failure_name_the_first_tensor_that_differs(parity: str) -> None:
     old, case = with_errors(baseline(), parity, 0.01), parity.partition("/")[2]
     new = with_tensors(with_errors(old, parity, 0.99), case, {"output/3": 1})
-    told = "first tensor that differs: output/3 (bfloat16), by 1 unit in the last place"
+    message = "first tensor that differs: output/3 (bfloat16), by 1 unit in the last place"
     (change,) = compare(old, new).changes
     assert change.kind is ChangeKind.DRIFT
-    assert told in change.detail
+    assert message in change.detail
     failing = with_verdicts(new, lambda v: replace(v, outcome=Outcome.FAIL) if v.test == parity else v)
     (failure,) = compare(old, failing).changes
     assert failure.kind is ChangeKind.NEWLY_FAILING
-    assert told in failure.detail
+    assert message in failure.detail
     assert movements(compare(old, failing))[case] is Movement.FAILING
 
 

@@ -30,13 +30,13 @@ def test_nothing_differs_between_a_run_and_itself() -> None:
 def test_companions_are_told_apart_from_packages_that_compute_nothing() -> None:
     old = run("jax", "0.10.1", {"numpy": "2.3", "Flax": "0.12.6", "protobuf": "6", "jax": "0.10.1", "jaxlib": "0.10.1"})
     new = run("jax", "0.10.2", {"numpy": "2.4", "flax": "0.12.8", "protobuf": "7", "jax": "0.10.2", "jaxlib": "0.10.2"})
-    told = environment(old, new)
-    assert told.framework == ChangedSetting("jax", "0.10.1", "0.10.2")
-    assert [step.name for step in told.companions] == ["flax", "jaxlib", "numpy"]
-    assert told.packages == (ChangedSetting("protobuf", "6", "7"),)
-    assert told.crossing == "JAX_VERSION=0.10.2 FLAX_VERSION=0.12.6 NUMPY_VERSION=2.3 tox -e jax"
-    assert told.crossed == "the new framework with the old companion packages"
-    assert list(told.lines()) == [
+    changes = environment(old, new)
+    assert changes.framework == ChangedSetting("jax", "0.10.1", "0.10.2")
+    assert [step.name for step in changes.companions] == ["flax", "jaxlib", "numpy"]
+    assert changes.packages == (ChangedSetting("protobuf", "6", "7"),)
+    assert changes.crossing == "JAX_VERSION=0.10.2 FLAX_VERSION=0.12.6 NUMPY_VERSION=2.3 tox -e jax"
+    assert changes.crossed == "the new framework with the old companion packages"
+    assert list(changes.lines()) == [
         "jax: 0.10.1 → 0.10.2",
         "companion packages, which may be the cause: flax: 0.12.6 → 0.12.8; jaxlib: 0.10.1 → 0.10.2; numpy: 2.3 → 2.4",
         "1 other package differs",
@@ -60,10 +60,10 @@ def test_what_computes_on_a_gpu_is_no_companion_on_a_cpu() -> None:
 
 
 def test_a_companion_in_the_version_is_the_companion_and_not_the_framework() -> None:
-    told = environment(run("tf", "2.20.0+keras.3.8.0"), run("tf", "2.20.0+keras.3.15.1"))
-    assert told.framework is None
-    assert told.companions == (ChangedSetting("keras", "3.8.0", "3.15.1"),)
-    assert told.crossing == "TF_VERSION=2.20.0 KERAS_VERSION=3.8.0 tox -e tf"
+    changes = environment(run("tf", "2.20.0+keras.3.8.0"), run("tf", "2.20.0+keras.3.15.1"))
+    assert changes.framework is None
+    assert changes.companions == (ChangedSetting("keras", "3.8.0", "3.15.1"),)
+    assert changes.crossing == "TF_VERSION=2.20.0 KERAS_VERSION=3.8.0 tox -e tf"
 
 
 def test_a_library_counts_in_the_modes_that_train_by_it() -> None:
@@ -80,8 +80,8 @@ def test_a_library_counts_in_the_modes_that_train_by_it() -> None:
 
 @pytest.mark.parametrize(("old", "new", "framework"), [("2.13+cpu", "2.13+cu130", True), ("2.13", "2.13", False)])
 def test_another_build_of_a_version_is_another_framework(old: str, new: str, framework: bool) -> None:
-    told = environment(run("torch", old), run("torch", new)).framework
-    assert told == (ChangedSetting("torch", old, new) if framework else None)
+    framework_change = environment(run("torch", old), run("torch", new)).framework
+    assert framework_change == (ChangedSetting("torch", old, new) if framework else None)
 
 
 def test_an_older_record_is_compared_by_what_it_names() -> None:
@@ -89,10 +89,14 @@ def test_an_older_record_is_compared_by_what_it_names() -> None:
     new = run(
         "tf", "2.20.0+keras.3.15.1", {"numpy": "2.4.6", "keras": "3.15.1", "scipy": "1"}, environment={"device": "x"}
     )
-    told = environment(old, new)
-    assert (told.companions, told.packages, told.switches) == ((ChangedSetting("numpy", "2.3.5", "2.4.6"),), (), ())
-    assert told.untold == ("the old record does not list its packages, variables and instruction sets",)
-    assert environment(new, old).untold[0].startswith("the new record")
+    changes = environment(old, new)
+    assert (changes.companions, changes.packages, changes.switches) == (
+        (ChangedSetting("numpy", "2.3.5", "2.4.6"),),
+        (),
+        (),
+    )
+    assert changes.missing == ("the old record does not list its packages, variables and instruction sets",)
+    assert environment(new, old).missing[0].startswith("the new record")
 
 
 def test_a_flag_that_is_called_like_a_package_is_a_flag() -> None:
@@ -103,9 +107,9 @@ def test_a_flag_that_is_called_like_a_package_is_a_flag() -> None:
 
 def test_switches_that_one_record_alone_tells_are_one_line() -> None:
     packages = {"numpy": "2.4"}
-    told = {f"switch-{i}": "on" for i in range(6)}
+    switches = {f"switch-{i}": "on" for i in range(6)}
     old = run("torch", "2", packages, environment={"threads": "1"})
-    new = run("torch", "2", packages, environment={"threads": "2", **told})
+    new = run("torch", "2", packages, environment={"threads": "2", **switches})
     assert list(environment(old, new).lines()) == [
         "threads: 1 → 2: sums may round differently",
         "only the new record names: switch-0, switch-1, switch-2, switch-3 and 2 more",

@@ -76,7 +76,7 @@ def hostile(text: str) -> Record:
     )
 
 
-def held_against_the_schema(record: Record) -> dict[str, Any]:
+def valid_document(record: Record) -> dict[str, Any]:
     """The document that a reader of the exported bytes gets, strictly parsed."""
     document: dict[str, Any] = parse(ctrf.dumps([record]))
     ctrf.validate(document)
@@ -106,7 +106,7 @@ def test_a_test_keeps_what_the_verdict_says() -> None:
     changes: dict[str, Any] = {"signature": "scale-inf", "message": "it grew", "checks": (check,), "repro": "pytest x"}
     changes |= {"inferred_from": "2.12.0", "repeats": ("fail (scale-inf)", "pass")}
     record = of(Outcome.FAIL, link="https://a.org/1", duration_s=0.25, seed=3, **changes)
-    (test,) = held_against_the_schema(record)["results"]["tests"]
+    (test,) = valid_document(record)["results"]["tests"]
     assert (test["name"], test["duration"]) == ("test_a", 250)
     assert (test["status"], test["rawStatus"], test["message"]) == ("failed", "fail", "it grew")
     assert {"fail", "MUST", "scaling"} == set(test["tags"])
@@ -126,13 +126,13 @@ def test_a_test_keeps_what_the_verdict_says() -> None:
     }
     assert test["extra"]["repeats"] == ["fail (scale-inf)", "pass"]
     assert test["extra"]["repro"] == "pytest x"
-    (told,) = test["extra"]["checks"]
-    assert (told["measured"], told["bound"], told["passed"]) == ("inf", 2.0, False)
+    (exported,) = test["extra"]["checks"]
+    assert (exported["measured"], exported["bound"], exported["passed"]) == ("inf", 2.0, False)
 
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_every_outcome_has_its_status(outcome: Outcome) -> None:
-    document = held_against_the_schema(of(outcome))
+    document = valid_document(of(outcome))
     (test,) = document["results"]["tests"]
     assert (test["status"] == "failed") is outcome.bad
     assert (test["status"] == "passed") is (outcome is Outcome.PASS)
@@ -143,17 +143,17 @@ def test_every_outcome_has_its_status(outcome: Outcome) -> None:
 
 @pytest.mark.parametrize("text", ["", EVIL, "x" * 100_000, "\x00\x7f\u2028😀"])
 def test_hostile_records_keep_to_the_schema(text: str) -> None:
-    assert len(held_against_the_schema(hostile(text))["results"]["tests"]) == len(Outcome)
+    assert len(valid_document(hostile(text))["results"]["tests"]) == len(Outcome)
 
 
 @given(st.text(max_size=40))
 @settings(max_examples=60)
 def test_whatever_a_record_says_keeps_to_the_schema(text: str) -> None:
-    held_against_the_schema(hostile(text.encode("utf-8", "replace").decode("utf-8")))
+    valid_document(hostile(text.encode("utf-8", "replace").decode("utf-8")))
 
 
 def test_a_record_without_verdicts_is_not_healthy() -> None:
-    document = held_against_the_schema(replace(BASE, verdicts=(), observations=(), measurements=()))
+    document = valid_document(replace(BASE, verdicts=(), observations=(), measurements=()))
     assert document["results"]["tests"] == []
     assert document["results"]["environment"]["healthy"] is False
 
@@ -192,8 +192,8 @@ def test_the_digest_counts_every_outcome_and_tells_what_to_do() -> None:
     assert "| **total** | **1 fail** (1 clause, 1 test) | 5 known (5 clauses, 130 tests) |\n" in text
     assert "| tests | **1 fail** (1 test) | 105 pass · 10 known · 15 unsupported (130 tests) |\n" in text
     (line,) = (line for line in text.splitlines() if line.startswith("- **fail**"))
-    for told in ("`scaling.stays-finite/test_a`", "the scale is inf", "`python -m pytest 'a b'`"):
-        assert told in line
+    for part in ("`scaling.stays-finite/test_a`", "the scale is inf", "`python -m pytest 'a b'`"):
+        assert part in line
     assert "<summary>torch 2.13.0+cpu eager cpu: 10 known failures, findings: 1</summary>" in text
 
 
@@ -267,14 +267,14 @@ def test_what_cannot_be_exported_ends_in_one_line(tmp_path: Path) -> None:
     good = tmp_path / "good.json"
     write(good, BASE)
     (tmp_path / "old.json").write_text("kept")
-    for words, told in (
+    for words, message in (
         ((tmp_path / "none.json", "--format", "ctrf", "--output", tmp_path / "old.json"), "none.json: cannot be read"),
         ((good, "--format", "html"), "'html' is not one of"),
         ((good, "--format", "markdown", "--output", tmp_path / "no" / "x.md"), "x.md: cannot be written"),
     ):
         ended = conformance("export", *words)
         assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
-        assert told in ended.lines[0]
+        assert message in ended.lines[0]
     assert (tmp_path / "old.json").read_text() == "kept"
 
 

@@ -33,7 +33,7 @@ def test_the_first_in_the_order_of_the_computation_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("new", "told"),
+    ("new", "message"),
     [
         (later(digest="0" * 16), "gradient/a (float32), outside the sampled values"),
         (later(format="float16"), "gradient/a, float32[5] before and float16[5] now"),
@@ -45,8 +45,8 @@ def test_the_first_in_the_order_of_the_computation_is_named() -> None:
         (BOTH[::-1], "the order of the same arrays"),
     ],
 )
-def test_whatever_differs_is_told(new: tuple[Fingerprint, ...], told: str) -> None:
-    assert first_difference(BOTH, new) == told
+def test_whatever_differs_is_told(new: tuple[Fingerprint, ...], message: str) -> None:
+    assert first_difference(BOTH, new) == message
 
 
 def test_a_value_that_is_no_number_any_more_is_told() -> None:

@@ -78,7 +78,7 @@ def refused(ended: Ended, path: Path) -> None:
     assert str(path) in ended.errors
 
 
-def shown(text: str) -> str:
+def checked_text(text: str) -> str:
     """The text, which has to consist of lines of visible characters."""
     assert text.replace("\n", "").replace("\u200b", "").isprintable(), "\u200b keeps Markdown from linking"
     return text
@@ -88,7 +88,7 @@ def said(ended: Ended, *statuses: int) -> str:
     """What a command printed that did what it was asked to."""
     assert ended.status in (statuses or (0,))
     assert ended.errors == ""
-    return shown(ended.output)
+    return checked_text(ended.output)
 
 
 def tried(place: Place, path: Path, number: int, drawn: bool) -> bool:
@@ -103,14 +103,14 @@ def tried(place: Place, path: Path, number: int, drawn: bool) -> bool:
     record = load(path)
     written(path.with_name("again"), record)
     compared(pair, number)
-    assert "clauses" in shown(plain([record], 20 + number % 150))
-    assert "clause" in shown("\n".join(listed([record, load(place.record)])))
-    assert "### " in shown(findings.markdown([record]))
+    assert "clauses" in checked_text(plain([record], 20 + number % 150))
+    assert "clause" in checked_text("\n".join(listed([record, load(place.record)])))
+    assert "### " in checked_text(findings.markdown([record]))
     if path.suffix == ".json":
         assert CLAUSE in said(call(cli.main, "spec", "show", CLAUSE))
     elif number % 4 == 0:
-        kept = shutil.copy(path, path.with_name("kept.jsonl"))
-        said(call(cli.main, "recover", kept))
+        copy = shutil.copy(path, path.with_name("kept.jsonl"))
+        said(call(cli.main, "recover", copy))
         for left in path.parent.glob("kept.*"):
             left.unlink()
     if drawn:
@@ -140,11 +140,11 @@ def compared(pair: list[Path], number: int) -> None:
         "json": json.dumps(document(result), allow_nan=False),
     }
     for form in ("table", "markdown"):
-        assert (UNRELIABLE in shown(forms[form])) == (result.status == 2)
+        assert (UNRELIABLE in checked_text(forms[form])) == (result.status == 2)
     assert json.loads(forms["json"])["status"] == result.status
     style = tuple(forms)[number % 3]
-    told = said(call(cli.main, "compare", *pair, "--format", style), result.status)
-    assert told == forms[style] if style == "markdown" else UNRELIABLE in told or result.status < 2
+    output = said(call(cli.main, "compare", *pair, "--format", style), result.status)
+    assert output == forms[style] if style == "markdown" else UNRELIABLE in output or result.status < 2
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -43,14 +43,14 @@ def test_a_journal_cut_at_any_byte_gives_the_verdicts_whose_line_is_whole(tmp_pa
     cut = tmp_path / "cut.jsonl"
     for at in range(len(content) + 1):
         cut.write_bytes(content[:at])
-        seen = [entry for entry, end in zip(whole, ends, strict=True) if entry and end <= at]
-        if not seen:
+        entries = [entry for entry, end in zip(whole, ends, strict=True) if entry and end <= at]
+        if not entries:
             with pytest.raises(RecordError, match="header"):
                 recover(cut)
             continue
         record = recover(cut)
-        judged = {e["judged"]["verdict"]["test"] for e in seen if e["kind"] == "judged"}
-        begun = {e["verdict"]["test"] for e in seen if e["kind"] == "started"}
+        judged = {e["judged"]["verdict"]["test"] for e in entries if e["kind"] == "judged"}
+        begun = {e["verdict"]["test"] for e in entries if e["kind"] == "started"}
         assert record.status == "interrupted"
         assert {v.test for v in record.verdicts if v.outcome is Outcome.PASS} == judged
         assert {v.test for v in record.verdicts if v.outcome is Outcome.CRASH} == begun - judged
@@ -202,8 +202,8 @@ def test_kill_9_loses_nothing_that_was_told(tmp_path: Path) -> None:
             process.stdout.readline()
             time.sleep(rng.uniform(0.0, 0.15))
             process.send_signal(signal.SIGKILL)
-            told = process.stdout.read().split("\n")[:-1] or ["0 0"]
-        run, index = map(int, told[-1].split())
+            lines = process.stdout.read().split("\n")[:-1] or ["0 0"]
+        run, index = map(int, lines[-1].split())
         result = [load(p) for p in (path, path.with_suffix(".jsonl")) if p.exists() and p.stat().st_size]
         passed = {v.test for record in result for v in record.verdicts if v.outcome is Outcome.PASS}
         assert {f"{CLAUSE}/{run}.{i}" for i in range(index + 1)} <= passed

@@ -100,18 +100,18 @@ def test_folders_are_compared_as_their_records_are_and_only_two_are_kept(folders
 def test_the_garbage_collector_pauses_while_records_are_read(folders: tuple[Path, Path]) -> None:
     paused: list[bool] = []
 
-    def kept(record: Record) -> Record:
+    def convert(record: Record) -> Record:
         paused.append(not gc.isenabled())
         return record
 
     def refuse(record: Record) -> Record:
         raise ValueError(record.status)
 
-    assert read([folders[0]], kept=kept)
+    assert read([folders[0]], convert=convert)
     assert paused == [True] * 4
     assert gc.isenabled()
     with pytest.raises(ValueError, match="complete"):
-        read([folders[0]], kept=refuse)
+        read([folders[0]], convert=refuse)
     assert gc.isenabled()
 
 
@@ -156,13 +156,13 @@ def test_a_page_has_equal_verdicts_and_checks_once() -> None:
     expected = {verdict.test.partition("/")[2]: verdict for verdict in slower.verdicts}
     for _, _, verdicts in (cell for cell in twice["cells"] if cell[1] == 1):
         for place, seconds in verdicts:
-            shown = twice["verdicts"][place]
-            verdict = expected[twice["texts"][shown[1]]]
+            row = twice["verdicts"][place]
+            verdict = expected[twice["texts"][row[1]]]
             assert seconds == number(round(verdict.duration_s, 3))
-            checks = [twice["checks"][check] for check in shown[9]]
+            checks = [twice["checks"][check] for check in row[9]]
             wanted = [(check.passed, check.what) for check in verdict.checks[: len(checks)]]
             assert [(bool(check[0]), twice["texts"][check[1]]) for check in checks] == wanted
-            assert len(checks) + shown[10] == len(verdict.checks)
+            assert len(checks) + row[10] == len(verdict.checks)
 
 
 def test_a_page_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> None:

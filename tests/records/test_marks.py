@@ -38,9 +38,9 @@ LINKED = re.compile(
 @pytest.mark.parametrize("text", REFERENCES)
 def test_nothing_in_a_text_becomes_a_link(text: str) -> None:
     assert LINKED.search(text), "it is one that would"
-    for shown in (words(text), html(text)):
-        assert not LINKED.search(shown.replace("\\", ""))
-        assert re.sub(r"[\u200b\\`]|</?code>", "", shown) == text
+    for result in (words(text), html(text)):
+        assert not LINKED.search(result.replace("\\", ""))
+        assert re.sub(r"[\u200b\\`]|</?code>", "", result) == text
 
 
 @pytest.mark.parametrize("text", ["1048576 bytes", "0.0001234567", "#a heading", "a www b", "3 of 12345678"])
@@ -50,8 +50,8 @@ def test_numbers_stay_as_they_are(text: str) -> None:
 
 def test_a_record_in_a_comment_links_to_nothing() -> None:
     text = " ".join(REFERENCES)
-    shown = markdown([verdict(BASE, 0, outcome=Outcome.FAIL, message=text)])
-    without_code = re.sub(r"`[^`]*`", "", shown).replace("\\", "")
+    comment = markdown([verdict(BASE, 0, outcome=Outcome.FAIL, message=text)])
+    without_code = re.sub(r"`[^`]*`", "", comment).replace("\\", "")
     assert "example" in without_code
     assert not LINKED.search(without_code)
 

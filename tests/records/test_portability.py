@@ -132,12 +132,12 @@ def test_runs_that_began_apart_give_the_oldest_and_one_unknown_gives_none() -> N
 def test_an_observation_differs_where_the_same_thing_was_seen_to_be_another(
     level: str, torch: dict[str, Any], tf: dict[str, Any], said: str
 ) -> None:
-    def seen(framework: str, values: dict[str, Any]) -> Record:
+    def record_of(framework: str, values: dict[str, Any]) -> Record:
         observations = tuple(Observation(CLAUSE, key, "", value) for key, value in values.items())
         clauses = {CLAUSE: ClauseText(level, "…", "", (), "s")}
         return replace(run(framework, P), observations=observations, clauses=clauses)
 
-    assert word(seen("torch", torch), seen("tf", tf), seen("reference", {"k": 7})) == said
+    assert word(record_of("torch", torch), record_of("tf", tf), record_of("reference", {"k": 7})) == said
 
 
 def test_every_kind_has_a_meaning_and_the_list_says_what_it_uses() -> None:

@@ -69,12 +69,12 @@ def test_what_does_not_vary_is_exact() -> None:
 def test_what_cannot_be_compared_says_why(old: tuple[float, ...], new: tuple[float, ...], why: str) -> None:
     result = ratio(old, new)
     assert not any((result.judged, result.grew, result.shrank))
-    assert why in result.told
+    assert why in result.summary
 
 
 def test_samples_beside_themselves_are_equal_whatever_they_are() -> None:
     for samples in ((0.0,), (math.nan, 1.0), (1.0, 2.0)):
-        assert ratio(samples, samples).told == "ratio 1, without any spread"
+        assert ratio(samples, samples).summary == "ratio 1, without any spread"
 
 
 def test_what_one_side_has_more_of_is_left_out() -> None:

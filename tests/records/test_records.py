@@ -66,9 +66,9 @@ def test_values_return(complete: Path) -> None:
     assert timed.control == (1.0, 1.25)
     assert math.isnan(record.traces[0].curves["loss"][1])
     assert record.tensors[0].arrays[0].norm == math.inf
-    (seen,) = record.observations
-    assert (seen.clause, seen.key, seen.case) == ("autocast.op-dtypes", "matmul", "test[0]")
-    assert seen.value == {"O1": ["float16", -math.inf, 1, None, True]}
+    (observation,) = record.observations
+    assert (observation.clause, observation.key, observation.case) == ("autocast.op-dtypes", "matmul", "test[0]")
+    assert observation.value == {"O1": ["float16", -math.inf, 1, None, True]}
     assert record.verdicts[0].runs == (RunSetup("sincos", {"seed": 3, "clip": math.inf}),)
     assert set(record.clauses) == {CLAUSE, "autocast.op-dtypes", "cost.recompute-bytes"}, "only what was judged"
     assert (record.status, record.seed, record.variant.environment["ä"]) == ("complete", 7, "ö")
@@ -143,7 +143,7 @@ def change(path: Path, **parts: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_bytes()) | parts))
 
 
-def seen(value: Any) -> dict[str, Any]:
+def observation(value: Any) -> dict[str, Any]:
     return {"clause": CLAUSE, "key": "k", "case": "", "value": value}
 
 
@@ -158,7 +158,7 @@ DAMAGE: dict[str, Any] = {
     "not UTF-8": lambda p: p.write_bytes(b'{"a": "\xff"}'),
     "half a surrogate pair": lambda p: change(p, selection="\ud800"),
     "deeply nested": lambda p: p.write_bytes(b"[" * 200_000),
-    "nested in an observation": lambda p: change(p, observations=[seen(json.loads("[" * 200 + "]" * 200))]),
+    "nested in an observation": lambda p: change(p, observations=[observation(json.loads("[" * 200 + "]" * 200))]),
     "bare NaN": lambda p: p.write_bytes(p.read_bytes().replace(b'"inf"', b"NaN")),
     "number out of range": lambda p: p.write_bytes(p.read_bytes().replace(b'"inf"', b"1e999")),
     "integer out of range": lambda p: p.write_bytes(p.read_bytes().replace(b'"inf"', b"9" * 4000)),
@@ -257,8 +257,8 @@ def test_a_spoiled_compressed_record_is_refused_in_one_line(how: str, complete: 
 
 
 def test_every_committed_record_is_of_this_schema_and_compressed() -> None:
-    kept = [path for name in ("baselines", "upgrades", "scenarios") for path in (ROOT / "results" / name).rglob("*")]
-    records = [path for path in kept if path.is_file()]
+    paths = [path for name in ("baselines", "upgrades", "scenarios") for path in (ROOT / "results" / name).rglob("*")]
+    records = [path for path in paths if path.is_file()]
     assert len(records) > 40
     for path in records:
         assert path.name.endswith(".json.gz")

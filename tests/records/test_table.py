@@ -243,8 +243,8 @@ def test_a_folder_shows_what_is_newest(folder: Path, capsys: pytest.CaptureFixtu
     write(folder / "jax.interrupted-1.json", replace(FOUR[0], status="interrupted"))
     (folder / ".torch.json.1.tmp").write_bytes(b"half")
     assert main(["validate", str(folder)]) == 0
-    shown = [Path(line.split(": ")[0]).name for line in capsys.readouterr().out.splitlines()]
-    assert shown == ["jax.interrupted-1.json", "paddle.json", "reference.json", "tf.json", "torch.json"]
+    names = [Path(line.split(": ")[0]).name for line in capsys.readouterr().out.splitlines()]
+    assert names == ["jax.interrupted-1.json", "paddle.json", "reference.json", "tf.json", "torch.json"]
 
 
 def test_recover_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

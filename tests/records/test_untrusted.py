@@ -75,7 +75,7 @@ def nested(depth: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (deepened, "nested more than 56 deep"),
         (lambda entry: entry.update(at="inf"), "not a number of seconds"),
@@ -84,24 +84,24 @@ def nested(depth: int) -> Any:
     ],
 )
 def test_a_journal_that_could_not_be_written_again_is_refused(
-    change: Callable[[dict[str, Any]], object], told: str, tmp_path: Path
+    change: Callable[[dict[str, Any]], object], message: str, tmp_path: Path
 ) -> None:
     said(call(cli.main, "recover", journal(tmp_path / "whole.json", lambda entry: entry)))
     path = journal(tmp_path / "x.json", change)
     for command in ("validate", "recover"):
         ended = call(cli.main, command, path)
         refused(ended, path)
-        assert told in ended.errors
+        assert message in ended.errors
 
 
-@pytest.mark.parametrize(("version", "told"), [(SCHEMA_VERSION + 1, "update this one"), (0, "again")])
-def test_a_record_of_another_version_says_what_to_do(version: int, told: str, good: Path) -> None:
+@pytest.mark.parametrize(("version", "message"), [(SCHEMA_VERSION + 1, "update this one"), (0, "again")])
+def test_a_record_of_another_version_says_what_to_do(version: int, message: str, good: Path) -> None:
     text = good.read_text("utf-8")
     good.write_text(text.replace(f'"schema_version": {SCHEMA_VERSION}', f'"schema_version": {version}'), "utf-8")
     ended = call(cli.main, "compare", good, good)
     refused(ended, good)
     assert "is a record of another version" in ended.errors
-    assert told in ended.errors
+    assert message in ended.errors
 
 
 def test_many_checks_of_one_name_are_compared_in_no_time() -> None:
@@ -190,8 +190,8 @@ def test_a_journal_whose_last_line_is_cut_is_an_interrupted_run(tmp_path: Path) 
     cut.write_bytes(whole.read_bytes()[:-9])
     assert "interrupted" in said(call(cli.main, "table", cut))
     assert "1 of 4 lines of the journal were cut short" in said(call(cli.main, "table", cut, "--width", "200"))
-    told = said(call(cli.main, "compare", whole, cut), 2)
-    assert "the new run was interrupted; run it again to its end" in told
+    output = said(call(cli.main, "compare", whole, cut), 2)
+    assert "the new run was interrupted; run it again to its end" in output
 
 
 # ---------------------------------------------------------------- names that act, output that cannot be written
@@ -210,8 +210,8 @@ def test_a_file_name_cannot_act_on_the_terminal(tmp_path: Path) -> None:
 
 def test_the_name_of_a_page_cannot_act_on_the_terminal(good: Path) -> None:
     pytest.importorskip("altair")
-    told = said(call(cli.main, "report", good, "--output", good.with_name(ESCAPING)))
-    assert len(told.splitlines()) == 1
+    output = said(call(cli.main, "report", good, "--output", good.with_name(ESCAPING)))
+    assert len(output.splitlines()) == 1
 
 
 def conformance(*words: str | Path, **changes: str) -> Ended:

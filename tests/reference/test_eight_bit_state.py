@@ -83,7 +83,7 @@ def test_bytes_that_are_away_are_those_of_codes() -> None:
 
 def test_ranks_hold_the_bytes_of_codes() -> None:
     rank_group = ReferenceFramework("cpu").rank_group(MODEL, RECIPE.but(ranks=Ranks(2)))
-    assert [held["optimizer"] for held in rank_group.bytes_held()] == [2 * state_bytes(ENTRIES, 256, 4096)] * 2
+    assert [sizes["optimizer"] for sizes in rank_group.bytes_held()] == [2 * state_bytes(ENTRIES, 256, 4096)] * 2
 
 
 @pytest.mark.parametrize("level", ["optimizer", "gradients", "full"])

@@ -14,7 +14,7 @@ from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from tests.support.reporting import baselines, record
 from tests.support.suite_runs import ROOT
-from tools.docs.formats import KEPT, OTHER_MODES, ROWS, SHORT, blocks
+from tools.docs.formats import HOLDS, OTHER_MODES, ROWS, SHORT, blocks
 
 each_format = pytest.mark.parametrize("name", sorted(NARROW))
 each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, each in NARROW.items() if each.signed))
@@ -108,7 +108,7 @@ def test_the_reference_keeps_every_technique(block: str) -> None:
     own = [r for r in baselines() if r.series.framework == "reference" and r.series.mode == "emulated"]
     heading, _, *rows = blocks(own)[block].splitlines()
     assert heading == "| technique | reference `emulated` |"
-    assert {row.split(" | ")[1].removesuffix(" |") for row in rows} == {KEPT}
+    assert {row.split(" | ")[1].removesuffix(" |") for row in rows} == {HOLDS}
 
 
 def test_the_short_table_has_a_column_for_each_framework() -> None:

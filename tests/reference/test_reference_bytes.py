@@ -50,7 +50,7 @@ STATISTICS = 8 * (FILTERS + 2 * FILTERS)
 """Mean and variance of each channel of both batch norms, in float32."""
 
 
-def kept_by_the_convolution(precision: Precision) -> int:
+def convolution_bytes(precision: Precision) -> int:
     trainer = ReferenceFramework().trainer(digits_convolution(0.0, FILTERS), recipe(precision))
     return trainer.saved_bytes(digits_batch(ROWS, image=True))
 
@@ -60,14 +60,14 @@ def test_convolution() -> None:
     chosen = POOLED  # which of four values was largest, a byte each
     second = POOLED + SMALL + SMALL  # the convolution's input, batch norm's input, ReLU's result: the dense layer's too
     dense = 32  # ReLU's result, which is the head's input
-    assert kept_by_the_convolution(FLOAT32) == ROWS * (4 * (first + second + dense) + chosen + 10 * 4) + STATISTICS
+    assert convolution_bytes(FLOAT32) == ROWS * (4 * (first + second + dense) + chosen + 10 * 4) + STATISTICS
 
 
 @LOW
 def test_convolution_in_mixed_precision(precision: Precision) -> None:
     wide = LARGE + LARGE + SMALL + SMALL  # batch norm computes in float32 and hands it on to ReLU
     low = POOLED + SMALL + 32  # what the second convolution, the dense layer and the head multiply
-    assert kept_by_the_convolution(precision) == ROWS * (4 * wide + 2 * low + POOLED + 10 * 4) + STATISTICS
+    assert convolution_bytes(precision) == ROWS * (4 * wide + 2 * low + POOLED + 10 * 4) + STATISTICS
 
 
 TOKENS, HEADS, LENGTH = 16, 2, 16
@@ -87,7 +87,7 @@ WIDE = 3
 """Activations that layer norms are applied to: they take the residual stream."""
 
 
-def kept_by_the_encoder(precision: Precision) -> int:
+def encoder_bytes(precision: Precision) -> int:
     model = encoder(width=TOKENS, heads=HEADS, blocks=1, length=LENGTH)
     return ReferenceFramework().trainer(model, recipe(precision)).saved_bytes(token_batch(ROWS, LENGTH))
 
@@ -97,7 +97,7 @@ def test_encoder() -> None:
     feed_forward = 1 + 2 + 2  # its input, and twice as many values before and behind GELU
     head = 1
     activations = WIDE + attention + feed_forward + head
-    assert kept_by_the_encoder(FLOAT32) == 4 * (activations * VALUES + SHARES) + ROWS_OF_NORMS + PROBABILITIES
+    assert encoder_bytes(FLOAT32) == 4 * (activations * VALUES + SHARES) + ROWS_OF_NORMS + PROBABILITIES
 
 
 @LOW
@@ -106,4 +106,4 @@ def test_encoder_in_mixed_precision(precision: Precision) -> None:
     feed_forward = 1 + 2 + 2
     head = 1
     low = 2 * ((attention + feed_forward + head) * VALUES + SHARES)
-    assert kept_by_the_encoder(precision) == 4 * WIDE * VALUES + low + ROWS_OF_NORMS + PROBABILITIES
+    assert encoder_bytes(precision) == 4 * WIDE * VALUES + low + ROWS_OF_NORMS + PROBABILITIES

@@ -68,5 +68,5 @@ def test_nothing_in_a_comparison_can_act_in_the_page(part: int) -> None:
         pairs.append(Comparison(old, new, changes, 1, numbers=moved))
     page = Reader(render([], Comparisons(tuple(pairs))))
     assert page.wrong == []
-    told = re.sub("`[^`]*`", "", markdown(Comparisons(tuple(pairs))))
-    assert not re.search(r"(?<!\\)<(?!/?(details|summary)>)", told)
+    prose = re.sub("`[^`]*`", "", markdown(Comparisons(tuple(pairs))))
+    assert not re.search(r"(?<!\\)<(?!/?(details|summary)>)", prose)

@@ -23,9 +23,9 @@ from tools import browser
 from tools.browser import Browser, in_browser, visible_clauses
 
 
-def search(shown: Browser, text: str) -> None:
+def search(page: Browser, text: str) -> None:
     """Types into the search field."""
-    shown.driver.find_element("id", "search").send_keys(text)
+    page.driver.find_element("id", "search").send_keys(text)
 
 
 @in_browser
@@ -74,10 +74,10 @@ def test_back_and_forward_go_through_filters_and_cells(shown: Browser) -> None:
     shown.press("\ue00c")
     shown.wait("location.hash === '#matrix'")
     assert visible_clauses(shown) == observed
-    for fragment, kept in (("#?family=scaling&level=OBSERVATION", observed), ("#?family=scaling", scaling)):
+    for fragment, expected in (("#?family=scaling&level=OBSERVATION", observed), ("#?family=scaling", scaling)):
         shown.driver.back()
         shown.wait(f"location.hash === '{fragment}'")
-        assert visible_clauses(shown) == kept
+        assert visible_clauses(shown) == expected
     shown.driver.back()
     shown.wait("location.hash === ''")
     assert visible_clauses(shown) == every
@@ -110,21 +110,21 @@ def test_a_link_to_a_hidden_clause_shows_it(shown: Browser, pages: Path) -> None
 @in_browser
 def test_a_word_across_frameworks_narrows_the_matrix(shown: Browser) -> None:
     said = words(baselines())
-    for choice, kept in (
+    for choice, expected in (
         ("portable", {clause for clause, word in said.items() if word.kind is Portability.PORTABLE}),
         ("broken", {clause for clause, word in said.items() if word.broken}),
         ("broken in jax", {clause for clause, word in said.items() if any(b.framework == "jax" for b in word.broken)}),
     ):
         shown.choose("across", choice)
-        assert set(visible_clauses(shown)) == kept
+        assert set(visible_clauses(shown)) == expected
 
 
-def issues(shown: Browser) -> list[str]:
+def issues(page: Browser) -> list[str]:
     """The Markdown of every test of the open cell that can be copied as an issue, read from where it is shown."""
-    shown.run("for (const details of document.querySelectorAll('#cell details')) details.open = true")
-    shown.wait("document.querySelectorAll('#cell .issue').length > 0")
-    shown.run("for (const button of document.querySelectorAll('#cell .issue')) button.click()")
-    result: list[str] = shown.run("return [...document.querySelectorAll('#cell textarea')].map((area) => area.value)")
+    page.run("for (const details of document.querySelectorAll('#cell details')) details.open = true")
+    page.wait("document.querySelectorAll('#cell .issue').length > 0")
+    page.run("for (const button of document.querySelectorAll('#cell .issue')) button.click()")
+    result: list[str] = page.run("return [...document.querySelectorAll('#cell textarea')].map((area) => area.value)")
     return result
 
 
@@ -189,11 +189,11 @@ def test_an_issue_that_cannot_be_copied_is_selected(shown: Browser) -> None:
     )
 
 
-def saved(shown: Browser, folder: Path, selector: str) -> Any:
+def saved(page: Browser, folder: Path, selector: str) -> Any:
     """What the JSON button behind the region that a selector names writes."""
     behavior = {"behavior": "allow", "downloadPath": str(folder)}
-    shown.driver.execute_cdp_cmd("Browser.setDownloadBehavior", behavior)
-    shown.run(f"document.querySelector('{selector}').nextElementSibling.querySelector('button').click()")
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", behavior)
+    page.run(f"document.querySelector('{selector}').nextElementSibling.querySelector('button').click()")
     end = time.monotonic() + browser.PATIENCE
     while not (files := [path for path in folder.iterdir() if path.suffix == ".json"]):
         assert time.monotonic() < end, "nothing was saved"
@@ -260,7 +260,7 @@ def test_hostile_text_in_an_issue_only_shows_itself(chromium: Browser, pages: Pa
         chromium.open_cell(f"[data-cell='{number}']")
         texts += issues(chromium)
         chromium.run("document.getElementById('cell').close()")
-    assert len(texts) == sum(outcome in clauses.NOT_KEPT for outcome in Outcome) * (len(HOSTILE) + 1)
+    assert len(texts) == sum(outcome in clauses.FAILURE_OUTCOMES for outcome in Outcome) * (len(HOSTILE) + 1)
     elements = {"h1", "h2", "p", "ul", "li", "code", "pre", "strong", "details", "summary", "a"}
     elements |= {"table", "thead", "tbody", "tr", "th", "td"}
     for text in texts:

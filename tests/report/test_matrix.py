@@ -140,7 +140,7 @@ def test_the_rest_of_the_environment_is_folded_and_what_differs_comes_first() ->
 
 
 def test_what_differs_comes_first_and_paper_defaults_before_all() -> None:
-    def seen(framework: str, initial: float, mode: str) -> Record:
+    def record_of(framework: str, initial: float, mode: str) -> Record:
         observations = (
             Observation("scaling.paper-defaults", "settings", "test_x", {"growth": 2.0, "initial": initial}),
             Observation("autocast.threads", "format", "test_y[a/b]", mode),
@@ -149,7 +149,9 @@ def test_what_differs_comes_first_and_paper_defaults_before_all() -> None:
         clauses = dict.fromkeys(("scaling.paper-defaults", "autocast.threads"), P)
         return record(framework, clauses, observations=observations)
 
-    first, second, third = porting.groups([seen("torch", 1.0, "x"), seen("tf", 2.0, "y"), seen("reference", 3.0, "z")])
+    first, second, third = porting.groups(
+        [record_of("torch", 1.0, "x"), record_of("tf", 2.0, "y"), record_of("reference", 3.0, "z")]
+    )
     assert [(line.name, line.values, line.differs) for line in first.lines] == [
         ("settings › initial", ("1", "2", "3"), True),
         ("settings › growth", ("2", "2", "2"), False),
@@ -159,10 +161,10 @@ def test_what_differs_comes_first_and_paper_defaults_before_all() -> None:
 
 
 def test_the_oracle_alone_makes_no_difference() -> None:
-    def seen(framework: str, value: int) -> Record:
+    def record_of(framework: str, value: int) -> Record:
         return record(framework, {"a.b": P}, observations=(Observation("a.b", "k", "", value),))
 
-    (group,) = porting.groups([seen("torch", 1), seen("tf", 1), seen("reference", 2)])
+    (group,) = porting.groups([record_of("torch", 1), record_of("tf", 1), record_of("reference", 2)])
     assert not group.differing
 
 

@@ -67,7 +67,11 @@ READ_ON = {
 }
 
 
-SEEN_ON = {"focus": ON_PAPER, "line-2": ("raised",), **{f"run-{i}": ("raised", "sunk", "band") for i in range(COLOURS)}}
+GRAPHICS_ON = {
+    "focus": ON_PAPER,
+    "line-2": ("raised",),
+    **{f"run-{i}": ("raised", "sunk", "band") for i in range(COLOURS)},
+}
 
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
@@ -77,7 +81,7 @@ def test_colours_contrast(mode: int) -> None:
         name: pair[mode]
         for name, *pair in re.findall(r"--([\w-]+): light-dark\(#([0-9a-f]{6}), #([0-9a-f]{6})\)", style)
     }
-    for least, pairs in ((4.5, READ_ON), (3.0, SEEN_ON)):
+    for least, pairs in ((4.5, READ_ON), (3.0, GRAPHICS_ON)):
         for front, backs in pairs.items():
             for back in backs:
                 assert contrast(colours[front], colours[back]) >= least, f"{front} on {back}"

@@ -59,8 +59,8 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
 
 def steps(cache: Path, **variables: str) -> tuple[str, str]:
     """What three updates print in a new process: numbers, and the folder of programs."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    environment = {**kept, CACHE_FOLDER: str(cache), "PYTHONPATH": str(ROOT), **variables}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    environment = {**inherited, CACHE_FOLDER: str(cache), "PYTHONPATH": str(ROOT), **variables}
     done = subprocess.run([sys.executable, "-c", STEP], env=environment, capture_output=True, text=True, check=True)
     numbers, _, folder = done.stdout.strip().rpartition(" ")
     return numbers, folder
@@ -110,9 +110,9 @@ def test_programs_that_were_taken_from_the_cache_are_counted(tmp_path: Path) -> 
     pytest.importorskip("jax")
     counted = STEP + "from frameworks.cache_folder import PROGRAMS; print(PROGRAMS.asked, PROGRAMS.found, end='')\n"
     environment = {**os.environ, CACHE_FOLDER: str(tmp_path), "PYTHONPATH": str(ROOT)}
-    told = [
+    processes = [
         subprocess.run([sys.executable, "-c", counted], env=environment, capture_output=True, text=True, check=True)
         for _ in range(2)
     ]
-    (asked, _), warm = (map(int, each.stdout.splitlines()[-1].split()) for each in told)
+    (asked, _), warm = (map(int, each.stdout.splitlines()[-1].split()) for each in processes)
     assert [*warm] == [asked, asked] != [0, 0]

@@ -18,7 +18,7 @@ PROCESSES = multiprocessing.get_context("spawn")
 TESTS = 12
 
 
-def worker(folder: Path, name: str, timing: bool, told: Queue[tuple[str, str, float, float]]) -> None:
+def worker(folder: Path, name: str, timing: bool, queue: Queue[tuple[str, str, float, float]]) -> None:
     """Tests of 5 ms each, in every third of which 20 ms of times are taken if this worker does such things."""
     exclusive.join(folder)
     for number in range(TESTS):
@@ -26,31 +26,31 @@ def worker(folder: Path, name: str, timing: bool, told: Queue[tuple[str, str, fl
             begin = time.monotonic()
             time.sleep(0.005)
             middle = time.monotonic()
-            told.put((name, "test", begin, middle))
+            queue.put((name, "test", begin, middle))
             if timing and number % 3 == 0:
                 with exclusive.alone():
                     begin = time.monotonic()
                     time.sleep(0.02)
-                    told.put((name, "alone", begin, time.monotonic()))
+                    queue.put((name, "alone", begin, time.monotonic()))
 
 
 @pytest.mark.parametrize("others_take_times", [False, True])
 def test_nobody_tests_while_another_takes_times(others_take_times: bool, tmp_path: Path) -> None:
-    told: Queue[tuple[str, str, float, float]] = PROCESSES.Queue()
+    queue: Queue[tuple[str, str, float, float]] = PROCESSES.Queue()
     workers = [
-        PROCESSES.Process(target=worker, args=(tmp_path, name, timing, told))
+        PROCESSES.Process(target=worker, args=(tmp_path, name, timing, queue))
         for name, timing in (("a", True), ("b", others_take_times), ("c", False))
     ]
     for one in workers:
         one.start()
     count = 3 * TESTS + TESTS // 3 * (1 + others_take_times)
-    seen = [told.get(timeout=hang_limit()) for _ in range(count)]
+    entries = [queue.get(timeout=hang_limit()) for _ in range(count)]
     for one in workers:
         one.join(hang_limit())
         assert one.exitcode == 0
-    for name, what, begin, end in seen:
+    for name, what, begin, end in entries:
         if what == "alone":
-            beside = [(n, b, e) for n, _, b, e in seen if n != name and b < end and e > begin]
+            beside = [(n, b, e) for n, _, b, e in entries if n != name and b < end and e > begin]
             assert beside == []
 
 

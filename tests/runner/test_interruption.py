@@ -155,9 +155,9 @@ def test_kill_9_loses_no_verdict_that_was_told(running: Running) -> None:
     assert judge("-k", "3", f"--record={running.record}", root=running.root).status == 1
     assert not journal.exists()
     assert by_case(load(running.record)).keys() == {f"test_step[{n}]" for n in range(40) if "3" in str(n)}
-    (kept,) = running.interrupted()
-    assert by_case(load(kept)) == saved
-    assert load(kept).status == "interrupted"
+    (path,) = running.interrupted()
+    assert by_case(load(path)) == saved
+    assert load(path).status == "interrupted"
 
 
 def test_a_worker_ends_soon_after_its_run_is_killed(tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ def test_pytest_and_ranks_end_soon_after_the_command_is_killed(tmp_path: Path) -
 def test_ctrl_c_leaves_an_interrupted_record(running: Running) -> None:
     running.process.send_signal(signal.SIGINT)
     assert running.process.wait(hang_limit()) == 2
-    (kept,) = running.interrupted()
-    result, printed = load(kept), running.printed()
+    (path,) = running.interrupted()
+    result, printed = load(path), running.printed()
     assert result.status == "interrupted"
     assert printed.keys() <= by_case(result).keys()
     assert set(by_case(result).values()) <= {Outcome.PASS, Outcome.FAIL}
@@ -212,19 +212,19 @@ def test_a_record_that_another_run_holds_is_refused(running: Running) -> None:
 def test_a_run_that_stops_at_the_first_failure_is_interrupted(copied: Path, tmp_path: Path) -> None:
     ended = judge("-x", f"--record={tmp_path / 'run.json'}", root=copied)
     assert ended.status == 1, ended.lines
-    (kept,) = tmp_path.glob("*.json")
-    assert kept.name == "run.interrupted-1.json"
-    assert list(by_case(load(kept)).values()).count(Outcome.FAIL) == 1
-    assert load(kept).status == "interrupted"
+    (path,) = tmp_path.glob("*.json")
+    assert path.name == "run.interrupted-1.json"
+    assert list(by_case(load(path)).values()).count(Outcome.FAIL) == 1
+    assert load(path).status == "interrupted"
 
 
 def test_a_run_that_gives_up_on_its_workers_is_interrupted(copied: Path, tmp_path: Path) -> None:
     words = ("--numprocesses=1", "--max-worker-restart=0", f"--record={tmp_path / 'run.json'}")
     ended = judge("--framework=tests.support.misbehaving:AbortingAtOnce", *WORKERS, *words, root=copied)
     assert ended.status == 1, ended.lines
-    (kept,) = tmp_path.glob("*.json")
-    assert kept.name == "run.interrupted-1.json"
-    assert list(by_case(load(kept)).values()) == [Outcome.CRASH]
+    (path,) = tmp_path.glob("*.json")
+    assert path.name == "run.interrupted-1.json"
+    assert list(by_case(load(path)).values()) == [Outcome.CRASH]
 
 
 def test_without_workers_a_crash_is_told_by_the_next_run(copied: Path, tmp_path: Path) -> None:
@@ -232,8 +232,8 @@ def test_without_workers_a_crash_is_told_by_the_next_run(copied: Path, tmp_path:
     for _ in range(2):
         ended = judge("--framework=tests.support.misbehaving:AbortingAtOnce", f"--record={record}", root=copied)
         assert ended.status == -signal.SIGABRT, ended.lines
-    (kept,) = tmp_path.glob("run.interrupted-*.json")
-    (crash,) = load(kept).verdicts
+    (path,) = tmp_path.glob("run.interrupted-*.json")
+    (crash,) = load(path).verdicts
     assert (crash.outcome, crash.case) == (Outcome.CRASH, "test_step[0]")
     assert crash.case in crash.repro
 

@@ -27,17 +27,27 @@ def test_every_test_has_its_properties(small: Path, tmp_path: Path, workers: Seq
     path = tmp_path / "junit.xml"
     judge("--framework=tests.support.misbehaving:Refusing", f"--junitxml={path}", *workers, root=small)
     cases = ElementTree.parse(path).getroot().findall(".//testcase")
-    told = {
+    properties_of = {
         case.get("name", ""): {p.get("name", ""): p.get("value", "") for p in case.iterfind("properties/property")}
         for case in cases
     }
-    assert len(told) == len(cases) == 8
-    assert Counter(name for properties in told.values() for name in properties)["clause"] == 8
-    assert told["test_holds[1]"] | {"repro": ""} == {"clause": "scaling.automaton", "outcome": "pass", "repro": ""}
-    assert told["test_holds[1]"]["repro"].endswith("conformance/suites/test_small.py::test_holds[1]'")
-    assert (told["test_raises"]["outcome"], told["test_raises"]["signature"]) == ("error", "raises-ZeroDivisionError")
-    assert (told["test_clips"]["outcome"], told["test_clips"]["signature"]) == ("unsupported", "optimizer.clip")
-    assert told["test_schedules"]["outcome"] == "misdeclared"
+    assert len(properties_of) == len(cases) == 8
+    assert Counter(name for properties in properties_of.values() for name in properties)["clause"] == 8
+    assert properties_of["test_holds[1]"] | {"repro": ""} == {
+        "clause": "scaling.automaton",
+        "outcome": "pass",
+        "repro": "",
+    }
+    assert properties_of["test_holds[1]"]["repro"].endswith("conformance/suites/test_small.py::test_holds[1]'")
+    assert (properties_of["test_raises"]["outcome"], properties_of["test_raises"]["signature"]) == (
+        "error",
+        "raises-ZeroDivisionError",
+    )
+    assert (properties_of["test_clips"]["outcome"], properties_of["test_clips"]["signature"]) == (
+        "unsupported",
+        "optimizer.clip",
+    )
+    assert properties_of["test_schedules"]["outcome"] == "misdeclared"
     result = {case.get("name"): [part.tag for part in case if part.tag != "properties"] for case in cases}
     assert result["test_holds[1]"] == []
     assert result["test_clips"] == ["skipped"]
@@ -48,9 +58,13 @@ def test_a_known_failure_is_skipped_with_its_link(small: Path, tmp_path: Path) -
     path = tmp_path / "junit.xml"
     judge("-k", "falls", f"--junitxml={path}", root=small)
     (case,) = ElementTree.parse(path).getroot().findall(".//testcase")
-    told = {p.get("name"): p.get("value") for p in case.iterfind("properties/property")}
-    assert (told["outcome"], told["signature"], told["link"]) == ("known", "falls", "https://example.org/1")
-    assert told["finding"] == "f0"
+    properties = {p.get("name"): p.get("value") for p in case.iterfind("properties/property")}
+    assert (properties["outcome"], properties["signature"], properties["link"]) == (
+        "known",
+        "falls",
+        "https://example.org/1",
+    )
+    assert properties["finding"] == "f0"
     (skipped,) = case.findall("skipped")
     assert skipped.get("message") == "falls: It does."
 
@@ -67,12 +81,12 @@ def test_a_known_failure_is_skipped_with_its_link(small: Path, tmp_path: Path) -
 def test_each_of_several_modes_has_a_report_of_its_own(
     monkeypatch: pytest.MonkeyPatch, modes: Sequence[str], words: list[str], given: list[list[str]]
 ) -> None:
-    seen: list[list[str]] = []
+    calls: list[list[str]] = []
 
     def judged(*asked: Any) -> int:
-        seen.append(asked[-1])
+        calls.append(asked[-1])
         return 2
 
     monkeypatch.setattr(jobs, "judge", judged)
     assert jobs.job("reference", modes, (), "cpu", words) == 2
-    assert seen == given
+    assert calls == given

@@ -99,7 +99,7 @@ def test_what_is_secret_or_not_theirs_is_left_out(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "shareable"),
     [
         ("--xla_cpu_multi_thread_eigen=false", "--xla_cpu_multi_thread_eigen=false"),
         ("--xla_dump_to=/data/dump --xla_gpu_autotune_level=0", "--xla_dump_to=<path> --xla_gpu_autotune_level=0"),
@@ -119,8 +119,8 @@ def test_what_is_secret_or_not_theirs_is_left_out(name: str) -> None:
         ("", ""),
     ],
 )
-def test_values_name_no_folder_address_or_device(value: str, shown: str) -> None:
-    assert machine.shareable(value) == shown
+def test_values_name_no_folder_address_or_device(value: str, shareable: str) -> None:
+    assert machine.shareable(value) == shareable
 
 
 @pytest.mark.parametrize("name", ["TF_CONFIG", "PADDLE_TRAINER_ENDPOINTS", "JAX_COORDINATOR_ADDRESS"])

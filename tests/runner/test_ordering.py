@@ -25,10 +25,10 @@ class Node:
 
     def __init__(self, name: str) -> None:
         self.gateway = SimpleNamespace(id=name)
-        self.told: list[int] = []
+        self.sent: list[int] = []
 
     def send_runtest_some(self, numbers: list[int]) -> None:
-        self.told += numbers
+        self.sent += numbers
 
     def shutdown(self) -> None:
         self.shutting_down = True
@@ -45,7 +45,7 @@ def shares(workers: int) -> list[list[str]]:
     for node in reversed(nodes):
         scheduler.add_node_collection(node, TESTS)
     scheduler.schedule()
-    return [[TESTS[number] for number in node.told] for node in nodes]
+    return [[TESTS[number] for number in node.sent] for node in nodes]
 
 
 def test_two_workers_run_fixed_shares_in_the_order_of_collection() -> None:

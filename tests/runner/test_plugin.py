@@ -100,7 +100,7 @@ def judged(small: Path, *arguments: str) -> Record:
 
 
 @pytest.mark.parametrize(
-    ("argument", "told"),
+    ("argument", "message"),
     [
         ("--framework=nowhere", "one of jax, paddle, reference, tf, torch, or package.module:Class"),
         ("--framework=frameworks.broken:Nobody", "no attribute 'Nobody'"),
@@ -112,11 +112,11 @@ def judged(small: Path, *arguments: str) -> Record:
         ("--record=/dev/null/run.json", "/dev/null/run.json"),
     ],
 )
-def test_what_cannot_begin_ends_in_one_line(small: Path, argument: str, told: str) -> None:
+def test_what_cannot_begin_ends_in_one_line(small: Path, argument: str, message: str) -> None:
     ended = judge(argument, root=small)
     assert ended.status == 2, ended.lines
     assert len(ended.lines) == 1, ended.lines
-    assert told in ended.lines[0]
+    assert message in ended.lines[0]
 
 
 def test_a_broken_expectation_ends_in_one_line(small: Path) -> None:
@@ -220,9 +220,9 @@ def test_known_failures_alone_end_well(small: Path) -> None:
 
 def test_leaked_settings_are_one_finding_and_no_other_tests_failure(small: Path) -> None:
     record = judged(small, "--framework=tests.support.misbehaving:Leaky")
-    (told,) = [verdict for verdict in record.verdicts if verdict.clause == "autocast.settings-restored"]
-    assert (told.outcome, told.case, told.signature) == (Outcome.FAIL, "every test", "settings-leaked")
-    assert "trainers: 0 → 1 (3 tests, test_clips first)" in told.message
+    (leak,) = [verdict for verdict in record.verdicts if verdict.clause == "autocast.settings-restored"]
+    assert (leak.outcome, leak.case, leak.signature) == (Outcome.FAIL, "every test", "settings-leaked")
+    assert "trainers: 0 → 1 (3 tests, test_clips first)" in leak.message
     assert by_case(record)["test_clips"] is Outcome.PASS
     leaks = {verdict.case: verdict.leaks for verdict in record.verdicts}
     assert leaks["test_clips"] == leaks["test_settings"] == ("trainers: 0 → 1",)

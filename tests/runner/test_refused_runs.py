@@ -87,7 +87,7 @@ class Unasked(ReferenceFramework):
 
 
 @pytest.mark.parametrize(
-    ("framework", "told"),
+    ("framework", "message"),
     [
         ("builtins:int", "cannot initialise adapter"),
         ("builtins:print", "is not an adapter: it lacks"),
@@ -95,12 +95,12 @@ class Unasked(ReferenceFramework):
         ("unasked:Unasked", "ZeroDivisionError: no version"),
     ],
 )
-def test_a_class_that_is_no_adapter_is_refused_in_one_line(copied: Path, framework: str, told: str) -> None:
+def test_a_class_that_is_no_adapter_is_refused_in_one_line(copied: Path, framework: str, message: str) -> None:
     (copied / "unasked.py").write_text(NO_ADAPTERS)
     ended = judge(f"--framework={framework}", root=copied)
     lines = [line for line in ended.lines if line != "cpu None"]
     assert (ended.status, len(lines)) == (2, 1), ended.lines
-    assert told in lines[0]
+    assert message in lines[0]
 
 
 def conformance_run(root: Path, *words: str) -> Ended:
@@ -165,9 +165,9 @@ def test_a_run_that_is_ended_ends_its_processes_and_leaves_a_record(
         finally:
             process.kill()
             process.wait()
-    (kept,) = tmp_path.glob("run*.json*")
-    record = load(kept)
-    assert (kept.name.startswith("run.interrupted-1"), record.status) == (True, "interrupted")
+    (path,) = tmp_path.glob("run*.json*")
+    record = load(path)
+    assert (path.name.startswith("run.interrupted-1"), record.status) == (True, "interrupted")
     assert 2 <= len(record.verdicts) < 30
     assert not [number for number in started if Path(f"/proc/{number}").exists()]
     assert (tmp_path / "log").read_text().rstrip().endswith("conformance: interrupted")

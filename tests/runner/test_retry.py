@@ -60,8 +60,8 @@ def test_what_does_not_fail_again_is_unstable(copied: Path, tmp_path: Path) -> N
     assert ended.status == 0, ended.lines
     assert verdicts["test_flaky"].outcome is verdicts["test_dies"].outcome is Outcome.UNSTABLE
     assert verdicts["test_flaky"].repeats == verdicts["test_dies"].repeats == ("pass", "pass")
-    told = "fail (restless) in the run, pass and pass when repeated in a new process: steadiness"
-    assert verdicts["test_flaky"].message.startswith(told)
+    message = "fail (restless) in the run, pass and pass when repeated in a new process: steadiness"
+    assert verdicts["test_flaky"].message.startswith(message)
     assert verdicts["test_flaky"].signature == "restless"
     assert (verdicts["test_passes"].outcome, verdicts["test_passes"].repeats) == (Outcome.PASS, ())
     assert record.status == "partial"
@@ -109,7 +109,9 @@ def test_a_timeout_is_one_only_if_the_test_times_out_alone_too(tmp_path: Path) -
     )
     assert verdicts["test_sleeps_at_first"].repeats == ("pass", "pass")
     assert verdicts["test_sleeps"].repeats == ("timeout (timeout)",) * 2
-    assert [(seen.case, seen.value) for seen in record.observations] == [("test_sleeps_at_first", False)]
+    assert [(observation.case, observation.value) for observation in record.observations] == [
+        ("test_sleeps_at_first", False)
+    ]
     assert ended.status == 1
     assert "timed out while other tests ran, and not when repeated alone: 1 (test_sleeps_at_first)" in ended.output
     assert "regressions that repeated in 2 new processes: 1 (test_sleeps)" in ended.output

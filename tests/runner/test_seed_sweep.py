@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.runner.seed_sweep import changing, never_judged, told
+from conformance.runner.seed_sweep import changing, never_judged, summary_lines
 from results.record.reading import Header, Outcome, Record, Series, Suite, TestVerdict, Variant
 from tests.support.suite_runs import ROOT, environment
 
@@ -28,11 +28,11 @@ def test_the_same_verdicts_at_every_seed_are_silent() -> None:
 
 def test_a_verdict_that_changes_is_told_with_its_seeds() -> None:
     changed = changing({0: record(0, a=P, b=P), 1: record(1, a=F, b=P), 2: record(2, a=P, b=P)})
-    assert told(changed) == ["scaling.x/a: fail at 1 (1); pass at 2 (0, 2)"]
+    assert summary_lines(changed) == ["scaling.x/a: fail at 1 (1); pass at 2 (0, 2)"]
 
 
 def test_a_verdict_that_is_bad_at_every_seed_is_told() -> None:
-    assert told(changing({seed: record(seed, a=F) for seed in (4, 5)})) == ["scaling.x/a: fail at 2 (4, 5)"]
+    assert summary_lines(changing({seed: record(seed, a=F) for seed in (4, 5)})) == ["scaling.x/a: fail at 2 (4, 5)"]
 
 
 def test_a_test_that_a_budget_left_out_has_not_changed() -> None:
@@ -43,12 +43,12 @@ def test_a_test_that_a_budget_left_out_has_not_changed() -> None:
 
 def test_what_abstains_at_every_seed_has_not_changed_and_is_named() -> None:
     records = {seed: record(seed, a=A, b=A if seed else P, c=P) for seed in range(2)}
-    assert told(changing(records)) == ["scaling.x/b: pass at 1 (0); abstain at 1 (1)"]
+    assert summary_lines(changing(records)) == ["scaling.x/b: pass at 1 (0); abstain at 1 (1)"]
     assert never_judged(records) == ["scaling.x/a"]
 
 
 def test_a_test_that_a_seed_lacks_is_told() -> None:
-    assert told(changing({0: record(0, a=P, b=P), 1: record(1, a=P)})) == ["scaling.x/b: pass at 1 (0)"]
+    assert summary_lines(changing({0: record(0, a=P, b=P), 1: record(1, a=P)})) == ["scaling.x/b: pass at 1 (0)"]
 
 
 @pytest.mark.parametrize("words", [["reference", "--seeds", "1"], ["reference", "--first", "-1"]])

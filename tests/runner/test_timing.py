@@ -36,10 +36,10 @@ def test_a_time_is_that_of_its_work_in_nanoseconds() -> None:
 
 def test_a_framework_may_tell_the_times() -> None:
     calls: list[int] = []
-    told = interleaved(
+    times = interleaved(
         {"work": lambda: calls.append(0)}, 3, np.random.default_rng(0), lambda work: work() or len(calls)
     )
-    assert told == {"work": [4, 5, 6]}
+    assert times == {"work": [4, 5, 6]}
 
 
 def test_a_work_that_fails_ends_the_timing() -> None:

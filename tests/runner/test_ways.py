@@ -156,9 +156,9 @@ def test_a_record_names_its_ways(tmp_path: Path) -> None:
 
 def test_the_list_needs_no_framework(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ways", "reference"]) == 0
-    shown = capsys.readouterr().out
-    assert "clip.by-parts" in shown
-    assert np.savez_compressed.__name__ in shown
+    output = capsys.readouterr().out
+    assert "clip.by-parts" in output
+    assert np.savez_compressed.__name__ in output
 
 
 def test_an_argument_may_have_any_value_but_its_default() -> None:

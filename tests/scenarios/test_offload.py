@@ -15,7 +15,7 @@ from conformance.scenarios import SCENARIOS
 from conformance.scenarios.judgement import measurements, verdicts
 from conformance.scenarios.scenario import OFFLOADED, Scenario, Side
 from conformance.scenarios.table import rows
-from conformance.scenarios.training import Seen, train
+from conformance.scenarios.training import SideResult, train
 from fixtures.arrays import Array
 from fixtures.recipe import Adam, Offload, OffloadedKind, Recipe
 from frameworks.contract import Attempt, Capability, Conventions, Framework
@@ -38,7 +38,7 @@ def small(to: Literal["host", "disk"] = "host") -> Scenario:
     return replace(SMALL, name="small-offload", sides=(Side("here", PLAIN), *away), published={})
 
 
-def trained(framework: Framework, scenario: Scenario, rounds: int) -> tuple[Seen, ...]:
+def trained(framework: Framework, scenario: Scenario, rounds: int) -> tuple[SideResult, ...]:
     return train(framework, scenario, scenario.setting(), rounds, [].append)
 
 
@@ -56,12 +56,12 @@ def outcomes(framework: Framework, rounds: int = 30) -> dict[str, tuple[Outcome,
 
 @pytest.mark.parametrize("to", ["host", "disk"])
 def test_all_of_what_the_control_holds_is_away(to: Literal["host", "disk"]) -> None:
-    kept = counted(ReferenceFramework("cpu"), to)
+    costs = counted(ReferenceFramework("cpu"), to)
     whole = sum(4 * int(np.prod(shape)) for shape in small().setting().model.parameter_shapes().values())
-    assert kept["parameter bytes/here"].samples == kept["parameter bytes away/parameters"].samples == (whole,)
-    assert kept["optimizer bytes/here"].samples == kept["optimizer bytes away/optimizer"].samples == (2 * whole,)
-    assert kept["activation bytes away/activations"].samples > kept["saved bytes/here"].samples
-    assert sorted(name for name in kept if " away/" in name) == [
+    assert costs["parameter bytes/here"].samples == costs["parameter bytes away/parameters"].samples == (whole,)
+    assert costs["optimizer bytes/here"].samples == costs["optimizer bytes away/optimizer"].samples == (2 * whole,)
+    assert costs["activation bytes away/activations"].samples > costs["saved bytes/here"].samples
+    assert sorted(name for name in costs if " away/" in name) == [
         "activation bytes away/activations",
         "optimizer bytes away/optimizer",
         "parameter bytes away/parameters",
@@ -71,7 +71,7 @@ def test_all_of_what_the_control_holds_is_away(to: Literal["host", "disk"]) -> N
 def test_activations_are_those_of_one_update() -> None:
     scenario = small()
     both = [trained(ReferenceFramework("cpu"), scenario, rounds) for rounds in (1, 3)]
-    once, thrice = (next(one.away for one in seen if one.away) for seen in both)
+    once, thrice = (next(one.away for one in results if one.away) for results in both)
     assert once == thrice
 
 
@@ -123,8 +123,8 @@ class Staying(ReferenceFramework):
 
 
 def test_a_framework_that_offloads_nothing_shows_in_the_bytes() -> None:
-    kept = counted(Staying("cpu"))
-    assert kept["parameter bytes away/parameters"].samples == kept["optimizer bytes away/optimizer"].samples == (0.0,)
+    costs = counted(Staying("cpu"))
+    assert costs["parameter bytes away/parameters"].samples == costs["optimizer bytes away/optimizer"].samples == (0.0,)
 
 
 class WithoutActivations(ReferenceFramework):
@@ -153,10 +153,10 @@ def test_the_command_writes_a_record_and_shows_it(name: str, tmp_path: Path) -> 
         "here": Outcome.ABSTAIN,
         **dict.fromkeys(OFFLOADED, Outcome.PASS),
     }
-    shown = {(row.side, row.quantity): (row.document, *row.cells) for row in rows(SCENARIOS[name], [record])}
-    assert shown["parameters", "parameter bytes away ÷ here's"] == ("1", "1")
-    assert shown["optimizer", "optimizer bytes away ÷ here's"] == ("1", "1")
-    document, share = shown["activations", "activation bytes away ÷ here's"]
+    by_row = {(row.side, row.quantity): (row.document, *row.cells) for row in rows(SCENARIOS[name], [record])}
+    assert by_row["parameters", "parameter bytes away ÷ here's"] == ("1", "1")
+    assert by_row["optimizer", "optimizer bytes away ÷ here's"] == ("1", "1")
+    document, share = by_row["activations", "activation bytes away ÷ here's"]
     assert document == "at least 1"
     assert float(share) >= 1.0
-    assert {shown[kind, "distance from here's parameters"] for kind in OFFLOADED} == {("0", "0")}
+    assert {by_row[kind, "distance from here's parameters"] for kind in OFFLOADED} == {("0", "0")}

@@ -8,7 +8,7 @@ import pytest
 
 from conformance.scenarios.judgement import measurements, verdicts
 from conformance.scenarios.scenario import MODEL, QuantizedSide
-from conformance.scenarios.training import Seen, train
+from conformance.scenarios.training import SideResult, train
 from frameworks.contract import Capability, Framework, Unsupported
 from frameworks.reference import ReferenceFramework
 from results.record.outcomes import Outcome
@@ -26,12 +26,12 @@ QUANTIZED = replace(
 
 
 @pytest.fixture(scope="module")
-def seen() -> tuple[Seen, ...]:
+def results() -> tuple[SideResult, ...]:
     return train(ReferenceFramework("cpu"), QUANTIZED, QUANTIZED.setting(), 30, [].append)
 
 
-def test_a_quantized_side_is_the_first_one_after_its_training(seen: tuple[Seen, ...]) -> None:
-    plain, eight, four = seen
+def test_a_quantized_side_is_the_first_one_after_its_training(results: tuple[SideResult, ...]) -> None:
+    plain, eight, four = results
     assert not eight.losses
     assert eight.apart is not None
     assert four.apart is not None
@@ -41,14 +41,14 @@ def test_a_quantized_side_is_the_first_one_after_its_training(seen: tuple[Seen, 
     assert four.model_bytes < (eight.model_bytes or 0) < plain.model_bytes
 
 
-def test_a_quantized_side_is_judged_by_what_it_is_worth(seen: tuple[Seen, ...]) -> None:
-    judged = verdicts(ReferenceFramework("cpu"), QUANTIZED, QUANTIZED.setting(), seen, 30, "again")
+def test_a_quantized_side_is_judged_by_what_it_is_worth(results: tuple[SideResult, ...]) -> None:
+    judged = verdicts(ReferenceFramework("cpu"), QUANTIZED, QUANTIZED.setting(), results, 30, "again")
     assert {verdict.outcome for verdict in judged} == {Outcome.PASS}
     assert [check.what for check in judged[1].checks] == ["accuracy", "distance from plain's outputs"]
-    worthless = [seen[0], replace(seen[1], quality=0.1), seen[2]]
+    worthless = [results[0], replace(results[1], quality=0.1), results[2]]
     judged = verdicts(ReferenceFramework("cpu"), QUANTIZED, QUANTIZED.setting(), worthless, 30, "again")
     assert judged[1].signature == "learned-nothing"
-    bytes_of = {one.case: one.samples[0] for one in measurements(QUANTIZED, seen) if one.key == MODEL}
+    bytes_of = {one.case: one.samples[0] for one in measurements(QUANTIZED, results) if one.key == MODEL}
     assert list(bytes_of) == ["plain", "eight bits", "four bits"]
 
 

@@ -15,7 +15,7 @@ from conformance.scenarios import SCENARIOS
 from conformance.scenarios.judgement import measurements, verdicts
 from conformance.scenarios.scenario import Side
 from conformance.scenarios.table import rows
-from conformance.scenarios.training import Seen, train
+from conformance.scenarios.training import SideResult, train
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import SGD, Adam, Ranks, Recipe, Sharding
@@ -42,7 +42,7 @@ def small(level: Sharding, *counts: int) -> Any:
 SHARDED = small("full", 2, 4)
 
 
-def trained(framework: Framework, scenario: Any = SHARDED, rounds: int = 30) -> dict[str, Seen]:
+def trained(framework: Framework, scenario: Any = SHARDED, rounds: int = 30) -> dict[str, SideResult]:
     result = train(framework, scenario, scenario.setting(), rounds, [].append)
     return {one.side.label: one for one in result}
 
@@ -54,7 +54,7 @@ def outcomes(framework: Framework, scenario: Any = SHARDED) -> dict[str, tuple[O
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[str, Seen]:
+def results() -> dict[str, SideResult]:
     return trained(ReferenceFramework("cpu"))
 
 
@@ -73,15 +73,15 @@ def test_the_control_of_a_scenario_with_ranks_is_one_place(name: str) -> None:
 
 
 def test_every_round_of_every_stretch_is_counted_once() -> None:
-    told: list[int] = []
-    train(ReferenceFramework("cpu"), SHARDED, SHARDED.setting(), 3, told.append)
-    assert told == [1, 2, 3, 4, 5, 6]
+    rounds: list[int] = []
+    train(ReferenceFramework("cpu"), SHARDED, SHARDED.setting(), 3, rounds.append)
+    assert rounds == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_control_is_not_trained_again_next_to_nothing() -> None:
-    told: list[int] = []
-    result = train(WithoutRanks("cpu"), SHARDED, SHARDED.setting(), 3, told.append)
-    assert told == [1, 2, 3]
+    rounds: list[int] = []
+    result = train(WithoutRanks("cpu"), SHARDED, SHARDED.setting(), 3, rounds.append)
+    assert rounds == [1, 2, 3]
     assert [len(one.losses) for one in result] == [3, 0, 0]
 
 
@@ -110,30 +110,30 @@ class LikeProcesses(ReferenceFramework):
     company_class = OneWorkerGroup
 
 
-def test_no_rank_is_asked_once_ranks_of_another_number_have_begun(seen: Mapping[str, Seen]) -> None:
+def test_no_rank_is_asked_once_ranks_of_another_number_have_begun(results: Mapping[str, SideResult]) -> None:
     result = trained(LikeProcesses("cpu"))
     assert [one.error for one in result.values()] == [None] * 3
-    assert [one.losses for one in result.values()] == [one.losses for one in seen.values()]
+    assert [one.losses for one in result.values()] == [one.losses for one in results.values()]
     rank_group = LikeProcesses("cpu").rank_group(SHARDED.setting().model, SHARDED.sides[1].recipe)
     OneWorkerGroup.living = 4
     with pytest.raises(RankFailed):
         rank_group.states()
 
 
-def test_ranks_train_as_one_place_does(seen: Mapping[str, Seen]) -> None:
-    assert list(seen) == ["one place", "2 ranks", "4 ranks"]
+def test_ranks_train_as_one_place_does(results: Mapping[str, SideResult]) -> None:
+    assert list(results) == ["one place", "2 ranks", "4 ranks"]
     for label in ("2 ranks", "4 ranks"):
-        assert seen[label].losses == pytest.approx(seen["one place"].losses, rel=1e-3)
-        assert 0.0 < (seen[label].distance or 0.0) < 0.01
+        assert results[label].losses == pytest.approx(results["one place"].losses, rel=1e-3)
+        assert 0.0 < (results[label].distance or 0.0) < 0.01
     assert set(outcomes(ReferenceFramework("cpu")).values()) == {(Outcome.PASS, "")}
 
 
-def test_the_control_of_times_is_one_place_in_the_same_stretch(seen: Mapping[str, Seen]) -> None:
-    kept = by_name(measurements(SHARDED, list(seen.values())))
-    assert kept["seconds a round/2 ranks"].control == tuple(seen["one place"].seconds)
-    control = kept["seconds a round/4 ranks"].control
-    assert len(control) == len(kept["seconds a round/4 ranks"].samples) == 30
-    assert control != tuple(seen["one place"].seconds)
+def test_the_control_of_times_is_one_place_in_the_same_stretch(results: Mapping[str, SideResult]) -> None:
+    costs = by_name(measurements(SHARDED, list(results.values())))
+    assert costs["seconds a round/2 ranks"].control == tuple(results["one place"].seconds)
+    control = costs["seconds a round/4 ranks"].control
+    assert len(control) == len(costs["seconds a round/4 ranks"].samples) == 30
+    assert control != tuple(results["one place"].seconds)
 
 
 @pytest.mark.parametrize("level", ["replicated", "gradients", "full"])
@@ -141,16 +141,16 @@ def test_what_a_rank_holds_is_that_of_the_rank_that_holds_most(level: Sharding) 
     """Rows of 3 and 8 on four ranks: of a kernel the first ranks hold 1 of 3 rows, or 2 of 8, and so on."""
     scenario = small(level, 4)
     result = trained(ReferenceFramework("cpu"), scenario, rounds=2)
-    kept = by_name(measurements(scenario, list(result.values())))
+    costs = by_name(measurements(scenario, list(result.values())))
     shapes = list(scenario.setting().model.parameter_shapes().values())
     whole = 4 * sum(int(np.prod(shape)) for shape in shapes)
     part = 4 * sum(-(-shape[0] // 4) * int(np.prod(shape[1:])) for shape in shapes)
     for kind, copies in (("parameter", 1), ("gradient", 1), ("optimizer", 2)):
-        held = part if kind in Ranks(4, level).sharded else whole
-        assert kept[f"{kind} bytes/one place"].samples == (float(copies * whole),)
-        assert kept[f"{kind} bytes/4 ranks"].samples == (float(copies * held),)
-    assert kept["gradients reduced a window/4 ranks"].samples == (float(len(shapes)),)
-    assert "saved bytes/one place" not in kept
+        share = part if kind in Ranks(4, level).sharded else whole
+        assert costs[f"{kind} bytes/one place"].samples == (float(copies * whole),)
+        assert costs[f"{kind} bytes/4 ranks"].samples == (float(copies * share),)
+    assert costs["gradients reduced a window/4 ranks"].samples == (float(len(shapes)),)
+    assert "saved bytes/one place" not in costs
 
 
 class HoldingAll(ReferenceFramework):
@@ -166,9 +166,9 @@ class HoldingAll(ReferenceFramework):
 
 def test_a_framework_that_shards_nothing_shows_in_the_bytes() -> None:
     result = trained(HoldingAll("cpu"), rounds=2)
-    kept = by_name(measurements(SHARDED, list(result.values())))
-    assert kept["parameter bytes/4 ranks"].samples == kept["parameter bytes/one place"].samples
-    assert not any(name.startswith("gradients reduced") for name in kept)
+    costs = by_name(measurements(SHARDED, list(result.values())))
+    assert costs["parameter bytes/4 ranks"].samples == costs["parameter bytes/one place"].samples
+    assert not any(name.startswith("gradients reduced") for name in costs)
 
 
 class WithoutRanks(ReferenceFramework):
@@ -236,9 +236,9 @@ def test_a_control_that_fails_in_a_later_stretch_is_seen() -> None:
     framework = SecondFails("cpu")
     result = trained(framework)
     assert [type(one.error) for one in result.values()] == [RuntimeError, type(None), type(None)]
-    kept = by_name(measurements(SHARDED, list(result.values())))
-    assert "seconds a round/2 ranks" in kept
-    assert "seconds a round/4 ranks" not in kept
+    costs = by_name(measurements(SHARDED, list(result.values())))
+    assert "seconds a round/2 ranks" in costs
+    assert "seconds a round/4 ranks" not in costs
 
 
 def conformance(*words: str | Path) -> Any:
@@ -255,15 +255,15 @@ def test_the_command_writes_a_record_and_shows_it(name: str, tmp_path: Path) -> 
         ("one place", "2 ranks", "4 ranks"), 3
     )
     counted = by_name(record.measurements)
-    shown = {(row.side, row.quantity): row for row in rows(SCENARIOS[name], [record])}
+    by_row = {(row.side, row.quantity): row for row in rows(SCENARIOS[name], [record])}
     for kind in ("parameter", "gradient", "optimizer"):
-        held, whole = (counted[f"{kind} bytes/{side}"].samples[0] for side in ("4 ranks", "one place"))
-        row = shown["4 ranks", f"{kind} bytes ÷ one place's"]
-        assert row.cells == (f"{held / whole:.3g}",)
+        share, whole = (counted[f"{kind} bytes/{side}"].samples[0] for side in ("4 ranks", "one place"))
+        row = by_row["4 ranks", f"{kind} bytes ÷ one place's"]
+        assert row.cells == (f"{share / whole:.3g}",)
         sharded = kind in SCENARIOS[name].sides[-1].recipe.ranks.sharded  # type: ignore[union-attr]
         assert row.document == ("0.25" if sharded else "")
-        assert held / whole == (pytest.approx(0.25, rel=0.05) if sharded else 1.0)
-    assert shown["2 ranks", "gradients reduced a window"].cells == ("37",)
+        assert share / whole == (pytest.approx(0.25, rel=0.05) if sharded else 1.0)
+    assert by_row["2 ranks", "gradients reduced a window"].cells == ("37",)
 
 
 def test_a_framework_whose_ranks_learn_nothing_ends_the_command_with_1(tmp_path: Path) -> None:

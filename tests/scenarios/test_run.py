@@ -42,19 +42,19 @@ def test_the_tables_numbers_are_the_records(ran: tuple[Ended, Path]) -> None:
     _, folder = ran
     record = load(folder / "segments" / "reference-1-cpu-emulated.json.gz")
     costs = by_name(record.measurements)
-    held = costs["saved bytes/two segments"]
+    saved = costs["saved bytes/two segments"]
     before, changed = (
         {(row.side, row.quantity): row for row in rows(SCENARIOS["segments"], [one])}
         for one in (
             record,
             replace(
                 record,
-                measurements=tuple(replace(m, samples=(12345.0,)) if m is held else m for m in record.measurements),
+                measurements=tuple(replace(m, samples=(12345.0,)) if m is saved else m for m in record.measurements),
             ),
         )
     )
     place = ("two segments", "bytes held")
-    assert before[place].cells == (f"{held.samples[0]:,.0f}",)
+    assert before[place].cells == (f"{saved.samples[0]:,.0f}",)
     assert changed[place].cells == ("12,345",)
     share = 12345.0 / costs["saved bytes/plain"].samples[0]
     row = changed["two segments", "bytes ÷ plain's"]
@@ -62,9 +62,9 @@ def test_the_tables_numbers_are_the_records(ran: tuple[Ended, Path]) -> None:
     times = costs["seconds a round/two segments"]
     assert before["plain", "seconds a round"].cells == (f"{sorted(times.control)[1]:.3g}",)
     assert before["two segments", "seconds a round"].cells == (f"{sorted(times.samples)[1]:.3g}",)
-    told = markdown(SCENARIOS["segments"], [record, replace(record, notes=("another",))])
-    assert "- reference emulated: 3 rounds of 256 samples, of 80\n" in told
-    assert "- reference emulated: another" in told
+    table = markdown(SCENARIOS["segments"], [record, replace(record, notes=("another",))])
+    assert "- reference emulated: 3 rounds of 256 samples, of 80\n" in table
+    assert "- reference emulated: another" in table
     assert "| 12,345 |" not in markdown(SCENARIOS["segments"], [record])
 
 
@@ -78,7 +78,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--scenario", "sinus"), "no scenario 'sinus': one of sincos, segments"),
         (("--scenario", "segments", "--rounds", "2", "reference", "caffe"), "unknown framework 'caffe'"),
@@ -94,11 +94,11 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
         ((), "Missing argument 'FRAMEWORK'"),
     ],
 )
-def test_what_cannot_be_run_ends_in_one_line(words: tuple[str, ...], told: str) -> None:
+def test_what_cannot_be_run_ends_in_one_line(words: tuple[str, ...], message: str) -> None:
     ended = conformance(*words)
     assert ended.status == 2, ended.lines
     assert len(ended.lines) == 1, ended.lines
-    assert told in ended.lines[0]
+    assert message in ended.lines[0]
 
 
 def test_a_broken_framework_ends_the_command_with_1(tmp_path: Path) -> None:

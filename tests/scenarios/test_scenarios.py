@@ -15,7 +15,7 @@ from conformance.scenarios.judgement import measurements, traces, verdicts
 from conformance.scenarios.launching import FOLDER
 from conformance.scenarios.scenario import Setting, Side, accuracy, squared_error
 from conformance.scenarios.table import rows
-from conformance.scenarios.training import Seen, train
+from conformance.scenarios.training import SideResult, train
 from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Batch, Model
@@ -66,13 +66,13 @@ SMALL = Scenario(
 
 def outcome(framework: Framework, scenario: Scenario = SMALL, rounds: int = 30) -> dict[str, tuple[Outcome, str]]:
     setting = scenario.setting()
-    seen = train(framework, scenario, setting, rounds, [].append)
-    judged = verdicts(framework, scenario, setting, seen, rounds, "again")
+    results = train(framework, scenario, setting, rounds, [].append)
+    judged = verdicts(framework, scenario, setting, results, rounds, "again")
     return {verdict.case: (verdict.outcome, verdict.signature) for verdict in judged}
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[str, Seen]:
+def results() -> dict[str, SideResult]:
     result = train(ReferenceFramework("cpu"), SMALL, _setting(), 30, [].append)
     return {one.side.label: one for one in result}
 
@@ -82,36 +82,39 @@ def test_a_round_is_cut_into_windows_that_hold_each_sample_once() -> None:
     side = Side("x", PLAIN.but(accumulation=4), micro=16)
     assert [[len(part) for part in window] for window in side.windows(batch)] == [[16] * 4, [6]]
     assert [len(window) for window in replace(side, whole=True).windows(batch)] == [4]
-    told = np.concatenate([part.inputs for window in side.windows(batch) for part in window])
-    np.testing.assert_array_equal(told, batch.inputs)
+    inputs = np.concatenate([part.inputs for window in side.windows(batch) for part in window])
+    np.testing.assert_array_equal(inputs, batch.inputs)
     assert side.needs(batch) == (Capability.PARTIAL_WINDOW,)
     assert replace(side, whole=True).needs(batch) == side.needs(batch.part(0, 64)) == ()
 
 
-def test_every_side_trains_on_the_same_batches_from_the_same_weights(seen: Mapping[str, Seen]) -> None:
-    assert seen["plain"].losses == seen["segments"].losses
-    assert seen["flushed"].losses[:4] == pytest.approx(seen["plain"].losses[:4], rel=2**-22)
-    assert (len(seen["plain"].losses), len(seen["flushed"].losses), len(seen["whole"].losses)) == (30, 30, 24)
-    assert seen["segments"].distance == 0.0
-    assert 0.0 < (seen["whole"].distance or 0.0) < 1.0
-    assert seen["plain"].distance is None
+def test_every_side_trains_on_the_same_batches_from_the_same_weights(results: Mapping[str, SideResult]) -> None:
+    assert results["plain"].losses == results["segments"].losses
+    assert results["flushed"].losses[:4] == pytest.approx(results["plain"].losses[:4], rel=2**-22)
+    assert (len(results["plain"].losses), len(results["flushed"].losses), len(results["whole"].losses)) == (30, 30, 24)
+    assert results["segments"].distance == 0.0
+    assert 0.0 < (results["whole"].distance or 0.0) < 1.0
+    assert results["plain"].distance is None
 
 
-def test_what_is_kept_of_a_run(seen: Mapping[str, Seen]) -> None:
-    kept = by_name(measurements(SMALL, list(seen.values())))
-    assert kept["saved bytes/segments"].samples < kept["saved bytes/plain"].samples
-    assert kept["seconds a round/mixed"].control == tuple(seen["plain"].seconds)
-    assert len(kept["seconds a round/whole"].samples) == 24
-    drawn = by_name(traces(SMALL, list(seen.values())))
+def test_what_is_kept_of_a_run(results: Mapping[str, SideResult]) -> None:
+    costs = by_name(measurements(SMALL, list(results.values())))
+    assert costs["saved bytes/segments"].samples < costs["saved bytes/plain"].samples
+    assert costs["seconds a round/mixed"].control == tuple(results["plain"].seconds)
+    assert len(costs["seconds a round/whole"].samples) == 24
+    drawn = by_name(traces(SMALL, list(results.values())))
     assert drawn["small/mixed"].curves.keys() == {"loss", "scale"}
-    assert drawn["small/plain"].curves["loss"] == tuple(seen["plain"].losses)
+    assert drawn["small/plain"].curves["loss"] == tuple(results["plain"].losses)
 
 
 def test_a_side_that_never_had_a_round_has_no_times() -> None:
     seconds, nothing = [1.0, 1.0], [math.nan, math.nan]
-    plain, whole = Seen(SMALL.sides[0], seconds=seconds), Seen(SMALL.sides[-1], seconds=nothing, control=seconds)
+    plain, whole = (
+        SideResult(SMALL.sides[0], seconds=seconds),
+        SideResult(SMALL.sides[-1], seconds=nothing, control=seconds),
+    )
     assert measurements(SMALL, [plain, whole]) == ()
-    assert measurements(SMALL, [plain, Seen(SMALL.sides[-1], seconds=seconds, control=seconds)]) != ()
+    assert measurements(SMALL, [plain, SideResult(SMALL.sides[-1], seconds=seconds, control=seconds)]) != ()
 
 
 def test_a_right_framework_passes_every_side() -> None:
@@ -135,8 +138,8 @@ class Refusing(ReferenceFramework):
         return {**super().refusals(), **dict.fromkeys(REFUSED, "not here")}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        kept = {each: attempt for each, attempt in super().attempts().items() if each not in REFUSED}
-        return {**kept, Capability.O1_FLOAT16: lambda: False}
+        attempts = {each: attempt for each, attempt in super().attempts().items() if each not in REFUSED}
+        return {**attempts, Capability.O1_FLOAT16: lambda: False}
 
 
 class Raising(ReferenceFramework):
@@ -179,7 +182,7 @@ def test_a_run_has_to_lower_its_loss_and_to_answer_well(
     losses: tuple[float, ...], quality: float, signature: str
 ) -> None:
     side = SMALL.sides[0]
-    ended = Seen(side, losses=list(losses), skipped=[False, False], quality=quality)
+    ended = SideResult(side, losses=list(losses), skipped=[False, False], quality=quality)
     (verdict,) = verdicts(ReferenceFramework("cpu"), SMALL, _setting(), [ended], 30, "again")
     assert (verdict.outcome, verdict.signature) == (Outcome.FAIL, signature)
 

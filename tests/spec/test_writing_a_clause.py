@@ -28,10 +28,10 @@ def test_the_example_passes_on_the_reference_and_catches_its_fault(tmp_path: Pat
         (root / "tools" / "faults" / "accumulation" / "accumulator.py", pieces["fault"]),
     ):
         path.write_text(f"{path.read_text('utf-8')}\n\n{piece}", "utf-8")
-    seen = {}
+    results = {}
     for framework in ("reference", "tools.faults.accumulation.accumulator:FirstMicroBatchCountsTwice"):
         record = tmp_path / "record.json"
         ended = judge(f"--framework={framework}", f"--record={record}", "conformance/suites", root=root)
-        seen[framework] = ended.status, outcomes(load(record), CLAUSE)
+        results[framework] = ended.status, outcomes(load(record), CLAUSE)
         record.unlink()
-    assert list(seen.values()) == [(0, [Outcome.PASS]), (1, [Outcome.FAIL])]
+    assert list(results.values()) == [(0, [Outcome.PASS]), (1, [Outcome.FAIL])]

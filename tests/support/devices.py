@@ -31,16 +31,16 @@ class DeviceTrainer(ReferenceTrainer):
 
     framework: Device
     pace = 1.0
-    told: Update | None = None
+    first_update: Update | None = None
 
     def update(self, window: Window) -> Update:
         self.framework.pass_time(self.pace, technique_of(self.recipe))
         self.last = window[-1]
-        self.told = self.told or super().update(window)
-        return self.told
+        self.first_update = self.first_update or super().update(window)
+        return self.first_update
 
     def peak_bytes(self) -> int:
-        return sum(4 * value.size for value in self.masters.values()) + self.framework.held(self, self.last)
+        return sum(4 * value.size for value in self.masters.values()) + self.framework.device_bytes(self, self.last)
 
 
 class Device(ReferenceFramework):
@@ -91,7 +91,7 @@ class Device(ReferenceFramework):
         )
         self.now += 1e-3 * pace * factor * self.noise.normal(1.0, 0.001)
 
-    def held(self, run: ReferenceTrainer, batch: Batch) -> int:
+    def device_bytes(self, run: ReferenceTrainer, batch: Batch) -> int:
         """Bytes at most of one micro-batch: what is counted, the largest segment's, and two activations to work in."""
         count = run.saved_bytes(batch)
         width, recompute = run.masters["0.bias"].size, run.recipe.recompute
@@ -154,6 +154,6 @@ class KeepsMicroBatches(Device):
 class NoPeak(Device):
     """Its allocator tells the weights alone."""
 
-    def held(self, run: ReferenceTrainer, batch: Batch) -> int:
+    def device_bytes(self, run: ReferenceTrainer, batch: Batch) -> int:
         del run, batch
         return 0

@@ -92,8 +92,8 @@ def with_errors(record: Record, test: str, share: float) -> Record:
 
 def with_bytes(record: Record, change: Callable[[float], float]) -> Record:
     """The record with every counted number of bytes changed."""
-    kept = (replace(m, samples=tuple(map(change, m.samples))) if m.unit == "B" else m for m in record.measurements)
-    return replace(record, measurements=tuple(kept))
+    changed = (replace(m, samples=tuple(map(change, m.samples))) if m.unit == "B" else m for m in record.measurements)
+    return replace(record, measurements=tuple(changed))
 
 
 def with_variant(record: Record, **changes: Any) -> Record:

@@ -107,25 +107,25 @@ def abridged() -> tuple[Record, ...]:
     records = baselines()
     said = words(records)
     before: set[tuple[str, ...]] = set()
-    kept = {porting.FORMATS}
+    clauses = {porting.FORMATS}
     for clause, text in {name: text for one in records for name, text in one.clauses.items()}.items():
         outcomes = [(str(i), v.outcome) for i, one in enumerate(records) for v in one.verdicts if v.clause == clause]
-        shown = {("family", clause.partition(".")[0]), ("level", text.level), *outcomes}
-        shown |= {("word", said[clause].kind)} if clause in said else set()
-        shown |= {("together", *alike)} if len(alike := {outcome for _, outcome in outcomes}) == 1 else set()
-        if not shown <= before:
-            before |= shown
-            kept.add(clause)
-    return tuple(_of(one, kept) for one in records)
+        features = {("family", clause.partition(".")[0]), ("level", text.level), *outcomes}
+        features |= {("word", said[clause].kind)} if clause in said else set()
+        features |= {("together", *alike)} if len(alike := {outcome for _, outcome in outcomes}) == 1 else set()
+        if not features <= before:
+            before |= features
+            clauses.add(clause)
+    return tuple(_of(one, clauses) for one in records)
 
 
-def _of(record: Record, kept: set[str]) -> Record:
+def _of(record: Record, clauses: set[str]) -> Record:
     """What a record says of these clauses."""
-    observations = [[seen for seen in record.observations if seen.clause == clause][:FEW] for clause in sorted(kept)]
+    observations = [[each for each in record.observations if each.clause == clause][:FEW] for clause in sorted(clauses)]
     return replace(
         record,
-        clauses={name: text for name, text in record.clauses.items() if name in kept},
-        verdicts=tuple(verdict for verdict in record.verdicts if verdict.clause in kept),
+        clauses={name: text for name, text in record.clauses.items() if name in clauses},
+        verdicts=tuple(verdict for verdict in record.verdicts if verdict.clause in clauses),
         observations=tuple(chain.from_iterable(observations)),
     )
 

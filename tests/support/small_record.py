@@ -58,15 +58,17 @@ def verdict(record: Record, place: int, **changes: Any) -> Record:
 def observed(**changes: Any) -> Record:
     """The base with other observations, by "KEY/CASE"."""
     places = {name: Observation(CLAUSE, *name.split("/"), value) for name, value in changes.items()}
-    kept = (one for one in BASE.observations if f"{one.key}/{one.case}" not in places)
-    return replace(BASE, observations=(*kept, *places.values()))
+    others = (one for one in BASE.observations if f"{one.key}/{one.case}" not in places)
+    return replace(BASE, observations=(*others, *places.values()))
 
 
 def measured(samples: Mapping[str, tuple[float, ...]]) -> Record:
     """The base with other samples."""
     named = (f"{m.key}/{m.case}" for m in BASE.measurements)
-    kept = (replace(m, samples=samples.get(name, m.samples)) for name, m in zip(named, BASE.measurements, strict=True))
-    return replace(BASE, measurements=tuple(kept))
+    changed = (
+        replace(m, samples=samples.get(name, m.samples)) for name, m in zip(named, BASE.measurements, strict=True)
+    )
+    return replace(BASE, measurements=tuple(changed))
 
 
 def timed(seed: int, ratio: float, pairs: int = FEWEST, controlled: bool = True) -> Record:

@@ -53,8 +53,8 @@ def hang_limit(seconds: float = 300.0) -> float:
 def environment(**changes: str) -> dict[str, str]:
     """This process' environment without what pytest, its plugins and the suite's user put there."""
     left_out = ("PYTEST_", "CONFORMANCE_", "GITHUB_ACTIONS")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-    return {**kept, **ONE_THREAD, "COLUMNS": "160", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **changes}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    return {**inherited, **ONE_THREAD, "COLUMNS": "160", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **changes}
 
 
 def command(*arguments: str | Path) -> list[str]:

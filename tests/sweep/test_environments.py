@@ -16,7 +16,7 @@ from frameworks.installer.distributions import Unavailable
 from frameworks.installer.resolution import Lock, WantedEnvironment, package_of, requirements_of, resolve
 from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here, offline, write_wheel
 
-SHOWN = "import conformance_toy, numpy; print(conformance_toy.VERSION)"
+PRINT_VERSION = "import conformance_toy, numpy; print(conformance_toy.VERSION)"
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def lock(version: str) -> Lock:
     return Lock((f"{PACKAGE}=={version}",), {PACKAGE: version})
 
 
-def shown(python: Path) -> str:
+def toy_version(python: Path) -> str:
     """The version that an environment has."""
-    done = subprocess.run([str(python), "-c", SHOWN], capture_output=True, text=True, check=True, cwd="/")
+    done = subprocess.run([str(python), "-c", PRINT_VERSION], capture_output=True, text=True, check=True, cwd="/")
     return done.stdout.strip()
 
 
@@ -54,13 +54,13 @@ def test_an_environment_is_made_once_and_a_half_made_one_is_never_used(tmp_path:
     (half / "left").touch()
     assert not cache.ready(lock("1.0"))
     with cache.using(lock("1.0")) as python:
-        assert shown(python) == "1.0"
+        assert toy_version(python) == "1.0"
     assert not (half / "left").exists()
     ready = half / "ready.json"
     assert json.loads(ready.read_bytes())["pins"] == {PACKAGE: "1.0"}
     made = ready.stat().st_ino
     with cache.using(lock("1.0")), cache.using(lock("2.0")) as other:
-        assert shown(other) == "2.0"
+        assert toy_version(other) == "2.0"
     assert ready.stat().st_ino == made
 
 

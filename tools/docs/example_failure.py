@@ -65,9 +65,9 @@ def _failure(command: list[str]) -> str:
     start = next((i for i, line in enumerate(lines) if line.startswith(f"{BROKEN_CLAUSE} [fail]")), None)
     if ended.returncode != 1 or start is None:
         raise ValueError(f"{' '.join(command)} did not fail: {lines[-1:] or ended.stderr[-200:]}")
-    shown = []
+    result = []
     for line in lines[start:]:
         if line.startswith("=="):
             break
-        shown += textwrap.wrap(line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    return "\n".join(shown)
+        result += textwrap.wrap(line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(result)

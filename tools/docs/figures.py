@@ -38,36 +38,36 @@ def timed(key: str, begin: str = "") -> Figures:
 def side_bytes(base: str, *sides: str, quantity: str = SAVED, over: str = "") -> Figures:
     """Counted bytes of a scenario's sides over those of another, which are of the same name unless `over` is given."""
 
-    def found(record: Record) -> Mapping[str, str]:
-        held = {side: sides_of(record, quantity).get(side) for side in sides}
+    def cases(record: Record) -> Mapping[str, str]:
+        by_side = {side: sides_of(record, quantity).get(side) for side in sides}
         below = sides_of(record, over or quantity).get(base)
-        told = {
+        texts = {
             side: _share(one.samples[0] / below.samples[0])
-            for side, one in held.items()
+            for side, one in by_side.items()
             if one is not None and below is not None
         }
-        return _cases(sides, told)
+        return _cases(sides, texts)
 
-    return found
+    return cases
 
 
 def side_times(*sides: str) -> Figures:
     """Seconds of a scenario's sides over those of its first one."""
 
-    def found(record: Record) -> Mapping[str, str]:
+    def cases(record: Record) -> Mapping[str, str]:
         rounds = sides_of(record, SECONDS)
-        told = {side: _interval(rounds[side]) for side in sides if side in rounds}
-        return _cases(sides, told)
+        texts = {side: _interval(rounds[side]) for side in sides if side in rounds}
+        return _cases(sides, texts)
 
-    return found
+    return cases
 
 
-def joined(found: Mapping[str, str]) -> str:
+def joined(texts: Mapping[str, str]) -> str:
     """The text of each case, once for cases with the same text."""
     cases: dict[str, list[str]] = {}
-    for case, told in found.items():
-        cases.setdefault(told, []).append(case)
-    return "; ".join(f"{told} ({', '.join(names)})" if any(names) else told for told, names in cases.items())
+    for case, text in texts.items():
+        cases.setdefault(text, []).append(case)
+    return "; ".join(f"{text} ({', '.join(names)})" if any(names) else text for text, names in cases.items())
 
 
 def _measured(record: Record, key: str, begin: str) -> Iterator[tuple[str, Measurement]]:
@@ -86,9 +86,9 @@ def _label(case: str, begin: str) -> str:
     return "" if label == "default" else label
 
 
-def _cases(sides: Sequence[str], told: Mapping[str, str]) -> Mapping[str, str]:
+def _cases(sides: Sequence[str], texts: Mapping[str, str]) -> Mapping[str, str]:
     """By side; one that is asked for alone needs no name."""
-    return told if len(sides) > 1 else dict(zip([""], told.values(), strict=False))
+    return texts if len(sides) > 1 else dict(zip([""], texts.values(), strict=False))
 
 
 def _share(value: float) -> str:
@@ -96,7 +96,7 @@ def _share(value: float) -> str:
 
 
 def _interval(times: Measurement) -> str:
-    found = ratio(times.control, times.samples)
-    if found.judged:
-        return f"{found.low:.2f} to {found.high:.2f}"
-    return f"{found.new / found.old:.2g} of {found.pairs} pairs" if found.pairs and found.old else NONE
+    interval = ratio(times.control, times.samples)
+    if interval.judged:
+        return f"{interval.low:.2f} to {interval.high:.2f}"
+    return f"{interval.new / interval.old:.2g} of {interval.pairs} pairs" if interval.pairs and interval.old else NONE

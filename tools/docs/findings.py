@@ -29,7 +29,7 @@ _NO_CLAUSE = "No clause fails: [generated programs](laws.md#what-is-left-out) wi
 def blocks(known: Known) -> dict[str, str]:
     """The page's generated parts by name."""
     return {
-        "finding counts": "\n".join((*_counts(known.findings), "", *_shown_by(known))),
+        "finding counts": "\n".join((*_counts(known.findings), "", *_check_counts(known))),
         "findings": "\n".join(_classes(known)).rstrip(),
         "workarounds": "\n".join(_workarounds(known.workarounds)),
     }
@@ -48,7 +48,7 @@ def _counts(findings: Sequence[Finding]) -> Iterator[str]:
     yield f"| all | | {' | '.join(str(sum(f.framework == name for f in findings)) for name in frameworks)} |"
 
 
-def _shown_by(known: Known) -> Iterator[str]:
+def _check_counts(known: Known) -> Iterator[str]:
     """How many findings of each framework make a clause fail, and how many only their programs show."""
     frameworks = sorted({finding.framework for finding in known.findings})
     failing = {(entry.framework, entry.finding.id) for entry in known.expectations}
@@ -82,17 +82,17 @@ def item(finding: Finding, known: Known) -> str:
     failing = [entry for entry in known.expectations if entry.finding == finding]
     left_out = [entry for entry in known.exclusions if entry.finding == finding]
     name = f"`{finding.id}`"
-    shown = name
+    label = name
     if finding.program is not None:
-        shown = f"[{name}](../{Path(str(finding.program)).relative_to(ROOT).as_posix()})"
+        label = f"[{name}](../{Path(str(finding.program)).relative_to(ROOT).as_posix()})"
     clauses = ", ".join(f"`{clause}`" for clause in sorted({entry.clause for entry in failing}))
     places = {(entry.versions, entry.mode) for entry in failing or left_out}
     modes = {mode.strip() for _, words in places for mode in words.split(",")}
     where = sorted({versions for versions, _ in places}) + sorted(modes - {"*"})
     text = finding.text
     link = f"[{text.link_shows}]({text.link})" if is_url(text.link) else text.link
-    told = "; ".join(filter(None, (", ".join(where), f"link: {link}")))
-    return f"- **{finding.framework}** {shown}: {text.reason} {clauses or _NO_CLAUSE} ({told})"
+    details = "; ".join(filter(None, (", ".join(where), f"link: {link}")))
+    return f"- **{finding.framework}** {label}: {text.reason} {clauses or _NO_CLAUSE} ({details})"
 
 
 def _workarounds(workarounds: Sequence[Workaround]) -> Iterator[str]:

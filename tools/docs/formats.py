@@ -15,7 +15,7 @@ from results.show.clauses import outcome
 
 FAMILIES = ("formats", "quantization")
 _Cells = Mapping[str, Sequence[TestVerdict]]
-KEPT = "kept"
+HOLDS = "kept"
 """The cell of a technique of which every test passes."""
 
 OTHER_MODES: Mapping[tuple[str, str], str] = {
@@ -48,7 +48,7 @@ SHORT: dict[str, tuple[str, ...]] = {
 def blocks(records: Sequence[Record]) -> dict[str, str]:
     """The block "formats", techniques down and frameworks across, and "formats in short", the same joined."""
     columns = {f"{r.series.framework} `{r.series.mode}`": _cells(r) for r in records if any(map(_family, r.verdicts))}
-    shown = {
+    rows = {
         name: {row: _said(name, {row: verdicts}) for row, verdicts in cells.items()}
         for name, cells in columns.items()
         if any(map(_judged, cells.values()))
@@ -58,7 +58,7 @@ def blocks(records: Sequence[Record]) -> dict[str, str]:
         for name, cells in _widest(columns).items()
     }
     return {
-        "formats": _table(ROWS, shown),
+        "formats": _table(ROWS, rows),
         "formats in short": _table(dict(zip(SHORT, SHORT, strict=True)), joined),
     }
 
@@ -102,7 +102,7 @@ def _said(column: str, cells: _Cells) -> str:
         framework = column.partition(" ")[0]
         return ", ".join(dict.fromkeys(_why_not(framework, *cell) for cell in cells.items()))
     known = outcomes.count(Outcome.KNOWN)
-    said = f"{known} of {len(outcomes)} known not to" if known else KEPT
+    said = f"{known} of {len(outcomes)} known not to" if known else HOLDS
     if set(outcomes) - {Outcome.PASS, Outcome.KNOWN}:
         said = "fails"
     return said if all(judged) else f"{said} ({sum(map(bool, judged))} of {len(cells)} techniques)"

@@ -96,8 +96,8 @@ def place(made: Mapping[str, str]) -> None:
         here = {name: made[name] for name in markers(text) if name in made}
         placed_names |= here.keys()
         blank = PLACEHOLDER.format(page.stem)
-        kept = {name: block for name, block in here.items() if between(page, text, name) != blank}
-        if (new := placed(page, text, kept)) != text:
+        blocks = {name: block for name, block in here.items() if between(page, text, name) != blank}
+        if (new := placed(page, text, blocks)) != text:
             replace(page, new.encode())
     if missing := sorted(made.keys() - placed_names):
         raise PageError(f"no page has <!-- {missing[0]}: begin -->")

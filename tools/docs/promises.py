@@ -79,8 +79,8 @@ def _of_ranks(what: str, scenario: Scenario, kind: str) -> Quantity:
     share = share_of(rank_bytes(kind), ONE_PLACE)
     promised = [(scenario.published.get((side, share), ""), side) for side in SIDES]
     document = "; ".join(f"{figure} ({side})" for figure, side in promised if figure)
-    held = side_bytes(ONE_PLACE, *SIDES, quantity=rank_bytes(kind))
-    return Quantity(f"{what}, {kind} bytes", document, scenario.clause, SIDES[0], bytes=held)
+    sizes = side_bytes(ONE_PLACE, *SIDES, quantity=rank_bytes(kind))
+    return Quantity(f"{what}, {kind} bytes", document, scenario.clause, SIDES[0], bytes=sizes)
 
 
 def _offloaded(what: str, scenario: Scenario, kind: str) -> Quantity:
@@ -96,7 +96,7 @@ def _quantized(scenario: Scenario, side: str) -> Quantity:
     return Quantity(f"a network of digits, {side}", document, scenario.clause, side, bytes_of)
 
 
-_HELD = "saved bytes over those in float32"
+_SAVED_BYTES = "saved bytes over those in float32"
 _BYTES, _TIME = "bytes ÷ plain's", "time ÷ plain's"
 
 PROMISES: Mapping[str, tuple[Quantity, ...]] = {
@@ -109,7 +109,7 @@ PROMISES: Mapping[str, tuple[Quantity, ...]] = {
             bytes=checked("cost.mixed-bytes", "O1-"),
         ),
         *(
-            Quantity(what, "0.5", "cost.mixed-bytes", f"{name}-", bytes=counted(_HELD, f"{name}-"))
+            Quantity(what, "0.5", "cost.mixed-bytes", f"{name}-", bytes=counted(_SAVED_BYTES, f"{name}-"))
             for name, what in (("convolution", "convolutions with batch norm"), ("encoder", "an encoder block"))
         ),
         Quantity("sin/cos example", "0.5", "scenario.sincos", "mixed", side_bytes("plain", *SINCOS.labels[1:])),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from conformance.surface.rendering import HEADER, rows
 from conformance.surface.scope import FILE, scope_of
-from conformance.surface.shown import HEADER, rows
 from conformance.surface.usage import committed, load
 from frameworks.adapter_file import folder_of
 from frameworks.registry import built_in

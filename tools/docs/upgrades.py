@@ -48,8 +48,8 @@ def _example(pair: Comparison) -> str:
     return f"```text\n{to_text(Comparisons((pair,))).strip()}\n```"
 
 
-def _counted(found: tuple[LineHistory, ...]) -> Iterator[str]:
-    for one in found:
+def _counted(histories: tuple[LineHistory, ...]) -> Iterator[str]:
+    for one in histories:
         versions = [column.version for column in one.line.columns if column.judged]
         open_ = sum(1 for _ in unexplained(one.line, one.points))
         why = f", {open_} unexplained" if open_ else ""

@@ -48,7 +48,7 @@ def history(paths: tuple[Path, ...], output: Path | None, style: str) -> int:
     files = [path for path in paths if is_history(path)]
     histories = [one for path in files for one in load(path)]
     if folders := [path for path in paths if path not in files]:
-        gathered = gather(folders, lambda found: watched(found, "reading records"))
+        gathered = gather(folders, lambda files: watched(files, "reading records"))
         histories += map(history_of, lines(gathered))
     if style == "html":
         try:

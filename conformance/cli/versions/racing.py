@@ -10,7 +10,7 @@ import click
 
 from conformance.cli.options import FORMAT, OUTPUT
 from conformance.cli.progress import watched
-from conformance.race import shown
+from conformance.race import rendering
 from conformance.race.driver import LIMIT_S, PAIRS, ROUNDS, RaceSettings, race
 from conformance.race.environments import WantedSide, check, interpreter
 from conformance.race.judgement import judge
@@ -91,7 +91,9 @@ def race_command(
         if samples is not None:
             write(samples, taken)
     judgement = judge(taken)
-    text = {"table": shown.table, "markdown": shown.markdown, "json": shown.to_json}[style](taken, judgement)
+    text = {"table": rendering.table, "markdown": rendering.markdown, "json": rendering.to_json}[style](
+        taken, judgement
+    )
     if output is None:
         click.echo(text, nl=False)
     else:

@@ -168,9 +168,9 @@ class GeneratedBatch:
             targets = {name: target for name, target in targets.items() if name in self.heads}
         mask = None
         if drawn.token_level:
-            kept = rng.integers(1, drawn.sample[0] + 1, self.size)
-            kept = {"ragged": kept, "empty": 0 * kept}.get(self.mask, np.full(self.size, drawn.sample[0]))
-            mask = (np.arange(drawn.sample[0])[None, :] < kept[:, None]).astype(np.float32)
+            lengths = rng.integers(1, drawn.sample[0] + 1, self.size)
+            lengths = {"ragged": lengths, "empty": 0 * lengths}.get(self.mask, np.full(self.size, drawn.sample[0]))
+            mask = (np.arange(drawn.sample[0])[None, :] < lengths[:, None]).astype(np.float32)
             if self.mask == "holes":
                 mask *= rng.integers(0, 2, mask.shape)
                 mask[-1, -1] = 1.0

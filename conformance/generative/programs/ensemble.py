@@ -105,9 +105,9 @@ class Ensemble:
     def exact(self, place: int) -> bool:
         """Whether no play has a rounded value in the observation after the verb at a place."""
         if place not in self._exact:
-            seen = self.nearest.observations[place] or {}
+            nearest = self.nearest.observations[place] or {}
             others = [play.observations[place] or {} for play in (*self.members, self.unrounded)]
-            pairs = ((other[name], value) for other in others for name, value in seen.items() if name in other)
+            pairs = ((other[name], value) for other in others for name, value in nearest.items() if name in other)
             self._exact[place] = all(equal(a, b) for a, b in pairs)
         return self._exact[place]
 
@@ -139,9 +139,11 @@ class Ensemble:
 
         What they spread to is a matter of arithmetic, such as 0 · inf, and the run is of no use.
         """
-        return any(not np.isfinite(wide(v)).all() for o in self._of_run(place) for n, v in o.items() if self._kept(n))
+        return any(
+            not np.isfinite(wide(v)).all() for o in self._of_run(place) for n, v in o.items() if self._persists(n)
+        )
 
-    def _kept(self, name: str) -> bool:
+    def _persists(self, name: str) -> bool:
         """Whether a value of this name persists in the run; under dynamic scaling an accumulator does not."""
         scaling = self._case.recipe.scaling
         dynamic = isinstance(scaling, DynamicScaling) and scaling.enabled

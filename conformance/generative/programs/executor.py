@@ -164,10 +164,10 @@ class Executor(ABC):
             case Accumulate(micro=micro, items=items):
                 return {"loss": trainer.accumulate(self.batch(micro), items)}
             case Apply():
-                return _told(trainer.apply())
+                return _update_values(trainer.apply())
             case Train(micros=micros, cut=cut, times=times):
                 window = self.window(micros, cut)
-                return _told([trainer.update(window) for _ in range(times)][-1])
+                return _update_values([trainer.update(window) for _ in range(times)][-1])
             case Feed():
                 return self.apply_gradients(verb)
             case Gradients(micros=micros, times=times):
@@ -218,12 +218,12 @@ class Executor(ABC):
                 raise
             self.trainer = self.make()  # no clause says what a refusal leaves
             return {"refused": True}
-        return _told(update)
+        return _update_values(update)
 
     def traced(self, micro: GeneratedBatch) -> Mapping[str, object]:
         """Outputs and gradients of every layer, and the parameters' gradients."""
-        shown = self.trainer.trace(self.batch(micro))
-        kinds = {"output": shown.outputs, "back": shown.gradients, "gradient": shown.parameters}
+        trace = self.trainer.trace(self.batch(micro))
+        kinds = {"output": trace.outputs, "back": trace.gradients, "gradient": trace.parameters}
         return {f"{kind}.{path}": value for kind, values in kinds.items() for path, value in values.items()}
 
     def onward(self) -> dict[str, Array]:
@@ -284,6 +284,6 @@ class NotPlayed(Exception):
     """The verb is not played."""
 
 
-def _told(update: Update) -> dict[str, object]:
+def _update_values(update: Update) -> dict[str, object]:
     values = {field.name: getattr(update, field.name) for field in fields(update)}
     return {name: value for name, value in values.items() if value is not None}

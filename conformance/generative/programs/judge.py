@@ -97,7 +97,7 @@ def _leaked(case: GeneratedCase, measured: Play) -> Failure | None:
     return None
 
 
-_KEPT = ("parameter/", "master/", "optimizer/", "buffer/", "scaler/")
+_STATE_PREFIXES = ("parameter/", "master/", "optimizer/", "buffer/", "scaler/")
 
 
 def _reformatted(case: GeneratedCase, measured: Play) -> Failure | None:
@@ -105,7 +105,7 @@ def _reformatted(case: GeneratedCase, measured: Play) -> Failure | None:
     first: Observation = {}
     for place, observation in enumerate(measured.observations):
         for name, value in (observation or {}).items():
-            if name.startswith(_KEPT) and value.dtype != first.setdefault(name, value).dtype:
+            if name.startswith(_STATE_PREFIXES) and value.dtype != first.setdefault(name, value).dtype:
                 was = first[name].dtype
                 where = f"after step {place + 1}, {case.program[place]!r}"
                 return Failure(place, name, False, f"{where}: {name} got {value.dtype}, want {was} as before")

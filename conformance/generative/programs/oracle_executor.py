@@ -31,7 +31,7 @@ class OracleExecutor(Executor):
     ) -> None:
         self._framework = ReferenceFramework("cpu", conventions=conventions, rounding=rounding)
         self._framework.trainer_class, self._framework.operations_class = trainers, operations
-        self._kept: dict[int, Trainer] = {}
+        self._copies: dict[int, Trainer] = {}
         super().__init__(case)
 
     def make(self, weights: dict[str, Array] | None = None) -> Trainer:
@@ -51,15 +51,15 @@ class OracleExecutor(Executor):
         """Does nothing, as for `lend`."""
 
     def save(self, slot: int) -> None:
-        self._kept[slot] = copy.deepcopy(self.trainer)
+        self._copies[slot] = copy.deepcopy(self.trainer)
 
     def restore(self, verb: Restore) -> None:
-        if verb.slot not in self._kept:
+        if verb.slot not in self._copies:
             raise NotPlayed
-        self.trainer = copy.deepcopy(self._kept[verb.slot])
+        self.trainer = copy.deepcopy(self._copies[verb.slot])
 
     def restore_damaged(self, verb: RestoreDamaged) -> bool:
-        if verb.slot not in self._kept:
+        if verb.slot not in self._copies:
             raise NotPlayed
         return True
 

@@ -294,10 +294,10 @@ class NarrowWhereAllowed(NotesDrops):
 
     def unscale(self, name: str, gradient: Array) -> Array:
         assert self.scaler is not None
-        scale, held = self.scaler.scale, self.accumulator_format(name)
-        uneven_in_low = math.frexp(scale)[0] != 0.5 and held in ("float16", "bfloat16")
-        reciprocal = self.rounding.round(np.asarray(1.0 / scale), held if uneven_in_low else "float32")
-        return self.rounding.round(gradient * reciprocal, held)
+        scale, format_name = self.scaler.scale, self.accumulator_format(name)
+        uneven_in_low = math.frexp(scale)[0] != 0.5 and format_name in ("float16", "bfloat16")
+        reciprocal = self.rounding.round(np.asarray(1.0 / scale), format_name if uneven_in_low else "float32")
+        return self.rounding.round(gradient * reciprocal, format_name)
 
     def _norm(self, values: Array, name: str) -> float:
         squares = self.rounding.round(np.asarray(np.vdot(values, values)), wider(name, "float32"))
@@ -317,10 +317,10 @@ class WideSteps(NarrowWhereAllowed):
     """A member whose optimizer computes in float32 what it keeps in a low format."""
 
     def apply_update(self, gradients: dict[str, Array], rate: float) -> None:
-        kept = self.master_formats
-        self.master_formats = {name: wider(kept[name], "float32") for name in kept}
+        formats = self.master_formats
+        self.master_formats = {name: wider(formats[name], "float32") for name in formats}
         super().apply_update(gradients, rate)
-        self.master_formats = kept
+        self.master_formats = formats
         for values in (self.masters, *self.slots.values()):
             for name in gradients:
-                values[name] = self.rounding.round(values[name], kept[name])
+                values[name] = self.rounding.round(values[name], formats[name])

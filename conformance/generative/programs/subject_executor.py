@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from conformance.checks.evidence import same_bits, shown
+from conformance.checks.evidence import same_bits, short_text
 from conformance.checks.subject import Subject
 from conformance.generative.programs.case import (
     Damage,
@@ -166,7 +166,7 @@ class SubjectExecutor(Executor):
         """
         for name, value in saved.items():
             if name in loaded and not same_bits(loaded[name], value):
-                raise Misloaded(f"loaded {name}: got {shown(loaded[name])}, want {shown(value)} as saved")
+                raise Misloaded(f"loaded {name}: got {short_text(loaded[name])}, want {short_text(value)} as saved")
 
     def restore_damaged(self, verb: RestoreDamaged) -> bool:
         if verb.slot not in self._saved:

@@ -62,8 +62,8 @@ def _but(**fields: object) -> Simpler:
 def _no_loads_in_windows(case: GeneratedCase) -> GeneratedCase:
     """The case without saves and loads between two micro-batches of a window."""
     states = zip(case.program, open_windows(case.program), strict=True)
-    kept = (verb for verb, waiting in states if not (waiting and isinstance(verb, Save | Restore)))
-    return replace(case, program=tuple(kept))
+    verbs = (verb for verb, waiting in states if not (waiting and isinstance(verb, Save | Restore)))
+    return replace(case, program=tuple(verbs))
 
 
 def _as_saved(field: str) -> Simpler:

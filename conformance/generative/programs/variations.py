@@ -63,8 +63,8 @@ class RecomputedCase(Variation):
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         plain = replace(self.case, recipe=self.case.recipe.but(recompute=None))
-        kept = replace(self.case, drawn=self.case.drawn.without_masks())
-        rounded = kept if subject.conventions.compiled else None
+        unmasked = replace(self.case, drawn=self.case.drawn.without_masks())
+        rounded = unmasked if subject.conventions.compiled else None
         return _compared(subject, laws, self.case, plain, rounded, ("global/", "result/bytes"))
 
 
@@ -86,8 +86,8 @@ class ScaledCase(Variation):
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         left = ("scaler/", "accumulator/", "result/scale", "result/good", "result/setting", "result/back", "global/")
-        kept = replace(self._scaled, drawn=self.case.drawn.without_masks())
-        rounded = kept if subject.conventions.compiled else None
+        unmasked = replace(self._scaled, drawn=self.case.drawn.without_masks())
+        rounded = unmasked if subject.conventions.compiled else None
         return _compared(subject, laws, self._scaled, self.case, rounded, left, largest=HUGE, underflow=SMALLEST)
 
 

@@ -84,9 +84,9 @@ def test_epoch_of_any_length_makes_declared_number_of_updates(subject: Subject, 
     waiting = 0
     for length in range(1, 2 * k + 2):
         made[length] = epoch(trainer, length, k, waiting, rule)
-        seen = waiting + length
-        expected[length] = -(-seen // k) if rule == "flush" else seen // k
-        waiting = seen % k if rule == "carry" else 0
+        total = waiting + length
+        expected[length] = -(-total // k) if rule == "flush" else total // k
+        waiting = total % k if rule == "carry" else 0
     verdict.equal(made, expected, f"updates by length of the epoch, by the rule {rule!r}", "number-of-updates")
 
 
@@ -109,15 +109,15 @@ def epoch(trainer: Trainer, length: int, k: int, waiting: int, rule: str) -> int
 
 
 @clause("accumulation.remainder")
-@pytest.mark.parametrize("held", [1, 2])
-def test_flush_equals_full_batch_of_partial_window(subject: Subject, verdict: Verdict, held: int) -> None:
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_flush_equals_full_batch_of_partial_window(subject: Subject, verdict: Verdict, micro_batches: int) -> None:
     need(subject, Capability.PARTIAL_WINDOW)
     whole, cut = (subject.trainer(exact_linear(), RECIPE.but(accumulation=k)) for k in (1, 4))
-    batch = exact_batch(4 * held)
+    batch = exact_batch(4 * micro_batches)
     whole.update((batch,))
-    cut.update(batch.into(held))
+    cut.update(batch.into(micro_batches))
     verdict.same_state(
-        cut.parameters(), whole.parameters(), f"parameters after a flush of {held} of 4", "not-full-batch"
+        cut.parameters(), whole.parameters(), f"parameters after a flush of {micro_batches} of 4", "not-full-batch"
     )
 
 

@@ -227,8 +227,8 @@ def test_observe_format_of_every_operation(subject: Subject, verdict: Verdict, p
     for op, example in CATALOGUE.items():
         given = list(example())
         narrow = [low(a, precision) if a.dtype.kind == "f" else a for a in given]
-        found = [_format(subject, precision, op, arrays) for arrays in (given, narrow)]
-        census[op] = " / ".join(found)
+        formats = [_format(subject, precision, op, arrays) for arrays in (given, narrow)]
+        census[op] = " / ".join(formats)
     verdict.observe(f"{precision.format}: float32 in / low in", census)
     ran = sum("raises" not in formats and "refused" not in formats for formats in census.values())
     verdict.holds(ran >= 40, "operations that run", ran, ">= 40 of " + str(len(census)))
@@ -267,12 +267,12 @@ def test_requested_format_is_used_or_refused(subject: Subject, verdict: Verdict,
 def test_substituted_format_is_reported(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     need(subject, Capability.LIBRARY_REQUESTS)
     try:
-        seen = subject.framework.requested(precision.format)
+        request = subject.framework.requested(precision.format)
     except Unsupported:
         raise
     except Exception as refusal:
         verdict.holds(bool(str(refusal)), "a refusal says why", str(refusal), "a message")
         return
-    told = seen.warned and seen.reported == seen.ran
+    reported = request.warned and request.reported == request.ran
     what = f"{precision.format} was asked for, and runs or is reported not to"
-    verdict.holds(seen.ran == precision.format or told, what, seen, precision.format, "silently-another")
+    verdict.holds(request.ran == precision.format or reported, what, request, precision.format, "silently-another")

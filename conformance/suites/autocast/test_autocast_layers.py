@@ -64,9 +64,9 @@ def test_running_statistics_are_float32(subject: Subject, verdict: Verdict, prec
     batch = Batch(values.reshape(1, 4, 4, 1), {"output": np.zeros((1, 4), np.float32)})
     trainer = subject.trainer(model, RECIPE.but(precision=precision))
     trainer.update((batch,))
-    found = {n: v for n, v in trainer.buffers().items() if n.endswith("mean")}
-    verdict.equal([v.dtype.name for v in found.values()], ["float32"], "format of the running mean", "statistics-low")
-    (mean,) = (v.astype(np.float64).item() for v in found.values())
+    means = {n: v for n, v in trainer.buffers().items() if n.endswith("mean")}
+    verdict.equal([v.dtype.name for v in means.values()], ["float32"], "format of the running mean", "statistics-low")
+    (mean,) = (v.astype(np.float64).item() for v in means.values())
     verdict.equal(mean, 1024.5, "half of the mean 2049 of fifteen 2048 and one 2064", "statistics-low")
 
 

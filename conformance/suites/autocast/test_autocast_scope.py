@@ -21,7 +21,7 @@ each_half = pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda
 RECIPE = Recipe(SGD(2.0**-4))
 
 
-def seen(subject: Subject) -> str:
+def product_format(subject: Subject) -> str:
     """Format of a matrix product of float32 operands right here."""
     return subject.framework.run_op("matmul", *CATALOGUE["matmul"]()).dtype
 
@@ -63,11 +63,11 @@ def test_disabled_region_inside_enabled_region(subject: Subject, verdict: Verdic
     need(subject, Capability.of(precision))
     formats = []
     with subject.framework.autocast(precision):
-        formats.append(seen(subject))
+        formats.append(product_format(subject))
         with subject.framework.autocast(precision, enabled=False):
-            formats.append(seen(subject))
-        formats.append(seen(subject))
-    formats.append(seen(subject))
+            formats.append(product_format(subject))
+        formats.append(product_format(subject))
+    formats.append(product_format(subject))
     verdict.equal(
         formats, [precision.format, "float32", precision.format, "float32"], "inside, disabled, inside, outside"
     )
@@ -76,14 +76,14 @@ def test_disabled_region_inside_enabled_region(subject: Subject, verdict: Verdic
 def scoped(subject: Subject, precision: Precision) -> Generator[str]:
     """A generator that is closed while its scope is open."""
     with subject.framework.autocast(precision):
-        yield seen(subject)
+        yield product_format(subject)
         yield "never reached"
 
 
-def seen_and_raised(subject: Subject, precision: Precision, found: list[str]) -> None:
+def record_and_raise(subject: Subject, precision: Precision, formats: list[str]) -> None:
     """Records the effect of a scope and leaves it with an exception."""
     with subject.framework.autocast(precision):
-        found.append(seen(subject))
+        formats.append(product_format(subject))
         raise ZeroDivisionError
 
 
@@ -97,21 +97,21 @@ def test_scope_is_restored_on_every_exit(
     before, inside = subject.framework.global_state(), ""
     if leaving == "return":
         with subject.framework.autocast(precision):
-            inside = seen(subject)
+            inside = product_format(subject)
     elif leaving == "exception":
-        found: list[str] = []
+        formats: list[str] = []
         with pytest.raises(ZeroDivisionError):
-            seen_and_raised(subject, precision, found)
-        inside = found[0]
+            record_and_raise(subject, precision, formats)
+        inside = formats[0]
     elif leaving == "generator":
         steps = scoped(subject, precision)
         inside = next(steps)
         steps.close()
     else:
         with subject.framework.autocast(precision), subject.framework.autocast(precision):
-            inside = seen(subject)
+            inside = product_format(subject)
     verdict.equal(inside, precision.format, "format inside the scope")
-    verdict.equal(seen(subject), "float32", "format after the scope", "scope-leaked")
+    verdict.equal(product_format(subject), "float32", "format after the scope", "scope-leaked")
     after = subject.framework.global_state()
     subject.framework.restore_global_state(before)
     verdict.equal(after, before, "process-wide settings after the scope", "settings-leaked")
@@ -121,13 +121,13 @@ def test_scope_is_restored_on_every_exit(
 @each_half
 def test_observe_autocast_in_new_thread(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     need(subject, Capability.of(precision))
-    found: list[str] = []
+    formats: list[str] = []
     with subject.framework.autocast(precision):
-        thread = Thread(target=lambda: found.append(seen(subject)))
+        thread = Thread(target=lambda: formats.append(product_format(subject)))
         thread.start()
         thread.join()
-    verdict.observe("format-in-a-new-thread", found[0])
-    verdict.holds(found[0] in (precision.format, "float32"), "format in a new thread", found[0])
+    verdict.observe("format-in-a-new-thread", formats[0])
+    verdict.holds(formats[0] in (precision.format, "float32"), "format in a new thread", formats[0])
 
 
 @clause("autocast.cast-is-fresh")

@@ -57,12 +57,12 @@ class Walk:
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self.seen: list[str] = []
+        self.formats: list[str] = []
         self.predicted: list[str] = []
 
     def note(self, predicted: str) -> None:
         """One step: a product right here."""
-        self.seen.append(self._subject.framework.run_op("matmul", *CATALOGUE["matmul"]()).dtype)
+        self.formats.append(self._subject.framework.run_op("matmul", *CATALOGUE["matmul"]()).dtype)
         self.predicted.append(predicted)
 
     def enter(self, region: Region, outside: str) -> None:
@@ -111,7 +111,7 @@ def test_innermost_scope_applies(subject: Subject, verdict: Verdict, case: Regio
     walk = Walk(subject)
     walk.enter(case, "float32")
     subject.framework.restore_global_state(before)
-    verdict.equal(walk.seen, walk.predicted, "formats of a product, step by step", "wrong-scope")
+    verdict.equal(walk.formats, walk.predicted, "formats of a product, step by step", "wrong-scope")
 
 
 @dataclass(frozen=True)
@@ -156,6 +156,6 @@ def test_disabled_region_matches_float32_bitwise(subject: Subject, verdict: Verd
     arrays = [rng.standard_normal(a.shape).astype(a.dtype) for a in CATALOGUE[case.op]()]
     plain = run(case.op, *arrays)
     with autocast(precision, enabled=case.nested), autocast(precision, enabled=False):
-        found = run(case.op, *arrays)
-    verdict.equal(found.dtype, plain.dtype, f"format of {case.op} in a disabled region")
-    verdict.equal(found.value, plain.value, f"{case.op} in a disabled region, compared with no scope")
+        result = run(case.op, *arrays)
+    verdict.equal(result.dtype, plain.dtype, f"format of {case.op} in a disabled region")
+    verdict.equal(result.value, plain.value, f"{case.op} in a disabled region, compared with no scope")

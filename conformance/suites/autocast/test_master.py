@@ -47,10 +47,10 @@ def test_thousand_small_updates_accumulate(subject: Subject, verdict: Verdict, p
 @pytest.mark.parametrize("saved", ["float32", "bfloat16", "float16"])
 def test_small_updates_of_loaded_checkpoint_survive(subject: Subject, verdict: Verdict, saved: FormatName) -> None:
     need(subject, Capability.LOADED_CHECKPOINT)
-    seen = subject.framework.loaded_run(saved, 8, 2.0**-10)
-    verdict.observe(f"format of weights loaded from {saved}", seen.loaded)
+    run = subject.framework.loaded_run(saved, 8, 2.0**-10)
+    verdict.observe(f"format of weights loaded from {saved}", run.loaded)
     what = "weights of 1 that eight updates of 2^-10 moved, without a warning about their format"
-    verdict.holds(seen.warned or seen.moved == seen.count, what, seen.moved, seen.count, "updates-lost")
+    verdict.holds(run.warned or run.moved == run.count, what, run.moved, run.count, "updates-lost")
 
 
 @clause("master.counts-every-update")
@@ -222,8 +222,8 @@ def test_moments_have_float32_values(subject: Subject, verdict: Verdict, precisi
     expected = {2.0**-2 + 2.0**-9 + 2.0**-13, 3 * 2.0**-4 * (1.0 + 2.0**-7) ** 2 + 2.0**-26}
     for when in ("after two updates", "after a load"):
         state = {n: v for n, v in trainer.optimizer_state().items() if n.endswith("/0.output.weight")}
-        found = {v.astype(np.float64).item() for v in state.values()}
-        verdict.holds(found >= expected, f"both moments {when}", sorted(found), sorted(expected), "moments-low")
+        values = {v.astype(np.float64).item() for v in state.values()}
+        verdict.holds(values >= expected, f"both moments {when}", sorted(values), sorted(expected), "moments-low")
         trainer.apply_gradients(full(trainer, 1.0))
         trainer.restore(tmp_path)
 

@@ -29,8 +29,8 @@ def test_dropout_acts_in_combination(subject: Subject, verdict: Verdict, droppin
 
 @clause("composition.coverage")
 def test_covered_pairs(subject: Subject, verdict: Verdict) -> None:
-    due, found = wanted(subject.framework), covered(rows(subject.framework))
-    verdict.observe("pairs", f"{len(due & found)} of {len(due)}")
+    due, tested = wanted(subject.framework), covered(rows(subject.framework))
+    verdict.observe("pairs", f"{len(due & tested)} of {len(due)}")
 
 
 @clause("composition.declarations-hold")
@@ -42,6 +42,8 @@ def test_every_declaration_holds(subject: Subject, verdict: Verdict, capability:
 @clause("composition.plain-way")
 def test_documented_call_works(verdict: Verdict, workaround: Workaround) -> None:
     assert workaround.finding.program is not None
-    shown = reproducers.run(workaround.finding.program)
-    verdict.observe(workaround.finding.id, {"instead": workaround.does, "kind": workaround.kind, "seen": shown.seen})
-    verdict.holds(not shown.there, workaround.finding.id, shown.seen, shown.expected, "plain-way-fails")
+    result = reproducers.run(workaround.finding.program)
+    verdict.observe(
+        workaround.finding.id, {"instead": workaround.does, "kind": workaround.kind, "seen": result.observed}
+    )
+    verdict.holds(not result.there, workaround.finding.id, result.observed, result.expected, "plain-way-fails")

@@ -46,9 +46,9 @@ def test_evaluation_has_no_dropout(subject: Subject, verdict: Verdict) -> None:
 def test_dropout_divides_by_keep_probability(subject: Subject, verdict: Verdict) -> None:
     batch = Batch(np.ones((1, 64), np.float32), {"output": np.zeros((1, 1), np.float32)})
     gradient = subject.trainer(dropout_probe(64, 0.75)).gradients((batch,))["1.output.weight"].ravel()
-    kept = int(np.count_nonzero(gradient))
-    verdict.holds(bool(0 < kept < 64), "a mask keeps some and drops some", kept, "1 to 63")
-    expected = np.where(gradient != 0, np.float32(2.0 * (4.0 * kept) * 4.0), np.float32(0.0))
+    count = int(np.count_nonzero(gradient))
+    verdict.holds(bool(0 < count < 64), "a mask keeps some and drops some", count, "1 to 63")
+    expected = np.where(gradient != 0, np.float32(2.0 * (4.0 * count) * 4.0), np.float32(0.0))
     verdict.equal(gradient, expected, "gradient of (Σ 4·x)² over the kept inputs", "kept-share-differs")
 
 

@@ -31,9 +31,11 @@ def test_library_matches_framework_alone(subject: Subject, verdict: Verdict, opt
     library, plain = subject.framework.trainer(fixture, recipe), subject.framework.plain_trainer(fixture, recipe)
     for place in range(3):
         window = (digits_batch(8, 8 * place, image=model == "convolutions"),)
-        seen, expected = library.update(window), plain.update(window)
+        measured, expected = library.update(window), plain.update(window)
         verdict.equal(
-            (seen.loss, seen.learning_rate), (expected.loss, expected.learning_rate), f"loss and rate of update {place}"
+            (measured.loss, measured.learning_rate),
+            (expected.loss, expected.learning_rate),
+            f"loss and rate of update {place}",
         )
         but = ("accumulator/",)
         verdict.same_state(

@@ -60,8 +60,8 @@ def test_zero_gradients_change_no_parameter(
                 raise
             continue  # no kernel for this format
         judged += len(values)
-        found = {text for value in values.values() if value is not None and (text := _moved(value, format_name))}
-        moved += [f"{name} {text}" for text in sorted(found)]
+        texts = {text for value in values.values() if value is not None and (text := _moved(value, format_name))}
+        moved += [f"{name} {text}" for text in sorted(texts)]
     if not judged:
         verdict.abstain(f"no optimizer that may be judged takes {format_name} weights here")
     verdict.equal(tuple(moved), (), f"optimizers that move {format_name} weights by gradients of zero", "moved")

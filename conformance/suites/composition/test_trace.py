@@ -35,8 +35,8 @@ def test_trace_matches_training_pass(subject: Subject, verdict: Verdict, fixture
     model, batch = make(), given()
     scaling = DynamicScaling(initial=2.0**8) if precision.format == "float16" else None
     recipe = Recipe(SGD(2.0**-6), precision, scaling)
-    trained, shown = subject.trainer(model, recipe), subject.trainer(model, recipe)
-    gradients, trace = trained.gradients((batch,)), shown.trace(batch)
+    trained, traced = subject.trainer(model, recipe), subject.trainer(model, recipe)
+    gradients, trace = trained.gradients((batch,)), traced.trace(batch)
     shapes = {path: [len(batch), *shape] for path, shape in model.output_shapes().items()}
     for what, arrays in (("outputs", trace.outputs), ("gradients", trace.gradients)):
         verdict.equal(list(arrays), list(shapes), f"layers whose {what} are shown, in order", "layers-differ")
@@ -46,7 +46,7 @@ def test_trace_matches_training_pass(subject: Subject, verdict: Verdict, fixture
     )
     moved = ("buffer/",) if subject.conventions.compiled else ()
     verdict.same_state(
-        subject.state(shown), subject.state(trained), "state after a pass that is shown", "looking-disturbs", but=moved
+        subject.state(traced), subject.state(trained), "state after a pass that is shown", "looking-disturbs", but=moved
     )
     bounds = layer_bounds(subject.conventions, model, subject.seeded(recipe), batch)
     beyond = bounds.first_beyond(trace)

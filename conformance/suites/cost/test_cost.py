@@ -74,12 +74,12 @@ def test_matmul_saves_half_the_bytes(subject: Subject, verdict: Verdict, precisi
     verdict.within(share, bound, "saved bytes over those in float32", "not-halved")
 
 
-def held(subject: Subject, count: int, segments: int, variant: str | None = None) -> int:
+def saved_bytes(subject: Subject, count: int, segments: int, variant: str | None = None) -> int:
     """Saved bytes of `count` blocks in so many recomputed segments, 0 for no recomputation."""
-    return costs.held(subject, costs.equal_blocks(count, WIDTH, ROWS), segments, variant)
+    return costs.saved_bytes(subject, costs.equal_blocks(count, WIDTH, ROWS), segments, variant)
 
 
-def kept(subject: Subject, variant: str | None) -> int:
+def extra_activations(subject: Subject, variant: str | None) -> int:
     """Activations that a variant keeps in addition to the boundaries: one for each block if it keeps products by
     definition."""
     return N if variant in subject.conventions.keeps_products else 0
@@ -95,9 +95,9 @@ def test_each_segment_saves_one_boundary(
     A segment holds its input. That of the first is the batch, which is not counted; that of the head, which is not
     recomputed, is the last block's output and makes up for it.
     """
-    alone = held(subject, 0, 0)
-    expected = (segments + kept(subject, variant)) * BOUNDARY + alone
-    above = held(subject, N, segments, variant) - expected
+    alone = saved_bytes(subject, 0, 0)
+    expected = (segments + extra_activations(subject, variant)) * BOUNDARY + alone
+    above = saved_bytes(subject, N, segments, variant) - expected
     derivation = {"method": "closed form", "bytes": expected, "head and loss": alone, "source": "arXiv:1604.06174"}
     bound = Bound(float(slack(subject, segments + 2)), derivation)
     verdict.within(float(abs(above)), bound, "distance of the saved bytes from the closed form", "not-the-closed-form")
@@ -110,13 +110,13 @@ def test_peak_is_boundaries_and_largest_segment(subject: Subject, verdict: Verdi
     The latter are what its blocks hold alone without recomputation, but not with it. Where a block holds 2 tensors,
     the share of s segments is (s + 2n/s - 1) / 2n: 1, 9/16, 7/16 and 9/16 for s = 1, 2, 4 and 8 of n = 8.
     """
-    plain = held(subject, N, 0)
+    plain = saved_bytes(subject, N, 0)
     most = {}
     for segments in (2, 4, 8):
-        largest = held(subject, N // segments, 0) - held(subject, N // segments, 1, variant)
-        most[segments] = (held(subject, N, segments, variant) + largest) / plain
+        largest = saved_bytes(subject, N // segments, 0) - saved_bytes(subject, N // segments, 1, variant)
+        most[segments] = (saved_bytes(subject, N, segments, variant) + largest) / plain
         verdict.measure(f"bytes at most over those of the whole, {segments} segments", "1", [most[segments]])
-    extra = kept(subject, variant) / (2 * N)
+    extra = extra_activations(subject, variant) / (2 * N)
     derivation = {"method": "(s + 2n/s - 1) / 2n for s = 4, n = 8 is 7/16", "kept": extra, "source": "arXiv:1604.06174"}
     bound = Bound(0.5 + extra, derivation)
     verdict.within(most[4], bound, "bytes at most with four segments over those of the whole", "not-halved")

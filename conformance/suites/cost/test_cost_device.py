@@ -19,8 +19,8 @@ from conformance.timing.costs import (
     compared,
     equal_blocks,
     example,
-    held,
     products,
+    saved_bytes,
     transformer_block,
 )
 from fixtures.recipe import BFLOAT16, FLOAT16, Adam, DynamicScaling, Precision, Recipe, Recompute
@@ -64,13 +64,13 @@ def float32_products(subject: Subject, tf32: str) -> AbstractContextManager[None
 def test_recomputation_costs_one_forward_pass(subject: Subject, verdict: Verdict, variant: str | None) -> None:
     need_device(subject)
     technique = RECIPE.but(recompute=Recompute(SEGMENTS, variant=variant))
-    found = compared(subject, verdict, products(), technique, f"{SEGMENTS} segments, products")
+    ratio = compared(subject, verdict, products(), technique, f"{SEGMENTS} segments, products")
     verdict.holds(
-        found.high >= 1.0, "time of a step over the plain one's", found.told, "at least 1", "faster-than-plain"
+        ratio.high >= 1.0, "time of a step over the plain one's", ratio.summary, "at least 1", "faster-than-plain"
     )
     method = "a forward pass is at most half of a step, for backward has at least as many products"
     bound = Bound(1.5, {"method": method, "source": "arXiv:1604.06174"})
-    verdict.within(found.low, bound, "lower end of a step's time over the plain one's", "slower-than-one-forward")
+    verdict.within(ratio.low, bound, "lower end of a step's time over the plain one's", "slower-than-one-forward")
 
 
 @clause("cost.mixed-speed")
@@ -81,11 +81,11 @@ def test_mixed_precision_is_no_slower(subject: Subject, verdict: Verdict, tf32: 
     need_device(subject)
     with float32_products(subject, tf32):
         what = f"{precision.label}, products, TF32 {tf32}"
-        found = compared(subject, verdict, products(), RECIPE.but(precision=precision), what)
+        ratio = compared(subject, verdict, products(), RECIPE.but(precision=precision), what)
     method = "products in 16 bits run at twice the rate of TensorFloat-32, and that at several times float32's"
     source = "arXiv:1710.03740; NVIDIA A100 Tensor Core GPU Architecture, 2020, table of peak rates"
     bound = Bound(1.0, {"method": method, "source": source})
-    verdict.within(found.low, bound, "lower end of a step's time over the one's in float32", "slower-than-float32")
+    verdict.within(ratio.low, bound, "lower end of a step's time over the one's in float32", "slower-than-float32")
 
 
 @clause("cost.mixed-speed")
@@ -98,10 +98,10 @@ def test_mixed_precision_speeds_up_transformer_block(
     need_device(subject)
     with float32_products(subject, tf32):
         what = f"{precision.label}, transformer block, TF32 {tf32}"
-        found = compared(subject, verdict, transformer_block(), RECIPE.but(precision=precision), what)
+        ratio = compared(subject, verdict, transformer_block(), RECIPE.but(precision=precision), what)
     if tf32 == "off":
         bound = Bound(1.0, {"method": "its products in 16 bits are no slower", "source": "arXiv:1710.03740"})
-        verdict.within(found.low, bound, "lower end of a step's time over the one's in float32", "slower-than-float32")
+        verdict.within(ratio.low, bound, "lower end of a step's time over the one's in float32", "slower-than-float32")
 
 
 @clause("cost.mixed-speed")
@@ -135,7 +135,7 @@ def counted(subject: Subject, technique: str) -> int:
     if technique != "recomputed":
         return count
     segment = tall_blocks(BLOCKS // SEGMENTS)
-    return count + held(subject, segment, 0) - held(subject, segment, 1)
+    return count + saved_bytes(subject, segment, 0) - saved_bytes(subject, segment, 1)
 
 
 @clause("cost.peak-follows-count")
@@ -154,7 +154,7 @@ def test_allocator_peak_matches_byte_count(subject: Subject, verdict: Verdict, t
         side: subprocesses.peak_bytes(subject, model, recipe, batch.into(recipe.accumulation), tmp_path / side)
         for side, recipe in recipes.items()
     }
-    counts = {"plain": held(subject, (model, batch), 0), "technique": counted(subject, technique)}
+    counts = {"plain": saved_bytes(subject, (model, batch), 0), "technique": counted(subject, technique)}
     for side, name in (("plain", "plain"), ("technique", technique)):
         verdict.measure(f"bytes at most by the allocator, {name}", "B", [peaks[side]])
         verdict.measure(f"bytes at most by the count, {name}", "B", [counts[side]])

@@ -48,7 +48,7 @@ def test_scale_follows_amax_history(subject: Subject, verdict: Verdict, bad: flo
         for given in (steps, gradients):
             given[2] = np.zeros_like(given[2]) if bad == 0 else given[2].copy()
             given[2][1, 3] = bad
-    seen: dict[str, list[float]] = {
+    magnitudes: dict[str, list[float]] = {
         "input": [float(np.max(np.abs(each))) for each in steps],
         "kernel": [float(np.float32(0.37))] * len(steps),
         "gradient": [float(np.max(np.abs(each))) for each in gradients],
@@ -58,13 +58,13 @@ def test_scale_follows_amax_history(subject: Subject, verdict: Verdict, bad: flo
         remembered = product.remembered()
         for operand in OPERANDS:
             narrow = NARROW[product.rule.gradients if operand == "gradient" else product.rule.operands]
-            expected = stored_scales(seen[operand], narrow, HISTORY)[step]
-            kept = np.zeros(HISTORY, np.float32)
-            last = seen[operand][: step + 1][-HISTORY:]
-            kept[: len(last)] = last
+            expected = stored_scales(magnitudes[operand], narrow, HISTORY)[step]
+            history = np.zeros(HISTORY, np.float32)
+            last = magnitudes[operand][: step + 1][-HISTORY:]
+            history[: len(last)] = last
             verdict.equal(
                 np.sort(remembered[operand].maxima),
-                np.sort(kept),
+                np.sort(history),
                 f"amax history of the {operand} after step {step}",
                 "history",
             )
@@ -81,16 +81,16 @@ def test_step_casts_with_scale_of_previous_steps(subject: Subject, verdict: Verd
     steps = [values_up_to((N, K), each * narrow_in.largest, 1 + i) for i, each in enumerate(EXACT)]
     gradients = [values_up_to((N, M), each * narrow_out.largest / 2, 50 + i) for i, each in enumerate(reversed(EXACT))]
     delay = product.rule.lag - 1
-    seen = {"input": (steps, narrow_in), "kernel": ([kernel] * len(steps), narrow_in)}
-    seen["gradient"] = (gradients, narrow_out)
+    casts = {"input": (steps, narrow_in), "kernel": ([kernel] * len(steps), narrow_in)}
+    casts["gradient"] = (gradients, narrow_out)
     used = {
         operand: [1.0] * delay + stored_scales([float(np.max(np.abs(each))) for each in values], narrow, HISTORY)
-        for operand, (values, narrow) in seen.items()
+        for operand, (values, narrow) in casts.items()
     }
     for step, pair in enumerate(zip(steps, gradients, strict=True)):
         (passed,) = product.train(pair)
         given, weights, back = (
-            as_codes_have_it(seen[operand][0][step], used[operand][step], seen[operand][1]) for operand in OPERANDS
+            as_codes_have_it(casts[operand][0][step], used[operand][step], casts[operand][1]) for operand in OPERANDS
         )
         for name, measured, left, right in (
             ("output", passed.output, given, weights),

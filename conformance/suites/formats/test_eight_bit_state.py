@@ -45,7 +45,7 @@ DRAWS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class StoredMoment:
     """A moment of a parameter, flat: its decoded values, its codes and each block's absmax."""
 
     decoded: Array
@@ -53,7 +53,7 @@ class Kept:
     largest: Array
 
     @classmethod
-    def of(cls, verdict: Verdict, trainer: Trainer, slot: str, name: str) -> Kept:
+    def of(cls, verdict: Verdict, trainer: Trainer, slot: str, name: str) -> StoredMoment:
         """Reads the moment from a run, which must show all three."""
         state, names = trainer.optimizer_state(), [f"{kind}{slot}/{name}" for kind in ("", "codes/", "absmax/")]
         verdict.equal(
@@ -130,19 +130,21 @@ def test_each_entry_has_nearest_code_of_its_block(subject: Subject, verdict: Ver
         trainer.apply_gradients(gradients)
         for name in PARAMETERS:
             for slot, values, beta, squared in moments_of(rule):
-                kept, what = Kept.of(verdict, trainer, slot, name), f"{slot} of {name} after update {update}"
-                verdict.equal(kept.largest.shape, (ENTRIES // BLOCK + 1,), f"blocks of {what}", "blocks")
-                verdict.equal(kept.codes.shape, (ENTRIES,), f"codes of {what}", "blocks")
-                stands_for = values[kept.codes] * shared(kept.largest, ENTRIES, BLOCK)
-                _same(verdict, kept.decoded, stands_for, f"decoded {what}")
+                stored, what = StoredMoment.of(verdict, trainer, slot, name), f"{slot} of {name} after update {update}"
+                verdict.equal(stored.largest.shape, (ENTRIES // BLOCK + 1,), f"blocks of {what}", "blocks")
+                verdict.equal(stored.codes.shape, (ENTRIES,), f"codes of {what}", "blocks")
+                stands_for = values[stored.codes] * shared(stored.largest, ENTRIES, BLOCK)
+                _same(verdict, stored.decoded, stands_for, f"decoded {what}")
                 old = former[f"{slot}/{name}"].ravel() if former else np.zeros(ENTRIES)
                 moment = Unencoded.after(old, gradients[name].ravel(), beta, squared=squared)
-                largest_off = moment.largest_off(kept.largest, BLOCK)
+                largest_off = moment.largest_off(stored.largest, BLOCK)
                 verdict.within(largest_off, WITHIN, f"largest magnitudes of {what}, of the bound", "largest")
-                off = moment.off(kept.codes, kept.largest, values, BLOCK)
+                off = moment.off(stored.codes, stored.largest, values, BLOCK)
                 verdict.within(off, WITHIN, f"codes of {what} beyond the nearest, of the bound", "not-nearest")
                 zero = moment.value == 0
-                verdict.holds(bool((kept.decoded[zero] == 0).all()), f"zeros of {what}", kept.decoded[zero], 0, "zero")
+                verdict.holds(
+                    bool((stored.decoded[zero] == 0).all()), f"zeros of {what}", stored.decoded[zero], 0, "zero"
+                )
 
 
 def _same(verdict: Verdict, measured: Array, expected: Array, what: str) -> None:
@@ -161,10 +163,10 @@ def test_single_nonzero_entry_keeps_rest_of_block_zero(subject: Subject, verdict
     trainer.apply_gradients(gradients)
     for name in PARAMETERS:
         for slot in (rule.first, rule.second):
-            kept = Kept.of(verdict, trainer, slot, name)
+            stored = StoredMoment.of(verdict, trainer, slot, name)
             zero = gradients[name].ravel() == 0
-            verdict.holds(not kept.decoded[zero].any(), f"zeros in {slot} of {name}", kept.decoded[zero], 0, "zero")
-            verdict.holds(bool((kept.decoded[~zero] > 0).all()), f"ones in {slot} of {name}", kept.decoded[~zero])
+            verdict.holds(not stored.decoded[zero].any(), f"zeros in {slot} of {name}", stored.decoded[zero], 0, "zero")
+            verdict.holds(bool((stored.decoded[~zero] > 0).all()), f"ones in {slot} of {name}", stored.decoded[~zero])
 
 
 @clause("quantization.adam8-encoding")
@@ -246,10 +248,12 @@ def test_moments_have_declared_bytes(subject: Subject, verdict: Verdict, shape: 
     state, entries = trainer.optimizer_state(), shape[0] * shape[1]
     encoded = any(f"codes/{slot}/{name}" in state for slot in (rule.first, rule.second))
     kinds = ("codes/", "absmax/") if encoded else ("",)
-    held = {f"{kind}{slot}": state.get(f"{kind}{slot}/{name}") for kind in kinds for slot in (rule.first, rule.second)}
-    lacking = sorted(kind for kind, array in held.items() if array is None)
+    arrays = {
+        f"{kind}{slot}": state.get(f"{kind}{slot}/{name}") for kind in kinds for slot in (rule.first, rule.second)
+    }
+    lacking = sorted(kind for kind, array in arrays.items() if array is None)
     verdict.equal(lacking, [], "missing parts of the moments", "lacking")
-    measured = sum(array.nbytes for array in held.values() if array is not None)
+    measured = sum(array.nbytes for array in arrays.values() if array is not None)
     verdict.equal(measured, state_bytes(entries, BLOCK, smallest), f"bytes of {entries} entries", "bytes")
     verdict.observe("bytes a parameter", measured / entries)
 

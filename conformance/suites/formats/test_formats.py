@@ -82,8 +82,8 @@ def test_out_of_range_values_are_cast_as_declared(subject: Subject, verdict: Ver
         parts = np.array_split(values, range(length, len(values), length))
         measured = np.concatenate([cast(subject, part, name) for part in parts])
         other = unlike(measured, expected)
-        shown = example(other, values, measured, expected)
-        verdict.holds(not other.any(), f"casts to {name}, {length} at a time", shown, "all", "overflow")
+        mismatch = example(other, values, measured, expected)
+        verdict.holds(not other.any(), f"casts to {name}, {length} at a time", mismatch, "all", "overflow")
 
 
 @clause("formats.products")

@@ -198,7 +198,7 @@ def test_ranges_match_calibration(subject: Subject, verdict: Verdict, signs: str
     if signs == "positive":
         samples = tuple(np.abs(each) + np.float32(0.5) for each in samples)
     quantized = subject.framework.rule(PostTraining).quantized(STATIC, MIXED, weights, samples)
-    seen = expected.seen_by_layers(MIXED, weights, samples)
+    seen = expected.layer_inputs_and_outputs(MIXED, weights, samples)
     for name, ranges in quantized.calibrated().items():
         check_ranges(verdict, rule, name, ranges, seen[name], 160)
 
@@ -220,7 +220,7 @@ def test_uncalibrated_ranges_are_refused(subject: Subject, verdict: Verdict) -> 
     weights, samples = unlike_weights(MIXED), batches(MIXED)[0]
     text, predicted = refused(lambda: subject.framework.rule(PostTraining).quantized(STATIC, MIXED, weights), samples)
     if not text:
-        ((_, outputs),) = [expected.seen_by_layers(MIXED, weights, (samples,))["5.output.weight"]]
+        ((_, outputs),) = [expected.layer_inputs_and_outputs(MIXED, weights, (samples,))["5.output.weight"]]
         near = np.abs(predicted["output"] - outputs) <= 1e-4 * np.abs(outputs).max()
         verdict.holds(bool(near.all()), "without calibration the float model stays", signature="uncalibrated")
 
@@ -398,7 +398,9 @@ def test_quantized_model_keeps_accuracy(subject: Subject, verdict: Verdict, tech
     labels = test.targets["output"]
     calibration = tuple(digits_batch(64, start).inputs for start in range(0, 256, 64))
     quantized = subject.framework.rule(PostTraining).quantized(technique, model, weights, calibration)
-    outputs = expected.seen_by_layers(model, weights, (test.inputs,))[f"{len(model.layers) - 1}.output.weight"][1]
+    outputs = expected.layer_inputs_and_outputs(model, weights, (test.inputs,))[
+        f"{len(model.layers) - 1}.output.weight"
+    ][1]
     predicted = quantized.predict(test.inputs)["output"]
     float_share, share = (float(np.mean(o.argmax(-1) == labels)) for o in (outputs, predicted))
     chance = 3.0 * float(np.sqrt(np.count_nonzero(outputs.argmax(-1) != predicted.argmax(-1)))) / len(labels)

@@ -77,21 +77,21 @@ def passed(
     rule = rule_of(subject)
     given, start = batch(1, rule=rule), weights()
     run = subject.trainer(TWO, STILL, start)
-    shown = run.trace(given)
+    trace = run.trace(given)
     observed: dict[str, Calibrated] = dict(run.view(CalibratedRanges))
-    output = shown.outputs["2.output"].astype(np.float64)
+    output = trace.outputs["2.output"].astype(np.float64)
     back = 2.0 * (output - given.targets["output"]) / output.shape[1] / ROWS
-    inputs = {"0.weight": given.inputs, "2.output.weight": shown.outputs["1"]}
+    inputs = {"0.weight": given.inputs, "2.output.weight": trace.outputs["1"]}
     layers: dict[str, expected.Layer] = {}
     for name, gradient in zip(NAMES[::-1], (back, None), strict=True):
         if gradient is None:
-            relu = shown.outputs["1"] > 0
-            gradient = shown.gradients["1"].astype(np.float64) * relu
+            relu = trace.outputs["1"] > 0
+            gradient = trace.gradients["1"].astype(np.float64) * relu
         ranges = observed[name].inputs, observed[name].outputs
         bias = start[name.replace("weight", "bias")].astype(np.float64)
         layers[name] = expected.layer(inputs[name], start[name], bias, rule, ranges, gradient)
     verdict.equal(sorted(observed), sorted(NAMES), "layers with ranges", "other-layers")
-    return given, layers, dict(shown.outputs), {**shown.gradients, **shown.parameters}
+    return given, layers, dict(trace.outputs), {**trace.gradients, **trace.parameters}
 
 
 @clause("quantization.aware-values")
@@ -123,16 +123,16 @@ def test_clipped_values_have_zero_gradient(subject: Subject, verdict: Verdict) -
     run.update((batch(1, rule=rule),))
     known = run.view(CalibratedRanges)["2.output.weight"]
     large = batch(2, factor=8.0, rule=rule)
-    shown = run.trace(large)
-    back = 2.0 * (shown.outputs["2.output"].astype(np.float64) - large.targets["output"]) / 6 / ROWS
+    trace = run.trace(large)
+    back = 2.0 * (trace.outputs["2.output"].astype(np.float64) - large.targets["output"]) / 6 / ROWS
     bias = start["2.output.bias"].astype(np.float64)
     ranges = known.inputs, known.outputs
-    layer = expected.layer(shown.outputs["1"], start["2.output.weight"], bias, rule, ranges, back)
-    far = worst(shown.gradients["1"], layer.input_gradient, layer.input_bound)
+    layer = expected.layer(trace.outputs["1"], start["2.output.weight"], bias, rule, ranges, back)
+    far = worst(trace.gradients["1"], layer.input_gradient, layer.input_bound)
     verdict.within(far, Bound(1.0, OF_ITS_BOUND), "gradient that the head passes back", "gradient-differs")
-    far = worst(shown.parameters["2.output.weight"], layer.weight_gradient, layer.weight_bound)
+    far = worst(trace.parameters["2.output.weight"], layer.weight_gradient, layer.weight_bound)
     verdict.within(far, Bound(1.0, OF_ITS_BOUND), "gradient of the head's weight", "gradient-differs")
-    far = worst(shown.outputs["2.output"], layer.outputs, layer.outputs_bound)
+    far = worst(trace.outputs["2.output"], layer.outputs, layer.outputs_bound)
     verdict.within(far, Bound(1.0, OF_ITS_BOUND), "what the head gives", "values-differ")
 
 
@@ -148,15 +148,17 @@ def test_qat_ranges_follow_batches(subject: Subject, verdict: Verdict, freeze: i
         verdict.abstain("inputs have no codes")
         return
     run = subject.trainer(TWO, STILL.but(quantization=Aware(freeze), accumulation=halves), weights())
-    seen: list[tuple[float, float]] = []
+    batch_ranges: list[tuple[float, float]] = []
     for update, factor in enumerate(FACTORS):
         given = batch(update, factor, rule)
         size = ROWS // halves
         window = tuple(given.part(start, start + size) for start in range(0, ROWS, size))
         run.update(window)
         if freeze is None or update < freeze:
-            seen += [(float(part.inputs.min()), float(part.inputs.max())) for part in window]
-        check_following(verdict, rule, run.view(CalibratedRanges)["0.weight"].inputs, seen, f"after update {update}")
+            batch_ranges += [(float(part.inputs.min()), float(part.inputs.max())) for part in window]
+        check_following(
+            verdict, rule, run.view(CalibratedRanges)["0.weight"].inputs, batch_ranges, f"after update {update}"
+        )
 
 
 @clause("quantization.observers-hold-still")
@@ -185,9 +187,9 @@ def test_recomputation_does_not_change_qat_ranges(subject: Subject, verdict: Ver
         for seed, factor in enumerate(FACTORS):
             run.update((batch(seed, factor, rule),))
     for name, value in ranges_of_run(plain).items():
-        found = ranges_of_run(again)[name]
-        near = abs(found[0] - value[0]) <= 1e-3 * value[0]
-        verdict.holds(bool(near), f"{name} with recomputation", found, value, "recomputation-moves-ranges")
+        measured = ranges_of_run(again)[name]
+        near = abs(measured[0] - value[0]) <= 1e-3 * value[0]
+        verdict.holds(bool(near), f"{name} with recomputation", measured, value, "recomputation-moves-ranges")
     if not subject.conventions.compiled:
         verdict.same_state(
             subject.state(again), subject.state(plain), "the run with recomputation", "recompute-differs"

@@ -162,5 +162,5 @@ def test_nonfinite_values_do_not_become_finite(subject: Subject, verdict: Verdic
     verdict.holds(not swallowed, f"{value} is not swallowed", float(after[place]), value, "swallowed")
     if rule.axis is not None:
         others = np.delete(np.arange(SIDE), 1)
-        kept = after.take(others, 1 - rule.axis), before.take(others, 1 - rule.axis)
-        verdict.equal(kept[0], kept[1], "the other ranges", "disturbed")
+        rest = after.take(others, 1 - rule.axis), before.take(others, 1 - rule.axis)
+        verdict.equal(rest[0], rest[1], "the other ranges", "disturbed")

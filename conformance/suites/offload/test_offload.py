@@ -75,7 +75,7 @@ CASES = {
 """A workload: a model, a recipe, and data by seed."""
 
 
-def kept(subject: Subject, model: Model, recipe: Recipe) -> Trainer:
+def run_without_offload(subject: Subject, model: Model, recipe: Recipe) -> Trainer:
     """The same run without offload, whatever the mode."""
     return subject.framework.trainer(model, subject.in_place(recipe))
 
@@ -87,10 +87,10 @@ def widest(subject: Subject) -> list[Offload]:
         Unsupported: with the reason of the first.
     """
     there = subject.framework.declares
-    found = [offload for offload in OFFLOADS if all(there(c).supported for c in Capability.of_offload(offload))]
-    if not found:
+    offloads = [offload for offload in OFFLOADS if all(there(c).supported for c in Capability.of_offload(offload))]
+    if not offloads:
         need(subject, *Capability.of_offload(OFFLOADS[0]))
-    return [a for a in found if not any(a.to == b.to and set(a.what) < set(b.what) for b in found)]
+    return [a for a in offloads if not any(a.to == b.to and set(a.what) < set(b.what) for b in offloads)]
 
 
 @clause("offload.same-bits")
@@ -98,7 +98,7 @@ def widest(subject: Subject) -> list[Offload]:
 def test_offloaded_run_matches_resident_run_bitwise(subject: Subject, verdict: Verdict, name: str) -> None:
     model, recipe, data = CASES[name]
     away = {offload.label: subject.trainer(model, recipe.but(offload=offload)) for offload in widest(subject)}
-    here = kept(subject, model, recipe)
+    here = run_without_offload(subject, model, recipe)
     for seed in range(3):
         window = data(seed).into(recipe.accumulation)
         gradients, report, state = here.gradients(window), here.update(window), here.state()
@@ -117,7 +117,7 @@ def test_empty_micro_batch_matches_resident_run_bitwise(subject: Subject, verdic
     batch = samples(0)
     window = (batch.part(0, 0), batch)
     offloads = widest(subject)
-    here = kept(subject, STACK, recipe)
+    here = run_without_offload(subject, STACK, recipe)
     here.update(window)
     for offload in offloads:
         away = subject.trainer(STACK, recipe.but(offload=offload))
@@ -130,7 +130,7 @@ def test_empty_micro_batch_matches_resident_run_bitwise(subject: Subject, verdic
 @each_offload
 def test_skipped_update_matches_resident_run_bitwise(subject: Subject, verdict: Verdict, offload: Offload) -> None:
     recipe = ADAM.but(scaling=DynamicScaling(initial=16.0, interval=3))
-    away, here = subject.trainer(STACK, recipe.but(offload=offload)), kept(subject, STACK, recipe)
+    away, here = subject.trainer(STACK, recipe.but(offload=offload)), run_without_offload(subject, STACK, recipe)
     for value in (1.0, np.inf, 0.5):
         reports = [run.apply_gradients(spiked(run, value, base=1.0)) for run in (away, here)]
         verdict.equal(
@@ -160,8 +160,8 @@ def test_only_requested_tensors_are_offloaded(
     state = {kind: size * copies(subject, kind) for kind, size in sizes.items() if kind in away}
     run.save(tmp_path)
     run.restore(tmp_path)
-    for when, found in (("", away), (" after a load", run.offloaded())):
-        verdict.equal({kind: found[kind] for kind in state}, state, f"offloaded bytes{when}", "other-bytes")
+    for when, offloaded in (("", away), (" after a load", run.offloaded())):
+        verdict.equal({kind: offloaded[kind] for kind in state}, state, f"offloaded bytes{when}", "other-bytes")
     if "activations" in away:
         taken_in = 2 * batch.inputs.nbytes  # each layer past the first, and the head, take in a batch of this width
         verdict.holds(away["activations"] >= taken_in, "activations leave", away, f">= {taken_in} bytes", "stays")
@@ -211,14 +211,14 @@ def outputs_of(subject: Subject, run: Trainer) -> dict[str, Array]:
 def test_checkpoint_resumes_with_and_without_offload(
     subject: Subject, verdict: Verdict, offload: Offload, tmp_path: Path
 ) -> None:
-    away, here = subject.trainer(STACK, ADAM.but(offload=offload)), kept(subject, STACK, ADAM)
+    away, here = subject.trainer(STACK, ADAM.but(offload=offload)), run_without_offload(subject, STACK, ADAM)
     for seed in range(2):
         away.update((samples(seed),))
         here.update((samples(7 + seed),))
     away.save(tmp_path / "away")
     here.save(tmp_path / "here")
     for name, run in (
-        ("away", kept(subject, STACK, ADAM)),
+        ("away", run_without_offload(subject, STACK, ADAM)),
         ("here", subject.trainer(STACK, ADAM.but(offload=offload))),
     ):
         run.restore(tmp_path / name)
@@ -270,7 +270,7 @@ def test_failed_pass_leaves_no_offloaded_activation(
 def test_missing_offload_folder_is_reported_or_created(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     recipe = ADAM.but(offload=Offload(("activations",), "disk", str(tmp_path / "away")))
     (tmp_path / "away").mkdir()
-    run, here = subject.trainer(STACK, recipe), kept(subject, STACK, ADAM)
+    run, here = subject.trainer(STACK, recipe), run_without_offload(subject, STACK, ADAM)
     for each in (run, here):
         each.update((samples(0),))
     (tmp_path / "away").rename(tmp_path / "elsewhere")

@@ -61,8 +61,8 @@ TECHNIQUES: dict[str, tuple[str, Optimizer, dict[str, Any]]] = {
 
 def constants(trainer: Trainer, names: Collection[str]) -> dict[str, Array]:
     """These parameters and what the optimizer holds for them; an average may follow any parameter."""
-    held = trainer.optimizer_state() | {f"parameter/{name}": value for name, value in trainer.parameters().items()}
-    return {name: value for name, value in held.items() if name.partition("/")[2] in names and name[:8] != "average/"}
+    arrays = trainer.optimizer_state() | {f"parameter/{name}": value for name, value in trainer.parameters().items()}
+    return {name: value for name, value in arrays.items() if name.partition("/")[2] in names and name[:8] != "average/"}
 
 
 @clause("optimizer.frozen")
@@ -88,9 +88,9 @@ def test_frozen_parameter_has_no_gradient_and_no_moments(subject: Subject, verdi
     recipe = Recipe(chosen, frozen=PLACES[place])
     trainer = subject.trainer(MODEL, recipe)
     before = constants(trainer, recipe.frozen)
-    found = sorted(trainer.gradients((exact_batch(16, *SIZES),)))
+    measured = sorted(trainer.gradients((exact_batch(16, *SIZES),)))
     trained = sorted(name for name in MODEL.parameter_shapes() if name not in recipe.frozen)
-    verdict.equal(found, trained, "parameters with a gradient", "frozen-gradient")
+    verdict.equal(measured, trained, "parameters with a gradient", "frozen-gradient")
     trainer.update((exact_batch(16, *SIZES),))
     trainer.apply_gradients(full(trainer, 1.0))
     verdict.same_state(constants(trainer, recipe.frozen), before, "constants and their moments", "frozen-moved")
@@ -135,9 +135,9 @@ def test_freezing_later_keeps_moments(subject: Subject, verdict: Verdict, tmp_pa
     for frozen, value in SCRIPT:
         exact.freeze(frozen)
         exact.apply_gradients(full(run, value))
-    found = run.parameters()
-    expected = {name: value.astype(found[name].dtype) for name, value in exact.parameters().items()}
-    verdict.same_state(found, expected, "parameters after a pause of one of them", "pause-differs")
+    measured = run.parameters()
+    expected = {name: value.astype(measured[name].dtype) for name, value in exact.parameters().items()}
+    verdict.same_state(measured, expected, "parameters after a pause of one of them", "pause-differs")
 
 
 @clause("optimizer.frozen-later")

@@ -95,8 +95,10 @@ def test_implementation_counts_applied_updates(
             plain.apply_gradients(full(plain, value))
     states = subject.state(trainer), subject.state(plain)
     verdict.same_state(*states, "state after three applied updates", but=MOVES)
-    held = {name: int(value) for name, value in trainer.optimizer_state().items() if name in ("steps", "schedule")}
-    verdict.equal(held, dict.fromkeys(held, 5), "counters after two applied updates and three more", "miscounted")
+    counters = {name: int(value) for name, value in trainer.optimizer_state().items() if name in ("steps", "schedule")}
+    verdict.equal(
+        counters, dict.fromkeys(counters, 5), "counters after two applied updates and three more", "miscounted"
+    )
 
 
 @clause("scaling.detects-every-group")

@@ -81,14 +81,14 @@ def followed(trainer: Trainer, first: int, last: int, parameter: int = 0) -> lis
     return [sign * (before - after) for sign, (before, after) in zip(signs, pairwise(places), strict=True)]
 
 
-def judge(verdict: Verdict, curve: Curve, seen: list[float], start: int, rate: float = RATE) -> None:
+def judge(verdict: Verdict, curve: Curve, rates: list[float], start: int, rate: float = RATE) -> None:
     """Compares rates from update `start` on with the formula."""
-    expected = [rate * curve.factor(start + place) for place in range(len(seen))]
-    worst = max(range(len(seen)), key=lambda place: abs(seen[place] - expected[place]))
+    expected = [rate * curve.factor(start + place) for place in range(len(rates))]
+    worst = max(range(len(rates)), key=lambda place: abs(rates[place] - expected[place]))
     largest = max(rate * curve.factor(applied) for applied in range(UPDATES))
     bound = Bound(16 * UNIT * largest, {"method": "16 unit roundoffs of float32, of the largest rate"})
     what = f"distance of the rate from the formula's {expected[worst]:.6g} at update {start + worst}"
-    verdict.within(abs(seen[worst] - expected[worst]), bound, what, "rate-differs")
+    verdict.within(abs(rates[worst] - expected[worst]), bound, what, "rate-differs")
 
 
 @clause("optimizer.schedules")

@@ -19,10 +19,10 @@ def test_schedule_steps_after_every_nth_update(
     subject: Subject, verdict: Verdict, k: int, frequency: int, epoch: int
 ) -> None:
     need(subject, Capability.SCHEDULE_FREQUENCY)
-    seen = subject.framework.scheduled(frequency=frequency, accumulation=k, epochs=(epoch,) * _EPOCHS)
-    verdict.holds(len(seen) >= _EPOCHS * (epoch // k), "updates of all full windows", len(seen), "one a window")
-    expected = tuple(update // frequency for update in range(1, len(seen) + 1))
-    verdict.equal(seen, expected, "steps of the schedule after each update", "frequency-miscounted")
+    steps = subject.framework.scheduled(frequency=frequency, accumulation=k, epochs=(epoch,) * _EPOCHS)
+    verdict.holds(len(steps) >= _EPOCHS * (epoch // k), "updates of all full windows", len(steps), "one a window")
+    expected = tuple(update // frequency for update in range(1, len(steps) + 1))
+    verdict.equal(steps, expected, "steps of the schedule after each update", "frequency-miscounted")
 
 
 @clause("scaling.hooks-see-unscaled")
@@ -33,9 +33,9 @@ def test_pre_step_hook_receives_unscaled_gradients(
 ) -> None:
     need(subject, Capability.STEP_HOOK)
     gradient = np.array([2.0**-12, -1.0, 0.0, 3.0], np.float32)
-    seen = subject.framework.shown_to_hook(gradient, scale=scale, fused=fused)
+    measured = subject.framework.shown_to_hook(gradient, scale=scale, fused=fused)
     verdict.equal(
-        seen.tolist(), gradient.tolist(), f"gradient in the hook at a loss scale of {scale}", "hook-sees-scaled"
+        measured.tolist(), gradient.tolist(), f"gradient in the hook at a loss scale of {scale}", "hook-sees-scaled"
     )
 
 
@@ -44,7 +44,7 @@ def test_pre_step_hook_receives_unscaled_gradients(
 def test_clipping_in_native_loop_receives_unscaled_gradients(subject: Subject, verdict: Verdict, scale: float) -> None:
     need(subject, Capability.MANUAL_STEP)
     gradient = np.array([0.5, 0.0, -0.25], np.float32)
-    seen = subject.framework.clipped_by_hand(gradient, limit=1.0, scale=scale)
+    measured = subject.framework.clipped_by_hand(gradient, limit=1.0, scale=scale)
     verdict.equal(
-        seen.tolist(), gradient.tolist(), f"gradient below the limit at a loss scale of {scale}", "clips-scaled"
+        measured.tolist(), gradient.tolist(), f"gradient below the limit at a loss scale of {scale}", "clips-scaled"
     )

@@ -253,8 +253,8 @@ def test_weights_changed_before_backward(subject: Subject, verdict: Verdict, var
 @clause("recompute.frees-activations")
 def test_activations_are_freed(subject: Subject, verdict: Verdict, variant: str) -> None:
     plain, recomputed = twins(subject, blocks(), RECIPE, Recompute(4, variant=variant))
-    held, less = plain.saved_bytes(wide_batch()), recomputed.saved_bytes(wide_batch())
-    verdict.holds(less < held, "bytes held with four segments", less, f"below {held}", "nothing-saved")
+    plain_bytes, less = plain.saved_bytes(wide_batch()), recomputed.saved_bytes(wide_batch())
+    verdict.holds(less < plain_bytes, "bytes held with four segments", less, f"below {plain_bytes}", "nothing-saved")
 
 
 @clause("recompute.saves-bytes")

@@ -111,13 +111,13 @@ def test_two_optimizers_resume(subject: Subject, verdict: Verdict, tmp_path: Pat
 @clause("resume.save-has-no-side-effects")
 def test_arrays_of_caller_are_not_aliased(subject: Subject, verdict: Verdict) -> None:
     given = subject.trainer(exact_linear(), ADAM).parameters()
-    kept = {name: value.copy() for name, value in given.items()}
+    copies = {name: value.copy() for name, value in given.items()}
     trainer = subject.trainer(exact_linear(), ADAM, given)
     read = subject.state(trainer)
     before = {name: value.copy() for name, value in read.items()}
     trainer.apply_gradients(full(trainer, 1.0))
-    verdict.changed(kept, trainer.parameters(), "parameters over an update")
-    verdict.same_state(given, kept, "the arrays that the run was given, after an update", "shared-memory")
+    verdict.changed(copies, trainer.parameters(), "parameters over an update")
+    verdict.same_state(given, copies, "the arrays that the run was given, after an update", "shared-memory")
     verdict.same_state(read, before, "the arrays that were read, after an update", "shared-memory")
 
 
@@ -138,8 +138,8 @@ def test_run_resumes_in_new_process(subject: Subject, verdict: Verdict, tmp_path
     for window in windows[2:]:
         through.update(window)
         states.append(through.state())
-    found = subprocesses.resumed(subject, dropout_probe(16), recipe, tmp_path / "run", *windows[2:])
-    for place, (measured, expected) in enumerate(zip(found, states, strict=True)):
+    restored = subprocesses.resumed(subject, dropout_probe(16), recipe, tmp_path / "run", *windows[2:])
+    for place, (measured, expected) in enumerate(zip(restored, states, strict=True)):
         verdict.same_state(measured, expected, f"training state {place} updates after the load", "new-process-differs")
 
 

@@ -102,8 +102,10 @@ def test_run_with_skips_equals_run_without(subject: Subject, verdict: Verdict, o
             rates.append((update.learning_rate, plain.apply_gradients(gradient).learning_rate))
     states = subject.state(trainer), subject.state(plain)
     verdict.same_state(*states, "state after three applied updates", but=MOVES)
-    held = {name: int(value) for name, value in trainer.optimizer_state().items() if name in ("steps", "schedule")}
-    verdict.equal(held, dict.fromkeys(held, 5), "counters after two applied updates and three more", "miscounted")
+    counters = {name: int(value) for name, value in trainer.optimizer_state().items() if name in ("steps", "schedule")}
+    verdict.equal(
+        counters, dict.fromkeys(counters, 5), "counters after two applied updates and three more", "miscounted"
+    )
     verdict.equal([a for a, _ in rates], [b for _, b in rates], "learning rate of each applied update")
     base = OPTIMIZERS[optimizer].learning_rate
     expected = [float(np.float32(base * f)) for f in (0.5, 0.25, 0.25)]

@@ -112,10 +112,10 @@ def test_nonfinite_loss_is_reported(subject: Subject, verdict: Verdict, k: int, 
     losses = [trainer.update((batch,) * k).loss for batch in finite]
     verdict.equal(losses, [1.0, 4.0], "losses of windows of finite micro-batches", "scaled-loss-reported")
     broken = Batch(finite[0].inputs, {"output": np.full((1, 1), bad, np.float32)})
-    seen = trainer.update((*finite[: k - 1], broken)).loss
+    loss = trainer.update((*finite[: k - 1], broken)).loss
     known = {*losses, float(np.mean(losses))}
     what = "loss reported for a window with a non-finite one"
-    verdict.holds(not math.isfinite(seen) or seen in known, what, seen, "a non-finite number", "loss-invented")
+    verdict.holds(not math.isfinite(loss) or loss in known, what, loss, "a non-finite number", "loss-invented")
 
 
 @clause("scaling.unscales-once")

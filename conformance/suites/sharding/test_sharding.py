@@ -148,8 +148,8 @@ def test_every_gradient_is_reduced_once_per_window(subject: Subject, verdict: Ve
     rank_group.collectives()
     rank_group.update(windows)
     parameters = len(exact_stack().parameter_shapes())
-    found = [counted["gradients"] for counted in rank_group.collectives()]
-    verdict.equal(found, [parameters] * 2, "reductions of a parameter's gradient on each rank", "reduced-too-often")
+    counts = [counted["gradients"] for counted in rank_group.collectives()]
+    verdict.equal(counts, [parameters] * 2, "reductions of a parameter's gradient on each rank", "reduced-too-often")
 
 
 @clause("sharding.accumulates")
@@ -196,11 +196,11 @@ def judge_or_raise(
 ) -> None:
     """Every rank has this gradient, or the run refuses with a library's exception."""
     try:
-        found = rank_group.gradients(windows)
+        by_rank = rank_group.gradients(windows)
     except (RuntimeError, ValueError) as error:
         verdict.holds(True, "the framework raises", type(error).__name__, "an exception, or the whole gradient")
         return
-    for rank, gradients in enumerate(found):
+    for rank, gradients in enumerate(by_rank):
         verdict.same_gradients(gradients, expected, f"gradient that rank {rank} has", signature)
 
 
@@ -223,8 +223,8 @@ def test_learning_rates_match_single_process(subject: Subject, verdict: Verdict,
         subject.rank_group(exact_linear(), recipe.but(ranks=ranks)),
     )
     gradient = full(one, 2.0**-6)
-    expected, found = [], []
+    expected, rates = [], []
     for _ in range(5):
         expected.append(one.apply_gradients(gradient).learning_rate)
-        found.append([update.learning_rate for update in rank_group.apply_gradients([[gradient]] * 2)])
-    verdict.equal(found, [[rate] * 2 for rate in expected], "rate of five updates on each rank", "rate-differs")
+        rates.append([update.learning_rate for update in rank_group.apply_gradients([[gradient]] * 2)])
+    verdict.equal(rates, [[rate] * 2 for rate in expected], "rate of five updates on each rank", "rate-differs")

@@ -36,9 +36,9 @@ def same_on_all(verdict: Verdict, rank_group: RankGroup, when: str) -> None:
 
 def decided(verdict: Verdict, updates: tuple[Update, ...], scale: float, good: int, *, skipped: bool) -> None:
     """Every rank has the same skip decision, scale and counter."""
-    found = [(update.skipped, update.scale_after, update.good_steps) for update in updates]
+    measured = [(update.skipped, update.scale_after, update.good_steps) for update in updates]
     expected = [(skipped, scale, good)] * len(updates)
-    verdict.equal(found, expected, "skip, next scale and counter on each rank", "decided-apart")
+    verdict.equal(measured, expected, "skip, next scale and counter on each rank", "decided-apart")
 
 
 @clause("sharding.replicas-equal")
@@ -176,9 +176,9 @@ def test_small_gradient_survives_reduction(subject: Subject, verdict: Verdict, r
     )
     rank_group.apply_gradients([[full(run, 2.0)], [full(run, 2.0 * TINY)]])
     for rank, state in enumerate(rank_group.states()):
-        found = {n: -a.astype(np.float64) for n, a in state.items() if n.startswith("parameter/")}
-        expected = {n: np.full_like(a, FORMATS[name]) for n, a in found.items()}
-        verdict.same_state(found, expected, f"sum that rank {rank} has of 1 and 2^-9 in {name}", "other-format")
+        sums = {n: -a.astype(np.float64) for n, a in state.items() if n.startswith("parameter/")}
+        expected = {n: np.full_like(a, FORMATS[name]) for n, a in sums.items()}
+        verdict.same_state(sums, expected, f"sum that rank {rank} has of 1 and 2^-9 in {name}", "other-format")
 
 
 @clause("sharding.masters-stay-wide")

@@ -77,12 +77,12 @@ def test_ranks_listen_only_on_loopback(subject: Subject, verdict: Verdict) -> No
     need(subject, Capability.RANKS_REPLICATED)
     ranks = replace(subject.framework.ranks() or Ranks(2), count=3)
     before = listeners(os.getpid())
-    with socket.create_server(("127.0.0.1", 0)) as control, listeners_below(os.getpid()) as seen:
+    with socket.create_server(("127.0.0.1", 0)) as control, listeners_below(os.getpid()) as below:
         control_port = control.getsockname()[1]
         rank_group = subject.rank_group(exact_linear(7, 4), Recipe(Adam(), ranks=ranks))
         for batch in BATCHES:
             rank_group.update(shared(batch, 3, 3, 2))
-    if control_port not in {own.port for own in seen}:
+    if control_port not in {own.port for own in below}:
         verdict.abstain("this system has no /proc that shows listening sockets")
-    outside = sorted({f"{own.address}:{own.port}" for own in seen - before if not own.inside})
+    outside = sorted({f"{own.address}:{own.port}" for own in below - before if not own.inside})
     verdict.equal(outside, [], "addresses of another interface that ranks listen on", "listens-outside")

@@ -36,9 +36,9 @@ def test_shards_add_up_to_one_copy(subject: Subject, verdict: Verdict, ranks: Ra
     rank_group.update(shared(digits_batch(8), 4, 4))
     size = sum(value.nbytes for value in one_place(subject, uneven(), Recipe()).parameters().values())
     copy = {"parameter": size, "gradient": size, "optimizer": 2 * size}
-    held = rank_group.bytes_held()
+    by_rank = rank_group.bytes_held()
     for kind, whole in copy.items():
-        parts = [own[kind] for own in held]
+        parts = [own[kind] for own in by_rank]
         if kind in ranks.sharded:
             verdict.equal(sum(parts), whole, f"bytes of {kind}s on both ranks together", "held-twice")
             verdict.holds(max(parts) < whole, f"no rank holds every {kind}", parts, f"below {whole}", "held-whole")
@@ -53,8 +53,8 @@ def test_shards_add_up_to_one_copy(subject: Subject, verdict: Verdict, ranks: Ra
 def test_bytes_per_rank(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     rank_group = subject.rank_group(uneven(), Recipe(Adam(), ranks=ranks))
     rank_group.update(shared(digits_batch(8), 4, 4))
-    for rank, held in enumerate(rank_group.bytes_held()):
-        for kind, size in held.items():
+    for rank, sizes in enumerate(rank_group.bytes_held()):
+        for kind, size in sizes.items():
             verdict.measure(f"{kind}.rank-{rank}", "bytes", [size])
 
 
@@ -96,8 +96,8 @@ def test_run_resumes_with_other_number_of_ranks(subject: Subject, verdict: Verdi
         for rank, state in enumerate(loaded.states()):
             who = f"rank {rank} of {count}'s"
             counters = {n: a for n, a in after.items() if a.ndim == 0}
-            found = {n: state[n] for n in counters}
-            verdict.same_state(found, counters, f"{who} counters and scaler later ({level})", "goes-on-otherwise")
+            restored = {n: state[n] for n in counters}
+            verdict.same_state(restored, counters, f"{who} counters and scaler later ({level})", "goes-on-otherwise")
             distance, bound = envelope.parameters(flat(weights(state)))
             what = f"relative distance of {who} weights an update later ({level})"
             verdict.within(distance, bound, what, "goes-on-otherwise")

@@ -70,7 +70,7 @@ class DelayedCase(CheckedInstance):
         kernel = _values(self.sizes[1:], self.kernel, NARROW["float8_e4m3fn"], [self.seed, 41])
         product = subject.framework.rule(DelayedProducts)(kernel, history=self.history, accumulation=self.accumulation)
         narrow = _formats(product.rule)
-        seen: dict[Operand, list[float]] = {operand: [] for operand in OPERANDS}
+        magnitudes: dict[Operand, list[float]] = {operand: [] for operand in OPERANDS}
         for place, step in enumerate(self.steps):
             window = self._window(step, place, narrow)
             with breaking("formats.delayed-scaling") as verdict:
@@ -79,11 +79,13 @@ class DelayedCase(CheckedInstance):
                     continue
                 inputs, gradients = ([pair[side] for pair in window] for side in (0, 1))
                 for operand, values in zip(OPERANDS, (inputs, [kernel], gradients), strict=True):
-                    seen[operand].append(float(np.max([np.max(np.abs(each)) for each in values])))
+                    magnitudes[operand].append(float(np.max([np.max(np.abs(each)) for each in values])))
                 passed = product.train(*window)
-                stored = {operand: stored_scales(seen[operand], narrow[operand], self.history) for operand in OPERANDS}
+                stored = {
+                    operand: stored_scales(magnitudes[operand], narrow[operand], self.history) for operand in OPERANDS
+                }
                 for operand in OPERANDS:
-                    self._check_memory(verdict, product, operand, seen[operand], stored[operand][-1])
+                    self._check_memory(verdict, product, operand, magnitudes[operand], stored[operand][-1])
                 if self.accumulation == 1 and step.special is None:
                     used = {operand: _used(product.rule, scales) for operand, scales in stored.items()}
                     _check_results(verdict, passed[0], (*window[0], kernel), used, narrow)
@@ -103,14 +105,14 @@ class DelayedCase(CheckedInstance):
         return tuple(window)
 
     def _check_memory(
-        self, verdict: Verdict, product: DelayedProduct, operand: Operand, seen: list[float], scale: float
+        self, verdict: Verdict, product: DelayedProduct, operand: Operand, magnitudes: list[float], scale: float
     ) -> None:
         """Checks the amax history and the scale."""
-        kept = np.zeros(self.history, np.float32)
-        last = seen[-self.history :]
-        kept[: len(last)] = last
-        remembered, what = product.remembered()[operand], f"of the {operand} after {len(seen)} training steps"
-        verdict.equal(np.sort(remembered.maxima), np.sort(kept), f"largest values {what}", "history")
+        history = np.zeros(self.history, np.float32)
+        last = magnitudes[-self.history :]
+        history[: len(last)] = last
+        remembered, what = product.remembered()[operand], f"of the {operand} after {len(magnitudes)} training steps"
+        verdict.equal(np.sort(remembered.maxima), np.sort(history), f"largest values {what}", "history")
         verdict.within(abs(remembered.scale / scale - 1.0), SCALE, f"scale {what}, relative", "scale")
 
 

@@ -78,7 +78,7 @@ class Followed:
             target: takes the place of one target of the last micro-batch.
             given: takes the place of one input of the last micro-batch.
         """
-        rows, batches, self._seen = ITEMS // len(powers), [], []
+        rows, batches, self._passes = ITEMS // len(powers), [], []
         factor = self._scale() * (len(powers) if self.rule.mean == "micro-batch" else 1)
         for place, (of_inputs, of_gradient) in enumerate(powers):
             seed = [self._seed, self._windows, place]
@@ -94,13 +94,13 @@ class Followed:
                 targets[1, 1] = target
                 gradient = (outputs - targets) / (ITEMS * UNITS / 2)
             batches.append(Batch(inputs, {"output": targets.astype(np.float32)}))
-            self._seen.append(self.exact.passed(inputs, gradient * factor))
+            self._passes.append(self.exact.passed(inputs, gradient * factor))
         self._windows += 1
         return tuple(batches)
 
     def take(self) -> None:
         """Updates the expected history by the last window."""
-        self.exact.take(*self._seen)
+        self.exact.take(*self._passes)
 
     def update(self, *powers: Powers, target: float | None = None, given: float | None = None) -> Update:
         """An update by a window, followed by a check of the amax history."""
@@ -114,7 +114,7 @@ class Followed:
         """Every history bit for bit, and every scale within the rounding of its quotient."""
         result = (run or self.run).view(AmaxHistories)
         self._verdict.equal(sorted(result), sorted(NAMES), f"layers with an amax history {when}", "other-layers")
-        for (name, operand), _ in self.exact.seen.items():
+        for (name, operand), _ in self.exact.magnitudes.items():
             remembered = result[name][operand]
             what = f"{operand} of {name} {when}"
             expected = self.exact.maxima(name, operand)

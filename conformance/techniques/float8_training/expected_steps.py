@@ -100,7 +100,7 @@ def _turned(given: Cast) -> Cast:
 
 
 @dataclass(frozen=True)
-class SeenMagnitudes:
+class PassMagnitudes:
     """Results of one micro-batch of an exact run: outputs of its head, and the amax of each operand."""
 
     outputs: Array
@@ -118,7 +118,7 @@ class ExactRun:
         self.rule, self.history = rule, history
         self.kernels = {name: kernel.astype(np.float64) for name, kernel in kernels.items()}
         operands: tuple[Operand, ...] = ("input", "kernel", "gradient")
-        self.seen: dict[tuple[str, Operand], list[float]] = {(n, o): [] for n in kernels for o in operands}
+        self.magnitudes: dict[tuple[str, Operand], list[float]] = {(n, o): [] for n in kernels for o in operands}
 
     def outputs(self, inputs: Array) -> Array:
         """The last layer's output, (n, m), float64."""
@@ -127,7 +127,7 @@ class ExactRun:
             x = self._cast(name, "input", x) @ self._cast(name, "kernel", self.kernels[name])
         return x
 
-    def passed(self, inputs: Array, gradient: Array) -> SeenMagnitudes:
+    def passed(self, inputs: Array, gradient: Array) -> PassMagnitudes:
         """One micro-batch: inputs (n, k), and the gradient of the last layer's output (n, m) as it is cast."""
         x, maxima = inputs.astype(np.float64), dict[tuple[str, Operand], float]()
         for name, kernel in self.kernels.items():
@@ -138,29 +138,29 @@ class ExactRun:
             maxima[name, "gradient"] = _most(back)
             with np.errstate(invalid="ignore"):
                 back = self._cast(name, "gradient", back) @ self._cast(name, "kernel", kernel).T
-        return SeenMagnitudes(x, maxima)
+        return PassMagnitudes(x, maxima)
 
-    def take(self, *window: SeenMagnitudes) -> None:
+    def take(self, *window: PassMagnitudes) -> None:
         """A window, which is one step of the amax history."""
-        for key, maxima in self.seen.items():
+        for key, maxima in self.magnitudes.items():
             maxima.append(float(np.max([each.maxima[key] for each in window])))
 
     def maxima(self, name: str, operand: Operand) -> Array:
         """The history, sorted."""
-        kept = np.zeros(self.history, np.float32)
-        last = self.seen[name, operand][-self.history :]
-        kept[: len(last)] = last
-        return np.sort(kept)
+        history = np.zeros(self.history, np.float32)
+        last = self.magnitudes[name, operand][-self.history :]
+        history[: len(last)] = last
+        return np.sort(history)
 
     def stored(self, name: str, operand: Operand) -> float:
         """The stored scale."""
-        return [1.0, *self._stored(name, operand, self.seen[name, operand])][-1]
+        return [1.0, *self._stored(name, operand, self.magnitudes[name, operand])][-1]
 
     def used(self, name: str, operand: Operand) -> float:
         """The scale that the next pass casts with."""
         if self.rule.product.lag == 2:
             return self.stored(name, operand)
-        return self._stored(name, operand, [*self.seen[name, operand], 0.0])[-1]
+        return self._stored(name, operand, [*self.magnitudes[name, operand], 0.0])[-1]
 
     def _stored(self, name: str, operand: Operand, maxima: Sequence[float]) -> list[float]:
         return stored_scales(maxima, format_of(self.rule.product, operand), self.history)

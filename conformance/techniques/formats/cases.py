@@ -254,11 +254,11 @@ class FakeCall:
         far = ~(np.abs(measured - restored) <= allowed)
         other = answer["gradient"] != slope
         with breaking("quantization.fake-values") as verdict:
-            shown = example(far, values, measured, restored)
-            verdict.holds(not far.any(), "fake-quantized values", shown, "all", "values")
+            mismatch = example(far, values, measured, restored)
+            verdict.holds(not far.any(), "fake-quantized values", mismatch, "all", "values")
         with breaking("quantization.straight-through") as verdict:
-            shown = example(other, values, answer["gradient"], slope)
-            verdict.holds(not other.any(), "gradients", shown, "all", "gradient")
+            mismatch = example(other, values, answer["gradient"], slope)
+            verdict.holds(not other.any(), "gradients", mismatch, "all", "gradient")
 
 
 def _along(each: Array, axis: Literal[0, 1] | None) -> Array:

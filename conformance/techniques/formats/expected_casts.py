@@ -62,9 +62,9 @@ def hard_values(narrow: NarrowFormat, source: str) -> Array:
     smallest = np.log2(steps[steps > 0][0]) - 2
     drawn = np.exp2(np.random.default_rng(0).uniform(smallest, np.log2(narrow.largest), 100_000))
     with np.errstate(under="ignore", over="ignore"):
-        held = middles[middles.astype(dtype).astype(np.float64) == middles].astype(dtype)
-        beside = [np.nextafter(held, np.array(towards, dtype)) for towards in (0.0, np.inf)]
-        every = np.concatenate([steps.astype(dtype), held, *beside, drawn.astype(dtype)])
+        exact = middles[middles.astype(dtype).astype(np.float64) == middles].astype(dtype)
+        beside = [np.nextafter(exact, np.array(towards, dtype)) for towards in (0.0, np.inf)]
+        every = np.concatenate([steps.astype(dtype), exact, *beside, drawn.astype(dtype)])
     wide = every.astype(np.float64)
     every = every[np.isfinite(wide) & (wide <= narrow.largest)]
     return np.concatenate([every, -every])

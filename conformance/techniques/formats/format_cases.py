@@ -66,15 +66,15 @@ class CastCall:
         wide, measured = operands[0].astype(np.float64), narrow.values()[codes]
         expected = as_declared(wide, narrow, rule)
         ordinary = np.isfinite(nearest(wide, narrow))
-        for clause, held in (("formats.round-to-nearest", ordinary), ("formats.overflow-as-declared", ~ordinary)):
-            wrong = unlike(measured, expected) & held
+        for clause, mask in (("formats.round-to-nearest", ordinary), ("formats.overflow-as-declared", ~ordinary)):
+            wrong = unlike(measured, expected) & mask
             with breaking(clause) as verdict:
-                shown = example(wrong, wide, measured, expected)
-                verdict.holds(not wrong.any(), f"casts to {self.format}", shown, "all", "casts")
+                mismatch = example(wrong, wide, measured, expected)
+                verdict.holds(not wrong.any(), f"casts to {self.format}", mismatch, "all", "casts")
         wrong = unlike(answer["decoded"].astype(np.float64), measured)
         with breaking("formats.decode") as verdict:
-            shown = example(wrong, codes, answer["decoded"], measured)
-            verdict.holds(not wrong.any(), f"values of codes of {self.format}", shown, "all", "decoded")
+            mismatch = example(wrong, codes, answer["decoded"], measured)
+            verdict.holds(not wrong.any(), f"values of codes of {self.format}", mismatch, "all", "decoded")
 
 
 def _near_one(places: Array, steps: Array) -> Array:

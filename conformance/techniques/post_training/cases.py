@@ -155,12 +155,12 @@ class QuantizedCase(CheckedInstance):
         if rule.ranges != "calibration":
             return
         batches = self._calibration()
-        seen = expected_models.seen_by_layers(self.model, weights, batches)
+        by_layer = expected_models.layer_inputs_and_outputs(self.model, weights, batches)
         terms = sum(shape[0] + 8 for shape in dense_weights(self.model).values())
-        times = expected_models.conditions(self.model, weights, batches, seen)
+        times = expected_models.conditions(self.model, weights, batches, by_layer)
         with breaking("quantization.calibrated-range") as verdict:
             for name, ranges in quantized.calibrated().items():
-                check_ranges(verdict, rule, name, ranges, seen[name], math.ceil(terms * times[name]))
+                check_ranges(verdict, rule, name, ranges, by_layer[name], math.ceil(terms * times[name]))
 
     def _check_layers(
         self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], verb: RunLayers

@@ -58,8 +58,8 @@ def check_chosen(verdict: Verdict, quantized: QuantizedModel, weights: dict[str,
     """Exactly these layers are quantized, and every other parameter is unchanged."""
     result = sorted(name for name, weight in quantized.weights().items() if weight is not None)
     verdict.equal(result, sorted(wanted), "quantized layers", "other-layers")
-    kept = {name: value for name, value in weights.items() if name not in wanted}
-    verdict.same_state(quantized.kept(), kept, "other parameters", "kept-differ")
+    others = {name: value for name, value in weights.items() if name not in wanted}
+    verdict.same_state(quantized.kept(), others, "other parameters", "kept-differ")
 
 
 def check_weights(verdict: Verdict, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]) -> None:
@@ -130,12 +130,12 @@ def check_dense(
 
 
 def check_ranges(
-    verdict: Verdict, rule: LinearRule, name: str, given: Calibrated, seen: tuple[Array, Array], terms: int
+    verdict: Verdict, rule: LinearRule, name: str, given: Calibrated, arrays: tuple[Array, Array], terms: int
 ) -> None:
     """A layer's calibrated ranges are those of its inputs and outputs, up to the rounding of sums of `terms` terms."""
     for what, values, wanted, result in (
-        ("inputs", seen[0], rule.inputs, given.inputs),
-        ("outputs", seen[1], rule.outputs, given.outputs),
+        ("inputs", arrays[0], rule.inputs, given.inputs),
+        ("outputs", arrays[1], rule.outputs, given.outputs),
     ):
         if wanted is None or result is None:
             continue

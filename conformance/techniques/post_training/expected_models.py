@@ -128,17 +128,17 @@ def wrong_output_codes(measured: Array, exact: Array, bound: Array, rule: QuantR
     return int(np.sum(~(np.abs(result - expected) <= allowed + 1e-3)))
 
 
-def seen_by_layers(
+def layer_inputs_and_outputs(
     model: Model, weights: Mapping[str, Array], batches: Sequence[Array]
 ) -> dict[str, tuple[Array, Array]]:
     """Inputs and outputs of each dense layer of the float model, float64, over all batches, by weight."""
-    seen: dict[str, tuple[Array, Array]] = {}
+    result: dict[str, tuple[Array, Array]] = {}
     x = np.concatenate(batches).astype(np.float64)
 
     def dense(name: str, inputs: Array) -> Array:
         bias = weights.get(name.replace(".weight", ".bias"))
         outputs = inputs @ weights[name].astype(np.float64) + (0.0 if bias is None else bias.astype(np.float64))
-        seen[name] = (inputs, outputs)
+        result[name] = (inputs, outputs)
         return np.asarray(outputs)
 
     for index, layer in enumerate(model.layers[:-1]):
@@ -159,28 +159,28 @@ def seen_by_layers(
                 raise ValueError(f"no {type(layer).__name__} here")
     for head in model.heads.heads:
         dense(f"{len(model.layers) - 1}.{head.name}.weight", x)
-    return seen
+    return result
 
 
 def conditions(
     model: Model,
     weights: Mapping[str, Array],
     batches: Sequence[Array],
-    seen: Mapping[str, tuple[Array, Array]],
+    by_layer: Mapping[str, tuple[Array, Array]],
 ) -> dict[str, float]:
     """Amplification: how far the ranges of a dense layer's inputs and outputs move, relative to the samples.
 
     By weight, at least 1, of a few random moves the furthest: a norm of values that are nearly equal magnifies them.
 
     Args:
-        seen: what `seen_by_layers` gives for the same batches.
+        by_layer: what `layer_inputs_and_outputs` gives for the same batches.
     """
     rng = np.random.default_rng(7)
-    result = dict.fromkeys(seen, 1.0)
+    result = dict.fromkeys(by_layer, 1.0)
     for _ in range(_MOVES):
         moved = [batch * (1.0 + _MOVE * rng.uniform(-1.0, 1.0, batch.shape)) for batch in batches]
-        for name, arrays in seen_by_layers(model, weights, moved).items():
-            for before, after in zip(seen[name], arrays, strict=True):
+        for name, arrays in layer_inputs_and_outputs(model, weights, moved).items():
+            for before, after in zip(by_layer[name], arrays, strict=True):
                 furthest = max(abs(before.max() - after.max()), abs(before.min() - after.min()))
                 largest = float(np.abs(before).max())
                 result[name] = max(result[name], furthest / largest / _MOVE if largest else 1.0)

@@ -141,7 +141,7 @@ class _QatPlay:
         self._subject, self._case, self._folder = subject, case, folder
         self._rule: QatRule = subject.framework.rule(QatRule)
         self._updates = 0
-        self._seen: list[tuple[float, float]] = []
+        self._batch_ranges: list[tuple[float, float]] = []
         self._run = self._made()
 
     def play(self) -> None:
@@ -168,7 +168,7 @@ class _QatPlay:
         window = tuple(self._case.batch(rows, power, 10 * place + i) for i, (rows, power) in pairs)
         self._run.update(window)
         if self._case.freeze is None or self._updates < self._case.freeze:
-            self._seen += [(float(batch.inputs.min()), float(batch.inputs.max())) for batch in window]
+            self._batch_ranges += [(float(batch.inputs.min()), float(batch.inputs.max())) for batch in window]
         self._updates += 1
         self._check_ranges()
 
@@ -189,7 +189,7 @@ class _QatPlay:
         first = min(observed, key=lambda name: int(name.partition(".")[0]))
         what = f"of the inputs of {first} after update {self._updates}"
         with breaking("quantization.ranges-follow") as verdict:
-            check_following(verdict, self._rule, observed[first].inputs, self._seen, what)
+            check_following(verdict, self._rule, observed[first].inputs, self._batch_ranges, what)
 
     def _holds_still(self, inputs: Array) -> None:
         before = self._subject.state(self._run)

@@ -25,7 +25,7 @@ def ranges_of(observed: Mapping[str, Calibrated]) -> dict[str, Array]:
 
 
 def check_following(
-    verdict: Verdict, rule: QatRule, given: CodeRange, seen: Sequence[tuple[float, float]], what: str
+    verdict: Verdict, rule: QatRule, given: CodeRange, batch_ranges: Sequence[tuple[float, float]], what: str
 ) -> None:
     """An input range is the moving average of the batches' ranges, each given as (lowest, highest).
 
@@ -34,9 +34,11 @@ def check_following(
     """
     if rule.linear.inputs is None:
         raise ValueError("inputs have no codes")
-    scale, zero = expected_layers.codes_of(expected_layers.following(seen, rule.average)[-1], rule.linear.inputs)
+    scale, zero = expected_layers.codes_of(
+        expected_layers.following(batch_ranges, rule.average)[-1], rule.linear.inputs
+    )
     derivation = {"method": "roundings of float32, three a batch and four of the scale", "u": expected_codes.U}
-    roundings = Bound((3 * len(seen) + 4) * expected_codes.U, derivation)
+    roundings = Bound((3 * len(batch_ranges) + 4) * expected_codes.U, derivation)
     verdict.within(abs(given.scale - scale) / scale, roundings, f"scale {what}", "scale")
     half = Bound(0.5 + 512 * roundings.value, {"method": "half a code, from low - min / scale"})
     verdict.within(abs(given.zero_point - zero), half, f"zero point {what}", "zero-point")

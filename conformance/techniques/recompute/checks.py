@@ -95,14 +95,14 @@ def of_two_runs(one: Bound) -> Bound:
 
 def without_masks(model: Model) -> Model:
     """The model with dropout rate 0, which rounds as with any mask."""
-    return replace(model, layers=tuple(_kept(layer) for layer in model.layers))
+    return replace(model, layers=tuple(_without_mask(layer) for layer in model.layers))
 
 
-def _kept(layer: Layer) -> Layer:
+def _without_mask(layer: Layer) -> Layer:
     match layer:
         case Dropout():
             return Dropout(0.0)
         case Residual(body=body):
-            return replace(layer, body=tuple(_kept(part) for part in body))
+            return replace(layer, body=tuple(_without_mask(part) for part in body))
         case _:
             return layer

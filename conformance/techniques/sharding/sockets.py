@@ -38,21 +38,21 @@ class Listener:
 @contextmanager
 def listeners_below(pid: int) -> Iterator[set[Listener]]:
     """Collects what a process and its descendants listen on until the context ends; empty without /proc."""
-    seen: set[Listener] = set()
+    listeners: set[Listener] = set()
     over = Event()
 
     def look() -> None:
         while not over.wait(PAUSE_S):
-            seen.update(_below(pid))
+            listeners.update(_below(pid))
 
     thread = Thread(target=look, daemon=True)
     thread.start()
     try:
-        yield seen
+        yield listeners
     finally:
         over.set()
         thread.join()
-        seen.update(_below(pid))
+        listeners.update(_below(pid))
 
 
 def listeners(pid: int) -> set[Listener]:

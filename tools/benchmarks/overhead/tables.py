@@ -47,7 +47,7 @@ def _lines(samples: Sequence[Overhead]) -> Iterator[str]:
 def beyond(overhead: Overhead) -> list[str]:
     """One line for each case whose whole interval lies beyond the limit."""
     return [
-        f"{overhead.framework}, {case.case}: {case.ratio.told}, want at most {LIMIT}"
+        f"{overhead.framework}, {case.case}: {case.ratio.summary}, want at most {LIMIT}"
         for case in overhead.cases
         if case.ratio.low > LIMIT
     ]

@@ -68,23 +68,23 @@ def least_bytes(model: Model, batch: Batch, precision: Precision, optimizer: Opt
     total = batch.inputs.nbytes
     for path, layer, shape in model.shapes():
         for name, dimensions in own_parameters(layer, shape).items():
-            kept = WIDTHS[model.parameter_format(f"{path}.{name}")]
-            read = _read(layer, name, kept, WIDTHS[precision.format])
-            total += prod(dimensions) * (read + 4 * kept + 2 * kept * moments(optimizer))
-        held = activations(layer, shape) * 2 * WIDTHS[precision.format]
+            width = WIDTHS[model.parameter_format(f"{path}.{name}")]
+            read = _read(layer, name, width, WIDTHS[precision.format])
+            total += prod(dimensions) * (read + 4 * width + 2 * width * moments(optimizer))
+        activation_bytes = activations(layer, shape) * 2 * WIDTHS[precision.format]
         picked = prod(output_shape(layer, shape)) * WIDTHS["float32"] if isinstance(layer, Embedding) else 0
-        total += len(batch) * (held + picked)
+        total += len(batch) * (activation_bytes + picked)
     return total
 
 
-def _read(layer: Layer, name: str, kept: int, low: int) -> int:
+def _read(layer: Layer, name: str, width: int, low: int) -> int:
     """Bytes an element of a parameter takes forward and backward."""
     if isinstance(layer, Embedding):
         return 0
     if not isinstance(layer, Dense | Convolution | SelfAttention | Heads) or name.endswith("bias"):
-        return kept
-    used = kept if kept == WIDTHS["float64"] else low
-    return 2 * used + (kept + used if used < kept else 0)
+        return width
+    used = width if width == WIDTHS["float64"] else low
+    return 2 * used + (width + used if used < width else 0)
 
 
 def moments(optimizer: Optimizer) -> int:

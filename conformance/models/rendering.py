@@ -90,8 +90,8 @@ def _kinds(sweep: Sweep, failing: list[str]) -> Iterator[str]:
     for model in sweep.run:
         kinds.setdefault(kind_of(model.model), []).append(model)
     small = [model for models in kinds.values() if len(models) < 3 for model in models]
-    shown = {kind: models for kind, models in kinds.items() if len(models) >= 3}
-    for kind, models in [*sorted(shown.items(), key=lambda each: -len(each[1])), ("other", small)]:
+    frequent = {kind: models for kind, models in kinds.items() if len(models) >= 3}
+    for kind, models in [*sorted(frequent.items(), key=lambda each: -len(each[1])), ("other", small)]:
         cells = [_failing(models, clause) for clause in failing]
         yield f"| {kind} | {len(models)} | {' | '.join(cells)} |"
 
@@ -118,8 +118,8 @@ def _classes(number: int) -> str:
 
 
 def _some(names: list[str]) -> str:
-    shown = ", ".join(name.partition(":")[2] for name in names[:MOST_NAMES])
-    return shown if len(names) <= MOST_NAMES else f"{shown} and {len(names) - MOST_NAMES} more"
+    text = ", ".join(name.partition(":")[2] for name in names[:MOST_NAMES])
+    return text if len(names) <= MOST_NAMES else f"{text} and {len(names) - MOST_NAMES} more"
 
 
 def _reason(text: str) -> str:
@@ -167,19 +167,19 @@ def _moves(old: JudgedModel, new: JudgedModel) -> Iterator[str]:
 def worse(old: Sweep, new: Sweep) -> list[str]:
     """Failures, as "CLASS CLAUSE", that the older sweep does not have, and classes that it trained and this did not."""
     before = {model.model: model for model in old.models}
-    found = []
+    result = []
     for model in new.models:
         former = before.get(model.model)
         if not model.had_its_turn or (former is not None and not former.had_its_turn):
             continue
         if model.not_run:
             if former is not None and not former.not_run:
-                found.append(f"{model.model} not run")
+                result.append(f"{model.model} not run")
             continue
         then = former.outcomes() if former is not None else {}
-        found += [
+        result += [
             f"{model.model} {clause}"
             for clause, result in model.outcomes().items()
             if result == "fail" and then.get(clause) != "fail"
         ]
-    return found
+    return result
