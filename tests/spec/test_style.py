@@ -12,8 +12,9 @@ from tools.commands import style
 from tools.review.style import Phrase, hits, texts
 
 
-def found(folder: Path, name: str, source: str) -> list[tuple[int, str, str]]:
+def search(folder: Path, name: str, source: str) -> list[tuple[int, str, str]]:
     path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(source, "utf-8")
     return [(hit.line, hit.phrase, hit.better) for hit in hits([path], folder)]
 
@@ -27,27 +28,46 @@ def found(folder: Path, name: str, source: str) -> list[tuple[int, str, str]]:
         ("a.md", "One.\n\nIt did not come true.", (3, "did not come true", "occur")),
         ("a.py", "class CrewOfRanks:\n    ranks = 2", (1, "CrewOfRanks", "worker group")),
         ("a.py", "def made(blinding_of): pass", (1, "blinding_of", "sabotage")),
+        ("a.py", "class Shown:\n    def told(self): pass", (1, "Shown", "a verb or noun: text, view, result")),
+        ("a.py", "class Texts:\n    def _told(self): pass", (2, "_told", "a noun: report, text, lines")),
+        ("a.py", "WIDTH = 1\nNOT_KEPT: int = 2", (2, "NOT_KEPT", "what it is: selection, copies, state")),
+        ("shown.py", "", (1, "shown", "a verb or noun: text, view, result")),
         ("a.toml", 'reason = """\nTold by one a process."""', (2, "Told", "reported, named")),
     ],
 )
 def test_a_planted_phrase_is_found_with_its_line(
     tmp_path: Path, name: str, source: str, expected: tuple[int, str, str]
 ) -> None:
-    assert found(tmp_path, name, source)[0] == expected
+    assert search(tmp_path, name, source)[0] == expected
 
 
 @pytest.mark.parametrize(
     ("name", "source"),
     [
         ("a.py", '"""See `told` and `worker_group.make`; told: a line; they cannot tell, or tell apart."""'),
-        ("a.py", "told = screw  # mend it"),
+        ("a.py", "def make(told): return screw  # mend it"),
         ("a.py", '__all__ = ["told"]'),
         ("a.md", "```text\nmend it\n```\n[page](told.md)"),
         ("a.md", "<!-- some table: begin -->\nmend it\n<!-- some table: end -->"),
     ],
 )
 def test_names_code_and_generated_blocks_are_not_searched(tmp_path: Path, name: str, source: str) -> None:
-    assert found(tmp_path, name, source) == []
+    assert search(tmp_path, name, source) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("a.py", "def walk(found):\n    seen = set()\n    return seen | found"),
+        ("a.py", "class Ranks:\n    def bytes_held(self): pass"),
+        ("a.py", "def test_a_change_is_told(): pass"),
+        ("held_out_scaling.py", ""),
+        ("a.py", "from calls import shown"),
+        ("frameworks/reference/core/a.py", "def shown(): pass"),
+    ],
+)
+def test_participles_of_other_names_are_no_phrases(tmp_path: Path, name: str, source: str) -> None:
+    assert search(tmp_path, name, source) == []
 
 
 def test_programs_of_findings_are_not_searched() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -70,10 +70,30 @@ def words() -> dict[str, str]:
 
 
 @cache
+def participles() -> dict[str, str]:
+    """Participles that are no names of modules, classes, functions and module variables, with what to write instead.
+
+    Raises:
+        ValueError: as `phrases`.
+    """
+    return dict(_tables()["participle"])
+
+
+@cache
+def fixed() -> frozenset[str]:
+    """Names that keep their participles, and modules and folders whose names do.
+
+    Raises:
+        ValueError: as `phrases`.
+    """
+    return frozenset(find for find, _ in _tables()["fixed"])
+
+
+@cache
 def _tables() -> dict[str, list[tuple[str, str]]]:
-    keys = frozenset({"find", "write"})
-    tables = read_tables(FILE, {"phrase": Kind("find", keys), "word": Kind("find", keys)})
-    return {kind: [(table.text("find"), table.text("write")) for table in tables[kind]] for kind in ("phrase", "word")}
+    second = {"phrase": "write", "word": "write", "participle": "write", "fixed": "why"}
+    tables = read_tables(FILE, {kind: Kind("find", frozenset({"find", key})) for kind, key in second.items()})
+    return {kind: [(each.text("find"), each.text(key)) for each in tables[kind]] for kind, key in second.items()}
 
 
 def _pattern(find: str) -> re.Pattern[str]:
@@ -101,21 +121,46 @@ def hits(paths: Iterable[Path], root: Path = ROOT) -> Iterator[Phrase]:
                     line = first + text.count("\n", 0, match.start())
                     yield Phrase(place, line, " ".join(match[0].split()), better)
         if path.suffix == ".py" and path.name != FORMER:
-            yield from _named(place, source)
+            tree = ast.parse(source)
+            yield from _named(place, tree)
+            yield from _defined(place, tree)
 
 
-def _named(place: str, source: str) -> Iterator[Phrase]:
+def _named(place: str, tree: ast.Module) -> Iterator[Phrase]:
     """Words of the names that a module and its definitions, parameters and variables have."""
     names = [(1, Path(place).stem)]
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.arg(arg=name):
                 names.append((node.lineno, name))
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
                 names.append((node.lineno, name))
+    yield from _containing(place, names, words())
+
+
+def _defined(place: str, tree: ast.Module) -> Iterator[Phrase]:
+    """Participles in the names of a module, its classes and functions, and its own variables; not those of tests."""
+    if fixed() & {place, *(each.as_posix() for each in Path(place).parents)}:
+        return
+    names = [(1, Path(place).stem)]
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                names.append((node.lineno, name))
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    names.append((node.lineno, node.id))
+    own = [(line, name) for line, name in names if name not in fixed() and not name.startswith(("test_", "held_out_"))]
+    yield from _containing(place, own, participles())
+
+
+def _containing(place: str, names: Iterable[tuple[int, str]], table: Mapping[str, str]) -> Iterator[Phrase]:
+    """The names that contain a word of a table."""
     for line, name in names:
         for word in _WORD.findall(name):
-            if better := words().get(word.lower()):
+            if better := table.get(word.lower()):
                 yield Phrase(place, line, name, better)
 
 
