@@ -1,0 +1,74 @@
+"""Faults of autocast, master weights and the formats of optimizers in JAX."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+
+from frameworks.jax import JaxFramework
+from frameworks.jax.core import layers
+from frameworks.jax.training import steps
+from tools.faults import fault
+
+
+@fault(
+    "https://github.com/keras-team/keras/issues/15806",
+    component="autocast",
+    clauses=("autocast.layers-honour-policy",),
+)
+class ConvolutionsStayWide(JaxFramework):
+    """`nn.Conv` computes in float32, whatever its `dtype`."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        make = nn.Conv
+
+        def wide(*given: Any, dtype: Any, **named: Any) -> nn.Conv:
+            return make(*given, dtype=jnp.float32, **named)
+
+        layers.nn.Conv = wide
+
+
+@fault(
+    "https://github.com/pytorch/ao/pull/1124",
+    component="masters",
+    clauses=("master.small-update-survives", "autocast.parameters-stay-float32"),
+)
+class CastsWeights(JaxFramework):
+    """Parameters are made in the computing format, so small updates vanish in them."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        make = steps.Network
+        steps.Network = lambda model, low, _, *rest: make(model, low, low, *rest)
+
+
+@fault(
+    "https://github.com/google-deepmind/optax/issues/1754",
+    component="optimizer",
+    clauses=("master.adam-epsilon-survives",),
+)
+class EpsilonUnderflows(JaxFramework):
+    """Adam's epsilon is rounded to float16, where it is zero."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        make = optax.adam
+        optax.adam = lambda rate, *, eps, **named: make(rate, eps=float(jnp.float16(eps)), **named)
+
+
+@fault(
+    "https://github.com/google-deepmind/optax/issues/1552",
+    component="optimizer",
+    clauses=("master.moments-keep-precision",),
+)
+class MomentsAreLow(JaxFramework):
+    """Adam's first moment is held in bfloat16."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        optax.adam = partial(optax.adam, mu_dtype=jnp.bfloat16)
