@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from conformance.checks.evidence import Verdict, Violation
-from conformance.suites.formats.test_post_training import MIXED, foreign, mixed
 from conformance.techniques.post_training.cases import QuantizedCase, RunLayers
 from conformance.techniques.post_training.checks import check_dense, quantized_layers, small_layers, unlike_weights
+from conformance.techniques.post_training.mixed_models import MIXED, foreign, mixed
 from conformance.techniques.quantized_models import large_enough
 from fixtures.layers import Activation, Dense, Flatten, Head, Heads, Layer
 from fixtures.model import Model, dense_weights

@@ -34,7 +34,7 @@ def test_that_dies() -> None:
 SAVING = (
     "conformance/suites/resume/test_resume.py::test_run_resumes_in_new_process",
     "conformance/suites/resume/test_resume.py::test_dropout_stream_resumes",
-    "conformance/suites/formats/test_post_training.py::test_quantized_model_survives_saving",
+    "conformance/suites/formats/test_post_training_saving.py::test_quantized_model_survives_saving",
 )
 
 

@@ -1,50 +1,28 @@
-"""Float8 training by delayed scaling: results of layers, and the amax history."""
+"""Float8 training by delayed scaling: results of layers, and accuracy."""
 
 from __future__ import annotations
-
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from conformance.checks.api import Bound, Subject, Verdict, clause, need
 from conformance.techniques.float8_training import expected_steps as expected
-from conformance.techniques.float8_training.exact_runs import HISTORY, ITEMS, MODEL, NAMES, Followed, memory
-from conformance.techniques.float8_training.exact_runs import weights as exact_weights
-from conformance.techniques.formats.expected_products import (
-    SCALE,
-    WITHIN,
-    U,
-    furthest,
-    stored_scales,
-    values_up_to,
-)
+from conformance.techniques.float8_training.exact_runs import STILL, rule_of
+from conformance.techniques.formats.expected_products import WITHIN, U, furthest, values_up_to
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
 from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Batch, Model
 from fixtures.models import digits_mlp
-from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Float8, Recipe, Recompute, StaticScaling
-from frameworks.contract import AmaxHistories, Capability, Float8Rule, LayerTrace, Operand, Trainer
+from fixtures.recipe import Adam, Float8, Recipe
+from frameworks.contract import AmaxHistories, Capability, LayerTrace, Trainer
 
-EIGHTHS = Recipe(SGD(2.0**-6), quantization=Float8(HISTORY))
-STILL = EIGHTHS.but(optimizer=SGD(0.0))
-"""A recipe under which weights stay and the amax history moves."""
 TWO = Model(
     "two-layers", (Dense(24), Activation("relu"), Heads((Head("output", 6),))), (40,), (("output", "squared_error"),)
 )
 DENSE = {"0.weight": ("0", None), "2.output.weight": ("2.output", "1")}
 """Of each dense layer its path, and the path of what it takes in."""
 ROWS = 12
-WINDOWS = ((0, 0), (3, -2), (-2, 1), (1, 3), (0, -4), (-3, 0))
-"""Powers of two of inputs and gradients, window by window."""
-
-
-def rule_of(subject: Subject) -> Float8Rule:
-    """The declared rule; ends the test if there is none."""
-    need(subject, Capability.FLOAT8_TRAINING)
-    return subject.framework.rule(Float8Rule)
 
 
 def weights(biases: float = 0.0) -> dict[str, Array]:
@@ -134,272 +112,6 @@ def test_bias_gradients_are_not_cast(subject: Subject, verdict: Verdict) -> None
         bound = (ROWS + 2) * U * np.abs(gradient).sum(0)
         far = furthest(shown.parameters[f"{path}.bias"], gradient.sum(0), bound)
         verdict.within(far, WITHIN, f"gradient of the bias of layer {path}", "bias-gradient")
-
-
-PARTS = pytest.mark.parametrize("parts", [(0,), (0, -3), (-3, 0)], ids=["whole", "largest-first", "largest-last"])
-
-
-@clause("formats.float8-memory-follows")
-@PARTS
-def test_window_records_one_amax_per_tensor(subject: Subject, verdict: Verdict, parts: tuple[int, ...]) -> None:
-    rule_of(subject)
-    followed = Followed(subject, verdict, STILL.but(accumulation=len(parts)))
-    for of_inputs, of_gradient in WINDOWS:
-        followed.update(*((of_inputs + part, of_gradient + part) for part in parts))
-
-
-@clause("formats.float8-memory-follows")
-def test_amax_history_is_constant_within_window(subject: Subject, verdict: Verdict) -> None:
-    rule_of(subject)
-    followed = Followed(subject, verdict, STILL.but(accumulation=2))
-    followed.update((0, 0), (-1, -1))
-    first, second = followed.window((4, 4), (1, 1))
-    followed.run.accumulate(first, ITEMS)
-    followed.check("inside a window")
-    followed.run.accumulate(second, ITEMS)
-    followed.run.apply()
-    followed.take()
-    followed.check("after the window")
-
-
-@clause("formats.float8-memory-holds-still")
-@pytest.mark.parametrize("look", ["prediction", "gradients", "trace"])
-def test_inspection_does_not_change_amax_history(subject: Subject, verdict: Verdict, look: str) -> None:
-    rule_of(subject)
-    need(subject, *([Capability.TRACE] if look == "trace" else []))
-    followed = Followed(subject, verdict, STILL)
-    for powers in WINDOWS[:2]:
-        followed.update(powers)
-    before = subject.state(followed.run)
-    window = Followed(subject, verdict, STILL).window((6, 5))
-    match look:
-        case "prediction":
-            followed.run.predict(window[0].inputs)
-            followed.run.predict(np.full_like(window[0].inputs, np.inf))
-        case "gradients":
-            followed.run.gradients(window)
-        case _:
-            followed.run.trace(window[0])
-    verdict.same_state(subject.state(followed.run), before, f"the run after its {look}", "moved")
-    for powers in WINDOWS[2:]:
-        followed.update(powers)
-
-
-@clause("formats.float8-memory-holds-still")
-@PARTS
-def test_recomputation_does_not_change_amax_history(subject: Subject, verdict: Verdict, parts: tuple[int, ...]) -> None:
-    rule_of(subject)
-    followed = Followed(subject, verdict, STILL.but(recompute=Recompute(1), accumulation=len(parts)))
-    for of_inputs, of_gradient in WINDOWS:
-        followed.update(*((of_inputs + part, of_gradient + part) for part in parts))
-
-
-SCALINGS = {"default-factors": DynamicScaling(2.0**6), "own-factors": DynamicScaling(2.0**6, 2.0, 0.25, 1000)}
-
-
-@clause("formats.float8-skips")
-@pytest.mark.parametrize("factors", list(SCALINGS))
-@pytest.mark.parametrize("target", [np.inf, np.nan], ids=["infinite", "nan"])
-def test_skipped_window_updates_amax_history_as_declared(
-    subject: Subject, verdict: Verdict, target: float, factors: str
-) -> None:
-    rule_of(subject)
-    followed = Followed(subject, verdict, STILL.but(scaling=SCALINGS[factors]))
-    for powers in WINDOWS[:2]:
-        followed.update(powers)
-    update = followed.update((5, 2), target=target)
-    verdict.equal(update.skipped, True, "the update whose gradients are not finite is skipped", "not-skipped")
-    for powers in WINDOWS[2:]:
-        update = followed.update(powers)
-        verdict.equal(update.skipped, False, "a later update is skipped", "skipped")
-
-
-@clause("formats.float8-skips")
-def test_infinite_amax_does_not_enter_scale(subject: Subject, verdict: Verdict) -> None:
-    """Without a scaler, so that the update is applied: its history has the infinity until it has gone."""
-    rule_of(subject)
-    followed = Followed(subject, verdict, STILL)
-    for powers in WINDOWS[:2]:
-        followed.update(powers)
-    followed.update((1, 1), given=np.inf)
-    for powers in WINDOWS:
-        followed.update(powers)
-        scales = {name: value for name, value in memory(followed.run).items() if name.endswith("scale")}
-        verdict.finite({name: 1.0 / value for name, value in scales.items()}, "codes for a value", "not-finite")
-
-
-@clause("formats.float8-loss-scale")
-@pytest.mark.parametrize("parts", [(0,), (0, -3)], ids=["whole", "halves"])
-def test_loss_scale_affects_only_gradient_amax(subject: Subject, verdict: Verdict, parts: tuple[int, ...]) -> None:
-    rule_of(subject)
-    recipe = STILL.but(accumulation=len(parts))
-    scaled, plain = (
-        Followed(subject, verdict, recipe.but(scaling=scaling)) for scaling in (StaticScaling(2.0**5), None)
-    )
-    for of_inputs, of_gradient in WINDOWS:
-        powers = [(of_inputs + part, of_gradient + part) for part in parts]
-        window = plain.window(*powers)
-        verdict.equal(
-            scaled.window(*powers)[0].targets["output"], window[0].targets["output"], "targets of both", "targets"
-        )
-        verdict.same_gradients(scaled.run.gradients(window), plain.run.gradients(window), "gradients of a window")
-        for each in (scaled, plain):
-            each.run.update(window)
-            each.take()
-            each.check("after an update")
-
-
-@clause("formats.float8-survives-saving")
-@pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
-@pytest.mark.parametrize("place", ["between", "inside"])
-def test_amax_history_survives_saving(
-    subject: Subject, verdict: Verdict, tmp_path: Path, used: bool, place: str
-) -> None:
-    rule_of(subject)
-    need(subject, Capability.CHECKPOINT)
-    recipe = STILL.but(accumulation=2) if place == "inside" else STILL
-    powers = [((a, b), (a - 2, b - 2)) if place == "inside" else ((a, b),) for a, b in WINDOWS]
-    followed, other = (Followed(subject, verdict, recipe) for _ in range(2))
-    for each in powers[:2]:
-        followed.update(*each)
-    window = followed.window(*powers[2])
-    if place == "inside":
-        followed.run.accumulate(window[0], ITEMS)
-    followed.run.save(tmp_path)
-    if used:
-        for each in powers[3:]:
-            other.update(*each)
-        other.run.predict(100 * window[0].inputs)
-    other.run.restore(tmp_path)
-    verdict.same_state(subject.state(other.run), subject.state(followed.run), "the restored run", "load-differs")
-    verdict.same_state(memory(other.run), memory(followed.run), "its amax history", "load-differs")
-    for run in (followed.run, other.run):
-        for part in window[1:] if place == "inside" else window:
-            run.accumulate(part, ITEMS)
-        run.apply()
-    followed.take()
-    followed.check("of the saved run")
-    followed.check("of the restored run", other.run)
-    for each in powers[3:]:
-        window = followed.window(*each)
-        for run in (followed.run, other.run):
-            run.update(window)
-        followed.take()
-        followed.check("of the saved run, later")
-    verdict.same_state(subject.state(other.run), subject.state(followed.run), "both runs later", "goes-on-otherwise")
-
-
-FOREIGN = {
-    "another-history": (EIGHTHS.but(quantization=Float8(HISTORY + 2)), EIGHTHS),
-    "from-float32": (EIGHTHS.but(quantization=None), EIGHTHS),
-    "into-float32": (EIGHTHS, EIGHTHS.but(quantization=None)),
-}
-
-
-@clause("formats.float8-survives-saving")
-@pytest.mark.parametrize("kind", list(FOREIGN))
-def test_other_amax_history_is_refused(subject: Subject, verdict: Verdict, tmp_path: Path, kind: str) -> None:
-    rule_of(subject)
-    need(subject, Capability.CHECKPOINT)
-    saved, into = FOREIGN[kind]
-    (window,) = (Followed(subject, verdict, EIGHTHS).window((0, 0)),)
-    run, other = (subject.trainer(MODEL, recipe, exact_weights()) for recipe in (saved, into))
-    for each in (run, other):
-        each.update(window)
-    run.save(tmp_path)
-    before, refused = subject.state(other), False
-    try:
-        other.restore(tmp_path)
-    except ValueError:
-        refused = True
-    verdict.holds(refused, "the save of another kind is refused", signature="loaded")
-    verdict.same_state(subject.state(other), before, "the run that refused it", "half-loaded")
-
-
-OPTIMIZERS = {
-    "momentum": EIGHTHS.but(optimizer=SGD(2.0**-6, 0.9)),
-    "decay": EIGHTHS.but(optimizer=AdamW(2.0**-6, weight_decay=0.5)),
-    "clip": EIGHTHS.but(clip=2.0**-10),
-    "average": EIGHTHS.but(average=0.5),
-    "groups": EIGHTHS.but(groups=2),
-    "accumulation": EIGHTHS.but(accumulation=2, clip=2.0**-10),
-}
-
-
-@clause("formats.float8-is-no-parameter")
-@pytest.mark.parametrize("kind", list(OPTIMIZERS))
-def test_optimizer_does_not_change_amax_history(subject: Subject, verdict: Verdict, kind: str) -> None:
-    """Weights move, and the amax of inputs and kernels is still known."""
-    rule = rule_of(subject).product
-    recipe = OPTIMIZERS[kind]
-    followed = Followed(subject, verdict, recipe)
-    operands: list[tuple[str, Operand]] = [("0.weight", "input"), *((name, "kernel") for name in NAMES)]
-    seen: dict[tuple[str, Operand], list[float]] = {each: [] for each in operands}
-    for of_inputs, of_gradient in WINDOWS:
-        window = followed.window(*((of_inputs - part, of_gradient) for part in range(recipe.accumulation)))
-        seen["0.weight", "input"].append(max(float(np.abs(part.inputs).max()) for part in window))
-        for name in NAMES:
-            seen[name, "kernel"].append(float(np.abs(followed.run.parameters()[name]).max()))
-        followed.run.update(window)
-        for (name, operand), maxima in seen.items():
-            remembered = followed.run.view(AmaxHistories)[name][operand]
-            kept = np.zeros(HISTORY, np.float32)
-            kept[: len(maxima[-HISTORY:])] = maxima[-HISTORY:]
-            verdict.equal(
-                np.sort(remembered.maxima), np.sort(kept), f"amax history of the {operand} of {name}", "history"
-            )
-            scale = stored_scales(maxima, expected.format_of(rule, "kernel"), HISTORY)[-1]
-            verdict.within(abs(remembered.scale / scale - 1.0), SCALE, f"scale of the {operand} of {name}", "scale")
-
-
-@clause("formats.float8-is-no-parameter")
-@pytest.mark.parametrize("kind", ["clip", "decay"])
-def test_gradient_amax_is_of_cast_gradients(subject: Subject, verdict: Verdict, kind: str) -> None:
-    """Weights stay, so that the amax of gradients is known too."""
-    rule_of(subject)
-    optimizer = AdamW(0.0, weight_decay=0.5) if kind == "decay" else SGD(0.0)
-    followed = Followed(subject, verdict, replace(OPTIMIZERS[kind], optimizer=optimizer))
-    for powers in WINDOWS:
-        followed.update(powers)
-
-
-@clause("formats.float8-is-no-parameter")
-def test_amax_history_is_not_in_gradient_norm(subject: Subject, verdict: Verdict) -> None:
-    """The amax history is far larger than the gradients, of whose norm the limit allows four times."""
-    rule_of(subject)
-    slow = EIGHTHS.but(optimizer=SGD(2.0**-14))
-    probe = Followed(subject, verdict, slow)
-    window = probe.window((6, -12))
-    squares = [np.vdot(g, g) for g in probe.run.gradients(window).values()]
-    norm = float(np.sqrt(np.sum(squares, dtype=np.float64)))
-    plain, clipped = (subject.trainer(MODEL, slow.but(clip=clip), exact_weights()) for clip in (None, 4.0 * norm))
-    before = plain.parameters()
-    for update in (1, 2):
-        for run in (plain, clipped):
-            run.update(window)
-        for name, value in plain.parameters().items():
-            moved = np.abs(value.astype(np.float64) - before[name])
-            bound = 4 * update * U * (np.abs(before[name]) + 4 * moved)
-            far = furthest(clipped.parameters()[name], value.astype(np.float64), bound)
-            verdict.within(far, WITHIN, f"{name} after update {update}", "clipped")
-        verdict.changed(before, plain.parameters(), "the update moves weights")
-        before = plain.parameters()
-    largest = max(float(each["input"].maxima.max()) for each in clipped.view(AmaxHistories).values())
-    verdict.holds(largest > 8.0 * norm, "the test has a large memory", largest, f"> {8.0 * norm}", "control")
-
-
-@clause("formats.float8-is-no-parameter")
-def test_weight_average_uses_amax_history_of_run(subject: Subject, verdict: Verdict) -> None:
-    """Weights stay, so that their average is what they are, and both must predict alike."""
-    rule_of(subject)
-    followed = Followed(subject, verdict, STILL.but(average=0.5))
-    for powers in WINDOWS:
-        followed.update(powers)
-        inputs = Followed(subject, verdict, STILL).window((2, 0))[0].inputs
-        before = memory(followed.run)
-        now, averaged = followed.run.predict(inputs), followed.run.predict_averaged(inputs)
-        verdict.same_state(averaged, now, "the prediction by the average", "average-remembers-otherwise")
-        verdict.same_state(memory(followed.run), before, "amax history after it", "moved")
 
 
 def _answers(subject: Subject, recipe: Recipe, test: Batch) -> Array:

@@ -1,17 +1,12 @@
-"""Post-training quantization: quantized layers, their results, saved models."""
+"""Post-training quantization: quantized layers, their results and their bytes."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from conformance.checks import subprocesses
-from conformance.checks.api import Bound, Subject, Verdict, clause, need
+from conformance.checks.api import Bound, Subject, Verdict, clause
 from conformance.search.properties import explore
 from conformance.techniques.formats import expected_codes
 from conformance.techniques.post_training import expected_models as expected
@@ -29,68 +24,24 @@ from conformance.techniques.post_training.checks import (
     stored,
     unlike_weights,
 )
-from fixtures.arrays import Array
+from conformance.techniques.post_training.mixed_models import (
+    DYNAMIC,
+    MIXED,
+    ROWS,
+    STATIC,
+    batches,
+    each_technique,
+    made,
+    mixed,
+    refused,
+    rule_of,
+)
 from fixtures.data import digits_batch
-from fixtures.layers import Activation, Dense, Head, Heads, LayerNorm
+from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Model, dense_weights
 from fixtures.models import digits_mlp
 from fixtures.recipe import Adam, Recipe
-from frameworks.contract import Capability, LinearRule, PostTraining, QuantizedModel, QuantRule
-
-TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")
-DYNAMIC, STATIC = TECHNIQUES[:2]
-each_technique = pytest.mark.parametrize("technique", TECHNIQUES)
-LAYERS = (Dense(33), Activation("relu"), LayerNorm(), Dense(17), Activation("tanh"), Heads((Head("output", 5),)))
-MIXED = Model("mixed", LAYERS, (160,), (("output", "squared_error"),))
-"""Sizes that no group divides, and a norm between layers."""
-ROWS = 9
-
-
-def mixed(rule: LinearRule) -> Model:
-    """`MIXED`, or where small weights stay as they are, a model of such sizes that every layer but one head has codes.
-
-    The weight of its other head has as many entries as it needs for codes, and no more, where 32 divides that.
-    """
-    if not rule.smallest:
-        return MIXED
-    fewest = -(-rule.smallest // 32)
-    heads = Heads((Head("output", max(5, fewest)), Head("small", min(5, max(1, fewest - 1)))))
-    layers = (Dense(max(33, fewest + 1)), *LAYERS[1:3], Dense(32), LAYERS[4], heads)
-    return Model("large", layers, MIXED.sample, tuple((head.name, "squared_error") for head in heads.heads))
-
-
-def foreign(model: Model, how: str) -> Model:
-    """A model unlike the given one: its first layers, or its only dense layer, have another output width."""
-    first, *between, heads = model.layers
-    assert isinstance(first, Dense)
-    assert isinstance(heads, Heads)
-    if how == "other-shape":
-        return replace(model, name="wider", layers=(replace(first, units=first.units + 1), *between, heads))
-    head, *others = heads.heads
-    wider = replace(heads, heads=(replace(head, units=head.units + 1), *others))
-    return replace(model, name="wider", layers=(first, *between, wider))
-
-
-def rule_of(subject: Subject, technique: str) -> LinearRule:
-    """The declared rule of a technique; ends the test if there is none."""
-    need(subject, Capability(f"quantization.{technique}"))
-    return subject.framework.rule(PostTraining).rules()[technique]
-
-
-def batches(model: Model, seed: int = 0) -> tuple[Array, ...]:
-    """Three batches of samples, the largest values in the second."""
-    rng = np.random.default_rng([seed, 4])
-    drawn = (rng.standard_normal((size, *model.sample)) for size in (7, 5, 8))
-    return tuple((values * factor).astype(np.float32) for values, factor in zip(drawn, (1.0, 3.0, 0.5), strict=True))
-
-
-def made(
-    subject: Subject, technique: str, model: Model | None = None, seed: int = 0, **more: Sequence[str]
-) -> QuantizedModel:
-    """The quantized and calibrated model, by default the one for the technique, with its own weights."""
-    given = subject.framework.rule(PostTraining)
-    model = model or mixed(given.rules()[technique])
-    return given.quantized(technique, model, unlike_weights(model, seed), batches(model, seed), **more)
+from frameworks.contract import PostTraining, QuantRule
 
 
 @clause("quantization.weights-as-declared")
@@ -225,14 +176,6 @@ def test_uncalibrated_ranges_are_refused(subject: Subject, verdict: Verdict) -> 
         verdict.holds(bool(near.all()), "without calibration the float model stays", signature="uncalibrated")
 
 
-def refused(make: Callable[[], QuantizedModel], samples: Array) -> tuple[str, dict[str, Array]]:
-    """The message that refuses a model, or "" and its predictions."""
-    try:
-        return "", make().predict(samples)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}", {}
-
-
 @clause("quantization.only-what-was-asked")
 @each_technique
 @pytest.mark.parametrize("skipped", [(), ("3.weight",), ("0.weight", "5.output.weight")], ids=["none", "one", "two"])
@@ -281,81 +224,6 @@ def range_count(rule: QuantRule, width: int, outputs: int) -> int:
         return 1
     along, across = (width, outputs) if rule.axis == 0 else (outputs, width)
     return across * -(-along // (rule.group or along))
-
-
-@clause("quantization.survives-saving")
-@each_technique
-def test_quantized_model_survives_saving(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
-    rule_of(subject, technique)
-    first, other = made(subject, technique), made(subject, technique, seed=1)
-    samples = batches(MIXED)[0]
-    first.predict(samples)
-    first.save(tmp_path / "model")
-    other.restore(tmp_path / "model")
-    verdict.same_state(stored(other), stored(first), "the restored model", "load-differs")
-    verdict.same_state(other.predict(samples), first.predict(samples), "its predictions", "load-differs")
-    used = made(subject, technique, seed=2)
-    used.predict(samples)
-    used.restore(tmp_path / "model")
-    verdict.same_state(used.predict(samples), first.predict(samples), "predictions of a used model", "load-differs")
-
-
-@clause("quantization.survives-saving")
-@each_technique
-def test_loaded_model_can_be_saved_again(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
-    rule_of(subject, technique)
-    first, second, third = (made(subject, technique, seed=seed) for seed in range(3))
-    first.save(tmp_path / "model")
-    second.restore(tmp_path / "model")
-    second.save(tmp_path / "again")
-    third.restore(tmp_path / "again")
-    verdict.same_state(stored(third), stored(first), "the model restored twice", "load-differs")
-
-
-@clause("quantization.survives-saving")
-@each_technique
-def test_prediction_matches_in_new_process(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
-    model, quantized = mixed(rule_of(subject, technique)), made(subject, technique)
-    samples = batches(model)[0]
-    quantized.save(tmp_path / "model")
-    task = subprocesses.PredictTask(
-        *subprocesses.same_framework(subject),
-        technique,
-        model,
-        unlike_weights(model, 1),
-        batches(model, 1),
-        tmp_path / "model",
-        samples,
-    )
-    found: dict[str, Array] = subprocesses.apart(task, tmp_path / "model")
-    verdict.same_state(found, quantized.predict(samples), "predictions of a new process", "new-process-differs")
-
-
-@clause("quantization.survives-saving")
-@each_technique
-@pytest.mark.parametrize("how", ["empty", "cut", "other-shape", "other-head"])
-def test_damaged_or_foreign_model_is_refused(
-    subject: Subject, verdict: Verdict, technique: str, tmp_path: Path, how: str
-) -> None:
-    model, quantized = mixed(rule_of(subject, technique)), made(subject, technique)
-    samples, place = batches(model)[0], tmp_path / "model"
-    if how.startswith("other"):
-        made(subject, technique, foreign(model, how)).save(place)
-    else:
-        made(subject, technique, seed=1).save(place)
-        for path in [p for p in sorted(place.rglob("*")) if p.is_file()]:
-            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if how == "cut" else b"")
-    state, predicted = stored(quantized), quantized.predict(samples)
-    text, _ = refused(lambda: restored(quantized, place), samples)
-    verdict.holds(bool(text), "an invalid model is refused", text, "an error", "not-refused")
-    verdict.same_state(stored(quantized), state, "the model after the refusal", "changed-by-refusal")
-    verdict.same_state(quantized.predict(samples), predicted, "its predictions", "changed-by-refusal")
-
-
-def restored(quantized: QuantizedModel, place: Path) -> QuantizedModel:
-    """The model after a restore from the folder."""
-    quantized.restore(place)
-    return quantized
 
 
 @clause("quantization.zeros")

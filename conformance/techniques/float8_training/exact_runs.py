@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from conformance.checks.evidence import Verdict
-from conformance.checks.subject import Subject
+from conformance.checks.subject import Subject, need
 from conformance.techniques.float8_training.expected_steps import ExactRun
 from conformance.techniques.formats.expected_products import SCALE
 from fixtures.arrays import Array
 from fixtures.layers import Dense, Head, Heads
 from fixtures.model import Batch, Model, Window
-from fixtures.recipe import Float8, Recipe, StaticScaling
-from frameworks.contract import AmaxHistories, Float8Rule, Operand, Remembered, Trainer, Update
+from fixtures.recipe import SGD, Float8, Recipe, StaticScaling
+from frameworks.contract import AmaxHistories, Capability, Float8Rule, Operand, Remembered, Trainer, Update
 
 HISTORY = 3
 ITEMS, WIDTH, UNITS = 8, 16, 8
@@ -27,6 +27,18 @@ _IDLE = WIDTH - 1
 
 Powers = tuple[int, int]
 """Powers of two that inputs and gradients of a micro-batch are multiplied by."""
+WINDOWS = ((0, 0), (3, -2), (-2, 1), (1, 3), (0, -4), (-3, 0))
+"""Powers of two of inputs and gradients, window by window."""
+
+EIGHTHS = Recipe(SGD(2.0**-6), quantization=Float8(HISTORY))
+STILL = EIGHTHS.but(optimizer=SGD(0.0))
+"""A recipe under which weights stay and the amax history moves."""
+
+
+def rule_of(subject: Subject) -> Float8Rule:
+    """The declared rule; ends the test if there is none."""
+    need(subject, Capability.FLOAT8_TRAINING)
+    return subject.framework.rule(Float8Rule)
 
 
 def kernels() -> dict[str, Array]:
