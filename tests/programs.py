@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.checks import reproducers
-from conformance.known_failures.entries import load_known
+from conformance.known_failures.reading import load_known
 from conformance.runner.machine import devices, instruction_sets
 from conformance.spec.findings import Finding
 from frameworks.installer.install import installed_version

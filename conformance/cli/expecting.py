@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import click
 
 from conformance.known_failures.confirm import ConfirmError, summary_lines
-from conformance.known_failures.entries import FILE, read_known
+from conformance.known_failures.reading import FILE, read_known
 from conformance.known_failures.update import Cause, Updated
 from conformance.known_failures.update import update as updated
 from conformance.spec.findings import NO_LINK

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from conformance.known_failures.entries import load_known
+from conformance.known_failures.reading import load_known
 from conformance.spec.clauses import Clause, load_clauses, read_clauses
 from results.record.files import RecordError, packed, read, replace
 

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from conformance.known_failures.entries import FILE as EXPECTATIONS
+from conformance.known_failures.reading import FILE as EXPECTATIONS
 from conformance.runner import machine
 from frameworks.adapter_file import folder_of
 from frameworks.contract import Framework

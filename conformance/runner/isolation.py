@@ -1,4 +1,4 @@
-"""Contains the damage of a test: unprintable exceptions, signals, forked processes and remaining threads."""
+"""Contains the damage of a test: unprintable exceptions, changed settings, signals, forked processes and threads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from types import FrameType
@@ -82,6 +82,16 @@ def contained(interrupts: Interrupts, timeout_s: float) -> Generator[list[BaseEx
 
 
 _SINK = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+
+def restore_settings(framework: Framework, before: Mapping[str, str]) -> tuple[str, ...]:
+    """Restores the framework's process-wide settings; names those that had changed."""
+    after = framework.global_state()
+    if after == before:
+        return ()
+    framework.restore_global_state(before)
+    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    return tuple(f"{key}: {before.get(key)} → {after.get(key)}"[:LONGEST] for key in changed)
 
 
 def judged(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:

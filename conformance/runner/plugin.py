@@ -9,25 +9,25 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance.checks.covering_array import rows
 from conformance.checks.evidence import Verdict
 from conformance.checks.outcome import Judgement
 from conformance.checks.subject import Profile, Subject
-from conformance.known_failures.entries import Expectation, Known, known_of
+from conformance.known_failures.entries import Expectation, Known
 from conformance.known_failures.exclusions import Exclusion
+from conformance.known_failures.reading import known_of
 from conformance.runner import machine
-from conformance.runner.budget import Budget, durations, seconds_of
+from conformance.runner.budget import Budget, seconds_of
 from conformance.runner.cached_programs import CachedPrograms
+from conformance.runner.collection.parameters import parametrize
 from conformance.runner.completeness import Completeness
 from conformance.runner.isolation import (
-    LONGEST,
     Interrupts,
     clipped,
     contained,
@@ -35,6 +35,7 @@ from conformance.runner.isolation import (
     end_with_parent,
     judged,
     own_temporary_directory,
+    restore_settings,
     traceback_of,
 )
 from conformance.runner.pytest_reports import described, junit_properties, show
@@ -42,12 +43,12 @@ from conformance.runner.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.runner.streams import no_commands
 from conformance.runner.surface import Surface, Unrecorded
 from conformance.runner.trained_runs import TrainedRun, recorded_runs
-from conformance.runner.ways import PARAMETERS, Ways, WayTests, chosen_ways
+from conformance.runner.ways import Ways, WayTests, chosen_ways
 from conformance.runner.workers import LostWorkers
 from conformance.test_ids.inventory import SUITES, code_of, id_of
 from conformance.timing import exclusive
 from frameworks.adapter_file import adapter_file
-from frameworks.contract import SHIPPED, Framework, MissingDevice
+from frameworks.contract import Framework, MissingDevice
 from frameworks.registry import DEVICE_HELP, UnknownFramework, clashes, load
 from results.record.files import RecordError, one_line
 from results.record.outcomes import Outcome
@@ -179,32 +180,10 @@ def _runs_suites(config: pytest.Config) -> bool:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`variant`: every recomputation variant that the framework offers; `row`: every row of its covering array;
-    `workaround`: every workaround that its adapter declares; `way`: every way that it declares here;
-    `operation_technique` and others of `SHIPPED`: every technique that such parts are judged with."""
-    if _FRAMEWORK not in metafunc.config.stash:
-        return
-    framework = metafunc.config.stash[_FRAMEWORK]
-    if "variant" in metafunc.fixturenames:
-        variants = framework.recompute_variants() or (None,)
-        metafunc.parametrize("variant", variants, ids=[variant or "default" for variant in variants])
-    if "function_way" in metafunc.fixturenames:
-        ways = tuple(framework.function_ways()) or (None,)
-        metafunc.parametrize("function_way", ways, ids=[way or "default" for way in ways])
-    for part in SHIPPED:
-        if (name := f"{part[:-1]}_technique") in metafunc.fixturenames:
-            supported = framework.declares(SHIPPED[part]).supported
-            techniques = framework.shipped(part).techniques() if supported else (None,)
-            metafunc.parametrize(name, techniques, ids=[each or "default" for each in techniques])
-    if "workaround" in metafunc.fixturenames:
-        declared = metafunc.config.stash[_KNOWN].workarounds
-        metafunc.parametrize("workaround", declared, ids=[each.finding.id for each in declared])
-    for name in PARAMETERS.keys() & {*metafunc.fixturenames}:
-        chosen_ways = [way for way in metafunc.config.stash[_WAYS].offered if PARAMETERS[name](way)]
-        metafunc.parametrize(name, chosen_ways, ids=map(str, chosen_ways))
-    for name in {"row", "dropping_row"} & {*metafunc.fixturenames}:
-        chosen = [row for row in rows(framework) if name == "row" or row.dropout]
-        metafunc.parametrize(name, chosen, ids=[row.label for row in chosen])
+    """Gives tests the parameters whose values the framework decides."""
+    stash = metafunc.config.stash
+    if _FRAMEWORK in stash:
+        parametrize(metafunc, stash[_FRAMEWORK], stash[_KNOWN], stash[_WAYS])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -222,12 +201,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if workers == 1 or config.option.budget or _serial(config):
         items.sort(key=lambda item: (item in last, item in alone))
         return
-    from conformance.runner.ordering import split_by_worker  # pytest-xdist need not be installed
+    from conformance.runner.collection.ordering import expected_seconds, split_by_worker  # needs pytest-xdist
 
-    took = durations(framework.name, framework.mode, framework.device)
-    names = {item: id_of(item.nodeid) for item in items if code_of(item.nodeid)}
-    seconds = {item: took.get(name, took.get(name.partition("[")[0], 0.0)) for item, name in names.items()}
-    items[:] = split_by_worker(items, workers, frozenset(alone), frozenset(last), seconds)
+    items[:] = split_by_worker(items, workers, frozenset(alone), frozenset(last), expected_seconds(framework, items))
 
 
 def _serial(config: pytest.Config) -> bool:
@@ -240,7 +216,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Fixed shares of the tests where the adapter calls the mode serial; else as the command line says."""
     if _FRAMEWORK not in config.stash or config.option.budget or not _serial(config):
         return None
-    from conformance.runner.ordering import FixedShares  # pytest-xdist need not be installed
+    from conformance.runner.collection.ordering import FixedShares  # pytest-xdist need not be installed
 
     return FixedShares(config, log)
 
@@ -306,7 +282,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
             ):
                 yield
         finally:
-            item.stash[_LEAKS] = _put_back(framework, before)
+            item.stash[_LEAKS] = restore_settings(framework, before)
     except BaseException as error:
         errors.append(error)
     with contained(interrupts, timeout):
@@ -318,16 +294,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         raise errors[0]
     if errors:
         pytest.fail("the test did not pass", pytrace=False)
-
-
-def _put_back(framework: Framework, before: Mapping[str, str]) -> tuple[str, ...]:
-    """Restores the framework's process-wide settings; names those that had changed."""
-    after = framework.global_state()
-    if after == before:
-        return ()
-    framework.restore_global_state(before)
-    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-    return tuple(f"{key}: {before.get(key)} → {after.get(key)}"[:LONGEST] for key in changed)
 
 
 def _matching(item: pytest.Item) -> list[Expectation]:

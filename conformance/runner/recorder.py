@@ -18,7 +18,8 @@ import pytest
 from conformance.checks.evidence import Check, Violation
 from conformance.checks.evidence import Verdict as Collected
 from conformance.checks.outcome import Judgement, conclude, unmatched
-from conformance.known_failures.entries import EXPECTATION, Known, series_of
+from conformance.known_failures.entries import EXPECTATION, Known
+from conformance.known_failures.reading import series_of
 from conformance.runner.completeness import Completeness
 from conformance.runner.identity import file_name, series, suite, variant
 from conformance.runner.isolation import clipped

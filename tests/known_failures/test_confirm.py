@@ -12,7 +12,8 @@ import pytest
 from conformance.cli import expecting
 from conformance.cli.main import main
 from conformance.known_failures.confirm import ConfirmError, confirm
-from conformance.known_failures.entries import Expectation, load_known, read_known
+from conformance.known_failures.entries import Expectation
+from conformance.known_failures.reading import load_known, read_known
 from conformance.known_failures.version_ranges import contains, rewritten
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import named

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from conformance.checks.outcome import explain, judge, unmatched
-from conformance.known_failures.entries import FILE, Expectation, Known, load_known, read_known
+from conformance.known_failures.entries import Expectation, Known
 from conformance.known_failures.judged_series import VersionSeries
+from conformance.known_failures.reading import FILE, load_known, read_known
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
 from frameworks.registry import built_in

@@ -17,7 +17,8 @@ from conformance.checks.outcome import conclude
 from conformance.checks.reproducers import ProgramError, ProgramResult
 from conformance.cli import main, upstream_issue
 from conformance.cli.upstream_issue import Evidence
-from conformance.known_failures.entries import Known, load_known
+from conformance.known_failures.entries import Known
+from conformance.known_failures.reading import load_known
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
 from fixtures.recipe import FLOAT16

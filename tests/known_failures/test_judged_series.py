@@ -9,8 +9,8 @@ import pytest
 from packaging.version import Version
 
 from conformance.checks.outcome import judge as decide
-from conformance.known_failures.entries import known_of
 from conformance.known_failures.judged_series import Bearing, Judged, Place, Versions
+from conformance.known_failures.reading import known_of
 from frameworks.reference import ReferenceFramework
 from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
@@ -147,8 +147,8 @@ class Twin(ReferenceFramework):
 @pytest.fixture
 def expecting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of an adapter whose file a test writes."""
-    monkeypatch.setattr("conformance.known_failures.entries._built_in", lambda _: [tmp_path])
-    monkeypatch.setattr("conformance.known_failures.entries.files", lambda _: tmp_path)
+    monkeypatch.setattr("conformance.known_failures.reading._built_in", lambda _: [tmp_path])
+    monkeypatch.setattr("conformance.known_failures.reading.files", lambda _: tmp_path)
     return tmp_path / "expectations.toml"
 
 

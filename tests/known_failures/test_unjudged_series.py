@@ -11,8 +11,9 @@ import pytest
 
 from conformance.checks.outcome import judge
 from conformance.known_failures.confirm import FAILED
-from conformance.known_failures.entries import Known, load_known
+from conformance.known_failures.entries import Known
 from conformance.known_failures.judged_series import VersionSeries
+from conformance.known_failures.reading import load_known
 from frameworks.registry import built_in
 from results.record.model import TestVerdict
 from results.record.outcomes import Outcome

@@ -15,7 +15,7 @@ import pytest
 from conformance.cli import expecting
 from conformance.cli.main import main
 from conformance.known_failures.confirm import ConfirmError
-from conformance.known_failures.entries import read_known
+from conformance.known_failures.reading import read_known
 from conformance.known_failures.toml_edit import table
 from conformance.known_failures.update import Cause, Updated, update
 from results.record.model import TestVerdict

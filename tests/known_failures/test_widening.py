@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conformance.known_failures.confirm import ConfirmError, confirm
-from conformance.known_failures.entries import read_known
+from conformance.known_failures.reading import read_known
 from frameworks.registry import built_in
 from results.record.model import TestVerdict
 from results.record.outcomes import Outcome

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conformance.cli import main
-from conformance.known_failures.entries import load_known
+from conformance.known_failures.reading import load_known
 from tests.support.suite_runs import ROOT
 from tools.browser import chromium, in_browser
 from tools.commands import commands

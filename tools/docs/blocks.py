@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from itertools import chain
 
-from conformance.known_failures.entries import load_known
+from conformance.known_failures.reading import load_known
 from conformance.runner.baselines import BASELINES
 from conformance.runner.recorder import SETTINGS
 from conformance.scenarios import SCENARIOS

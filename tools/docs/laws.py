@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from conformance.generative.coverage import beyond_drawing, drawn, table
-from conformance.known_failures.entries import load_known
+from conformance.known_failures.reading import load_known
 from conformance.spec.findings import Finding
 from frameworks.registry import built_in, load
 from results.show.marks import is_url

@@ -6,7 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TypeVar
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
+
+from conformance.runner.budget import durations
+from conformance.test_ids.inventory import code_of, id_of
+from frameworks.contract import Framework
 
 T = TypeVar("T")
 
@@ -26,6 +31,13 @@ class FixedShares(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         apart = PurePosixPath(nodeid.partition("::")[0]).name in APART
         return "apart" if apart and self.numnodes > 1 else "others"
+
+
+def expected_seconds(framework: Framework, items: Sequence[pytest.Item]) -> dict[pytest.Item, float]:
+    """Seconds that each test of the suites took in the baseline, 0 where none is known."""
+    took = durations(framework.name, framework.mode, framework.device)
+    names = {item: id_of(item.nodeid) for item in items if code_of(item.nodeid)}
+    return {item: took.get(name, took.get(name.partition("[")[0], 0.0)) for item, name in names.items()}
 
 
 def split_by_worker(

@@ -1,0 +1,1 @@
+"""Collection of the suites: the parameters of tests, and their order."""
