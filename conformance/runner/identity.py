@@ -60,14 +60,21 @@ def suite_version() -> str:
 def suite(given: str, clauses_with_tests: tuple[str, ...], clauses_without_tests: tuple[str, ...]) -> Suite:
     """This suite's part of a record, for the adapter that the user named."""
     areas = {name: digest(files_of(ROOT / place for place in places)) for name, places in AREAS.items()}
-    path = path_of(given)
-    adapter = folder_of(path)
-    if adapter is not None:
-        module = path.partition(":")[0]
-        alone = [adapter / f"{module}.py"] if (adapter / f"{module}.py").is_file() else [adapter]
-        areas["adapter"] = digest(path for path in files_of(alone) if path.name != EXPECTATIONS)
-        areas["expectations"] = digest(files_of([adapter / EXPECTATIONS]))
+    files = adapter_files(given)
+    if files:
+        areas["adapter"] = digest(path for path in files if path.name != EXPECTATIONS)
+        areas["expectations"] = digest(path for path in files if path.name == EXPECTATIONS)
     return Suite(suite_version(), clauses_with_tests, clauses_without_tests, commit(), areas)
+
+
+def adapter_files(given: str) -> tuple[Path, ...]:
+    """The files of the adapter that the user named: of its folder, or a module without a package, with expectations."""
+    path = path_of(given)
+    folder = folder_of(path)
+    if folder is None:
+        return ()
+    module = folder / f"{path.partition(':')[0]}.py"
+    return tuple(files_of([module, folder / EXPECTATIONS] if module.is_file() else [folder]))
 
 
 def files_of(places: Iterable[Path]) -> Iterator[Path]:

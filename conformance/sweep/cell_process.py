@@ -20,6 +20,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from conformance.runner.identity import adapter_files, digest
 from conformance.runner.machine import shareable
 from conformance.runner.retry import repeat
 from conformance.sweep import supervision
@@ -144,6 +145,7 @@ class CellRun:
     def _key(self, probed: Mapping[str, Any]) -> VerdictKey:
         return VerdictKey(
             self.cell.framework,
+            digest(adapter_files(self.cell.framework)),
             probed["packages"],
             probed["machine"],
             tuple(probed["instruction_sets"]),

@@ -1,4 +1,4 @@
-"""Verdicts of earlier runs, by environment, machine, device, mode, ways and seed; and records merged from them.
+"""Verdicts of earlier runs by adapter, environment, machine, device, mode, ways and seed; records merged from them.
 
 One record for each key has the verdicts. One counts while the clause's revision in that record is the present one.
 """
@@ -15,12 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from conformance.runner.identity import AREAS, digest, files_of
+from conformance.runner.identity import AREAS, adapter_files, digest, files_of
 from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import ROOT, node_of
-from frameworks.adapter_file import folder_of
 from frameworks.cache_folder import cache_folder
-from frameworks.registry import path_of
 from results.record.files import RecordError
 from results.record.files import replace as replace_file
 from results.record.outcomes import Outcome
@@ -42,12 +40,14 @@ class VerdictKey:
 
     Attributes:
         framework: an adapter's name, or package.module:Class.
+        adapter: digest of the adapter's files, its expectations too.
         packages: version of every package by normalized name.
         machine: architecture, Python and device kind by name.
         instruction_sets: of the processor.
     """
 
     framework: str
+    adapter: str
     packages: Mapping[str, str]
     machine: Mapping[str, str]
     instruction_sets: tuple[str, ...]
@@ -59,7 +59,7 @@ class VerdictKey:
     @property
     def name(self) -> str:
         """Digest of the key."""
-        parts: list[Any] = [self.framework, sorted(self.packages.items()), sorted(self.machine.items())]
+        parts: list[Any] = [self.framework, self.adapter, sorted(self.packages.items()), sorted(self.machine.items())]
         parts += [[*self.instruction_sets], self.device, self.mode, [*self.ways], self.seed]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
@@ -196,9 +196,8 @@ def of_cell(fresh: Record | None, earlier: Record | None, tests: Collection[str]
 
 def selection_digest(framework: str, selection: Sequence[str]) -> str:
     """Digest of a selection and of the code that decides which tests there are."""
-    folder = folder_of(path_of(framework))
     places = [ROOT / place for area in ("judging", "contract", "fixtures") for place in AREAS[area]]
-    code = digest(files_of([*places, *([] if folder is None else [folder])]))
+    code = digest([*files_of(places), *adapter_files(framework)])
     return hashlib.sha256(repr((tuple(selection), code)).encode()).hexdigest()[:16]
 
 

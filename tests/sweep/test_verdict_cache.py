@@ -29,7 +29,7 @@ TESTS = (
     f"{GIVEN_UP}/test_overflow_can_be_discarded[inf]",
 )
 WHOLE_RUN = "autocast.settings-restored/every test"
-KEY = VerdictKey("reference", {"numpy": "2.4"}, {"machine": "x86_64"}, ("avx2",), "cpu", "emulated", (), 0)
+KEY = VerdictKey("reference", "0123", {"numpy": "2.4"}, {"machine": "x86_64"}, ("avx2",), "cpu", "emulated", (), 0)
 
 
 def verdict(test: str, outcome: Outcome = Outcome.PASS, signature: str = "", message: str = "") -> TestVerdict:
@@ -68,7 +68,7 @@ def raised(one: Record, clause: str) -> Record:
 
 
 @pytest.mark.parametrize(
-    "field", ["framework", "device", "mode", "ways", "seed", "packages", "machine", "instruction_sets"]
+    "field", ["framework", "adapter", "device", "mode", "ways", "seed", "packages", "machine", "instruction_sets"]
 )
 def test_a_key_has_all_that_a_verdict_depends_on(field: str) -> None:
     other = {"ways": ("clip.x",), "seed": 1, "packages": {"numpy": "2.5"}, "machine": {}, "instruction_sets": ()}
