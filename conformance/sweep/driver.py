@@ -12,13 +12,13 @@ from pathlib import Path
 from conformance.sweep import launching
 from conformance.sweep.cell_locks import CellLocks
 from conformance.sweep.cells import SweepCell
-from conformance.sweep.engines.engine import CellEngine
+from conformance.sweep.engines.engine import CellEngine, NoEngine
 from conformance.sweep.environments import LARGEST
 from conformance.sweep.journal import CellEnding, SweepJournal, asked_of, opened
 from conformance.sweep.plan import SweepPlan, selection_text
 from conformance.sweep.requests import CellRequest, CellResult, lock_document
 from frameworks.installer.resolution import Lock
-from results.record.files import replace
+from results.record.files import one_line, replace
 
 RECORDS, OUTCOMES, LOCKS, LOGS = "records", "outcomes.json", "locks", "logs"
 ATTEMPTS = 3
@@ -128,6 +128,7 @@ class VersionSweep:
             engine: starts the engine; it is called if a cell is due.
 
         Raises:
+            NoEngine: the engine cannot be started, or takes a cell not even once.
             RecordBusy: another sweep uses the folder. RecordError: it cannot be written.
         """
         with opened(self.settings.folder) as journal:
@@ -175,10 +176,11 @@ class VersionSweep:
         attempts = dict.fromkeys(due, 0)
 
         def submit(key: str) -> None:
-            attempts[key] += 1
             cell, lock = due[key]
-            journal.begun(key, cell.name, attempts[key])
-            engine.submit(key, request_of(cell, self.plan, self.settings, lock, attempts[key]))
+            attempt = attempts[key] + 1
+            journal.begun(key, cell.name, attempt)
+            engine.submit(key, request_of(cell, self.plan, self.settings, lock, attempt))
+            attempts[key] = attempt
 
         for key in due:
             submit(key)
@@ -188,10 +190,14 @@ class VersionSweep:
             if key not in left:
                 continue
             if isinstance(result, str) and attempts[key] < ATTEMPTS:
-                submit(key)
-                continue
+                try:
+                    submit(key)
+                    continue
+                except NoEngine as refusal:
+                    result = f"{result}; {refusal}"
             if isinstance(result, str):
-                result = CellResult("crash", f"lost {ATTEMPTS} times ({result})")
+                times = "once" if attempts[key] == 1 else f"{attempts[key]} times"
+                result = CellResult("crash", one_line(f"lost {times} ({result})"))
             left.discard(key)
             self._end(journal, due[key][0], result, attempts[key])
 

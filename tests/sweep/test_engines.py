@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from conformance.sweep.engines import slurm
 from conformance.sweep.engines.engine import CellEngine, NoEngine
 from conformance.sweep.engines.local import LocalEngine
 from conformance.sweep.engines.ray_cluster import RayEngine
@@ -110,16 +112,19 @@ def test_ray_queues_and_places_and_repeats_nothing(monkeypatch: pytest.MonkeyPat
     assert ray.ended
 
 
-def test_a_cell_that_fits_on_no_node_is_lost_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_that_fits_on_no_node_is_refused_unless_nodes_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = FakeRay()
     ray.gpus = 0.0
     monkeypatch.setitem(sys.modules, "ray", ray)
-    lost = "no node of the Ray cluster has CPU 2, GPU 1, bench 0.5: add one, or use --wait-for-nodes"
     resources = {"bench": 0.5}
-    assert answers(RayEngine("auto", 2, resources, judged)) == {"k": CellResult("judged", "1", b"\x00\xff"), "l": lost}
-    queued = answers(RayEngine("auto", 2, resources, judged, wait_for_nodes=True))
-    assert queued["l"] == "FakeRayError: ended"
-    assert isinstance(answers(RayEngine("auto", 3, resources, judged))["k"], str)
+    engine = RayEngine("auto", 2, resources, judged)
+    engine.submit("k", CPU)
+    refused = "no node of the Ray cluster has CPU 2, GPU 1, bench 0.5: add one, or use --wait-for-nodes"
+    with pytest.raises(NoEngine, match=re.escape(refused)):
+        engine.submit("l", GPU)
+    with pytest.raises(NoEngine, match="has CPU 3, bench"):
+        RayEngine("auto", 3, resources, judged).submit("k", CPU)
+    assert answers(RayEngine("auto", 2, resources, judged, wait_for_nodes=True))["l"] == "FakeRayError: ended"
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,34 +139,96 @@ def test_a_library_that_is_missing_is_named_with_its_group(monkeypatch: pytest.M
     with pytest.raises(NoEngine, match="pip install --group ray"):
         RayEngine("auto")
     with pytest.raises(NoEngine, match="pip install --group slurm"):
-        SlurmEngine(tmp_path)
+        SlurmEngine(tmp_path, "s")
+
+
+class RefusedError(Exception):
+    """What submitit raises if sbatch refuses a job."""
+
+
+class FakeSubmitit(ModuleType):
+    """submitit with jobs that end when they are asked, but for those that Slurm refuses or loses."""
+
+    def __init__(self, *, ends: bool = True) -> None:
+        super().__init__("submitit")
+        self.core = SimpleNamespace(utils=SimpleNamespace(FailedJobError=RefusedError))
+        self.ends = ends
+        self.given: list[dict[str, Any]] = []
+        self.cancelled: list[bytes] = []
+
+    def AutoExecutor(self, **values: str) -> FakeSubmitit:  # noqa: N802
+        self.given.append(values)
+        return self
+
+    def update_parameters(self, **values: Any) -> None:
+        self.given.append(values)
+
+    def submit(self, work: Callable[[bytes], bytes], content: bytes) -> Any:
+        if self.given[-1].get("gpus_per_node") == 1 and not self.ends:
+            raise RefusedError("sbatch: error: first\nsbatch: error: Invalid generic resource\n")
+        cancel = lambda check: self.cancelled.append(content)  # noqa: ARG005, E731
+        return SimpleNamespace(job_id=7, done=lambda: self.ends, result=lambda: work(content), cancel=cancel)
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A file with the lines of a `squeue` on the path; `scancel` writes its arguments next to it."""
+    lines = tmp_path / "jobs"
+    lines.write_text("")
+    for name, script in {"squeue": f"cat {lines}", "scancel": f'echo "$@" > {tmp_path}/cancelled'}.items():
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=":")
+    return lines
 
 
 def test_submitit_gets_a_job_for_each_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    given: list[dict[str, Any]] = []
-    cancelled: list[bytes] = []
-
-    class Executor:
-        def __init__(self, folder: str, cluster: str) -> None:
-            given.append({"folder": folder, "cluster": cluster})
-
-        def update_parameters(self, **values: Any) -> None:
-            given.append(values)
-
-        def submit(self, work: Callable[[bytes], bytes], content: bytes) -> Any:
-            cancel = lambda check: cancelled.append(content)  # noqa: ARG005, E731
-            return SimpleNamespace(done=lambda: True, result=lambda: work(content), cancel=cancel)
-
-    monkeypatch.setitem(sys.modules, "submitit", SimpleNamespace(AutoExecutor=Executor))  # type: ignore[arg-type]
-    engine = SlurmEngine(tmp_path, 2, {"partition": "cpu"}, judged)
+    submitit = FakeSubmitit()
+    monkeypatch.setitem(sys.modules, "submitit", submitit)
+    engine = SlurmEngine(tmp_path, "s", 2, {"partition": "cpu"}, judged)
     assert answers(engine) == {"k": CellResult("judged", "1", b"\x00\xff"), "l": "LostCell: the process ended"}
+    given = submitit.given
     assert given[0] == {"folder": str(tmp_path), "cluster": "slurm"}
-    assert given[1] == {"name": "conformance-k", "timeout_min": 91, "cpus_per_task": 2, "gpus_per_node": 0}
+    assert given[1] == {"name": "conformance-s-k-1", "timeout_min": 91, "cpus_per_task": 2, "gpus_per_node": 0}
     assert given[2] == {"slurm_additional_parameters": {"partition": "cpu"}}
     assert given[3]["gpus_per_node"] == 1
     engine.submit("k", CPU)
     engine.close()
-    assert cancelled == [CPU.encoded()]
+    assert submitit.cancelled == [CPU.encoded()]
+
+
+def test_a_job_that_sbatch_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", FakeSubmitit(ends=False))
+    with pytest.raises(NoEngine, match=r"^sbatch: error: Invalid generic resource; correct --workers or --reserve$"):
+        SlurmEngine(tmp_path, "s").submit("l", GPU)
+
+
+def test_a_job_that_left_the_queue_without_a_result_is_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, jobs: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", FakeSubmitit(ends=False))
+    monkeypatch.setattr(slurm, "QUEUE_S", 0.0)
+    monkeypatch.setattr(slurm, "POLL_S", 0.01)
+    engine = SlurmEngine(tmp_path, "s")
+    engine.submit("k", CPU)
+    jobs.write_text("7 conformance-s-k-1\n")
+    assert engine._without_result() == []
+    jobs.write_text("")
+    assert engine.next() == ("k", "job 7 left the queue without a result")
+    engine.submit("k", CPU)
+    (jobs.parent / "bin" / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    assert engine._without_result() == []
+
+
+def test_jobs_of_a_killed_run_of_the_sweep_are_cancelled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, jobs: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", FakeSubmitit())
+    jobs.write_text("3 conformance-s-k-1\n4 conformance-other-k-1\n5 conformance-s-l-2\n6 mine\n")
+    SlurmEngine(tmp_path, "s")
+    assert (tmp_path / "cancelled").read_text() == "3 5\n"
 
 
 def test_cells_run_in_processes_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,7 +192,7 @@ def _engine(
         if name == "slurm":
             from conformance.sweep.engines.slurm import SlurmEngine
 
-            return SlurmEngine(settings.folder / "slurm", settings.workers, reserved)
+            return SlurmEngine(settings.folder / "slurm", settings.sweep, settings.workers, reserved)
         from conformance.sweep.engines.local import LocalEngine
 
         return LocalEngine(jobs)

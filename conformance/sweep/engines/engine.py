@@ -15,7 +15,11 @@ class CellEngine(Protocol):
     """Runs cells. It repeats none: a lost cell is reported, and the caller submits it again."""
 
     def submit(self, key: str, request: CellRequest) -> None:
-        """Queues a cell."""
+        """Queues a cell.
+
+        Raises:
+            NoEngine: the cell cannot be queued.
+        """
 
     def next(self) -> tuple[str, CellResult | str]:
         """The key of a cell that has ended, with its result, or with the reason why it was lost; waits for one."""

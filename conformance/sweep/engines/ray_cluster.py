@@ -53,16 +53,14 @@ class RayEngine:
         self._cpus, self._resources = cpus, dict(resources or {})
         self._wait_for_nodes = wait_for_nodes
         self._running: dict[Any, str] = {}
-        self._lost: dict[str, str] = {}
 
     def submit(self, key: str, request: CellRequest) -> None:
-        """Queues a cell; one on a GPU reserves a GPU. A cell that fits on no node is lost at once."""
+        """Queues a cell; one on a GPU reserves a GPU."""
         gpus = 0 if request.cell.get("device") == "cpu" else 1
         reserved = {"CPU": self._cpus, "GPU": gpus, **self._resources}
         if not (self._wait_for_nodes or self._fits(reserved)):
             wanted = ", ".join(f"{name} {amount:g}" for name, amount in reserved.items() if amount)
-            self._lost[key] = f"no node of the Ray cluster has {wanted}: add one, or use --wait-for-nodes"
-            return
+            raise NoEngine(f"no node of the Ray cluster has {wanted}: add one, or use --wait-for-nodes")
         task = self._work.options(num_cpus=self._cpus, num_gpus=gpus, resources=self._resources, name=key)
         self._running[task.remote(request.encoded())] = key
 
@@ -73,8 +71,6 @@ class RayEngine:
 
     def next(self) -> tuple[str, CellResult | str]:
         """The key of a cell that has ended, with its result, or why it was lost."""
-        if self._lost:
-            return self._lost.popitem()
         while True:
             done, _ = self._ray.wait([*self._running], num_returns=1, timeout=1.0)
             if done:
