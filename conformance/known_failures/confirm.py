@@ -94,9 +94,11 @@ class _Confirmation:
 
     @cached_property
     def version(self) -> str:
-        """The version to judge, with its local label if companions are named."""
+        """The version to judge, with its local label if those that were judged in the records' modes have one."""
         here = parsed(self._framework, self.records[0].variant.framework_version)
-        return str(here) if any(Version(each).local for each in every_version(self._before)) else here.public
+        places = {_where(record) for record in self.records}
+        judged = {where: self._before[where] for where in places if where in self._before} or self._before
+        return str(here) if any(Version(each).local for each in every_version(judged)) else here.public
 
     @property
     def _before(self) -> Judged:

@@ -125,6 +125,22 @@ def test_a_range_is_widened_and_nothing_else_changes(path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("mode", "judged"),
+    [
+        ("eager", '["1.0", "2.0", "3.1"]  # by hand'),
+        ("companion", '["2.0+cpu", "3.1+cpu"]'),
+        ("other", '["3.1+cpu"]'),
+    ],
+)
+def test_a_local_label_counts_where_judged_versions_have_one(path: Path, mode: str, judged: str) -> None:
+    text = path.read_text("utf-8")
+    path.write_text(text.replace("cpu.eager", 'cpu.companion = ["2.0+cpu"]\ncpu.eager', 1), "utf-8")
+    own = record("3.1+cpu", *BOTH)
+    _, come = changed(path, replace(own, series=replace(own.series, mode=mode)))
+    assert f"cpu.{mode} = {judged}" in come
+
+
 def test_what_does_not_fail_is_left_out(path: Path) -> None:
     repaired = record("1.5", passing("test_a[x]"), passing("test_b", outcome=Outcome.FIXED), ZERO)
     _, come = changed(path, repaired)

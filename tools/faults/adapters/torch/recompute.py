@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils import checkpoint
 from torch.utils.checkpoint import CheckpointFunction
 
 from frameworks.torch import TorchFramework
-from frameworks.torch.core import network
 from tools.faults import fault
 
 
@@ -23,7 +23,7 @@ class RedrawsDropout(TorchFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        network.checkpoint = partial(network.checkpoint, preserve_rng_state=False)
+        checkpoint.checkpoint = partial(checkpoint.checkpoint, preserve_rng_state=False)
 
 
 @fault(
@@ -57,8 +57,8 @@ class AlwaysReentrant(TorchFramework):
         super().__init__(*args)
         from frameworks.torch.core import recompute
 
-        checkpoint = recompute.checkpoint
-        recompute.checkpoint = lambda function, *given, use_reentrant, **named: checkpoint(
+        call = recompute.checkpoint
+        recompute.checkpoint = lambda function, *given, use_reentrant, **named: call(
             function, *given, use_reentrant=True, **named
         )
 
@@ -73,4 +73,4 @@ class CheckpointDoesNothing(TorchFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        network.checkpoint = lambda function, *given, **_: function(*given)
+        checkpoint.checkpoint = lambda function, *given, **_: function(*given)
