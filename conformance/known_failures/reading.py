@@ -20,7 +20,15 @@ from conformance.known_failures.entries import OTHER_SEEDS, SEED, Expectation, K
 from conformance.known_failures.exclusions import EXCLUSION, read_exclusion
 from conformance.known_failures.judged_series import JUDGED, VersionSeries, read_judged
 from conformance.spec.clauses import load_clauses
-from conformance.spec.findings import FINDING, WORKAROUND, Finding, finding_of, read_finding, read_processor, read_workaround
+from conformance.spec.findings import (
+    FINDING,
+    WORKAROUND,
+    Finding,
+    finding_of,
+    read_finding,
+    read_processor,
+    read_workaround,
+)
 from conformance.spec.tables import Kind, Table, read_file
 from frameworks.adapter_file import folder_of
 from frameworks.contract import Framework

@@ -16,8 +16,8 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 
-from frameworks.torch.stacks.fabric import FabricFramework
-from frameworks.torch.stacks.lightning import LightningFramework
+from frameworks.torch.stacks.lightning.fabric import FabricFramework
+from frameworks.torch.stacks.lightning.framework import LightningFramework
 from tools.faults import fault
 
 

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
-from frameworks.torch.stacks.lightning_start import quiet
+from frameworks.torch.stacks.lightning.start import quiet
 
 Step = Callable[["Tiny", float], Any]
 

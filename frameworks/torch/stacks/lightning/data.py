@@ -14,8 +14,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from fixtures.recipe import FormatName
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
 from frameworks.torch.core.arrays import dtype_name
-from frameworks.torch.stacks.lightning_start import quiet, without_warnings
-from frameworks.torch.stacks.lightning_tiny import Tiny, fitted
+from frameworks.torch.stacks.lightning.start import quiet, without_warnings
+from frameworks.torch.stacks.lightning.tiny import Tiny, fitted
 from frameworks.torch.stacks.numbered_rows import EPOCHS, STEPS, Dropping, loader
 from frameworks.torch.stacks.warned import watched
 

@@ -12,8 +12,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from fixtures.arrays import Array
 from frameworks.torch.core.arrays import to_array, to_tensor
-from frameworks.torch.stacks.lightning_start import without_warnings
-from frameworks.torch.stacks.lightning_tiny import Tiny, fitted
+from frameworks.torch.stacks.lightning.start import without_warnings
+from frameworks.torch.stacks.lightning.tiny import Tiny, fitted
 
 
 class _Scheduled(Tiny):

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from frameworks.contract import Attempt, Capability
 from frameworks.torch.core.guards import Probe, all_guarded
-from frameworks.torch.stacks.lightning_start import quiet, without_warnings
+from frameworks.torch.stacks.lightning.start import quiet, without_warnings
 
 
 class Weight(torch.nn.Module):

@@ -21,9 +21,9 @@ from frameworks.base import NO_AVERAGE, MicroBatch
 from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.torch.core.losses import Loaded
 from frameworks.torch.core.network import parameters_by_name
-from frameworks.torch.stacks.lightning_fit import Desk, Fit, FitModule, Work
-from frameworks.torch.stacks.lightning_probes import ends_a_window_early
-from frameworks.torch.stacks.lightning_start import NAMES, quiet
+from frameworks.torch.stacks.lightning.fit import Desk, Fit, FitModule, Work
+from frameworks.torch.stacks.lightning.probes import ends_a_window_early
+from frameworks.torch.stacks.lightning.start import NAMES, quiet
 from frameworks.torch.training import checkpoint
 from frameworks.torch.training.optimizers import averages_of, optimizer_state
 from frameworks.torch.training.trainer import TorchTrainer

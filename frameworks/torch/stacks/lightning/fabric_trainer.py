@@ -17,7 +17,7 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, same_parts
 from frameworks.torch.core.losses import item_loss_sums
-from frameworks.torch.stacks.lightning_start import NAMES, quiet
+from frameworks.torch.stacks.lightning.start import NAMES, quiet
 from frameworks.torch.training import checkpoint
 from frameworks.torch.training.scaler import scaler_settings
 from frameworks.torch.training.trainer import TorchTrainer

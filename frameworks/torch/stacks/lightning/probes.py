@@ -13,8 +13,8 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 
 from frameworks.contract import Attempt, Capability
 from frameworks.torch.core.guards import Probe, all_guarded
-from frameworks.torch.stacks.lightning_start import NAMES, without_warnings
-from frameworks.torch.stacks.lightning_tiny import Tiny, fitted, mean
+from frameworks.torch.stacks.lightning.start import NAMES, without_warnings
+from frameworks.torch.stacks.lightning.tiny import Tiny, fitted, mean
 
 
 def scaled(device: str, scale: float = 8.0, **given: Any) -> MixedPrecision:

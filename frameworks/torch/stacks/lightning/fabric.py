@@ -9,17 +9,17 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, FormatName, Recipe
 from frameworks.contract import Attempt, Capability, FormatRequest, Unsupported
-from frameworks.torch.stacks.fabric_probes import (
+from frameworks.torch.stacks.framework import StackFramework
+from frameworks.torch.stacks.lightning.data import fabric_requested, request_attempts
+from frameworks.torch.stacks.lightning.fabric_probes import (
     clips_fused,
     clips_two_optimizers,
     fabric_attempts,
     keeps_float64,
     scales,
 )
-from frameworks.torch.stacks.fabric_trainer import FabricTrainer
-from frameworks.torch.stacks.framework import StackFramework
-from frameworks.torch.stacks.lightning_data import fabric_requested, request_attempts
-from frameworks.torch.stacks.lightning_start import NAMES
+from frameworks.torch.stacks.lightning.fabric_trainer import FabricTrainer
+from frameworks.torch.stacks.lightning.start import NAMES
 
 NO_STATIC_SCALE = "Lightning calls GradScaler.update() without a scale, so an overflow always changes it"
 _NORM_OF_ONE = "clip_gradients takes the norm over the parameters of one optimizer"

@@ -11,22 +11,22 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import FormatName, Recipe
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder, Unsupported
-from frameworks.torch.stacks.fabric import (
+from frameworks.torch.stacks.framework import StackFramework
+from frameworks.torch.stacks.lightning.data import data_attempts, resumed_epoch, trainer_requested
+from frameworks.torch.stacks.lightning.fabric import (
     NO_FUSED_CLIPPING,
     NO_STATIC_SCALE,
     clips_fused_and_scaled,
     require_together,
 )
-from frameworks.torch.stacks.framework import StackFramework
-from frameworks.torch.stacks.lightning_data import data_attempts, resumed_epoch, trainer_requested
-from frameworks.torch.stacks.lightning_loops import clipped_by_hand, scheduled, shown_to_hook, steps_by_hand
-from frameworks.torch.stacks.lightning_probes import (
+from frameworks.torch.stacks.lightning.loops import clipped_by_hand, scheduled, shown_to_hook, steps_by_hand
+from frameworks.torch.stacks.lightning.probes import (
     clips_fused,
     keeps_float64_head,
     library_attempts,
     trainer_scales,
 )
-from frameworks.torch.stacks.lightning_trainer import LightningTrainer
+from frameworks.torch.stacks.lightning.trainer import LightningTrainer
 
 _BEFORE_2_6 = "EMAWeightAveraging came with Lightning 2.6.0"
 _BY_ITSELF = "Trainer unscales gradients itself, after the last backward pass of a window"

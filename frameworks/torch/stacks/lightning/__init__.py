@@ -1,0 +1,1 @@
+"""Lightning's Trainer and Fabric on PyTorch."""
