@@ -48,8 +48,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "fabric": Stack("lightning", "2.5", "frameworks.torch.stacks.lightning.fabric:FabricFramework"),
         "lightning": Stack("lightning", "2.5", "frameworks.torch.stacks.lightning.framework:LightningFramework"),
         "accelerate": Stack("accelerate", "1.10", "frameworks.torch.stacks.accelerate:AccelerateFramework"),
-        "trainer": Stack("transformers", "5.0", "frameworks.torch.stacks.trainer:TransformersFramework"),
-        "trainer-plain": Stack("transformers", "5.0", "frameworks.torch.stacks.trainer:TransformersFramework"),
+        "trainer": Stack("transformers", "5.3", "frameworks.torch.stacks.trainer:TransformersFramework"),
+        "trainer-plain": Stack("transformers", "5.3", "frameworks.torch.stacks.trainer:TransformersFramework"),
     }
 )
 """The libraries by mode."""

@@ -80,7 +80,8 @@ class PaddleQuantized:
     def restore(self, path: Path) -> None:
         saved = paddle.load(str(path / FILE))
         resumed = copy.deepcopy(self._network)
-        resumed.load_state_dict(saved)
+        load = getattr(resumed, "load_state_dict", resumed.set_state_dict)  # the first came with Paddle 3.3
+        load(saved)
         self._network = resumed
 
 

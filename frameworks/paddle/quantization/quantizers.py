@@ -41,10 +41,11 @@ class PaddleQuantizers:
         model = paddle.nn.Sequential(layer)
         model.eval()
         technique = PTQ(QuantConfig(activation=None, weight=AbsmaxObserver()))
-        observed = technique.quantize(model)
-        observed(paddle.zeros([1, rows]))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "To copy construct from a tensor", UserWarning)  # of Paddle's own call
+        with warnings.catch_warnings():  # of Paddle's own calls
+            warnings.filterwarnings("ignore", r"\s*Non compatible API", Warning)
+            warnings.filterwarnings("ignore", "To copy construct from a tensor", UserWarning)
+            observed = technique.quantize(model)
+            observed(paddle.zeros([1, rows]))
             (converted,) = technique.convert(observed)
         largest = to_numpy(observed[0].weight_quanter.scales()).astype(np.float64)
         codes = to_numpy(converted.weight)
