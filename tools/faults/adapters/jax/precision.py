@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
+from fixtures.recipe import Adam
 from frameworks.jax import JaxFramework
 from frameworks.jax.core import layers
-from frameworks.jax.training import steps
+from frameworks.jax.training import optimizers, steps
 from tools.faults import fault
 
 
@@ -57,8 +58,12 @@ class EpsilonUnderflows(JaxFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        make = optax.adam
-        optax.adam = lambda rate, *, eps, **named: make(rate, eps=float(jnp.float16(eps)), **named)
+        make = optimizers._KINDS[Adam]
+
+        def rounded(*, eps: float = 1e-8, **named: Any) -> optax.GradientTransformation:
+            return make(eps=float(jnp.float16(eps)), **named)
+
+        optimizers._KINDS = {**optimizers._KINDS, Adam: rounded}
 
 
 @fault(
@@ -71,4 +76,5 @@ class MomentsAreLow(JaxFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        optax.adam = partial(optax.adam, mu_dtype=jnp.bfloat16)
+        low = partial(optimizers._KINDS[Adam], mu_dtype=jnp.bfloat16)
+        optimizers._KINDS = {**optimizers._KINDS, Adam: low}

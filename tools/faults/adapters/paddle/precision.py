@@ -36,5 +36,9 @@ class EpsilonUnderflows(StaticFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        make = paddle.optimizer.Adam
-        paddle.optimizer.Adam = lambda **given: make(**(given | {"epsilon": 0.0}))
+        make = paddle.optimizer.Adam.__init__
+
+        def rounded(self: paddle.optimizer.Adam, *given: Any, **named: Any) -> None:
+            make(self, *given, **(named | {"epsilon": 0.0}))
+
+        paddle.optimizer.Adam.__init__ = rounded
