@@ -5,6 +5,7 @@ It needs Chromium, chromedriver, selenium and the dependency group `report`. Exi
 
 from __future__ import annotations
 
+import argparse
 import base64
 import struct
 import sys
@@ -78,13 +79,16 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 def main(arguments: list[str]) -> int:
     """Draws the committed baselines; returns the exit status."""
-    if lacking := missing() or ("name the picture" if len(arguments) != 1 else ""):
+    parser = argparse.ArgumentParser(prog="python -m tools screenshot", description=__doc__)
+    parser.add_argument("picture", type=Path, help="the file to write, PNG")
+    picture = parser.parse_args(arguments).picture
+    if lacking := missing():
         print(f"no picture: {lacking}", file=sys.stderr)
         return 2
     with TemporaryDirectory() as folder:
         page = Path(folder) / "report.html"
         report.write(read([BASELINES]), page)
-        take(page, Path(arguments[0]), Path(folder) / "profile")
+        take(page, picture, Path(folder) / "profile")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -160,3 +161,9 @@ def test_no_two_classes_share_a_name() -> None:
 def _in_an_adapter(path: Path) -> bool:
     folder, name, *inside = path.parts
     return folder == "frameworks" and bool(inside) and name in ADAPTERS
+
+
+def test_every_file_of_the_checkout_has_a_name_that_a_shell_takes_for_a_file() -> None:
+    """A command that takes `--help` for the name of its output leaves such a file."""
+    output = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [name for name in output.splitlines() if re.search(r"(^|/)-|[^\w./+-]", name)] == []
