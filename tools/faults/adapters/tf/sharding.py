@@ -21,7 +21,10 @@ class OfOwnItems(MirroredWorker):
         super().__init__(*args)
 
         def average(losses: tf.Tensor, weights: Any, _: Any) -> tf.Tensor:
-            return tf.reduce_mean(losses if weights is None else losses * weights) / self.strategy.num_replicas_in_sync
+            return (
+                tf.reduce_mean(losses if weights is None else losses * weights)
+                / tf.distribute.get_strategy().num_replicas_in_sync
+            )
 
         tf.nn.compute_average_loss = average
 
@@ -65,7 +68,7 @@ class Averaged(MirroredWorker):
         super().__init__(*args)
 
         def mean(optimizer: Any, pairs: Any) -> list[tuple[Any, Any]]:
-            count = self.strategy.num_replicas_in_sync
+            count = tf.distribute.get_strategy().num_replicas_in_sync
             return [(gradient / count, variable) for gradient, variable in _reduced(optimizer, pairs)]
 
         keras.optimizers.Optimizer._all_reduce_sum_gradients = mean
