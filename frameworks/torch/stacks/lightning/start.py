@@ -22,13 +22,14 @@ NAMES: Mapping[str, Any] = MappingProxyType(
 """Lightning's precisions by label."""
 
 _SMALL = (
+    r".*`srun` command is available",
     r".*LeafSpec",
     r".*callbacks used to create",
     r".*does not have many workers",
     r".*log_every_n_steps",
     r".*on purpose",
 )
-"""What Lightning warns of in a small loop, and what a newer PyTorch warns of in Lightning's code."""
+"""What Lightning warns of in a small loop or next to Slurm, and what a newer PyTorch warns of in Lightning's code."""
 
 
 @cache
