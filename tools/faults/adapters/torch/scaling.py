@@ -154,10 +154,10 @@ class KeepsOverflowedGradients(TorchFramework):
         super().__init__(*args)
         clear = torch.optim.Optimizer.zero_grad
 
-        def unless_spoilt(self: torch.optim.Optimizer, *given: Any) -> None:
+        def unless_spoilt(self: torch.optim.Optimizer, *given: Any, **named: Any) -> None:
             every = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
             if all(bool(torch.isfinite(gradient).all()) for gradient in every):
-                clear(self, *given)
+                clear(self, *given, **named)
 
         torch.optim.Optimizer.zero_grad = unless_spoilt
 
