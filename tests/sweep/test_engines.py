@@ -152,11 +152,12 @@ class FakeSubmitit(ModuleType):
     def __init__(self, *, ends: bool = True) -> None:
         super().__init__("submitit")
         self.core = SimpleNamespace(utils=SimpleNamespace(FailedJobError=RefusedError))
+        self.AutoExecutor = self.executor
         self.ends = ends
         self.given: list[dict[str, Any]] = []
         self.cancelled: list[bytes] = []
 
-    def AutoExecutor(self, **values: str) -> FakeSubmitit:  # noqa: N802
+    def executor(self, **values: str) -> FakeSubmitit:
         self.given.append(values)
         return self
 
@@ -166,7 +167,11 @@ class FakeSubmitit(ModuleType):
     def submit(self, work: Callable[[bytes], bytes], content: bytes) -> Any:
         if self.given[-1].get("gpus_per_node") == 1 and not self.ends:
             raise RefusedError("sbatch: error: first\nsbatch: error: Invalid generic resource\n")
-        cancel = lambda check: self.cancelled.append(content)  # noqa: ARG005, E731
+
+        def cancel(*, check: bool) -> None:
+            assert not check
+            self.cancelled.append(content)
+
         return SimpleNamespace(job_id=7, done=lambda: self.ends, result=lambda: work(content), cancel=cancel)
 
 
@@ -216,6 +221,8 @@ def test_a_job_that_left_the_queue_without_a_result_is_lost(
     jobs.write_text("7 conformance-s-k-1\n")
     assert engine._without_result() == []
     jobs.write_text("")
+    engine._without_result()
+    assert engine._without_result() == ["k"]
     assert engine.next() == ("k", "job 7 left the queue without a result")
     engine.submit("k", CPU)
     (jobs.parent / "bin" / "squeue").write_text("#!/bin/sh\nexit 1\n")

@@ -59,7 +59,7 @@ class MadeOnce:
 
     @cached_property
     def _all(self) -> Baseline:
-        return self._engine.baseline(self._group)
+        return self._engine.baseline(self._group, None, self._workers)
 
     @cached_property
     def needed(self) -> Baseline:
