@@ -55,7 +55,7 @@ def class_of(value: object) -> str:
     return kind.__name__
 
 
-def shown(value: object) -> str:
+def default_text(value: object) -> str:
     """A default as text that is the same in every process."""
     if isinstance(value, (FunctionType, type)):
         return f"{value.__module__}.{value.__qualname__}"
@@ -75,7 +75,7 @@ def kind_of(value: object) -> str:
 def is_default(value: object, default: str, kind: str) -> bool:
     """Whether a value is a parameter's default, which is known by its text and its type."""
     if kind_of(value) == kind:
-        return shown(value) == default
+        return default_text(value) == default
     if isinstance(value, (int, float)) and kind in ("int", "float"):
         return float(value) == float(default)
     return False
@@ -98,7 +98,7 @@ class CallRecorder:
         self._functions: Mapping[str, Mapping[str, Mapping[str, Any]]] = watched["functions"]
         self._passed: Mapping[str, str] = watched["passed"]
         self._names = frozenset(place.rpartition(":")[2].rpartition(".")[2] for place in self._functions)
-        self._seen: dict[tuple[str, str], set[str]] = {}
+        self._classes_of: dict[tuple[str, str], set[str]] = {}
         self._write = write
 
     def profile(self, frame: FrameType, event: str, _: object) -> None:
@@ -121,10 +121,10 @@ class CallRecorder:
         self._add(entry["name"], "", "called")
         for name, (kind, default, of_kind) in entry["parameters"].items():
             value = values.get(name.lstrip("*"))
-            found = {*_classes(kind, value, default, of_kind)}
-            for each in found:
+            value_class = {*_classes(kind, value, default, of_kind)}
+            for each in value_class:
                 self._add(entry["name"], name, each)
-            if found and isinstance(value, (FunctionType, type)):
+            if value_class and isinstance(value, (FunctionType, type)):
                 passed = self._passed.get(f"{value.__module__}:{value.__qualname__}")
                 if passed is not None:
                     self._add(passed, "", "passed")
@@ -142,11 +142,11 @@ class CallRecorder:
             frame = frame.f_back
         return False
 
-    def _add(self, name: str, parameter: str, found: str) -> None:
-        classes = self._seen.setdefault((name, parameter), set())
-        if found not in classes and len(classes) < _MOST:
-            classes.add(found)
-            self._write(f"{name}\t{parameter}\t{found}\n")
+    def _add(self, name: str, parameter: str, value_class: str) -> None:
+        classes = self._classes_of.setdefault((name, parameter), set())
+        if value_class not in classes and len(classes) < _MOST:
+            classes.add(value_class)
+            self._write(f"{name}\t{parameter}\t{value_class}\n")
 
 
 def _ancestors(owner: type) -> Iterable[str]:

@@ -90,27 +90,27 @@ def offered(framework: str, mode: str) -> tuple[Way, ...]:
 def sets(ways: Sequence[Way]) -> tuple[tuple[Way, ...], ...]:
     """The ways in as few sets as can be, none with two of one technique: the first of each, the second of each, ..."""
     places = Counter[str]()
-    found: list[tuple[Way, ...]] = []
+    result: list[tuple[Way, ...]] = []
     for way in ways:
         place = places[way.technique]
         places[way.technique] += 1
-        found += [()] if place == len(found) else []
-        found[place] += (way,)
-    return tuple(found)
+        result += [()] if place == len(result) else []
+        result[place] += (way,)
+    return tuple(result)
 
 
 def resolved(name: str) -> Any:
     """What a dotted name leads to, None without it: attributes first, for packages may hide modules of that name."""
     first, *rest = name.split(".")
     try:
-        found: Any = import_module(first)
+        value: Any = import_module(first)
         for place, part in enumerate(rest, 1):
-            if not hasattr(found, part):
+            if not hasattr(value, part):
                 import_module(".".join([first, *rest[:place]]))
-            found = getattr(found, part)
+            value = getattr(value, part)
     except Exception:  # missing, or not importable here
         return None
-    return found
+    return value
 
 
 GIVEN = "*"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,11 +16,13 @@ _FIRST = ("conformance.oracle.errormodel", "frameworks.reference")
 _OWN = ("fixtures", "frameworks", "conformance")
 _CACHE = frozenset(f"conformance.oracle.{name}" for name in ("bounds_cache", "stored_spreads", "derivation_hash"))
 """Modules that store derivations without changing them."""
+_ATTEMPTS = re.compile(r"frameworks\.base\.(introspection|\w+_attempts)|frameworks\.reference\.probes")
+"""Modules of attempts: they say what an adapter supports and do not change a number of a derivation."""
 
 
 @cache
 def code_hash(root: Path = ROOT) -> str:
-    """SHA-256 of every module of the suite that a derivation imports.
+    """SHA-256 of every module of the suite that a derivation imports and uses.
 
     Comments, docstrings, annotations, error messages, the place of the checkout and the version of NumPy do not count.
     """
@@ -44,7 +47,7 @@ def modules(root: Path = ROOT) -> dict[str, ast.Module]:
     while pending:
         name = pending.pop()
         path = _file(root, name)
-        if path is None or name in trees or name in _CACHE:
+        if path is None or name in trees or name in _CACHE or _ATTEMPTS.fullmatch(name):
             continue
         trees[name] = ast.parse(path.read_text("utf-8"))
         pending += name.rpartition(".")[:1]

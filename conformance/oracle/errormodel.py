@@ -111,17 +111,19 @@ def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Se
     derivation = _derivation("ensemble of randomly rounded reference runs", recipe, key)
     trained = sorted(model.parameter_shapes().keys() - set(recipe.frozen))
     sizes = {name: int(np.prod(model.parameter_shapes()[name])) for name in trained}
-    found = loaded(path, "losses", "gradient", "parameters", "loss_spread", "gain_spread", "spread")
-    if found is None:
+    loaded_arrays = loaded(path, "losses", "gradient", "parameters", "loss_spread", "gain_spread", "spread")
+    if loaded_arrays is None:
         made = _derive(conventions, model, recipe, windows, derivation, sizes)
         exact = {"losses": made.exact.losses, "gradient": made.exact.gradient, "parameters": made.exact.parameters}
         spread = np.array([made.gradient_spread, made.parameter_spread])
         spreads = {"loss_spread": made.loss_spread, "gain_spread": made.gain_spread, "spread": spread}
         store(path, exact | spreads)
         return made
-    exact_run = Run(found["losses"], found["gradient"], found["parameters"])
-    along, final = (float(s) for s in found["spread"])
-    return Envelope(exact_run, found["loss_spread"], along, found["gain_spread"], final, derivation, sizes)
+    exact_run = Run(loaded_arrays["losses"], loaded_arrays["gradient"], loaded_arrays["parameters"])
+    along, final = (float(s) for s in loaded_arrays["spread"])
+    return Envelope(
+        exact_run, loaded_arrays["loss_spread"], along, loaded_arrays["gain_spread"], final, derivation, sizes
+    )
 
 
 def quality(
@@ -135,13 +137,13 @@ def quality(
     conventions = relevant(conventions, model, recipe)
     key = origin_of(conventions, model, recipe, [*windows, (test,)])
     path = folder() / f"{key[:32]}.quality.npz"
-    found = loaded(path, "accuracies")
-    if found is None:
+    loaded_arrays = loaded(path, "accuracies")
+    if loaded_arrays is None:
         rounding = [Stochastic(np.random.default_rng([recipe.seed, 9, i])) for i in range(SAMPLES)]
         runs = [ReferenceFramework("cpu", conventions=conventions, rounding=r).trainer(model, recipe) for r in rounding]
-        found = {"accuracies": np.array([trained_accuracy(run, windows, test) for run in runs])}
-        store(path, found)
-    accuracies = found["accuracies"]
+        loaded_arrays = {"accuracies": np.array([trained_accuracy(run, windows, test) for run in runs])}
+        store(path, loaded_arrays)
+    accuracies = loaded_arrays["accuracies"]
     mean = float(accuracies.mean())
     sampling = float(np.sqrt(mean * (1.0 - mean) / len(test)))
     spread = max(float(np.std(accuracies, ddof=1)), sampling)
@@ -165,8 +167,8 @@ def evaluation(
     key = origin_of(conventions, model, recipe, [*windows, (Batch(inputs, {}),)])
     path = folder() / f"{key[:32]}.evaluation.npz"
     names = ("buffers", "predictions") if model.buffers() else ("predictions",)
-    found = loaded(path, *names, *(f"{name}.spread" for name in names))
-    if found is None:
+    loaded_arrays = loaded(path, *names, *(f"{name}.spread" for name in names))
+    if loaded_arrays is None:
 
         def made(rounding: Rounding) -> dict[str, Array]:
             framework = ReferenceFramework("cpu", conventions=conventions, rounding=rounding)
@@ -175,10 +177,13 @@ def evaluation(
         exact = made(Exact())
         members = [made(Stochastic(np.random.default_rng([recipe.seed, 10, i]))) for i in range(SAMPLES)]
         spread = {f"{n}.spread": np.array(max(distance(m[n], exact[n]) for m in members)) for n in names}
-        found = exact | spread
-        store(path, found)
+        loaded_arrays = exact | spread
+        store(path, loaded_arrays)
     derivation = _derivation("evaluations of randomly rounded reference runs", recipe, key)
-    return {n: (found[n], Bound(IMPLEMENTATION_FREEDOM * float(found[f"{n}.spread"]), derivation)) for n in names}
+    return {
+        n: (loaded_arrays[n], Bound(IMPLEMENTATION_FREEDOM * float(loaded_arrays[f"{n}.spread"]), derivation))
+        for n in names
+    }
 
 
 def _derivation(method: str, recipe: Recipe, origin: str, **more: float) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from conformance.surface.scope import SurfaceScope
-from frameworks.calls import kind_of, shown
+from frameworks.calls import default_text, kind_of
 from frameworks.registry import UnknownFramework
 from frameworks.ways import resolved
 
@@ -170,7 +170,7 @@ def _parameters(function: Callable[..., Any], begin: int) -> dict[str, Parameter
     return {
         stars.get(each.kind, "") + each.name: Parameter(each.kind.name.lower())
         if each.default is each.empty
-        else Parameter(each.kind.name.lower(), shown(each.default), kind_of(each.default))
+        else Parameter(each.kind.name.lower(), default_text(each.default), kind_of(each.default))
         for each in parameters
         if each.name[0] != "_" or each.kind in stars
     }

@@ -15,7 +15,7 @@ from typing import Any
 Pack = Callable[[Any], Any]
 
 
-class KeptActivations:
+class SavedActivations:
     """No offload."""
 
     def saving(self) -> AbstractContextManager[Any]:
@@ -27,7 +27,7 @@ class KeptActivations:
         return 0
 
 
-class OffloadedActivations(KeptActivations):
+class OffloadedActivations(SavedActivations):
     """Saved-tensor hooks of a run, which count the bytes that leave.
 
     Args:

@@ -40,6 +40,7 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
     RowOrder,
+    Trainer,
     Unsupported,
     needs,
 )
@@ -183,7 +184,7 @@ class BaseFramework(ABC):
     def offload(self) -> Offload | None:
         return self.offload_of_modes.get(self.mode)
 
-    def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
+    def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
         raise self.refusal(Capability.PLAIN_LOOP)
 
     def requested(self, format_name: FormatName) -> FormatRequest:

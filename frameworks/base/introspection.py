@@ -11,6 +11,7 @@ from time import perf_counter_ns
 from frameworks.contract import Attempt
 
 _LISTING = Path("/proc/cpuinfo")
+_DEPRECATIONS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 
 
 def elapsed(work: Callable[[], object], clock: Callable[[], int] = perf_counter_ns) -> int:
@@ -21,14 +22,14 @@ def elapsed(work: Callable[[], object], clock: Callable[[], int] = perf_counter_
 
 
 def observed(attempt: Attempt) -> bool:
-    """Whether an attempt took effect: it returned True and did not warn or raise."""
+    """Whether an attempt took effect: it returned True, and did not raise or warn of anything but a deprecation."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             acted = attempt()
         except Exception:
             return False
-    return bool(acted) and not warned
+    return bool(acted) and all(issubclass(warning.category, _DEPRECATIONS) for warning in warned)
 
 
 def processor() -> str:

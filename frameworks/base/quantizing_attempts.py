@@ -164,8 +164,8 @@ def _casts(formats: NumberFormats, name: str) -> bool:
     codes = formats.encode(exact, name)
     between = NARROW[name].fraction_bits + 2
     other = np.array([1.0 + 2.0**-between], np.float32)
-    kept = formats.decode(formats.encode(other, name), name)
-    return codes.dtype == np.uint8 and np.array_equal(formats.decode(codes, name), exact) and kept[0] != other[0]
+    decoded = formats.decode(formats.encode(other, name), name)
+    return codes.dtype == np.uint8 and np.array_equal(formats.decode(codes, name), exact) and decoded[0] != other[0]
 
 
 def _quantizes(quantizers: Quantizers, name: str) -> bool:

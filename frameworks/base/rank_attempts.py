@@ -38,16 +38,16 @@ def with_ranks(
     always: Ranks | None,
     *,
     reshaped: Sharding = "full",
-    shown: Collection[Capability] = (),
+    offered: Collection[Capability] = (),
 ) -> Mapping[Capability, Attempt]:
     """Attempts if every recipe has ranks: the remaining ones without ranks, and one for each capability of ranks.
 
     Args:
         always: the mode's ranks, None for none.
         reshaped: sharding level of a run that another number of ranks restores.
-        shown: capabilities of one place that ranks have too.
+        offered: capabilities of one place that ranks have too.
     """
-    hidden = _OF_ONE_PLACE - {*shown} if always is not None else frozenset()
+    hidden = _OF_ONE_PLACE - {*offered} if always is not None else frozenset()
     return {c: attempt for c, attempt in attempts.items() if c not in hidden} | _attempts(make, reshaped)
 
 
@@ -74,9 +74,9 @@ def _shards(make: Make, ranks: Ranks) -> bool:
     """Whether ranks hold only a part of what the level shards."""
     size = 4 * sum(int(np.prod(shape)) for shape in exact_stack().parameter_shapes().values())
     copy = {"parameter": size, "gradient": size, "optimizer": 2 * size}
-    held = _trained(make, ranks).bytes_held()
+    sizes = _trained(make, ranks).bytes_held()
     below = {kind: size if kind in ranks.sharded else size + 1 for kind, size in copy.items()}
-    return all(0 < own[kind] < below[kind] for own in held for kind in copy)
+    return all(0 < own[kind] < below[kind] for own in sizes for kind in copy)
 
 
 def _weight(rank_group: BaseRankGroup) -> Array:
@@ -122,5 +122,5 @@ def _reshapes(make: Make, level: Sharding) -> bool:
         expected = saved.states()[0]
         loaded = make(exact_stack(), Recipe(Adam(), ranks=Ranks(4, level)))
         loaded.restore(Path(folder))
-        found = loaded.states()[0]
-    return all(np.array_equal(found[name], expected[name]) for name in expected if name.startswith("parameter/"))
+        state = loaded.states()[0]
+    return all(np.array_equal(state[name], expected[name]) for name in expected if name.startswith("parameter/"))

@@ -25,7 +25,7 @@ class BaseShipped(ABC):
     """Operations or layers with examples; what is computed without a technique is kept."""
 
     @cached_property
-    def _kept(self) -> dict[tuple[str, str], Values]:
+    def _results(self) -> dict[tuple[str, str], Values]:
         return {}
 
     @abstractmethod
@@ -51,9 +51,9 @@ class BaseShipped(ABC):
     def values(self, name: str, technique: str = "") -> Values:
         if technique not in ("", "in-scope"):
             return self.computed(name, technique)
-        if (name, technique) not in self._kept:
-            self._kept[name, technique] = self.computed(name, technique)
-        return self._kept[name, technique]
+        if (name, technique) not in self._results:
+            self._results[name, technique] = self.computed(name, technique)
+        return self._results[name, technique]
 
 
 def shipped_attempts(parts: Mapping[Part, Callable[[], BaseShipped]]) -> dict[Capability, Attempt]:

@@ -18,7 +18,7 @@ def ships(owner: str, word: str) -> bool:
 def appeared(absence: Absence) -> bool:
     """Whether a place has one of the names after all, or a public one with one of the words."""
     places = {place: resolved(place) for place in absence.places}
-    named = any(hasattr(found, name) for found in places.values() for name in absence.names)
+    named = any(hasattr(place_object, name) for place_object in places.values() for name in absence.names)
     return named or any(ships(place, word) for place in places for word in absence.words)
 
 

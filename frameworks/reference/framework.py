@@ -92,7 +92,7 @@ class ReferenceFramework(BaseFramework):
     offload_of_modes = MappingProxyType({"offload": _OFFLOADS[0]})
     modes: tuple[str, ...] = ("emulated", *ranks_of_modes, *offload_of_modes)
     trainer_class: type[ReferenceTrainer] = ReferenceTrainer
-    company_class: type[ReferenceRankGroup] = ReferenceRankGroup
+    rank_group_class: type[ReferenceRankGroup] = ReferenceRankGroup
     operations_class: type[Operations] = Operations
     formats_class: type[ReferenceFormats] = ReferenceFormats
     quantizers_class: type[ReferenceQuantizers] = ReferenceQuantizers
@@ -138,19 +138,22 @@ class ReferenceFramework(BaseFramework):
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
         self.require_recipe(recipe)
-        if recipe.ranks is not None and self._conventions.batch_statistics == "rank":
+        if self._trains_by_ranks(recipe):
             return self.bound(RankGroupTrainer(self.rank_group(model, recipe, weights)))
         return self.run(model, recipe, weights)
+
+    def _trains_by_ranks(self, recipe: Recipe) -> bool:
+        return recipe.ranks is not None and self._conventions.batch_statistics == "rank"
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         """A run without ranks, whatever the recipe says."""
         self.require_recipe(recipe)
         return self.bound(self.trainer_class(model, recipe, self._conventions, self._operations(), weights))
 
-    def plain_trainer(
-        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
-    ) -> ReferenceTrainer:
+    def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
         self.require_recipe(recipe)
+        if self._trains_by_ranks(recipe):
+            return self.bound(RankGroupTrainer(self._rank_group(model, recipe, weights, plain=True)))
         return self.bound(ReferenceTrainer(model, recipe, self._conventions, self._operations(), weights))
 
     def rank_group(
@@ -158,16 +161,21 @@ class ReferenceFramework(BaseFramework):
     ) -> ReferenceRankGroup:
         self.require_recipe(recipe)
         if ranks_of(recipe).level != "replicated" and Capability.ADAM_8BIT in needs(recipe):
-            attempt = partial(probes.shards_are_encoded, partial(self._company, recipe=recipe), self.run)
+            attempt = partial(probes.shards_are_encoded, partial(self._rank_group, recipe=recipe), self.run)
             raise Unsupported(Capability.ADAM_8BIT, WHOLE_BLOCKS, attempt)
-        return self._company(model, recipe, weights)
+        return self._rank_group(model, recipe, weights)
 
-    def _company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceRankGroup:
+    def _rank_group(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, *, plain: bool = False
+    ) -> ReferenceRankGroup:
         given = model.weights(recipe.seed) if weights is None else weights
-        rank_group = self.company_class(model, recipe, self._conventions, self._operations(), given, self.trainer_class)
-        for trainer in rank_group.trainers:
-            self.bound(trainer)
-        return rank_group
+        group, trainer = (
+            (ReferenceRankGroup, ReferenceTrainer) if plain else (self.rank_group_class, self.trainer_class)
+        )
+        ranks = group(model, recipe, self._conventions, self._operations(), given, trainer)
+        for each in ranks.trainers:
+            self.bound(each)
+        return ranks
 
     def _operations(self) -> Operations:
         return self.operations_class(self.rounding, self._conventions.variance)

@@ -50,10 +50,10 @@ def _precision(precision: Precision) -> Callable[[Probed], bool]:
         run = framework.run(digits_mlp((8,)), Recipe(SGD(), precision))
         run.update((digits_batch(4),))
         low = framework.rounding.dtype(precision.format)
-        found = run.parameters()["0.weight"].dtype, run.master_parameters()["0.weight"].dtype
+        result = run.parameters()["0.weight"].dtype, run.master_parameters()["0.weight"].dtype
         wide = framework.rounding.dtype("float32")
         expected = {"O1": (wide, wide), "O2": (low, wide), "O3": (low, low)}[precision.level]
-        return found == expected and run.predict(digits_batch(2).inputs)["output"].dtype == low
+        return result == expected and run.predict(digits_batch(2).inputs)["output"].dtype == low
 
     return probe
 
@@ -125,8 +125,8 @@ def _recomputes(depth: int) -> Callable[[Probed], bool]:
 
 def _cases(framework: Probed) -> bool:
     x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
-    plain, found = framework.recompute("plain", x, w), framework.recompute("keyword", x, w)
-    return found.w is not None and plain.w is not None and np.array_equal(found.w, plain.w)
+    plain, result = framework.recompute("plain", x, w), framework.recompute("keyword", x, w)
+    return result.w is not None and plain.w is not None and np.array_equal(result.w, plain.w)
 
 
 def _clips(framework: Probed) -> bool:
@@ -158,8 +158,8 @@ def _keeps_codes(framework: Probed) -> bool:
     run = framework.run(exact_linear(1, 4096), Recipe(Adam(state_bits=8)))
     run.apply_gradients(_filled(run, 1.0))
     state = run.optimizer_state()
-    found = {state[f"codes/{slot}/0.output.bias"].dtype for slot in ("first_moment", "second_moment")}
-    return found == {np.dtype(np.uint8)} and bool((run.parameters()["0.output.bias"] < 0).all())
+    result = {state[f"codes/{slot}/0.output.bias"].dtype for slot in ("first_moment", "second_moment")}
+    return result == {np.dtype(np.uint8)} and bool((run.parameters()["0.output.bias"] < 0).all())
 
 
 def shards_are_encoded(rank_group: Callable[[Model], RankGroup], run: Callable[[Model, Recipe], Trainer]) -> bool:
@@ -196,8 +196,8 @@ def restores_in_order(framework: Probed) -> bool:
 
 def _traces(framework: Probed) -> bool:
     run = framework.run(exact_stack(), Recipe())
-    shown, bias = run.trace(_BATCH), run.gradients((_BATCH,))["3.output.bias"]
-    return list(shown.outputs) == [*"012", "3.output"] and np.array_equal(shown.gradients["3.output"].sum(0), bias)
+    traced, bias = run.trace(_BATCH), run.gradients((_BATCH,))["3.output.bias"]
+    return list(traced.outputs) == [*"012", "3.output"] and np.array_equal(traced.gradients["3.output"].sum(0), bias)
 
 
 def _peak(framework: Probed) -> bool:

@@ -26,8 +26,8 @@ def read_environment() -> dict[str, str]:
 def _blas() -> str:
     """Name and version of the BLAS that NumPy was built with, "unknown" where NumPy does not say."""
     config = np.show_config(mode="dicts")
-    found = (config or {}).get("Build Dependencies", {}).get("blas", {})
-    return f"{found.get('name', 'unknown')} {found.get('version', '')}".strip()
+    blas = (config or {}).get("Build Dependencies", {}).get("blas", {})
+    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
 
 
 def read_settings() -> dict[str, str]:

@@ -161,7 +161,7 @@ class TorchFramework(BaseFramework):
             return here
         shared = () if self.mode == deepspeed_start.MODE else (Capability.SAVED_BYTES,)
         return with_ranks(
-            here | own_attempts(self.mode), partial(rank_group, mode=self.mode), self.ranks(), shown=shared
+            here | own_attempts(self.mode), partial(rank_group, mode=self.mode), self.ranks(), offered=shared
         )
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:

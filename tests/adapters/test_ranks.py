@@ -1,4 +1,4 @@
-"""Ranks as a field of the recipe: how batches are dealt, what a view of a company is, and which modes have them."""
+"""Ranks as a field of the recipe: how batches are dealt, what a view of a rank group is, and which modes have them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from conformance.surface.rendering import changes, rows, unused_lines
 from conformance.surface.scope import FILE, SurfaceScope, scope_of
 from frameworks.adapter_file import FILE as ADAPTER
 from frameworks.adapter_file import adapter_file
-from frameworks.calls import CallRecorder, class_of, is_default, kind_of, shown
+from frameworks.calls import CallRecorder, class_of, default_text, is_default, kind_of
 from frameworks.registry import UnknownFramework, built_in
 from results.record.reading import load
 from tests.support.fake_framework import BASE, FAKE, NAME, OTHER, SURFACE
@@ -175,12 +175,12 @@ def test_classes_of_values(value: object, expected: str) -> None:
     ],
 )
 def test_a_default_is_recognised_by_type_and_text(value: object, default: object, same: bool) -> None:
-    assert is_default(value, shown(default), kind_of(default)) is same
+    assert is_default(value, default_text(default), kind_of(default)) is same
 
 
 def test_a_default_has_the_same_text_in_every_process() -> None:
-    assert " at 0x" not in shown(object())
-    assert shown(test_classes_of_values).endswith("test_surface.test_classes_of_values")
+    assert " at 0x" not in default_text(object())
+    assert default_text(test_classes_of_values).endswith("test_surface.test_classes_of_values")
 
 
 def test_a_run_with_workers_records_and_its_verdicts_are_those_of_another(fake: Path) -> None:

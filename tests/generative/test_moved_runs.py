@@ -94,7 +94,7 @@ class _DropsMomentsOfOthers(ReferenceRankGroup):
 
 
 def test_what_other_ranks_load_is_what_was_saved() -> None:
-    subject = broken(company_class=_DropsMomentsOfOthers)
+    subject = broken(rank_group_class=_DropsMomentsOfOthers)
     assert clause(subject, MOMENTUM.but(ranks=PAIR), TRAIN, Save(), FOUR, TRAIN) == "sharding.resumes-in-another-size"
     assert clause(subject, MOMENTUM.but(ranks=PAIR), TRAIN, Save(), Restore(), TRAIN) is None
 
@@ -125,7 +125,7 @@ def test_a_load_that_is_not_played_leaves_the_other_ranks_on() -> None:
 
 def test_every_rank_is_looked_at() -> None:
     recipe = MOMENTUM.but(ranks=Ranks(2), average=0.5)
-    subject = broken(company_class=_FirstRankAloneLoadsTheAverage)
+    subject = broken(rank_group_class=_FirstRankAloneLoadsTheAverage)
     assert clause(subject, recipe, TRAIN, TRAIN, Save(), Restore()) == "sharding.replicas-equal"
     assert clause(broken(), recipe, TRAIN, TRAIN, Save(), Restore(), TRAIN) is None
 

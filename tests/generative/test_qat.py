@@ -61,7 +61,7 @@ class _LoadsOverItself(ReferenceTrainer):
     def restore(self, path: Path) -> None:
         super().restore(path)
         if self.aware is not None:
-            self.statistics |= self.aware.unseen(self.model)
+            self.statistics |= self.aware.initial_statistics(self.model)
 
 
 @pytest.mark.parametrize(

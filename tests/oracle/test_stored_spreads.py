@@ -16,8 +16,8 @@ from fixtures.data import exact_batch
 from fixtures.models import exact_linear
 from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, Precision, Recipe
 from frameworks.cache_folder import CACHE_FOLDER
-from frameworks.contract import Conventions
-from frameworks.reference.framework import CONVENTIONS
+from frameworks.contract import Capability, Conventions
+from frameworks.reference.framework import CONVENTIONS, ReferenceFramework
 
 ROOT = Path(__file__).parents[2]
 RECIPE = Recipe(SGD(2.0**-4), precision=FLOAT16)
@@ -121,6 +121,25 @@ def test_what_the_code_says_counts_and_neither_its_place_nor_its_comments(tmp_pa
     file.write_text(text.replace("LANES = 16", "LANES = 17"))
     derivation_hash.code_hash.cache_clear()
     assert derivation_hash.code_hash(root) != derivation_hash.code_hash()
+
+
+def test_attempts_do_not_count_and_do_not_change_a_derivation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = derivation_hash.modules()
+    assert "frameworks.base.trainer" in names
+    assert (
+        not {"frameworks.reference.probes", "frameworks.base.introspection", "frameworks.base.rank_attempts"}
+        & names.keys()
+    )
+    monkeypatch.setattr(bounds_cache, "stored", dict)
+    results = []
+    for folder in ("with", "without"):
+        monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / folder))
+        results.append((derived(), evaluated()))
+        monkeypatch.setattr(ReferenceFramework, "attempts", lambda _: dict.fromkeys(Capability, None))
+    (first, bound), (second, other) = results
+    assert np.array_equal(first.exact.parameters, second.exact.parameters)
+    assert np.array_equal(first.loss_spread, second.loss_spread)
+    assert (first.parameter_spread, bound) == (second.parameter_spread, other)
 
 
 def test_the_suites_own_file_is_small_and_reads() -> None:

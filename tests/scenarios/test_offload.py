@@ -112,7 +112,7 @@ def test_bits_that_offload_loses_are_seen_however_short_the_run_and_no_compiler_
 class StayingTrainer(ReferenceTrainer):
     """It keeps everything, whatever is to leave."""
 
-    def held(self, kind: OffloadedKind, group: str, arrays: dict[str, Array]) -> MutableMapping[str, Array]:
+    def storage(self, kind: OffloadedKind, group: str, arrays: dict[str, Array]) -> MutableMapping[str, Array]:
         return dict(arrays)
 
 

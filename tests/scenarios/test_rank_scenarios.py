@@ -107,7 +107,7 @@ class OneWorkerGroup(ReferenceRankGroup):
 class LikeProcesses(ReferenceFramework):
     """Its ranks are those of one crew at a time."""
 
-    company_class = OneWorkerGroup
+    rank_group_class = OneWorkerGroup
 
 
 def test_no_rank_is_asked_once_ranks_of_another_number_have_begun(results: Mapping[str, SideResult]) -> None:
@@ -156,7 +156,7 @@ def test_what_a_rank_holds_is_that_of_the_rank_that_holds_most(level: Sharding) 
 class HoldingAll(ReferenceFramework):
     """It holds whole copies, whatever is to be sharded, and nobody counts what it reduces."""
 
-    class company_class(ReferenceRankGroup):  # noqa: N801 - it is the attribute
+    class rank_group_class(ReferenceRankGroup):  # noqa: N801 - it is the attribute
         def sharded(self, kind: str) -> bool:
             return False
 
@@ -208,7 +208,7 @@ class DyingRankGroup(ReferenceRankGroup):
 class Dying(ReferenceFramework):
     """One of four ranks dies."""
 
-    company_class = DyingRankGroup
+    rank_group_class = DyingRankGroup
 
 
 class Still(ReferenceFramework):

@@ -28,7 +28,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 PLACES: Mapping[type, tuple[str, type]] = {
     **{base: place for technique in TECHNIQUES for base, place in technique.places.items()},
     ReferenceTrainer: ("trainer_class", ReferenceFramework),
-    ReferenceRankGroup: ("company_class", ReferenceFramework),
+    ReferenceRankGroup: ("rank_group_class", ReferenceFramework),
     Operations: ("operations_class", ReferenceFramework),
     ReferenceFunction: ("function_class", ReferenceFramework),
     ReferenceLoop: ("loop_class", ReferenceFramework),

@@ -11,20 +11,20 @@ from paddle.distributed.fleet.utils import recompute
 from paddle.distributed.sharding import group_sharded_parallel
 
 from fixtures.recipe import Offload
-from frameworks.base.activations import KeptActivations, OffloadedActivations, TensorFiles
+from frameworks.base.activations import OffloadedActivations, SavedActivations, TensorFiles
 
 ONE_PAIR = "saved_tensors_hooks takes one pair at a time, and recompute(use_reentrant=False) opens its own"
 """Why activations that are recomputed by hooks cannot be offloaded by hooks."""
 
 
-def activations_of(offload: Offload | None) -> KeptActivations:
+def activations_of(offload: Offload | None) -> SavedActivations:
     """The offload of a run.
 
     Raises:
         OSError: the run's folder cannot be made.
     """
     if offload is None:
-        return KeptActivations()
+        return SavedActivations()
     files = TensorFiles(offload.folder, _save, _load, ".pdtensor")
     return OffloadedActivations(saved_tensors_hooks, files.pack, files.unpack, _size)
 

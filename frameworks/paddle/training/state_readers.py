@@ -8,7 +8,7 @@ from typing import Any
 from fixtures.arrays import Array
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer
-from frameworks.base.activations import KeptActivations
+from frameworks.base.activations import SavedActivations
 from frameworks.paddle.core.arrays import canonical, to_numpy
 from frameworks.paddle.core.network import Network
 from frameworks.paddle.core.streams import Stream
@@ -29,7 +29,7 @@ class ReadRun(BaseTrainer):
     scaler: Any | None
     settings: dict[str, float]
     stream: Stream
-    activations: KeptActivations
+    activations: SavedActivations
 
     def freeze(self, names: Collection[str]) -> None:
         for name, parameter in self.network.named.items():

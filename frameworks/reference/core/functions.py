@@ -17,10 +17,10 @@ class ReferenceFunction:
         needs = self.needs(use.needs, recomputed=variant is not None)
         y, z = (np.full_like(inputs[0], name in use.outputs) for name in "yz")
         each = self.backward(inputs, y, z)
-        found = [
+        results = [
             self.added([gradient] * use.times) if asked else None for asked, gradient in zip(needs, each, strict=True)
         ]
-        return FunctionResult((needs,) * use.times, tuple(found))
+        return FunctionResult((needs,) * use.times, tuple(results))
 
     def needs(self, needs: tuple[bool, bool, bool], *, recomputed: bool) -> tuple[bool, bool, bool]:
         """What the backward pass finds when it asks which inputs need a gradient."""

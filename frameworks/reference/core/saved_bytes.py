@@ -12,7 +12,7 @@ class SavedForBackward:
     """Bytes that the operations of a forward pass keep for backward; values that two of them keep count once."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, str], tuple[Array, Tensor]] = {}
+        self._saved: dict[tuple[int, str], tuple[Array, Tensor]] = {}
         self._extra = 0
 
     def keep(self, *tensors: Tensor) -> None:
@@ -20,7 +20,7 @@ class SavedForBackward:
         for t in tensors:
             if t.owned:
                 values = _viewed(t.plain())
-                self._kept[id(values), t.format] = values, t
+                self._saved[id(values), t.format] = values, t
 
     def keep_bytes(self, count: int) -> None:
         """Keeps something that is no tensor: a mask, indices, statistics."""
@@ -29,7 +29,7 @@ class SavedForBackward:
     @property
     def bytes(self) -> int:
         """The total."""
-        return self._extra + sum(t.bytes for _, t in self._kept.values())
+        return self._extra + sum(t.bytes for _, t in self._saved.values())
 
 
 def _viewed(array: Array) -> Array:

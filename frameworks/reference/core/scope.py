@@ -62,8 +62,8 @@ class Scope:
         if kind == "low":
             return low, low
         if kind == "wide":
-            kept = self.precision.level != "O3" or op in LOSSES or op in self.wide
-            return "float32", "float32" if kept else low
+            unchanged = self.precision.level != "O3" or op in LOSSES or op in self.wide
+            return "float32", "float32" if unchanged else low
         return (widest, widest) if self.precision.level == "O1" else (low, low)
 
     def text(self) -> str:

@@ -56,9 +56,9 @@ def taped(
 
     def pullback(end: Any) -> Pullback:
         def pull(gradient: Array) -> Any:
-            found = _gradients(gradient, end)
+            by_root = _gradients(gradient, end)
             inputs = zip(roots, leaves, strict=True)
-            return fill(nest, [found[root] if root in found else np.zeros_like(leaf) for root, leaf in inputs])
+            return fill(nest, [by_root[root] if root in by_root else np.zeros_like(leaf) for root, leaf in inputs])
 
         return pull
 
@@ -94,7 +94,7 @@ class _Leaf:
         self.index = index
 
 
-class _Kept:
+class _NoLeaves:
     """A container that holds no such array."""
 
     def __init__(self, container: Any) -> None:
@@ -109,10 +109,10 @@ def flatten(nest: Any, leaves: list[Any]) -> Any:
     before = len(leaves)
     if isinstance(nest, dict):
         filled: Any = {key: flatten(value, leaves) for key, value in nest.items()}
-        return filled if len(leaves) > before else _Kept(nest)
+        return filled if len(leaves) > before else _NoLeaves(nest)
     if isinstance(nest, list | tuple):
         filled = type(nest)(flatten(value, leaves) for value in nest)
-        return filled if len(leaves) > before else _Kept(nest)
+        return filled if len(leaves) > before else _NoLeaves(nest)
     if isbox(nest) or (isinstance(nest, np.ndarray) and nest.dtype.kind == "f"):
         leaves.append(nest)
         return _Leaf(len(leaves) - 1)
@@ -125,7 +125,7 @@ def fill(nest: Any, leaves: Sequence[Any]) -> Any:
         return {key: fill(value, leaves) for key, value in nest.items()}
     if isinstance(nest, list | tuple):
         return type(nest)(fill(value, leaves) for value in nest)
-    if isinstance(nest, _Kept):
+    if isinstance(nest, _NoLeaves):
         return nest.container
     return leaves[nest.index] if isinstance(nest, _Leaf) else nest
 
@@ -180,7 +180,7 @@ def _recomputed(run: Callable[..., Any], context: Replay, *values: Any) -> Any:
 def _backward(argnums: tuple[int, ...], ans: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     del ans, kwargs
     run, context, *values = args
-    seen = _fingerprint(values)
+    fingerprint = _fingerprint(values)
     wanted = [i - 2 for i in argnums]
 
     def again(chosen: Any) -> list[Any]:
@@ -190,7 +190,7 @@ def _backward(argnums: tuple[int, ...], ans: Any, args: tuple[Any, ...], kwargs:
         return [run(*filled)]
 
     def pullback(gradient: Array) -> Any:
-        if _fingerprint(values) != seen:
+        if _fingerprint(values) != fingerprint:
             raise RuntimeError("an argument of a recomputed function was changed between forward and backward")
         with context():
             _, (pull,) = taped(again, tuple(values[i] for i in wanted))

@@ -38,14 +38,14 @@ class TracedTensors:
 
 
 @primitive
-def _passing(x: Array, shown: TracedTensors, path: str) -> Array:
-    del shown, path
+def _passing(x: Array, traced: TracedTensors, path: str) -> Array:
+    del traced, path
     return x
 
 
-def _noted(_ans: Array, _x: Array, shown: TracedTensors, path: str) -> Callable[[Array], Array]:
+def _noted(_ans: Array, _x: Array, traced: TracedTensors, path: str) -> Callable[[Array], Array]:
     def pullback(gradient: Array) -> Array:
-        shown.take_gradient(path, gradient)
+        traced.take_gradient(path, gradient)
         return gradient
 
     return pullback

@@ -26,7 +26,7 @@ from frameworks.contract import Conventions, Gradients, Update
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.distributed.lost_ranks import LosesRanks
 from frameworks.reference.distributed.rank_trainer import COUNT, Kinds, RankTrainer, rank_of, saved_count
-from frameworks.reference.quantization.eight_bit_state import bytes_of, kept
+from frameworks.reference.quantization.eight_bit_state import bytes_of, stored_moments
 from frameworks.reference.training.decisions import Arrays, OpenWindow
 from frameworks.reference.training.trainer import ReferenceTrainer
 
@@ -113,7 +113,7 @@ class ReferenceRankGroup(LosesRanks):
 
     def norm(self, rank: int, names: Sequence[str]) -> float:
         """A rank's global norm, from the shards of these parameters' gradients on all ranks."""
-        whole = {name: self.gathered(name, [held[name] for held in self.windows]) for name in names}
+        whole = {name: self.gathered(name, [own[name] for own in self.windows]) for name in names}
         return ReferenceTrainer.gradient_norm(self.first, whole)
 
     def schedule_steps(self) -> int:
@@ -159,7 +159,7 @@ class ReferenceRankGroup(LosesRanks):
 
         formats = {name: run.accumulator_format(name) for name in run.masters}
         masters = {n: a for n, a in run.masters.items() if run.formats[n] != run.master_formats[n]}
-        moments = sum(size("optimizer", part, run.master_formats) for part in kept(run.slots))
+        moments = sum(size("optimizer", part, run.master_formats) for part in stored_moments(run.slots))
         return {
             "parameter": size("parameter", run.values, run.formats),
             "gradient": size("gradient", run.masters, formats),
@@ -207,7 +207,7 @@ class ReferenceRankGroup(LosesRanks):
 
     def gradients(self, windows: Sequence[Window]) -> tuple[Arrays, ...]:
         items = sum(batch.items for window in windows for batch in window)
-        kept = [(trainer.window, trainer.scaler) for trainer in self.trainers]
+        former = [(trainer.window, trainer.scaler) for trainer in self.trainers]
         counted = list(self.counted)
         for trainer in self.trainers:
             trainer.window = OpenWindow()
@@ -218,7 +218,7 @@ class ReferenceRankGroup(LosesRanks):
             return tuple(trainer.unscaled_gradients() for trainer in self.trainers)
         finally:
             self.counted = counted
-            for trainer, (window, scaler) in zip(self.trainers, kept, strict=True):
+            for trainer, (window, scaler) in zip(self.trainers, former, strict=True):
                 trainer.window, trainer.scaler = window, scaler
 
     def apply_gradients(
@@ -253,8 +253,10 @@ class ReferenceRankGroup(LosesRanks):
             whole = np.zeros_like(self.first.masters[name])
             rows = np.atleast_1d(whole)
             given = np.atleast_1d(np.asarray(value, np.float64))
-            held = self.shard(np.arange(len(rows)), trainer.rank) if self.sharded("gradient") else np.arange(len(rows))
-            rows[held] = given[held]
+            indices = (
+                self.shard(np.arange(len(rows)), trainer.rank) if self.sharded("gradient") else np.arange(len(rows))
+            )
+            rows[indices] = given[indices]
             trainer.accumulate_gradient(name, rows.reshape(whole.shape))
 
     def discard(self) -> tuple[Update, ...]:

@@ -89,12 +89,12 @@ class ReferenceDelayedProduct(DelayedScaling):
     def train(self, *window: tuple[Array, Array]) -> tuple[Passed, ...]:
         scales: dict[Operand, float] = {operand: self.next_scale(operand) for operand in self._memory}
         passed = tuple(self._passed(inputs, gradient, scales) for inputs, gradient in window)
-        seen: dict[Operand, list[Array]] = {
+        magnitudes: dict[Operand, list[Array]] = {
             "input": [inputs for inputs, _ in window],
             "kernel": [self._kernel] * len(window),
             "gradient": [gradient for _, gradient in window],
         }
-        self.move(scales, {operand: [self.largest(each) for each in values] for operand, values in seen.items()})
+        self.move(scales, {operand: [self.largest(each) for each in values] for operand, values in magnitudes.items()})
         return passed
 
     def predict(self, inputs: Array) -> Array:

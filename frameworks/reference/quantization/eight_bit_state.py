@@ -115,7 +115,7 @@ def parts_of(slot: str, moments: Moments) -> dict[str, Moments]:
     return {f"slot.{slot}": moments.plain, f"codes.{slot}": moments.codes, f"absmax.{slot}": moments.largest}
 
 
-def kept(slots: Mapping[str, Moments]) -> list[Moments]:
+def stored_moments(slots: Mapping[str, Moments]) -> list[Moments]:
     """The stored arrays of all slots' moments."""
     return [part for slot, moments in slots.items() for part in parts_of(slot, moments).values()]
 

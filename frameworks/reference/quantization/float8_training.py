@@ -21,7 +21,7 @@ RULE = Float8Rule(DelayedScaling.rule, skipped="stays")
 Memory = MutableMapping[str, Array]
 """Scale and amax history of each operand, "PATH.OPERAND.scale" and "PATH.OPERAND.maxima"."""
 
-Seen = MutableMapping[str, float]
+Magnitudes = MutableMapping[str, float]
 """The amax of each operand, "PATH.OPERAND"."""
 
 
@@ -35,7 +35,7 @@ class Float8Layers:
         self.ops = ops
         self.history = history
 
-    def unseen(self, model: Model) -> dict[str, Array]:
+    def initial_statistics(self, model: Model) -> dict[str, Array]:
         """The initial amax histories and scales."""
         return {
             f"{path}.{operand}.{part}": np.asarray(value, np.float64)
@@ -50,39 +50,51 @@ class Float8Layers:
         return [name.removesuffix(".weight") for name in weights]
 
     def dense(
-        self, path: str, x: Tensor, weight: Tensor, bias: Tensor | None, memory: Mapping[str, Array], seen: Seen | None
+        self,
+        path: str,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        memory: Mapping[str, Array],
+        magnitudes: Magnitudes | None,
     ) -> Tensor:
         """The output of the layer at `path` for x; records the amax if there is a place for it."""
         if f"{path}.input.scale" not in memory:
             return self.ops.linear(x, weight, bias)
         scaling = self.scaling(path, memory)
-        given = self.cast(path, "input", x, scaling, seen)
-        result = self.ops.linear(given, self.cast(path, "kernel", weight, scaling, seen), None)
-        back = self.gradient_cast(path, scaling, seen)
+        given = self.cast(path, "input", x, scaling, magnitudes)
+        result = self.ops.linear(given, self.cast(path, "kernel", weight, scaling, magnitudes), None)
+        back = self.gradient_cast(path, scaling, magnitudes)
         result = replace(result, value=with_gradient(result.value, back))
         return result if bias is None else self.ops.apply("linear", lambda y, b, _: y + b, result, bias)
 
-    def cast(self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, seen: Seen | None) -> Tensor:
+    def cast(
+        self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, magnitudes: Magnitudes | None
+    ) -> Tensor:
         """Dequantized inputs or kernel; the gradient passes straight through."""
         scale = scaling.next_scale(operand)
-        self.note(path, operand, x.plain(), scaling, seen)
+        self.note(path, operand, x.plain(), scaling, magnitudes)
         return replace(x, value=_cast(x.value, lambda values: scaling.cast(values, operand, scale)))
 
-    def gradient_cast(self, path: str, scaling: DelayedScaling, seen: Seen | None) -> Callable[[Array], Array]:
+    def gradient_cast(
+        self, path: str, scaling: DelayedScaling, magnitudes: Magnitudes | None
+    ) -> Callable[[Array], Array]:
         """What is done to the gradient of the product."""
         scale = scaling.next_scale("gradient")
 
         def back(gradient: Array) -> Array:
-            self.note(path, "gradient", gradient, scaling, seen)
+            self.note(path, "gradient", gradient, scaling, magnitudes)
             return scaling.cast(gradient, "gradient", scale)
 
         return back
 
-    def note(self, path: str, operand: Operand, values: Array, scaling: DelayedScaling, seen: Seen | None) -> None:
+    def note(
+        self, path: str, operand: Operand, values: Array, scaling: DelayedScaling, magnitudes: Magnitudes | None
+    ) -> None:
         """Records the amax; a recomputed segment gives the same one."""
-        if seen is not None and values.size:
+        if magnitudes is not None and values.size:
             name = f"{path}.{operand}"
-            seen[name] = self.larger(seen.get(name, 0.0), scaling.largest(values))
+            magnitudes[name] = self.larger(magnitudes.get(name, 0.0), scaling.largest(values))
 
     def larger(self, known: float, newest: float) -> float:
         """The magnitude of a window so far."""
@@ -92,13 +104,13 @@ class Float8Layers:
         """The scales of the layer at `path`."""
         return self.scaling_class({operand: _remembered(f"{path}.{operand}", memory) for operand in OPERANDS})
 
-    def move(self, memory: Memory, seen: Mapping[str, float]) -> None:
+    def move(self, memory: Memory, magnitudes: Mapping[str, float]) -> None:
         """Records the amax of a window; operands that were not used keep their state."""
-        paths = dict.fromkeys(name.rpartition(".")[0] for name in seen)
+        paths = dict.fromkeys(name.rpartition(".")[0] for name in magnitudes)
         for path in paths:
             scaling = self.scaling(path, memory)
             scales = {operand: scaling.next_scale(operand) for operand in OPERANDS}
-            scaling.move(scales, {o: [seen[f"{path}.{o}"]] for o in OPERANDS if f"{path}.{o}" in seen})
+            scaling.move(scales, {o: [magnitudes[f"{path}.{o}"]] for o in OPERANDS if f"{path}.{o}" in magnitudes})
             for operand, remembered in scaling.remembered().items():
                 memory[f"{path}.{operand}.scale"] = np.asarray(np.float32(remembered.scale), np.float64)
                 memory[f"{path}.{operand}.maxima"] = remembered.maxima.astype(np.float64)

@@ -116,20 +116,20 @@ class ReferenceQuantizedModel:
         self, weights: Mapping[str, Array], batches: Sequence[Array], quantized: Collection[str]
     ) -> dict[str, Array]:
         """Scale and zero point of the inputs and of the outputs of each layer that is quantized."""
-        seen: dict[str, list[tuple[Array, Array]]] = {name: [] for name in self._shapes}
+        calls: dict[str, list[tuple[Array, Array]]] = {name: [] for name in self._shapes}
 
         def watched(name: str, inputs: Array) -> Array:
             outputs = self._float(name, inputs, weights)
-            seen[name].append((inputs, outputs))
+            calls[name].append((inputs, outputs))
             return outputs
 
         for batch in batches:
             self._forward(batch, watched)
-        return {f"ranges/{name}": self.ranges(seen[name]) for name in quantized}
+        return {f"ranges/{name}": self.ranges(calls[name]) for name in quantized}
 
-    def ranges(self, seen: Sequence[tuple[Array, Array]]) -> Array:
+    def ranges(self, calls: Sequence[tuple[Array, Array]]) -> Array:
         """Scale and zero point of a layer's inputs, then of its outputs, from each batch's ranges."""
-        given, made = zip(*seen, strict=True)
+        given, made = zip(*calls, strict=True)
         return np.array([self.code_range(given, self._rule.inputs), self.code_range(made, self._rule.outputs)])
 
     def code_range(self, batches: Sequence[Array], rule: QuantRule | None) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from frameworks.reference.quantization.post_training import RULES
 from frameworks.reference.quantization.quantizers import ReferenceQuantizers
 
 RULE = QatRule(RULES["static-int8"], average=0.125)
-_UNSEEN = np.array([np.inf, -np.inf])
+_INITIAL_RANGE = np.array([np.inf, -np.inf])
 """Range of no values."""
 
 
@@ -34,10 +34,10 @@ class QatLayers:
         self.ops = ops
         self.quantizers = ReferenceQuantizers()
 
-    def unseen(self, model: Model) -> dict[str, Array]:
+    def initial_statistics(self, model: Model) -> dict[str, Array]:
         """The initial ranges of a run."""
         paths = [name.removesuffix(".weight") for name in dense_weights(model)]
-        return {f"{path}.{what}": _UNSEEN for path in paths for what in ("inputs", "outputs")}
+        return {f"{path}.{what}": _INITIAL_RANGE for path in paths for what in ("inputs", "outputs")}
 
     def dense(
         self, path: str, x: Tensor, weight: Tensor, bias: Tensor | None, ranges: Ranges, *, observes: bool
@@ -98,13 +98,13 @@ class QatLayers:
 
     def observed(self, ranges: Ranges) -> dict[str, Calibrated]:
         """The ranges of the layers that a training pass has reached."""
-        rules, found = self.rule.linear, {}
+        rules, calibrated = self.rule.linear, {}
         for name, (lowest, highest) in ranges.items():
             path, _, what = name.rpartition(".")
             if what == "inputs" and lowest <= highest and rules.inputs is not None:
                 outputs = None if rules.outputs is None else self.code_range(ranges[f"{path}.outputs"], rules.outputs)
-                found[f"{path}.weight"] = Calibrated(self.code_range(ranges[name], rules.inputs), outputs)
-        return found
+                calibrated[f"{path}.weight"] = Calibrated(self.code_range(ranges[name], rules.inputs), outputs)
+        return calibrated
 
     def code_range(self, ends: Array, rule: QuantRule) -> CodeRange:
         """Scale and zero point of a range."""

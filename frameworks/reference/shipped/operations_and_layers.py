@@ -95,12 +95,12 @@ class ReferenceShipped(BaseShipped):
 
     def of_each(self, function: Callable[..., Any], leaves: Sequence[Array]) -> Values:
         """The gradient of each leaf while the others have none."""
-        found: dict[str, Array | None] = {}
+        results: dict[str, Array | None] = {}
         for place, leaf in enumerate(leaves):
             self.draws = 0
             alone = partial(_at, function, leaves, place)
-            found[f"gradient/{place}"] = self.differentiated(alone, [leaf], "")["gradient/0"]
-        return found
+            results[f"gradient/{place}"] = self.differentiated(alone, [leaf], "")["gradient/0"]
+        return results
 
     @contextmanager
     def replayed(self) -> Iterator[None]:

@@ -13,7 +13,13 @@ from fixtures.recipe import Adam, Offload, OffloadedKind, Optimizer, Recipe, Sta
 from frameworks.contract import Conventions, Gradients
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.tensor import Tensor, rounded
-from frameworks.reference.quantization.eight_bit_state import EightBitMoments, EightBitState, Moments, bytes_of, kept
+from frameworks.reference.quantization.eight_bit_state import (
+    EightBitMoments,
+    EightBitState,
+    Moments,
+    bytes_of,
+    stored_moments,
+)
 from frameworks.reference.training.forward import master_format
 from frameworks.reference.training.offload import Activations, ArrayStore, Away, store_of
 from frameworks.reference.training.optimizers import Arithmetic, UpdateRule
@@ -62,10 +68,10 @@ class Decisions(QuantizedForward):
             name: self.rounding.round(given[name].astype(np.float64), format_name)
             for name, format_name in self.master_formats.items()
         }
-        self.masters = self.held("parameters", "master", masters)
+        self.masters = self.storage("parameters", "master", masters)
         self.frozen = frozenset(recipe.frozen)
         self._places = {name: place for place, name in enumerate(self.masters)}
-        self.values = self.held("parameters", "value", {})
+        self.values = self.storage("parameters", "value", {})
         self.sync_masters()
         rule = self.rules[type(recipe.optimizer)]
         self.slots = {slot: self.moments(slot, {}) for slot in rule.slots(recipe.optimizer)}
@@ -88,7 +94,7 @@ class Decisions(QuantizedForward):
         """The store of offloaded arrays."""
         return store_of(offload)
 
-    def held(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
+    def storage(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
         """Arrays of the run, in the store if the recipe offloads their kind."""
         if self.store is None or self.recipe.offload is None or kind not in self.recipe.offload.what:
             return dict(arrays)
@@ -98,7 +104,7 @@ class Decisions(QuantizedForward):
         """The moments of one slot, from the saved arrays by name."""
 
         def part(name: str) -> Moments:
-            return self.held("optimizer", name, parts.get(name, {}))
+            return self.storage("optimizer", name, parts.get(name, {}))
 
         plain, optimizer = part(f"slot.{slot}"), self.recipe.optimizer
         if not isinstance(optimizer, Adam) or optimizer.state_bits != 8:
@@ -121,14 +127,14 @@ class Decisions(QuantizedForward):
             assert self.activations is not None
             left, self.activations.left = self.activations.left, 0
             return left
-        groups = [(part, self.master_formats, set[str]()) for part in kept(self.slots)]
+        groups = [(part, self.master_formats, set[str]()) for part in stored_moments(self.slots)]
         if kind == "parameters":
             same = {name for name, stored in self.formats.items() if stored == self.master_formats[name]}
             groups = [(self.values, self.formats, set()), (self.masters, self.master_formats, same)]
         return sum(
-            bytes_of({name: value for name, value in held.items() if name not in twice}, formats)
-            for held, formats, twice in groups
-            if isinstance(held, Away)
+            bytes_of({name: value for name, value in values.items() if name not in twice}, formats)
+            for values, formats, twice in groups
+            if isinstance(values, Away)
         )
 
     # decisions: loss
@@ -162,7 +168,7 @@ class Decisions(QuantizedForward):
         if self.scaler is not None and alone:
             gradients = {name: self.unscale(name, g) for name, g in gradients.items()}
             self.window.unscaled = True
-            finite = not (self.overflow_skips() and self.found_nonfinite(gradients))
+            finite = not (self.overflow_skips() and self.has_nonfinite(gradients))
             if rule.counts == "micro-batches":
                 self.scaler = self.next_scale(self.scaler, finite)
             if not finite and self.conventions.nonfinite_micro_batch == "drop-micro-batch":
@@ -173,8 +179,8 @@ class Decisions(QuantizedForward):
 
     def accumulate_gradient(self, name: str, gradient: Array) -> None:
         """Adds to the accumulator, which is float32 or wider."""
-        held = self.window.gradients.get(name)
-        total = gradient if held is None else held + gradient
+        former = self.window.gradients.get(name)
+        total = gradient if former is None else former + gradient
         self.window.gradients[name] = self.rounding.round(total, self.accumulator_format(name))
 
     def accumulator_format(self, name: str) -> str:
@@ -196,7 +202,7 @@ class Decisions(QuantizedForward):
         assert self.scaler is not None
         return self.rounding.round(gradient / self.scaler.scale, self.accumulator_format(name))
 
-    def found_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
+    def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
         """Whether any element of any gradient is infinite or not a number."""
         return not all(bool(np.isfinite(g).all()) for g in gradients.values())
 
@@ -207,8 +213,8 @@ class Decisions(QuantizedForward):
         owners = {self.optimizer_of(name) for name in self.masters}
         applied = {name: self.as_applied(name, g) for name, g in self.window.gradients.items()}
         shares = {o: {n: g for n, g in applied.items() if self.optimizer_of(n) == o} for o in owners}
-        found = frozenset(o for o, share in shares.items() if self.found_nonfinite(share))
-        return frozenset(owners) if found and self.conventions.partial_overflow == "skip-all" else found
+        overflowed = frozenset(o for o, share in shares.items() if self.has_nonfinite(share))
+        return frozenset(owners) if overflowed and self.conventions.partial_overflow == "skip-all" else overflowed
 
     def overflow_skips(self) -> bool:
         """Whether an overflow skips an update."""
@@ -285,17 +291,17 @@ class Decisions(QuantizedForward):
         """The arithmetic of a parameter's update: in the masters' format."""
         return Arithmetic(self.rounding, self.master_formats[name])
 
-    def shown_moments(self) -> Arrays:
+    def moments_as_stored(self) -> Arrays:
         """Every moment in its true format, with codes and absmax of 8-bit moments."""
-        shown: Arrays = {}
+        result: Arrays = {}
         for slot, moments in self.slots.items():
             codes, largest = (moments.codes, moments.largest) if isinstance(moments, EightBitMoments) else ({}, {})
             for name, value in moments.items():
                 dtype = self.rounding.dtype("float32" if name in codes else self.master_formats[name])
-                shown[f"{slot}/{name}"] = value.astype(dtype)
-            shown |= {f"codes/{slot}/{name}": code.copy() for name, code in codes.items()}
-            shown |= {f"absmax/{slot}/{name}": value.copy() for name, value in largest.items()}
-        return shown
+                result[f"{slot}/{name}"] = value.astype(dtype)
+            result |= {f"codes/{slot}/{name}": code.copy() for name, code in codes.items()}
+            result |= {f"absmax/{slot}/{name}": value.copy() for name, value in largest.items()}
+        return result
 
     def make_schedule(self, applied: int = 0) -> None:
         """Makes the schedule, at its beginning or after so many applied updates."""

@@ -57,14 +57,14 @@ class Forward:
         self.aware = self.aware_class(ops) if isinstance(asked, Aware) else None
         self.float8 = self.float8_class(ops, asked.history) if isinstance(asked, Float8) else None
         if self.aware is not None:
-            self.statistics |= self.aware.unseen(model)
+            self.statistics |= self.aware.initial_statistics(model)
         if self.float8 is not None:
-            self.statistics |= self.float8.unseen(model)
-        self.seen: dict[str, float] = {}
+            self.statistics |= self.float8.initial_statistics(model)
+        self.magnitudes: dict[str, float] = {}
         self.segments = _segments(model, recipe)
         self.calls = [0] * len(self.segments)
         self._replaying = 0
-        self.shown: TracedTensors | None = None
+        self.traced: TracedTensors | None = None
 
     def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
         """Which values dropout keeps: the next draw of a stream that the seed and the number of draws determine."""
@@ -90,7 +90,7 @@ class Forward:
     def dense(self, path: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, training: bool) -> Tensor:
         """The output of the dense layer at `path` for x; its ranges move in training, but not in recomputation."""
         if self.float8 is not None:
-            return self.float8.dense(path, x, weight, bias, self.statistics, self.seen if training else None)
+            return self.float8.dense(path, x, weight, bias, self.statistics, self.magnitudes if training else None)
         if self.aware is None:
             return self.ops.linear(x, weight, bias)
         return self.aware.dense(path, x, weight, bias, self.statistics, observes=training and self.observes())
@@ -101,7 +101,7 @@ class Forward:
 
     def passing(self, path: str, output: Tensor) -> Tensor:
         """The output of the layer at `path`, noted while a pass is shown."""
-        return output if self.shown is None else self.shown.passing(path, output)
+        return output if self.traced is None else self.traced.passing(path, output)
 
     def run(self, parameters: Mapping[str, Tensor], batch: Batch, inputs: Any = None) -> dict[str, Tensor]:
         """Training forward: the sum of every head's losses over the batch's items, for heads that have targets.
@@ -156,7 +156,7 @@ class Forward:
         """Opens the precision scope of the forward pass, since backward runs outside it."""
         return scope.opened(former)
 
-    def kept_bytes(self, parameters: Mapping[str, Tensor], batch: Batch) -> int:
+    def bytes_of_pass(self, parameters: Mapping[str, Tensor], batch: Batch) -> int:
         """Bytes kept between forward and backward, without moving anything.
 
         Every operation keeps what its derivative needs (`Operations`). A recomputed segment keeps its input alone; the
@@ -170,7 +170,7 @@ class Forward:
                 self.run(parameters, batch)
         finally:
             self.ops.tape = None
-            self.seen.clear()
+            self.magnitudes.clear()
             self.draws, self.statistics, self.calls = before
         return tape.bytes
 
@@ -201,7 +201,7 @@ class Forward:
                 self.calls[index] += 1
             given = {name: Tensor(values[name], parameters[name].format, owned=False) for name in own}
             y = Tensor(value, x.format, x.owned)
-            with self._nothing_kept():
+            with self._without_saves():
                 if depth == 1:
                     y = self._pass(given, True).layers(layers, y)
                 else:
@@ -217,7 +217,7 @@ class Forward:
         return Tensor(result, yielded[-1])
 
     @contextmanager
-    def _nothing_kept(self) -> Iterator[None]:
+    def _without_saves(self) -> Iterator[None]:
         former, self.ops.tape = self.ops.tape, None
         try:
             yield

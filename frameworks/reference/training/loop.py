@@ -29,25 +29,25 @@ class ReferenceLoop:
         """The steps of the schedule after each update."""
         trainer = self.run(exact_linear(), Recipe(SGD(2.0**-8), accumulation=accumulation))
         counts: list[int] = []
-        steps = updates = seen = 0
+        steps = updates = micro_batches = 0
         for length in epochs:
             for place in range(1, length + 1):
-                seen += 1
+                micro_batches += 1
                 trainer.accumulate(exact_batch(2), 2 * accumulation)
                 if place % accumulation and place < length:
                     continue
                 trainer.apply()
                 updates += 1
-                steps += self.is_due(frequency, updates, seen, place)
+                steps += self.is_due(frequency, updates, micro_batches, place)
                 counts.append(steps)
         return tuple(counts)
 
-    def is_due(self, frequency: int, updates: int, seen: int, place: int) -> bool:
+    def is_due(self, frequency: int, updates: int, micro_batches: int, place: int) -> bool:
         """Whether the schedule steps after the run's update of this number.
 
         Args:
             updates: of the run.
-            seen: micro-batches of the run.
+            micro_batches: of the run.
             place: micro-batches of the epoch.
         """
         return updates % frequency == 0
@@ -76,8 +76,8 @@ class ReferenceLoop:
         """The gradient that the hook finds."""
         trainer = self.run(exact_linear(), Recipe(SGD(), scaling=DynamicScaling(initial=scale)))
         unscaled = trainer.unscale("0.output.bias", np.asarray(gradient) * scale)
-        return self.shown(unscaled, scale)
+        return self.hook_gradient(unscaled, scale)
 
-    def shown(self, unscaled: Array, scale: float) -> Array:
+    def hook_gradient(self, unscaled: Array, scale: float) -> Array:
         """The gradient that the hook finds, of an unscaled one."""
         return unscaled

@@ -83,10 +83,10 @@ class AdafactorRule(UpdateRule):
         capped = self.optimizer.relative_step and self.conventions.adafactor_rate == "capped"
         return min(rate, 1.0 / math.sqrt(count)) if capped else rate
 
-    def mean(self, held: Array, value: Array, share: float) -> Array:
+    def mean(self, former: Array, value: Array, share: float) -> Array:
         """A mean that takes in a value with a share."""
         r = self.r
-        return r(r(r.number(1.0 - share) * held) + r(r.number(share) * value))
+        return r(r(r.number(1.0 - share) * former) + r(r.number(share) * value))
 
     def average(self, values: Array, axis: int) -> Array:
         """The mean along an axis."""
@@ -136,8 +136,8 @@ class MuonRule(UpdateRule):
         r = self.r
         velocity = r(r(r.number(self.optimizer.momentum) * slots["momentum"]) + g)
         update = self.orthogonal(self.ahead(velocity, g, count))
-        kept = r(p * r.number(1.0 - rate * self.decay)) if self.decay else p
-        return r(kept - r(r.number(rate * self.factor(p.shape)) * update)), {"momentum": velocity}
+        decayed = r(p * r.number(1.0 - rate * self.decay)) if self.decay else p
+        return r(decayed - r(r.number(rate * self.factor(p.shape)) * update)), {"momentum": velocity}
 
     def ahead(self, velocity: Array, g: Array, count: int) -> Array:
         """What is made orthogonal: the velocity, or Nesterov's look ahead of it. Its length does not matter."""

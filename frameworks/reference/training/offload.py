@@ -39,16 +39,16 @@ class HostStore:
     """Copies in memory."""
 
     def __init__(self) -> None:
-        self.held: dict[str, Array] = {}
+        self.copies: dict[str, Array] = {}
 
     def put(self, key: str, array: Array) -> None:
-        self.held[key] = array.copy(order="K")
+        self.copies[key] = array.copy(order="K")
 
     def get(self, key: str) -> Array:
-        return self.held[key].copy(order="K")
+        return self.copies[key].copy(order="K")
 
     def drop(self, key: str) -> None:
-        self.held.pop(key, None)
+        self.copies.pop(key, None)
 
 
 class DiskStore:

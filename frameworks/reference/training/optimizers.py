@@ -158,10 +158,10 @@ class AdamRule(UpdateRule):
         del g, count
         return first
 
-    def largest(self, held: Array, second: Array, correction: float, moved: Slots) -> tuple[Array, float]:
+    def largest(self, former: Array, second: Array, correction: float, moved: Slots) -> tuple[Array, float]:
         """AMSGrad's second moment and the correction that it still needs: of the moments, or none of corrected ones."""
         corrected = self.conventions.amsgrad == "corrected"
-        largest = np.maximum(held, self.r(second / self.r.number(correction)) if corrected else second)
+        largest = np.maximum(former, self.r(second / self.r.number(correction)) if corrected else second)
         moved["largest_second_moment"] = largest
         return largest, 1.0 if corrected else correction
 
@@ -221,7 +221,7 @@ class RMSpropRule(UpdateRule):
     @classmethod
     def slots(cls, optimizer: RMSprop) -> tuple[str, ...]:
         more = {"gradients": optimizer.centred, "momentum": optimizer.momentum > 0}
-        return ("squares", *(name for name, kept in more.items() if kept))
+        return ("squares", *(name for name, wanted in more.items() if wanted))
 
     def step(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
         r, moved = self.r, {"squares": self.mean(slots["squares"], self.r(g * g))}
@@ -232,15 +232,15 @@ class RMSpropRule(UpdateRule):
         way = r(g / root_of(r, variance, self.optimizer.epsilon, self.conventions.rmsprop_epsilon))
         if not self.optimizer.momentum:
             return r(p - r(r.number(rate) * way)), moved
-        kept = r(r.number(self.optimizer.momentum) * slots["momentum"])
+        decayed = r(r.number(self.optimizer.momentum) * slots["momentum"])
         inside = self.conventions.rmsprop_rate == "inside"
-        moved["momentum"] = r(kept + (r(r.number(rate) * way) if inside else way))
+        moved["momentum"] = r(decayed + (r(r.number(rate) * way) if inside else way))
         return r(p - (moved["momentum"] if inside else r(r.number(rate) * moved["momentum"]))), moved
 
-    def mean(self, held: Array, value: Array) -> Array:
+    def mean(self, former: Array, value: Array) -> Array:
         """A decaying mean that takes in a value."""
         r, decay = self.r, self.optimizer.decay
-        return r(r(r.number(decay) * held) + r(r.number(1.0 - decay) * value))
+        return r(r(r.number(decay) * former) + r(r.number(1.0 - decay) * value))
 
 
 def root_of(r: Arithmetic, squares: Array, epsilon: float, place: str) -> Array:

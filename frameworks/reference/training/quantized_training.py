@@ -86,11 +86,11 @@ class QuantizedForward(Forward):
             raise Unsupported(Capability.AWARE, "the recipe has no QAT")
         return self.aware
 
-    def take_magnitudes(self, seen: Mapping[str, float]) -> None:
+    def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
         """Merges the observations of a counted micro-batch into those of its window."""
         if self.float8 is not None:
             known = self.window.maxima
-            known |= {name: self.float8.larger(known.get(name, 0.0), most) for name, most in seen.items()}
+            known |= {name: self.float8.larger(known.get(name, 0.0), most) for name, most in magnitudes.items()}
 
     def end_of_window(self, skipped: bool) -> None:
         """Updates the amax histories by the window, unless a skipped update leaves them unchanged."""

@@ -52,7 +52,9 @@ def taken(run: Decisions) -> dict[str, Array]:
     }
     for slot, moments in run.slots.items():
         groups |= parts_of(slot, moments)
-    return arrays | {f"{group}/{name}": value.copy() for group, held in groups.items() for name, value in held.items()}
+    return arrays | {
+        f"{group}/{name}": value.copy() for group, members in groups.items() for name, value in members.items()
+    }
 
 
 def put_back(run: Decisions, arrays: dict[str, Array], parts: Sequence[str] = PARTS) -> None:
@@ -86,7 +88,7 @@ def _group(arrays: dict[str, Array], name: str) -> dict[str, Array]:
 
 def _put_model(run: Decisions, arrays: dict[str, Array]) -> None:
     run.statistics = _group(arrays, "statistics")
-    run.values = run.held("parameters", "value", _group(arrays, "value"))
+    run.values = run.storage("parameters", "value", _group(arrays, "value"))
     run.averages = _group(arrays, "average")
     run.draws = int(arrays["counters"][2])
 
@@ -94,7 +96,7 @@ def _put_model(run: Decisions, arrays: dict[str, Array]) -> None:
 def _put_optimizer(run: Decisions, arrays: dict[str, Array]) -> None:
     run.steps = int(arrays["counters"][0])
     run.counts = dict(zip(run.counts, (int(c) for c in arrays["counts"]), strict=True))
-    run.masters = run.held("parameters", "master", _group(arrays, "master"))
+    run.masters = run.storage("parameters", "master", _group(arrays, "master"))
     run.slots = {
         slot: run.moments(slot, {part: _group(arrays, part) for part in parts_of(slot, moments)})
         for slot, moments in run.slots.items()

@@ -52,11 +52,11 @@ class ReferenceTrainer(SavedRun):
         self._open(items)
         if loss is not None:
             self.window.losses.append(loss)
-        dropped, seen, self.seen = self.window.dropped, self.seen, {}
+        dropped, magnitudes, self.magnitudes = self.window.dropped, self.magnitudes, {}
         with np.errstate(all="ignore"):
             self.take_micro_batch(gradients)
             if self.window.dropped == dropped:
-                self.take_magnitudes(seen)
+                self.take_magnitudes(magnitudes)
 
     def gradients(self, window: Window) -> Arrays:
         outer, scaler, self.window = self.window, self.scaler, OpenWindow()
@@ -77,17 +77,17 @@ class ReferenceTrainer(SavedRun):
 
     def trace(self, batch: Batch) -> LayerTrace:
         scale = 1.0 if self.scaler is None else self.scaler.scale
-        self.shown = shown = TracedTensors(self.rounding)
+        self.traced = traced = TracedTensors(self.rounding)
         try:
             parameters = self.gradients((batch,))
         finally:
-            self.shown = None
+            self.traced = None
         with np.errstate(all="ignore"):
-            outputs = {path: self._out(value, name) for path, (value, name) in shown.outputs.items()}
+            outputs = {path: self._out(value, name) for path, (value, name) in traced.outputs.items()}
             gradients = {
-                path: self._out(shown.gradients[path] / scale, name if scale == 1.0 else wider(name, "float32"))
-                for path, (_, name) in shown.outputs.items()
-                if path in shown.gradients
+                path: self._out(traced.gradients[path] / scale, name if scale == 1.0 else wider(name, "float32"))
+                for path, (_, name) in traced.outputs.items()
+                if path in traced.gradients
             }
         return LayerTrace(outputs, gradients, parameters)
 
@@ -201,7 +201,7 @@ class ReferenceTrainer(SavedRun):
 
     def passed(self, batch: Batch, items: int) -> tuple[float, Arrays]:
         """Forward and backward of a micro-batch: its loss sum, and its scaled gradients in the parameters' formats."""
-        self.seen.clear()
+        self.magnitudes.clear()
         with np.errstate(all="ignore"):
             return self._backward(batch, items)
 
@@ -211,12 +211,12 @@ class ReferenceTrainer(SavedRun):
         names = [name for name in self.values if not name.startswith(last) or name.startswith(heads)]
         sums: list[float] = []
         given = {name: self.values[name] for name in names if self.trains(name)}
-        if self.shown is not None and not self.model.integer_inputs:
+        if self.traced is not None and not self.model.integer_inputs:
             given[_INPUTS] = tensor(batch.inputs).value  # so that layers before the first parameter have gradients too
 
         def forward(values: Any) -> list[Any]:
-            held = {name: values[name] if name in given else self.values[name] for name in names}
-            parameters = {name: Tensor(held[name], self.formats[name], owned=False) for name in names}
+            stored = {name: values[name] if name in given else self.values[name] for name in names}
+            parameters = {name: Tensor(stored[name], self.formats[name], owned=False) for name in names}
             with scope.opened(self.scope):
                 inputs = values[_INPUTS] if _INPUTS in given else None
                 losses = list(self.run(parameters, batch, inputs).values())
@@ -281,7 +281,7 @@ class ReferenceTrainer(SavedRun):
         counters = {"steps": np.array(self.steps), "schedule": np.array(self.schedule)}
         if self.slots:
             counters |= {f"steps.{name}": np.array(count) for name, count in self.counts.items()}
-        return self.shown_moments() | averages | counters
+        return self.moments_as_stored() | averages | counters
 
     def buffers(self) -> Arrays:
         return {name: self._out(value, "float32") for name, value in self.statistics.items()}
@@ -322,7 +322,7 @@ class ReferenceTrainer(SavedRun):
         return self.away() if self.recipe.offload is not None else super().offloaded()
 
     def saved_bytes(self, batch: Batch) -> int:
-        return self.kept_bytes(self._tensors(), batch)
+        return self.bytes_of_pass(self._tensors(), batch)
 
     def _tensors(self) -> dict[str, Tensor]:
         return {name: Tensor(value, self.formats[name], owned=False) for name, value in self.values.items()}

@@ -10,18 +10,18 @@ import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 from fixtures.recipe import Offload
-from frameworks.base.activations import KeptActivations, OffloadedActivations, TensorFiles
+from frameworks.base.activations import OffloadedActivations, SavedActivations, TensorFiles
 from frameworks.torch.core.devices import available
 
 
-def activations_of(offload: Offload | None) -> KeptActivations:
+def activations_of(offload: Offload | None) -> SavedActivations:
     """The offload of a run.
 
     Raises:
         OSError: the run's folder cannot be made.
     """
     if offload is None:
-        return KeptActivations()
+        return SavedActivations()
     size = attrgetter("nbytes")
     if offload.to == "disk":
         files = TensorFiles(offload.folder, _save, _load, ".pt")

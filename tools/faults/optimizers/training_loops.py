@@ -40,7 +40,7 @@ class FrequencyCountsMicroBatches(ReferenceLoop):
 class HookFindsScaledGradients(ReferenceLoop):
     """The hook before the optimizer step finds gradients multiplied by the loss scale."""
 
-    def shown(self, unscaled: Array, scale: float) -> Array:
+    def hook_gradient(self, unscaled: Array, scale: float) -> Array:
         return unscaled * scale
 
 

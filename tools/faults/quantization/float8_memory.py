@@ -26,8 +26,8 @@ Arrays = dict[str, Array]
 class LastMicroBatchIsRemembered(ReferenceTrainer):
     """Of a window the last micro-batch's magnitudes alone are remembered."""
 
-    def take_magnitudes(self, seen: Mapping[str, float]) -> None:
-        self.window.maxima |= seen
+    def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
+        self.window.maxima |= magnitudes
 
 
 @fault(
@@ -36,8 +36,8 @@ class LastMicroBatchIsRemembered(ReferenceTrainer):
 class MagnitudesAreAddedUp(ReferenceTrainer):
     """Magnitudes of a window's micro-batches are added up as gradients are."""
 
-    def take_magnitudes(self, seen: Mapping[str, float]) -> None:
-        for name, most in seen.items():
+    def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
+        for name, most in magnitudes.items():
             self.window.maxima[name] = self.window.maxima.get(name, 0.0) + most
 
 
@@ -49,8 +49,8 @@ class MagnitudesAreAddedUp(ReferenceTrainer):
 class MagnitudesAreAveraged(ReferenceTrainer):
     """Magnitudes of a window's micro-batches are averaged as gradients are."""
 
-    def take_magnitudes(self, seen: Mapping[str, float]) -> None:
-        for name, most in seen.items():
+    def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
+        for name, most in magnitudes.items():
             self.window.maxima[name] = self.window.maxima.get(name, 0.0) + most
 
     def end_of_window(self, skipped: bool) -> None:
@@ -67,9 +67,9 @@ class MagnitudesAreAveraged(ReferenceTrainer):
 class EveryMicroBatchMoves(ReferenceTrainer):
     """Each micro-batch of a window is a step of its own."""
 
-    def take_magnitudes(self, seen: Mapping[str, float]) -> None:
+    def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
         if self.float8 is not None:
-            self.float8.move(self.statistics, seen)
+            self.float8.move(self.statistics, magnitudes)
 
 
 @fault(
@@ -95,10 +95,10 @@ class PredictionsAreRemembered(Float8Layers):
     """What a prediction is made of moves the history on."""
 
     def dense(  # type: ignore[no-untyped-def]
-        self, path, x, weight, bias, memory, seen
+        self, path, x, weight, bias, memory, magnitudes
     ) -> Tensor:
         noted: dict[str, float] = {}
-        result = super().dense(path, x, weight, bias, memory, noted if seen is None else seen)
+        result = super().dense(path, x, weight, bias, memory, noted if magnitudes is None else magnitudes)
         self.move(memory, noted)
         return result
 
@@ -116,7 +116,7 @@ class RunAgainIsRemembered(ReferenceTrainer):
     ) -> Tensor:
         result = super().dense(path, x, weight, bias, training=training)
         if self.float8 is not None and self._replaying:
-            self.float8.move(self.statistics, {f"{path}.input": self.seen[f"{path}.input"]})
+            self.float8.move(self.statistics, {f"{path}.input": self.magnitudes[f"{path}.input"]})
         return result
 
 
@@ -131,7 +131,7 @@ class EveryPassIsRemembered(ReferenceTrainer):
     def gradients(self, window):  # type: ignore[no-untyped-def]
         taken: dict[str, float] = {}
         before = self.take_magnitudes
-        self.take_magnitudes = lambda seen: taken.update(seen)  # type: ignore[method-assign]
+        self.take_magnitudes = lambda magnitudes: taken.update(magnitudes)  # type: ignore[method-assign]
         try:
             return super().gradients(window)
         finally:

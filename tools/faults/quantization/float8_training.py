@@ -10,7 +10,7 @@ from fixtures.arrays import Array
 from frameworks.contract import Operand
 from frameworks.reference.core.tensor import Tensor
 from frameworks.reference.quantization.delayed_scaling import DelayedScaling
-from frameworks.reference.quantization.float8_training import Float8Layers, Seen, with_gradient
+from frameworks.reference.quantization.float8_training import Float8Layers, Magnitudes, with_gradient
 from tools.faults import fault
 
 Arrays = dict[str, Array]
@@ -30,18 +30,22 @@ class _One(DelayedScaling):
 class CastsByTheScaleBefore(Float8Layers):
     """Casts use a scale that is a window older than what is declared."""
 
-    def cast(self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, seen: Seen | None) -> Tensor:
-        return super().cast(path, operand, x, _Stored(scaling.remembered()), seen)
+    def cast(
+        self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, magnitudes: Magnitudes | None
+    ) -> Tensor:
+        return super().cast(path, operand, x, _Stored(scaling.remembered()), magnitudes)
 
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/567", component="formats", clauses=("formats.float8-values",))
 class KernelsAreNotScaled(Float8Layers):
     """Kernels are cast as they are, at a scale of one."""
 
-    def cast(self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, seen: Seen | None) -> Tensor:
+    def cast(
+        self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, magnitudes: Magnitudes | None
+    ) -> Tensor:
         if operand == "input":
-            return super().cast(path, operand, x, scaling, seen)
-        self.note(path, operand, x.plain(), scaling, seen)
+            return super().cast(path, operand, x, scaling, magnitudes)
+        self.note(path, operand, x.plain(), scaling, magnitudes)
         return super().cast(path, operand, x, _One(scaling.remembered()), None)
 
 
@@ -50,10 +54,10 @@ class BiasesHaveEightBitsToo(Float8Layers):
     """The bias is cast as the kernel is."""
 
     def dense(  # type: ignore[no-untyped-def]
-        self, path, x, weight, bias, memory, seen
+        self, path, x, weight, bias, memory, magnitudes
     ) -> Tensor:
         shift = None if bias is None else self.cast(path, "kernel", bias, self.scaling(path, memory), None)
-        return super().dense(path, x, weight, shift, memory, seen)
+        return super().dense(path, x, weight, shift, memory, magnitudes)
 
 
 @fault(
@@ -64,8 +68,10 @@ class BiasesHaveEightBitsToo(Float8Layers):
 class GradientsKeepTheFirstScale(Float8Layers):
     """Gradients are cast by the scale that they have before any step."""
 
-    def gradient_cast(self, path: str, scaling: DelayedScaling, seen: Seen | None) -> Callable[[Array], Array]:
-        noted = super().gradient_cast(path, scaling, seen)
+    def gradient_cast(
+        self, path: str, scaling: DelayedScaling, magnitudes: Magnitudes | None
+    ) -> Callable[[Array], Array]:
+        noted = super().gradient_cast(path, scaling, magnitudes)
 
         def back(gradient: Array) -> Array:
             noted(gradient)
@@ -78,8 +84,10 @@ class GradientsKeepTheFirstScale(Float8Layers):
 class ClippedValuesPassNothingOn(Float8Layers):
     """Inputs that were clipped pass no gradient on."""
 
-    def cast(self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, seen: Seen | None) -> Tensor:
-        result = super().cast(path, operand, x, scaling, seen)
+    def cast(
+        self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, magnitudes: Magnitudes | None
+    ) -> Tensor:
+        result = super().cast(path, operand, x, scaling, magnitudes)
         limit = scaling.next_scale(operand) * 448.0
         inside = np.abs(x.plain()) <= limit
         clipped = self.ops.apply("fake_quantize", lambda values, _: values * inside, result)
@@ -95,14 +103,14 @@ class GradientsOfBiasesAreCast(Float8Layers):
     """The bias is added before the place where the gradient is cast."""
 
     def dense(  # type: ignore[no-untyped-def]
-        self, path, x, weight, bias, memory, seen
+        self, path, x, weight, bias, memory, magnitudes
     ) -> Tensor:
         if bias is None or f"{path}.input.scale" not in memory:
-            return super().dense(path, x, weight, bias, memory, seen)
+            return super().dense(path, x, weight, bias, memory, magnitudes)
         scaling = self.scaling(path, memory)
         back = self.gradient_cast(path, scaling, None)
         ones = np.ones((*x.shape[:-1], 1))
-        bent = super().dense(path, x, weight, None, memory, seen)
+        bent = super().dense(path, x, weight, None, memory, magnitudes)
         shift = self.ops.apply("fake_quantize", lambda b, _: ones * b, bias)
         return self.ops.apply("add", lambda y, b, _: y + b, bent, _cast_back(shift, back))
 

@@ -35,7 +35,7 @@ class NothingFreed(ReferenceTrainer):
     """Segments are run again, and what they computed first is kept all the same."""
 
     @contextmanager
-    def _nothing_kept(self) -> Iterator[None]:
+    def _without_saves(self) -> Iterator[None]:
         yield
 
 

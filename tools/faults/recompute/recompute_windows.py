@@ -52,5 +52,5 @@ class SumsNotReached(Recomputing):
 class OverflowUnseen(Recomputing):
     """The search for overflow is over before the gradients of recomputed segments are there."""
 
-    def found_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
-        return super().found_nonfinite({n: g for n, g in gradients.items() if not self.inside(n)})
+    def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
+        return super().has_nonfinite({n: g for n, g in gradients.items() if not self.inside(n)})

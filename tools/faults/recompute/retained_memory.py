@@ -74,8 +74,8 @@ class OutputsKeptAsWell(ReferenceTrainer):
 class WindowIsOneGraph(ReferenceTrainer):
     """What the micro-batches of a window hold is given back at its end alone."""
 
-    def kept_bytes(self, parameters: Parameters, batch: Batch) -> int:
-        return (1 + self.window.micro_batches) * super().kept_bytes(parameters, batch)
+    def bytes_of_pass(self, parameters: Parameters, batch: Batch) -> int:
+        return (1 + self.window.micro_batches) * super().bytes_of_pass(parameters, batch)
 
 
 @fault(
@@ -86,5 +86,5 @@ class WindowIsOneGraph(ReferenceTrainer):
 class EarlierStepsHeld(ReferenceTrainer):
     """A cycle of references holds the activations of every earlier step."""
 
-    def kept_bytes(self, parameters: Parameters, batch: Batch) -> int:
-        return (1 + self.steps) * super().kept_bytes(parameters, batch)
+    def bytes_of_pass(self, parameters: Parameters, batch: Batch) -> int:
+        return (1 + self.steps) * super().bytes_of_pass(parameters, batch)

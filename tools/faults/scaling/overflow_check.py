@@ -19,7 +19,7 @@ from tools.faults import fault
 class OnlyNaNIsLookedFor(ReferenceTrainer):
     """Gradients are searched for NaN, not for infinities."""
 
-    def found_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
+    def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
         return any(bool(np.isnan(g).any()) for g in gradients.values())
 
 
@@ -31,7 +31,7 @@ class OnlyNaNIsLookedFor(ReferenceTrainer):
 class NaNComparesAsSmall(ReferenceTrainer):
     """The largest magnitude is compared with the largest finite number, and NaN is not above it."""
 
-    def found_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
+    def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
         return any(float(np.abs(g).max()) > np.finfo(np.float64).max for g in gradients.values())
 
 
@@ -43,8 +43,8 @@ class NaNComparesAsSmall(ReferenceTrainer):
 class OnlyTheFirstTensorIsLookedAt(ReferenceTrainer):
     """The check ends after the first gradient."""
 
-    def found_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
-        return super().found_nonfinite(dict(list(gradients.items())[:1]))
+    def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
+        return super().has_nonfinite(dict(list(gradients.items())[:1]))
 
 
 @fault(
@@ -55,8 +55,8 @@ class OnlyTheFirstTensorIsLookedAt(ReferenceTrainer):
 class Float64IsNotLookedAt(ReferenceTrainer):
     """The check collects gradients of float32 and narrower formats only."""
 
-    def found_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
-        return super().found_nonfinite({n: g for n, g in gradients.items() if self.formats[n] != "float64"})
+    def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
+        return super().has_nonfinite({n: g for n, g in gradients.items() if self.formats[n] != "float64"})
 
 
 @fault(
@@ -67,7 +67,7 @@ class Float64IsNotLookedAt(ReferenceTrainer):
 class SumOverflowsInTheCheck(ReferenceTrainer):
     """The check looks at the sum of squares in float32, which a single large finite gradient overflows."""
 
-    def found_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
+    def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
         return not all(bool(np.isfinite(np.sum(g.astype(np.float32) ** 2))) for g in gradients.values())
 
 
@@ -79,8 +79,8 @@ class SumOverflowsInTheCheck(ReferenceTrainer):
 class MissingGradientIsAnOverflow(ReferenceTrainer):
     """A parameter without a gradient counts as one whose gradient is not finite."""
 
-    def found_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
-        return len(gradients) < len(self.masters) / self.recipe.optimizers or super().found_nonfinite(gradients)
+    def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
+        return len(gradients) < len(self.masters) / self.recipe.optimizers or super().has_nonfinite(gradients)
 
 
 @fault(

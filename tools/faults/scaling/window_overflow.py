@@ -20,7 +20,7 @@ class ScaleIsUpdatedByEveryMicroBatch(ReferenceTrainer):
     def take_micro_batch(self, gradients: Arrays) -> None:
         super().take_micro_batch(gradients)
         if self.scaler is not None:
-            self.scaler = self.next_scale(self.scaler, not self.found_nonfinite(gradients))
+            self.scaler = self.next_scale(self.scaler, not self.has_nonfinite(gradients))
 
 
 @fault(
@@ -49,7 +49,7 @@ class OverflowIsNeverCleared(ReferenceTrainer):
     def empty_accumulator(self) -> None:
         gradients = self.window.gradients
         super().empty_accumulator()
-        if self.found_nonfinite(gradients):
+        if self.has_nonfinite(gradients):
             self.window.gradients = gradients
 
 
@@ -83,7 +83,7 @@ class OnlyTheLastMicroBatchIsChecked(ReferenceTrainer):
 
     def judge(self) -> frozenset[int]:
         result = super().judge()
-        return result if self.found_nonfinite(self._newest) else frozenset()
+        return result if self.has_nonfinite(self._newest) else frozenset()
 
 
 @fault(

@@ -25,4 +25,4 @@ class _MeanOfThoseThatUsed(ReferenceRankGroup):
 class MissingGradientsAreNotZeros(ReferenceFramework):
     """The gradient of a parameter that only some ranks use is averaged over these, so it is too large by all / some."""
 
-    company_class = _MeanOfThoseThatUsed
+    rank_group_class = _MeanOfThoseThatUsed

@@ -28,10 +28,10 @@ class InStore(ReferenceTrainer):
 
 class _OfShapes(HostStore):
     def get(self, key: str) -> Array:
-        like = self.held[key]
+        like = self.copies[key]
         if not key.startswith("activation/") or like.ndim != 2 or like.shape[0] != like.shape[1]:
             return super().get(key)
-        return next(v for k, v in self.held.items() if k.startswith("activation/") and v.shape == like.shape).copy()
+        return next(v for k, v in self.copies.items() if k.startswith("activation/") and v.shape == like.shape).copy()
 
 
 @fault("https://github.com/modelscope/ms-swift/pull/10157", component="offload", clauses=("offload.same-bits",))
@@ -75,7 +75,7 @@ class _WithoutEmptying(HostStore):
     def get(self, key: str) -> Array:
         result = super().get(key)
         if key.startswith("activation/"):
-            self.held[key] = np.zeros_like(result)
+            self.copies[key] = np.zeros_like(result)
         return result
 
 
@@ -117,8 +117,8 @@ class LeavesInTheFirstUpdateAlone(ReferenceTrainer):
 class SecondMomentsStay(ReferenceTrainer):
     """Of the optimizer's state the first moment alone is offloaded."""
 
-    def held(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
-        return super().held(kind, group, arrays) if group != "slot.second_moment" else dict(arrays)
+    def storage(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
+        return super().storage(kind, group, arrays) if group != "slot.second_moment" else dict(arrays)
 
 
 @fault("https://github.com/hpcaitech/ColossalAI/issues/4528", component="offload", clauses=("offload.acts",))
@@ -127,8 +127,8 @@ class StaysAfterALoad(ReferenceTrainer):
 
     loaded = False
 
-    def held(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
-        return dict(arrays) if self.loaded else super().held(kind, group, arrays)
+    def storage(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
+        return dict(arrays) if self.loaded else super().storage(kind, group, arrays)
 
     def load_state(self, arrays: Arrays) -> None:
         self.loaded = True
@@ -145,8 +145,8 @@ class _Frozen(Away):
 class UpdatesACopy(ReferenceTrainer):
     """An update is made on fetched parameters, which are thrown away."""
 
-    def held(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
-        made = super().held(kind, group, arrays)
+    def storage(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
+        made = super().storage(kind, group, arrays)
         return _Frozen(self.store, group, arrays) if isinstance(made, Away) and group == "master" else made  # type: ignore[arg-type]
 
 
