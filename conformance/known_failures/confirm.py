@@ -11,10 +11,11 @@ from functools import cached_property
 from packaging.version import Version
 
 from conformance.known_failures.entries import EXPECTATION, Expectation, Known
+from conformance.known_failures.exclusion_update import ExclusionUpdate
 from conformance.known_failures.judged_series import Judged, Place, VersionSeries, every_version, merged, parsed
 from conformance.known_failures.toml_edit import Part, check, edited, without_findings
 from conformance.known_failures.version_ranges import contains, rewritten
-from conformance.known_failures.widening import alone, means, narrowed, versions_of, widened
+from conformance.known_failures.widening import alone, judged_elsewhere, means, narrowed, versions_of, widened
 from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import inventory
 from results.record.outcomes import REFUSED, Outcome
@@ -53,8 +54,9 @@ class Confirmed:
         text: the whole new file.
         series: the judged series, one for each record.
         judged: every series that was judged, those of the records among them.
-        changes: clause, former versions and new ones of each entry that changed, a split one by its parts, with device
-            and mode where these are new; "dropped" for one that would apply in no judged series.
+        changes: clause (or finding of an exclusion), former versions and new ones of each entry that changed, a split
+            one by its parts, with device and mode where these are new; "dropped" for one that would apply in no judged
+            series.
         unnamed: failures that no entry names.
     """
 
@@ -119,14 +121,21 @@ class _Confirmation:
             each = self._parts(place, entry)
             if each != (same,):
                 parts[place] = each
-                news = [str(part) for part in each if str(part) != str(same)] if each else ["dropped"]
-                changes += [(entry.clause, entry.versions, new) for new in news]
+                texts = [str(part) for part in each if str(part) != str(same)] if each else ["dropped"]
+                changes += [(entry.clause, entry.versions, new) for new in texts]
         try:
             after = edited(text, parts, self.judged)
-            check(text, after, parts, self.judged)
+            places = tuple(map(_where, self.records))
+            excluded = ExclusionUpdate(self.known, after, self.version, places, self._before, self.judged).parts()
+            after = edited(after, {}, self.judged, excluded)
+            check(text, after, parts, self.judged, excluded)
             after = without_findings(after, self._idle(after))
         except ValueError as error:
             raise ConfirmError(str(error), "nothing was changed") from None
+        for place, news in excluded.items():
+            exclusion = self.known.exclusions[place]
+            name = f"exclusion of {exclusion.finding.id}"
+            changes.append((name, exclusion.versions, str(news[0]) if news else "dropped"))
         self._refuse_twins(after)
         series = tuple(VersionSeries(self.version, *_where(record)) for record in self.records)
         return Confirmed(after, series, self.judged, tuple(changes), tuple(self._unnamed()))
@@ -157,7 +166,10 @@ class _Confirmation:
         holding = tuple(case for case, state in states.items() if state is _CaseState.NO)
         judged = versions_of(self.judged, entry.device, entry.mode)
         former = {each for each in judged if contains(entry.versions, each)}
-        if others := self._elsewhere(entry):
+        if self.version not in former and failing and all(self._named(entry, case, meant) for case in failing):
+            return (same,)
+        places = set(map(_where, self.records))
+        if others := judged_elsewhere(entry.device, entry.mode, self.version, places, self._before):
             here = [_where(record) for record in meant]
             less: Part | None = same
             if holding and self.version in former:
@@ -194,15 +206,6 @@ class _Confirmation:
                 return (wider, *parts[1:], *new)
         return (*parts, *(alone(self.version, where, self.judged, entry.cases or None) for where in whole), *new)
 
-    def _elsewhere(self, entry: Expectation) -> list[str]:
-        """Other series of the entry in which this version was judged by other records."""
-        here = set(map(_where, self.records))
-        return [
-            " ".join(where)
-            for where, versions in self._before.items()
-            if where not in here and self.version in versions and means(entry.device, entry.mode, where)
-        ]
-
     def _cases(self, entry: Expectation, records: Sequence[Record]) -> Mapping[str, _CaseState]:
         """The records' evidence for each case of an entry, empty without records."""
         cases = entry.cases or tuple(
@@ -231,6 +234,20 @@ class _Confirmation:
 
     def _says(self, entry: Expectation, record: Record) -> bool:
         return entry.bearing(Place(Version(self.version), *_where(record), self._before)) is not None
+
+    def _named(self, entry: Expectation, case: str, records: Sequence[Record]) -> bool:
+        """Whether another entry names the same failure at the version in the records' series."""
+        others = (
+            each
+            for each in self.known.expectations
+            if (each.finding, each.signature) == (entry.finding, entry.signature) and each != entry
+        )
+        return any(
+            other.covers(entry.clause, case)
+            and contains(other.versions, self.version)
+            and all(means(other.device, other.mode, _where(r)) and self._shows(r, other) for r in records)
+            for other in others
+        )
 
     def _meant(self, entry: Expectation) -> list[Record]:
         """Records of the devices and modes that the entry is written for."""

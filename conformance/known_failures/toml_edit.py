@@ -12,6 +12,7 @@ import textwrap
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from conformance.known_failures.judged_series import JUDGED, Judged
@@ -44,17 +45,22 @@ class Part:
         return {key: word for key, word in words.items() if word is not None} | cases
 
 
-def edited(text: str, entries: Mapping[int, Sequence[Part]], judged: Judged) -> str:
-    """The text with these judged series, and with these entries, by position, changed, split or removed.
+Parts = Mapping[int, Sequence[Part]]
+"""Parts of changed entries by position among the expectations or exclusions of a file; none for a dropped one."""
+
+
+def edited(text: str, expectations: Parts, judged: Judged, exclusions: Parts = MappingProxyType({})) -> str:
+    """The text with these judged series, and with these entries changed, split or removed.
 
     Raises:
         ValueError: the layout does not allow this edit; the message says what to do by hand.
     """
-    blocks = _blocks(text, "expectation")
-    for place in sorted(entries, reverse=True):
-        begin, end = blocks[place]
-        parts = [_part(text[begin:end], part) for part in entries[place]]
-        text = text[:begin] + "\n".join(parts) + text[end:] if parts else _cut(text, begin, end)
+    for heading, entries in (("expectation", expectations), ("exclusion", exclusions)):
+        blocks = _blocks(text, heading)
+        for place in sorted(entries, reverse=True):
+            begin, end = blocks[place]
+            parts = [_part(text[begin:end], part) for part in entries[place]]
+            text = text[:begin] + "\n".join(parts) + text[end:] if parts else _cut(text, begin, end)
     return _with_judged(text, judged)
 
 
@@ -116,22 +122,25 @@ def _cut(text: str, begin: int, end: int) -> str:
     return text[:begin] + text[end:].removeprefix("\n")
 
 
-def check(before: str, after: str, entries: Mapping[int, Sequence[Part]], judged: Judged) -> None:
+def check(
+    before: str, after: str, expectations: Parts, judged: Judged, exclusions: Parts = MappingProxyType({})
+) -> None:
     """Verifies that the edited text has the intended changes and no others.
 
     Raises:
         ValueError: it does not.
     """
     meant: dict[str, Any] = tomllib.loads(before)
-    changed: list[dict[str, Any]] = []
-    for place, entry in enumerate(meant.get("expectation", ())):
-        for part in entries.get(place, (Part(entry["versions"]),)):
-            changed.append({**entry, **part.values})
+    for heading, entries in (("expectation", expectations), ("exclusion", exclusions)):
+        meant[heading] = [
+            {**entry, **part.values}
+            for place, entry in enumerate(meant.get(heading, ()))
+            for part in entries.get(place, (Part(entry["versions"]),))
+        ]
     series: dict[str, dict[str, list[str]]] = {}
     for (device, mode), versions in judged.items():
         series.setdefault(device, {})[mode] = list(versions)
-    said = {"expectation": [], **tomllib.loads(after)}
-    if said != {**meant, "expectation": changed, JUDGED: series}:
+    if {"expectation": [], "exclusion": [], **tomllib.loads(after)} != {**meant, JUDGED: series}:
         raise ValueError("the layout cannot be kept; edit judged and versions by hand")
 
 

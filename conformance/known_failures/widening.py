@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from conformance.known_failures.entries import Expectation
 from conformance.known_failures.judged_series import Judged, every_version
@@ -19,6 +19,17 @@ def means(device: str, mode: str, where: tuple[str, str]) -> bool:
 def versions_of(judged: Judged, device: str, mode: str) -> tuple[str, ...]:
     """Judged versions on an entry's devices in its modes."""
     return every_version({where: versions for where, versions in judged.items() if means(device, mode, where)})
+
+
+def judged_elsewhere(
+    device: str, mode: str, version: str, here: Collection[tuple[str, str]], before: Judged
+) -> list[str]:
+    """Other series of an entry in which a version was judged before."""
+    return [
+        " ".join(where)
+        for where, versions in before.items()
+        if where not in here and version in versions and means(device, mode, where)
+    ]
 
 
 def alone(version: str, where: tuple[str, str], judged: Judged, cases: tuple[str, ...] | None) -> Part:

@@ -169,6 +169,84 @@ def test_an_entry_of_which_some_cases_fail_is_split(path: Path) -> None:
     assert len(after["expectation"]) == 4
 
 
+ANOTHER = """
+[[expectation]]
+finding = "first"
+clause = "scaling.stays-finite"
+versions = ">=3.0"
+cases = ["test_a[x]", "test_b"]
+signature = "differs"
+"""
+
+
+def test_an_entry_is_not_widened_to_a_version_that_another_one_covers(path: Path) -> None:
+    path.write_text(TEXT + ANOTHER)
+    confirmed = confirm([record("3.0", *BOTH)], read_known(path.parent, "twin"), path.read_text())
+    ranges = [each["versions"] for each in tomllib.loads(confirmed.text)["expectation"]]
+    assert ranges == [">=1.0,<=2.0", ">=2.0,<=3.0", "==2.0", ">=3.0"]
+    assert not confirmed.unnamed
+
+
+EXCLUSION = """
+[[exclusion]]
+finding = "first"
+versions = "<=2.0"
+when = ["optimizer=adam"]
+
+[[finding]]
+id = "third"
+class = "documented"
+consequence = "error"
+reason = "It does."
+link = "none found"
+
+[[expectation]]
+finding = "third"
+clause = "scaling.automaton"
+versions = "==2.0"
+mode = "another"
+signature = "zero"
+
+[[exclusion]]
+finding = "third"
+versions = ">=1.0,<=2.0"
+when = ["optimizer=sgd"]
+"""
+"""An exclusion of a finding with expectations in the records' series, and one of a finding without."""
+
+
+def test_an_exclusion_is_widened_with_the_expectations_of_its_finding(path: Path) -> None:
+    path.write_text(TEXT + EXCLUSION)
+    confirmed = confirm([record("3.0", *BOTH)], read_known(path.parent, "twin"), path.read_text())
+    ranges = [each["versions"] for each in tomllib.loads(confirmed.text)["exclusion"]]
+    assert ranges == ["<=3.0", ">=1.0,<=3.0"]
+    assert ("exclusion of third", ">=1.0,<=2.0", ">=1.0,<=3.0") in confirmed.changes
+
+
+def test_an_exclusion_ends_with_the_expectations_of_its_finding(path: Path) -> None:
+    path.write_text(TEXT + EXCLUSION)
+    verdicts = passing("test_a[x]"), passing("test_b"), ZERO
+    confirmed = confirm([record("3.0", *verdicts)], read_known(path.parent, "twin"), path.read_text())
+    ranges = [each["versions"] for each in tomllib.loads(confirmed.text)["exclusion"]]
+    assert ranges == ["<=2.0", ">=1.0,<=3.0"]
+
+
+def test_an_exclusion_of_a_defect_that_occurs_in_no_version_goes(path: Path) -> None:
+    text = TEXT.replace('cpu.eager = ["1.0", "2.0"]', 'cpu.eager = ["2.0"]') + EXCLUSION
+    path.write_text(text)
+    verdicts = passing("test_a[x]"), passing("test_b"), ZERO
+    confirmed = confirm([record("2.0", *verdicts)], read_known(path.parent, "twin"), text)
+    assert [each["finding"] for each in tomllib.loads(confirmed.text)["exclusion"]] == ["third"]
+    assert "first" not in {each["id"] for each in tomllib.loads(confirmed.text)["finding"]}
+
+
+def test_an_exclusion_of_another_mode_stays(path: Path) -> None:
+    text = TEXT + EXCLUSION.replace('versions = "<=2.0"', 'versions = "<=2.0"\nmode = "other"', 1)
+    path.write_text(text)
+    confirmed = confirm([record("3.0", *BOTH)], read_known(path.parent, "twin"), text)
+    assert tomllib.loads(confirmed.text)["exclusion"][0]["versions"] == "<=2.0"
+
+
 @pytest.mark.parametrize(
     ("verdict", "versions"),
     [
@@ -330,6 +408,13 @@ def test_the_committed_files_can_be_confirmed_and_keep_their_layout(name: str) -
         refused = bool(meant) and all(outcomes and outcomes <= REFUSED for outcomes in meant)
         return bool(own) and not refused and contains(entry.versions, version)
 
-    applying = [entry for entry in load_known([name]).expectations if applies(entry)]
-    assert sum(line.startswith("versions = ") for line in apart) == len(applying)
+    known = load_known([name])
+    applying = [entry for entry in known.expectations if applies(entry)]
+    excluding = [
+        each
+        for each in known.exclusions
+        if contains(each.versions, version)
+        and any(named(each.device, "cpu") and named(each.mode, record.series.mode) for record in newer)
+    ]
+    assert sum(line.startswith("versions = ") for line in apart) == len(applying) + len(excluding)
     assert all("<=99.0" in line for line in apart if line.startswith("versions = "))
