@@ -33,7 +33,7 @@ def comment(file: Path, pull: int, repository: str, name: str) -> int:
     conformance comment changes.md --pull 12 --repository owner/name
 
     Uses `gh`, which takes its token from GH_TOKEN. Exit status: 0, written; 2, not written, with the reason in one
-        line.
+    line.
     """
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository, re.ASCII):
         raise click.BadParameter(f"got {repository!r}, want OWNER/NAME", param_hint="--repository")

@@ -46,7 +46,7 @@ def compare(old: Path, new: Path, style: str, output: Path | None, partial: bool
     reason. A suite that demands less (a lower level, fewer checks, a wider bound, a missing curve) is worse.
 
     Exit status: 0, no regression; 1, a regression, or drift with --fail-on drift; 2, a record cannot be read, or fewer
-        than half of OLD's tests can be compared.
+    than half of OLD's tests can be compared.
     """
     comparisons = compare_files(find([old]), find([new]), partial)
     _show(comparisons, style, output)

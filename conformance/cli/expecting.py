@@ -82,7 +82,7 @@ def update(
     conformance expectations update RECORD --finding new-one --class documented --consequence error --reason TEXT
 
     Exit status: 0, every failure is known; 1, the listed failures still need a finding; 2, the file is unchanged, with
-        the reason in one line, such as a record that is incomplete, of another seed, or of older tests.
+    the reason in one line, such as a record that is incomplete, of another seed, or of older tests.
     """
     says = _says(kind, consequence, reason, link, link_shows)
     if finding is None and (says is not None or clauses):

@@ -45,7 +45,7 @@ def findings(framework: str, tried: bool) -> int:
     Reproducers that need a missing module, or another processor or device, are skipped.
 
     Exit status with --run: 0, every reproducer agrees with its finding for the installed version; 1, one does not; 2,
-        one cannot be run.
+    one cannot be run.
     """
     known = _known(framework)
     by_rank = sorted(known.findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))

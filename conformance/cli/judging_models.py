@@ -52,7 +52,7 @@ def judge_model(
     With --all it judges every head class of the installed transformers and groups failures by cause.
 
     Exit status: 0, no check failed but as a finding describes, or with --against none that passed before; 1, one did;
-        2, the model cannot be judged.
+    2, the model cannot be judged.
     """
     if bool(model) == bool(library):
         raise click.UsageError("name a MODEL, or give --all transformers")

@@ -33,8 +33,8 @@ def install(every: bool, modes: str, names: tuple[str, ...]) -> int:
     TORCH_VERSION=2.15.0 conformance install torch
 
     Variables, with NAME one of TORCH, TF, PADDLE and JAX: NAME_VERSION, version of the framework; PACKAGE_VERSION,
-        version of any package that comes with it; NAME_INDEX, an additional package index; NAME_REQUIREMENT, a wheel or
-        requirement to install instead. If an NVIDIA driver is present, the GPU build is chosen.
+    version of any package that comes with it; NAME_INDEX, an additional package index; NAME_REQUIREMENT, a wheel or
+    requirement to install instead. If an NVIDIA driver is present, the GPU build is chosen.
 
     Exit status: 0, installed; 2, a package is not available, with the reason in one line.
     """

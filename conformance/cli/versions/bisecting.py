@@ -98,7 +98,7 @@ def bisection(
     conformance bisect torch --mode accelerate --package accelerate --good 1.12.0 --bad 1.15.0 --test ID
 
     Exit status: 0, the release or a range of releases is named; 2, both ends give the same, an end cannot be judged, or
-        bad usage.
+    bad usage.
     """
     clause, selection = selected(clause_id, test_id)
     sys.path.insert(0, str(Path.cwd()))

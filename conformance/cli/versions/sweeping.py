@@ -116,7 +116,7 @@ def sweep(
     conformance sweep results/sweeps/jax.toml --jobs 2
 
     Exit status: 0, every cell is judged or cannot be had here; 1, a cell that can be had was not judged; 2, the sweep
-        could not be run.
+    could not be run.
     """
     sys.path.insert(0, str(Path.cwd()))
     plan, index = read_plan(plan_file), PackageIndex()
