@@ -65,7 +65,7 @@ _WAYS = pytest.StashKey[Ways]()
 _RUNS = pytest.StashKey[list[TrainedRun]]()
 TIMED = frozenset({"cost.adapter-overhead", "cost.mixed-speed", "cost.recompute-time"})
 """Clauses whose tests measure time, while no other worker runs (`conformance.timing.exclusive`)."""
-KEPT = 100_000
+MOST_OBJECTS = 100_000
 """Objects of the oldest generation from which on they are frozen."""
 PROFILES = {
     "ci": Profile(),
@@ -230,7 +230,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_runtest_logfinish() -> None:
     """Freezes what frameworks keep for good, such as graphs, which slow down those that collect garbage themselves."""
-    if len(gc.get_objects(generation=2)) > KEPT:
+    if len(gc.get_objects(generation=2)) > MOST_OBJECTS:
         gc.collect()
         gc.freeze()
 

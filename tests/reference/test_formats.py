@@ -143,7 +143,7 @@ def cells(framework: str, *outcomes: tuple[str, Outcome, str]) -> dict[str, str]
         ("tf", "8-bit Adam", [("adam-8bit", Outcome.FAIL, ""), ("adam-8bit", K, "")], "fails"),
         ("tf", "8-bit Adam", [], "no test"),
         ("tf", "post-training int8, static", [("static-int8", N, "")], "mode `tflite`"),
-        ("tf", "post-training int8, static", [("static-int8", P, "")], "kept"),
+        ("tf", "post-training int8, static", [("static-int8", P, "")], "pass"),
         ("jax", "post-training int8, static", [("static-int8", N, "")], "not offered"),
         (
             "jax",

@@ -15,7 +15,7 @@ from results.show.clauses import outcome
 
 FAMILIES = ("formats", "quantization")
 _Cells = Mapping[str, Sequence[TestVerdict]]
-HOLDS = "kept"
+HOLDS = "pass"
 """The cell of a technique of which every test passes."""
 
 OTHER_MODES: Mapping[tuple[str, str], str] = {
