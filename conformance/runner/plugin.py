@@ -126,6 +126,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not _runs_suites(config):
         return
     option = config.option
+    option.disable_warnings = "w" not in option.reportchars  # hundreds of lines; -rw lists them
     if worker := hasattr(config, "workerinput"):
         end_with_parent()
     else:

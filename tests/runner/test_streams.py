@@ -19,6 +19,17 @@ EVIL = "::error file=x::taken in"
 COMMAND = re.compile(r"^\s*::|##\[")
 """What the runner of GitHub takes for a command."""
 
+WARNING = """
+import warnings
+
+from conformance.checks.api import Verdict, clause
+
+
+@clause("scaling.stays-finite")
+def test_warns(verdict: Verdict) -> None:
+    warnings.warn("a framework's warning")
+    verdict.equal(1, 1, "number", "differs")
+"""
 PRINTING = """
 import os
 import sys
@@ -100,3 +111,11 @@ def test_a_test_gives_a_job_no_commands(tmp_path: Path) -> None:
     assert "::error::printed" in ended.output
     assert "stop-commands" not in run(command("--framework=reference"), root).output
     assert root != ROOT
+
+
+def test_warnings_of_frameworks_are_listed_on_request(tmp_path: Path) -> None:
+    root = checkout(tmp_path / "checkout", warning=WARNING)
+    ended = run(command("--framework=reference"), root)
+    assert "1 warning" in ended.lines[-1]
+    assert "a framework's warning" not in ended.output
+    assert "a framework's warning" in run(command("--framework=reference", "-rw"), root).output
