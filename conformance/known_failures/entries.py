@@ -26,8 +26,8 @@ from conformance.spec.findings import ANY, Finding, Workaround, matched
 EXPECTATION = "expectation: "
 """Prefix of the case in a verdict about an unmatched entry."""
 
-SEED, OTHER_SEEDS = "seed", "other-seeds"
-"""Seeds on which a failure may depend."""
+SEED, OTHER_SEEDS, KERNELS = "seed", "other-seeds", "kernels"
+"""What a failure may depend on: seeds, or how a processor's kernels round."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Expectation:
         finding: the cause.
         spoils_process: whether the failure affects later tests in the same process; such cases run last.
         depends_on: "seed" if the failure occurs at seed 0 and may not at others, "other-seeds" if it occurs only at
-            some other seeds, so that the entry does not apply at seed 0, else "".
+            some other seeds, so that the entry does not apply at seed 0, "kernels" if it may not occur where a
+            processor's kernels round otherwise, else "".
         way: the way in which alone it fails, "TECHNIQUE.NAME"; "" for any.
         file: the file of the entry.
         inferred_from: in a run, the judged series from which the entry is inferred; "" in a judged series.
@@ -94,7 +95,7 @@ class Expectation:
 
     def taken(self, bearing: Bearing, seed: int) -> Expectation:
         """The entry for a run of a series at a seed."""
-        may_pass = not bearing.settled or (self.depends_on != "" and seed != 0)
+        may_pass = not bearing.settled or self.depends_on == KERNELS or (self.depends_on != "" and seed != 0)
         return replace(self, inferred_from=bearing.inferred_from, may_pass=may_pass)
 
     def covers(self, clause: str, case: str) -> bool:

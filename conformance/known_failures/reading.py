@@ -16,7 +16,7 @@ from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from conformance.known_failures.entries import OTHER_SEEDS, SEED, Expectation, Known
+from conformance.known_failures.entries import KERNELS, OTHER_SEEDS, SEED, Expectation, Known
 from conformance.known_failures.exclusions import EXCLUSION, read_exclusion
 from conformance.known_failures.judged_series import JUDGED, VersionSeries, read_judged
 from conformance.spec.clauses import load_clauses
@@ -193,8 +193,9 @@ def _expectation(
         depends_on=table.text("depends_on", "") if "depends_on" in table.values else "",
         way=table.text("way", "") if "way" in table.values else "",
     )
-    if entry.depends_on not in ("", SEED, OTHER_SEEDS):
-        raise ValueError(f"{table.where}: depends_on: got {entry.depends_on!r}, want {SEED!r} or {OTHER_SEEDS!r}")
+    if entry.depends_on not in ("", SEED, OTHER_SEEDS, KERNELS):
+        wanted = f"{SEED!r}, {OTHER_SEEDS!r} or {KERNELS!r}"
+        raise ValueError(f"{table.where}: depends_on: got {entry.depends_on!r}, want {wanted}")
     if entry.clause not in (load_clauses() if clauses is None else clauses):
         raise ValueError(f"{table.where}: unknown clause {entry.clause!r}")
     try:

@@ -137,8 +137,8 @@ class TorchFramework(BaseFramework):
             self.rule(PostTraining)
         )
         here |= structure_attempts(self._run) | shipped_attempts(self.parts())
-        if self.mode != deepspeed_start.MODE:
-            here |= implementations.attempts(self.device, self._run)
+        own = implementations.attempts(self.device, self._run)
+        here |= own if self.mode != deepspeed_start.MODE else {c: own[c] for c in own if c in self.refusals()}
         if self.ranks() is not None:
             here.pop(Capability.STEP_HOOKS, None)
         if self.mode not in ("fsdp1", deepspeed_start.MODE):

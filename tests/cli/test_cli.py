@@ -43,7 +43,9 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
     ended = conformance(*words, "--help")
     assert ended.status == 0
     assert "conformance " in ended.output
-    assert not re.search(r"(?m)^  (?!conformance|python|-)[^\n]*\w[;,]? {5}[a-z]", ended.output), "an indented line of a docstring is joined to the one before"
+    assert not re.search(r"(?m)^  (?!conformance|python|-)[^\n]*\w[;,]? {5}[a-z]", ended.output), (
+        "an indented line of a docstring is joined to the one before"
+    )
     assert not ended.errors
 
 

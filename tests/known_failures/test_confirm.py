@@ -151,10 +151,11 @@ def test_what_does_not_fail_is_left_out(path: Path) -> None:
     ]
 
 
-def test_what_other_seeds_show_is_not_refuted_at_seed_0(path: Path) -> None:
+@pytest.mark.parametrize("reason", ["other-seeds", "kernels"])
+def test_a_pass_at_seed_0_does_not_refute_what_depends_on_seeds_or_kernels(path: Path, reason: str) -> None:
     text = path.read_text("utf-8")
     path.write_text(
-        text.replace('signature = "differs"\n', 'signature = "differs"\ndepends_on = "other-seeds"\n'), "utf-8"
+        text.replace('signature = "differs"\n', f'signature = "differs"\ndepends_on = "{reason}"\n'), "utf-8"
     )
     _, come = changed(path, record("3.1", passing("test_a[x]"), passing("test_b"), ZERO))
     assert 'versions = ">=1.0,<=3.1"' in come

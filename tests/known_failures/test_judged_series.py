@@ -212,6 +212,11 @@ def test_an_entry_may_depend_on_the_seed(expecting: Path) -> None:
     assert applying("1", 3) == [("differs", "", True)]
 
 
+def test_an_entry_may_depend_on_how_kernels_round(expecting: Path) -> None:
+    expecting.write_text(FINDING + entry("==1", more='depends_on = "kernels"'), encoding="utf-8")
+    assert applying("1", 0) == applying("1", 3) == [("differs", "", True)]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -224,7 +229,10 @@ def test_an_entry_may_depend_on_the_seed(expecting: Path) -> None:
         ("[judged]\ncpu.eager = []", "judged: cpu.eager is empty; remove it if no version was judged"),
         ('[judged]\ncpu.eager = ["new"]', "judged: cpu.eager is ['new'], not a list of PEP 440 versions"),
         ('[judged]\ncpu.eager = "1.0"', "judged: cpu.eager: got '1.0', want an array of non-empty strings"),
-        (FINDING + entry("==1", more='depends_on = "moon"'), "depends_on: got 'moon', want 'seed' or 'other-seeds'"),
+        (
+            FINDING + entry("==1", more='depends_on = "moon"'),
+            "depends_on: got 'moon', want 'seed', 'other-seeds' or 'kernels'",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused(expecting: Path, text: str, message: str) -> None:

@@ -22,8 +22,11 @@ WIDE_HEADS = (
     "ZeRO has a group's parameters in one flat tensor, which takes the widest format for all of them, and at stage 0 "
     "DeepSpeed refuses to reduce float64 gradients"
 )
-_FLOAT16 = "DeepSpeed's fp16 is refused on a CPU"
-_SCALING = f"DeepSpeed scales losses in its fp16 alone, and {_FLOAT16}"
+_FLOAT16 = (
+    "DeepSpeed's fp16 is refused on a CPU without AVX512-FP16, and skips its first updates on others, by a loss scale "
+    "that begins at 65536"
+)
+_SCALING = "DeepSpeed scales losses in its fp16 alone, which makes weights float16 and is refused on most CPUs"
 _LOW_AVERAGE = "AveragedModel averages a model's own parameters, which are low where DeepSpeed keeps the masters apart"
 _LEVEL = Ranks(2, "gradients")
 _REFUSED: dict[Capability, str] = {
@@ -88,7 +91,7 @@ def attempts(make: Make) -> dict[Capability, Attempt]:
 
 
 def trains(make: Make, model: Model, recipe: Recipe) -> bool:
-    """Whether each of two updates from gradients of ones moves every parameter."""
+    """Whether each of two updates from gradients of ones moves every parameter, which stays float32 below level O2."""
     run = make(model, recipe.but(ranks=recipe.ranks or _LEVEL))
     ones = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
     states = [run.states()[0]]
@@ -96,6 +99,8 @@ def trains(make: Make, model: Model, recipe: Recipe) -> bool:
         run.apply_gradients([[ones]] * run.count)
         states.append(run.states()[0])
     names = [f"parameter/{name}" for name in ones]
+    if recipe.precision.level in ("O0", "O1") and any(states[0][name].dtype != np.float32 for name in names):
+        return False
     return all(np.all(after[name] != before[name]) for before, after in pairwise(states) for name in names)
 
 
