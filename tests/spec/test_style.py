@@ -63,7 +63,6 @@ def test_names_code_and_generated_blocks_are_not_searched(tmp_path: Path, name: 
         ("a.py", "def test_a_change_is_told(): pass"),
         ("held_out_scaling.py", ""),
         ("a.py", "from calls import shown"),
-        ("frameworks/reference/core/a.py", "def shown(): pass"),
     ],
 )
 def test_participles_of_other_names_are_no_phrases(tmp_path: Path, name: str, source: str) -> None:

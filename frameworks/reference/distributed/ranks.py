@@ -1,12 +1,10 @@
 """Several ranks simulated in one process: one trainer each, in lockstep, with one small method for each decision.
 
 A fault is a subclass of `ReferenceRankGroup` that overrides one of these:
-
-    start       starting_weights, stream_seed
+    state       starting_weights, stream_seed, broadcast_buffers, schedule_steps, reshaped
     reduction   reduce (over ranks), reduced_format, mean_over_ranks, received (what a rank then has)
     decision    decide (from each rank's own finding), norm (from shards), lost (a rank that stops)
     sharding    shard, gather, holds
-    state       broadcast_buffers, schedule_steps, reshaped
 """
 
 from __future__ import annotations
