@@ -5,6 +5,8 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from packaging.version import Version
 
@@ -48,6 +50,11 @@ class ExclusionUpdate:
         every = {place: self._updated(each) for place, each in enumerate(self.known.exclusions)}
         return {n: parts for n, parts in every.items() if parts != (Part(self.known.exclusions[n].versions),)}
 
+    @cached_property
+    def _expectations(self) -> list[dict[str, Any]]:
+        entries: list[dict[str, Any]] = tomllib.loads(self.text).get("expectation", [])
+        return entries
+
     def _updated(self, exclusion: Exclusion) -> tuple[Part, ...]:
         here = [where for where in self.places if means(exclusion.device, exclusion.mode, where)]
         versions = versions_of(self.judged, exclusion.device, exclusion.mode)
@@ -62,11 +69,11 @@ class ExclusionUpdate:
     def _applies(self, exclusion: Exclusion, here: Sequence[tuple[str, str]]) -> bool:
         own = [each for each in self.known.expectations if each.finding == exclusion.finding]
         if any(means(each.device, each.mode, where) for each in own for where in here):
-            entries = [e for e in tomllib.loads(self.text)["expectation"] if e["finding"] == exclusion.finding.id]
             return any(
-                contains(entry["versions"], self.version)
+                entry["finding"] == exclusion.finding.id
+                and contains(entry["versions"], self.version)
                 and means(entry.get("device", "*"), entry.get("mode", "*"), where)
-                for entry in entries
+                for entry in self._expectations
                 for where in here
             )
         nearest = (Place(Version(self.version), *where, self.before) for where in here)

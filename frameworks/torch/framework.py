@@ -138,7 +138,9 @@ class TorchFramework(BaseFramework):
         )
         here |= structure_attempts(self._run) | shipped_attempts(self.parts())
         own = implementations.attempts(self.device, self._run)
-        here |= own if self.mode != deepspeed_start.MODE else {c: own[c] for c in own if c in self.refusals()}
+        if self.mode == deepspeed_start.MODE:
+            own = {capability: own[capability] for capability in own.keys() & self.refusals().keys()}
+        here |= own
         if self.ranks() is not None:
             here.pop(Capability.STEP_HOOKS, None)
         if self.mode not in ("fsdp1", deepspeed_start.MODE):

@@ -21,53 +21,8 @@ from frameworks.registry import built_in
 from results.record.model import TestVerdict, Variant
 from results.record.outcomes import REFUSED, Outcome
 from results.record.reading import Record, load, write
-from tests.support.small_record import BASE
 from tests.support.suite_runs import ROOT
-
-CLAUSE = "scaling.stays-finite"
-TEXT = """# What Twin is known not to do.
-
-[judged]
-cpu.eager = ["1.0", "2.0"]  # by hand
-
-[[finding]]
-id = "first"
-class = "documented"
-consequence = "error"
-reason = "It does."
-link = "none found"
-
-[[expectation]]
-finding = "first"  # a comment
-clause = "scaling.stays-finite"
-versions = ">=1.0,<=2.0"
-cases = ["test_a[x]", "test_b"]
-signature = "differs"
-
-# Another one
-
-[[finding]]
-id = "second"
-class = "documented"
-consequence = "cost"
-reason = \"\"\"
-It does
-too.\"\"\"
-link = "none found"
-
-[[expectation]]
-finding = "second"
-clause = "scaling.stays-positive"
-versions = "==2.0"
-signature = "zero"
-
-[[expectation]]
-finding = "second"
-clause = "scaling.automaton"
-versions = "==2.0"
-mode = "other"
-signature = "zero"
-"""
+from tests.support.twin_records import BOTH, CLAUSE, TEXT, ZERO, failing, passing, record
 
 
 @pytest.fixture
@@ -77,37 +32,6 @@ def path(tmp_path: Path) -> Path:
     path.parent.mkdir()
     path.write_text(TEXT, encoding="utf-8")
     return path
-
-
-def failing(case: str, signature: str = "differs", clause: str = CLAUSE) -> TestVerdict:
-    """A known failure."""
-    return TestVerdict(f"{clause}/{case}", clause, Outcome.KNOWN, signature, seed=0)
-
-
-def passing(case: str, clause: str = CLAUSE, outcome: Outcome = Outcome.PASS) -> TestVerdict:
-    """A verdict that is no failure."""
-    return TestVerdict(f"{clause}/{case}", clause, outcome, seed=0)
-
-
-ZERO = failing("test_c", "zero", "scaling.stays-positive")
-BOTH = (failing("test_a[x]"), failing("test_b"), ZERO)
-
-
-def record(version: str, *verdicts: TestVerdict) -> Record:
-    """A whole run of the twin."""
-    (text,) = BASE.clauses.values()
-    clauses = {verdict.clause: text for verdict in verdicts}
-    series, variant = replace(BASE.series, framework="twin", mode="eager"), Variant(version)
-    return replace(
-        BASE,
-        series=series,
-        variant=variant,
-        verdicts=verdicts,
-        clauses=clauses,
-        selection="",
-        seed=0,
-        status="complete",
-    ).sorted()
 
 
 def changed(path: Path, *records: Record) -> tuple[list[str], list[str]]:
@@ -186,66 +110,6 @@ def test_an_entry_is_not_widened_to_a_version_that_another_one_covers(path: Path
     ranges = [each["versions"] for each in tomllib.loads(confirmed.text)["expectation"]]
     assert ranges == [">=1.0,<=2.0", ">=2.0,<=3.0", "==2.0", ">=3.0"]
     assert not confirmed.unnamed
-
-
-EXCLUSION = """
-[[exclusion]]
-finding = "first"
-versions = "<=2.0"
-when = ["optimizer=adam"]
-
-[[finding]]
-id = "third"
-class = "documented"
-consequence = "error"
-reason = "It does."
-link = "none found"
-
-[[expectation]]
-finding = "third"
-clause = "scaling.automaton"
-versions = "==2.0"
-mode = "another"
-signature = "zero"
-
-[[exclusion]]
-finding = "third"
-versions = ">=1.0,<=2.0"
-when = ["optimizer=sgd"]
-"""
-"""An exclusion of a finding with expectations in the records' series, and one of a finding without."""
-
-
-def test_an_exclusion_is_widened_with_the_expectations_of_its_finding(path: Path) -> None:
-    path.write_text(TEXT + EXCLUSION)
-    confirmed = confirm([record("3.0", *BOTH)], read_known(path.parent, "twin"), path.read_text())
-    ranges = [each["versions"] for each in tomllib.loads(confirmed.text)["exclusion"]]
-    assert ranges == ["<=3.0", ">=1.0,<=3.0"]
-    assert ("exclusion of third", ">=1.0,<=2.0", ">=1.0,<=3.0") in confirmed.changes
-
-
-def test_an_exclusion_ends_with_the_expectations_of_its_finding(path: Path) -> None:
-    path.write_text(TEXT + EXCLUSION)
-    verdicts = passing("test_a[x]"), passing("test_b"), ZERO
-    confirmed = confirm([record("3.0", *verdicts)], read_known(path.parent, "twin"), path.read_text())
-    ranges = [each["versions"] for each in tomllib.loads(confirmed.text)["exclusion"]]
-    assert ranges == ["<=2.0", ">=1.0,<=3.0"]
-
-
-def test_an_exclusion_of_a_defect_that_occurs_in_no_version_goes(path: Path) -> None:
-    text = TEXT.replace('cpu.eager = ["1.0", "2.0"]', 'cpu.eager = ["2.0"]') + EXCLUSION
-    path.write_text(text)
-    verdicts = passing("test_a[x]"), passing("test_b"), ZERO
-    confirmed = confirm([record("2.0", *verdicts)], read_known(path.parent, "twin"), text)
-    assert [each["finding"] for each in tomllib.loads(confirmed.text)["exclusion"]] == ["third"]
-    assert "first" not in {each["id"] for each in tomllib.loads(confirmed.text)["finding"]}
-
-
-def test_an_exclusion_of_another_mode_stays(path: Path) -> None:
-    text = TEXT + EXCLUSION.replace('versions = "<=2.0"', 'versions = "<=2.0"\nmode = "other"', 1)
-    path.write_text(text)
-    confirmed = confirm([record("3.0", *BOTH)], read_known(path.parent, "twin"), text)
-    assert tomllib.loads(confirmed.text)["exclusion"][0]["versions"] == "<=2.0"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import Record, write
 from results.record.texts import Consequence, FindingKind, FindingText
-from tests.known_failures.test_confirm import BOTH, CLAUSE, TEXT, ZERO, failing, passing, path, record
+from tests.known_failures.test_confirm import path
+from tests.support.twin_records import BOTH, CLAUSE, TEXT, ZERO, failing, passing, record
 
 __all__ = ["path"]
 

@@ -16,9 +16,10 @@ from frameworks.registry import built_in
 from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load
-from tests.known_failures.test_confirm import failing, of_present_tests, passing, record
+from tests.known_failures.test_confirm import of_present_tests
 from tests.known_failures.test_unjudged_series import elsewhere, to_act_on
 from tests.support.suite_runs import ROOT
+from tests.support.twin_records import failing, passing, record
 
 TEXT = """# What Twin is known not to do.
 
