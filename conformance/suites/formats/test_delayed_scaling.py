@@ -6,16 +6,8 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, need
-from conformance.techniques.delayed_scaling.cases import OPERANDS, memory
-from conformance.techniques.formats.expected_products import (
-    SCALE,
-    WITHIN,
-    as_codes_have_it,
-    furthest,
-    product_and_bound,
-    stored_scales,
-    values_up_to,
-)
+from conformance.techniques.delayed_scaling.checks import ExpectedScales, amax_state, formats_of
+from conformance.techniques.formats.expected_products import values_up_to
 from fixtures.arrays import Array
 from fixtures.narrow import NARROW
 from frameworks.contract import Capability, DelayedProduct, DelayedProducts
@@ -33,72 +25,36 @@ def offered(subject: Subject, kernel: Array, accumulation: int = 1) -> DelayedPr
     return subject.framework.rule(DelayedProducts)(kernel, history=HISTORY, accumulation=accumulation)
 
 
-def largest_number(product: DelayedProduct, operand: str) -> float:
-    """The largest number of the format that an operand is cast to."""
-    return NARROW[product.rule.gradients if operand == "gradient" else product.rule.operands].largest
-
-
 @clause("formats.delayed-scaling")
 @pytest.mark.parametrize("bad", [None, 0.0, np.inf, np.nan], ids=["usual", "zeros", "infinite", "nan"])
 def test_scale_follows_amax_history(subject: Subject, verdict: Verdict, bad: float | None) -> None:
-    product = offered(subject, values_up_to((K, M), 0.37, 0))
+    kernel = values_up_to((K, M), 0.37, 0)
+    product = offered(subject, kernel)
     steps = [values_up_to((N, K), each, 1 + i) for i, each in enumerate(UNEVEN)]
     gradients = [values_up_to((N, M), each / 7, 50 + i) for i, each in enumerate(reversed(UNEVEN))]
     if bad is not None:
         for given in (steps, gradients):
             given[2] = np.zeros_like(given[2]) if bad == 0 else given[2].copy()
             given[2][1, 3] = bad
-    magnitudes: dict[str, list[float]] = {
-        "input": [float(np.max(np.abs(each))) for each in steps],
-        "kernel": [float(np.float32(0.37))] * len(steps),
-        "gradient": [float(np.max(np.abs(each))) for each in gradients],
-    }
-    for step, pair in enumerate(zip(steps, gradients, strict=True)):
-        product.train(pair)
-        remembered = product.remembered()
-        for operand in OPERANDS:
-            narrow = NARROW[product.rule.gradients if operand == "gradient" else product.rule.operands]
-            expected = stored_scales(magnitudes[operand], narrow, HISTORY)[step]
-            history = np.zeros(HISTORY, np.float32)
-            last = magnitudes[operand][: step + 1][-HISTORY:]
-            history[: len(last)] = last
-            verdict.equal(
-                np.sort(remembered[operand].maxima),
-                np.sort(history),
-                f"amax history of the {operand} after step {step}",
-                "history",
-            )
-            apart = abs(remembered[operand].scale / expected - 1.0)
-            verdict.within(apart, SCALE, f"scale of the {operand} after step {step}, relative", "scale")
+    expected = ExpectedScales(product.rule, HISTORY)
+    for inputs, gradient in zip(steps, gradients, strict=True):
+        product.train((inputs, gradient))
+        expected.record([inputs], kernel, [gradient])
+        expected.check_history(verdict, product)
 
 
 @clause("formats.delayed-scaling")
 def test_step_casts_with_scale_of_previous_steps(subject: Subject, verdict: Verdict) -> None:
-    narrow_in, narrow_out = (NARROW[name] for name in ("float8_e4m3fn", "float8_e5m2"))
-    kernel = values_up_to((K, M), 2.0 * narrow_in.largest, 0)
+    kernel = values_up_to((K, M), 2.0 * NARROW["float8_e4m3fn"].largest, 0)
     product = offered(subject, kernel)
-    narrow_in, narrow_out = NARROW[product.rule.operands], NARROW[product.rule.gradients]
-    steps = [values_up_to((N, K), each * narrow_in.largest, 1 + i) for i, each in enumerate(EXACT)]
-    gradients = [values_up_to((N, M), each * narrow_out.largest / 2, 50 + i) for i, each in enumerate(reversed(EXACT))]
-    delay = product.rule.lag - 1
-    casts = {"input": (steps, narrow_in), "kernel": ([kernel] * len(steps), narrow_in)}
-    casts["gradient"] = (gradients, narrow_out)
-    used = {
-        operand: [1.0] * delay + stored_scales([float(np.max(np.abs(each))) for each in values], narrow, HISTORY)
-        for operand, (values, narrow) in casts.items()
-    }
-    for step, pair in enumerate(zip(steps, gradients, strict=True)):
-        (passed,) = product.train(pair)
-        given, weights, back = (
-            as_codes_have_it(casts[operand][0][step], used[operand][step], casts[operand][1]) for operand in OPERANDS
-        )
-        for name, measured, left, right in (
-            ("output", passed.output, given, weights),
-            ("gradient of the input", passed.input_gradient, back, weights.T),
-            ("gradient of the kernel", passed.kernel_gradient, given.T, back),
-        ):
-            expected, bound = product_and_bound(left, right)
-            verdict.within(furthest(measured, expected, bound), WITHIN, f"{name} of step {step}", "value")
+    largest = {operand: narrow.largest for operand, narrow in formats_of(product.rule).items()}
+    steps = [values_up_to((N, K), each * largest["input"], 1 + i) for i, each in enumerate(EXACT)]
+    gradients = [values_up_to((N, M), each * largest["gradient"] / 2, 50 + i) for i, each in enumerate(reversed(EXACT))]
+    expected = ExpectedScales(product.rule, HISTORY)
+    for inputs, gradient in zip(steps, gradients, strict=True):
+        expected.record([inputs], kernel, [gradient])
+        (passed,) = product.train((inputs, gradient))
+        expected.check_results(verdict, passed, inputs, kernel, gradient)
 
 
 @clause("formats.delayed-scaling")
@@ -106,10 +62,10 @@ def test_prediction_does_not_change_amax_history(subject: Subject, verdict: Verd
     product = offered(subject, values_up_to((K, M), 0.37, 0))
     for step in range(2):
         product.train((values_up_to((N, K), 3.0, step), values_up_to((N, M), 1.0, 9 + step)))
-    before = memory(product)
+    before = amax_state(product)
     first = product.predict(values_up_to((N, K), 300.0, 5))
     product.predict(np.full((N, K), np.inf, np.float32))
-    verdict.same_state(memory(product), before, "amax history after predictions", "moved")
+    verdict.same_state(amax_state(product), before, "amax history after predictions", "moved")
     again = product.predict(values_up_to((N, K), 300.0, 5))
     verdict.holds(np.array_equal(first, again), "a repeated prediction", "differs", "the same", "prediction")
 
@@ -126,7 +82,7 @@ def test_window_records_one_amax(subject: Subject, verdict: Verdict, places: tup
     for _ in range(2):
         both.train(*((large, small)[place] for place in places))
         alone.train(large)
-    verdict.same_state(memory(both), memory(alone), "amax history after windows of two", "window")
+    verdict.same_state(amax_state(both), amax_state(alone), "amax history after windows of two", "window")
 
 
 @clause("formats.delayed-scaling")

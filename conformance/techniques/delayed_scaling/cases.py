@@ -9,20 +9,11 @@ import numpy as np
 from conformance.checks.evidence import Verdict
 from conformance.checks.subject import Subject
 from conformance.search.checked_case import CheckedInstance, breaking
-from conformance.techniques.formats.expected_products import (
-    SCALE,
-    WITHIN,
-    as_codes_have_it,
-    furthest,
-    product_and_bound,
-    stored_scales,
-    values_up_to,
-)
+from conformance.techniques.delayed_scaling.checks import ExpectedScales, amax_state, formats_of
+from conformance.techniques.formats.expected_products import values_up_to
 from fixtures.arrays import Array
 from fixtures.narrow import NARROW, NarrowFormat
-from frameworks.contract import DelayedProduct, DelayedProducts, DelayedRule, Operand, Passed
-
-OPERANDS: tuple[Operand, ...] = ("input", "kernel", "gradient")
+from frameworks.contract import DelayedProduct, DelayedProducts, Operand
 
 
 @dataclass(frozen=True)
@@ -69,26 +60,19 @@ class DelayedCase(CheckedInstance):
         """Checks the amax history after each step, and the step's results."""
         kernel = _values(self.sizes[1:], self.kernel, NARROW["float8_e4m3fn"], [self.seed, 41])
         product = subject.framework.rule(DelayedProducts)(kernel, history=self.history, accumulation=self.accumulation)
-        narrow = _formats(product.rule)
-        magnitudes: dict[Operand, list[float]] = {operand: [] for operand in OPERANDS}
+        expected = ExpectedScales(product.rule, self.history)
         for place, step in enumerate(self.steps):
-            window = self._window(step, place, narrow)
+            window = self._window(step, place, formats_of(product.rule))
             with breaking("formats.delayed-scaling") as verdict:
                 if step.predicts:
                     _check_prediction(verdict, product, window[0][0], place)
                     continue
-                inputs, gradients = ([pair[side] for pair in window] for side in (0, 1))
-                for operand, values in zip(OPERANDS, (inputs, [kernel], gradients), strict=True):
-                    magnitudes[operand].append(float(np.max([np.max(np.abs(each)) for each in values])))
+                expected.record([pair[0] for pair in window], kernel, [pair[1] for pair in window])
                 passed = product.train(*window)
-                stored = {
-                    operand: stored_scales(magnitudes[operand], narrow[operand], self.history) for operand in OPERANDS
-                }
-                for operand in OPERANDS:
-                    self._check_memory(verdict, product, operand, magnitudes[operand], stored[operand][-1])
+                expected.check_history(verdict, product)
                 if self.accumulation == 1 and step.special is None:
-                    used = {operand: _used(product.rule, scales) for operand, scales in stored.items()}
-                    _check_results(verdict, passed[0], (*window[0], kernel), used, narrow)
+                    inputs, gradient = window[0]
+                    expected.check_results(verdict, passed[0], inputs, kernel, gradient)
 
     def _window(
         self, step: DelayedStep, place: int, narrow: dict[Operand, NarrowFormat]
@@ -104,28 +88,6 @@ class DelayedCase(CheckedInstance):
             window.append((inputs, _values((n, m), slope, narrow["gradient"], [*seed, 1])))
         return tuple(window)
 
-    def _check_memory(
-        self, verdict: Verdict, product: DelayedProduct, operand: Operand, magnitudes: list[float], scale: float
-    ) -> None:
-        """Checks the amax history and the scale."""
-        history = np.zeros(self.history, np.float32)
-        last = magnitudes[-self.history :]
-        history[: len(last)] = last
-        remembered, what = product.remembered()[operand], f"of the {operand} after {len(magnitudes)} training steps"
-        verdict.equal(np.sort(remembered.maxima), np.sort(history), f"largest values {what}", "history")
-        verdict.within(abs(remembered.scale / scale - 1.0), SCALE, f"scale {what}, relative", "scale")
-
-
-def _used(rule: DelayedRule, stored: list[float]) -> float:
-    """The scale of the last step's casts."""
-    return ([1.0] * (rule.lag - 1) + stored)[-rule.lag]
-
-
-def _formats(rule: DelayedRule) -> dict[Operand, NarrowFormat]:
-    """The format that each operand is cast to."""
-    operands = NARROW[rule.operands]
-    return {"input": operands, "kernel": operands, "gradient": NARROW[rule.gradients]}
-
 
 def _values(shape: tuple[int, ...], power: int | None, narrow: NarrowFormat, seed: list[int]) -> Array:
     """Values of both signs, float32, of which the largest is the format's largest times a power of two."""
@@ -134,36 +96,9 @@ def _values(shape: tuple[int, ...], power: int | None, narrow: NarrowFormat, see
     return values_up_to(shape, float(np.ldexp(narrow.largest, power)), seed)
 
 
-def memory(product: DelayedProduct) -> dict[str, Array]:
-    """The amax history and scales, bit for bit."""
-    remembered = product.remembered()
-    scales = {f"{operand} scale": np.array(remembered[operand].scale) for operand in OPERANDS}
-    return scales | {f"{operand} maxima": np.sort(remembered[operand].maxima) for operand in OPERANDS}
-
-
 def _check_prediction(verdict: Verdict, product: DelayedProduct, inputs: Array, place: int) -> None:
     """Two predictions are equal and leave the amax history unchanged."""
-    before = memory(product)
+    before = amax_state(product)
     first, again = (product.predict(inputs) for _ in range(2))
-    verdict.same_state(memory(product), before, f"amax history after prediction {place}", "moved")
+    verdict.same_state(amax_state(product), before, f"amax history after prediction {place}", "moved")
     verdict.equal(again, first, f"prediction {place}, repeated", "prediction")
-
-
-def _check_results(
-    verdict: Verdict,
-    passed: Passed,
-    operands: tuple[Array, Array, Array],
-    used: dict[Operand, float],
-    narrow: dict[Operand, NarrowFormat],
-) -> None:
-    """Output and gradients of a step, given its inputs, its gradient and the kernel."""
-    inputs, gradient, kernel = operands
-    given = as_codes_have_it(inputs, used["input"], narrow["input"])
-    weights = as_codes_have_it(kernel, used["kernel"], narrow["kernel"])
-    back = as_codes_have_it(gradient, used["gradient"], narrow["gradient"])
-    for name, measured, left, right in (
-        ("output", passed.output, given, weights),
-        ("gradient of the input", passed.input_gradient, back, weights.T),
-        ("gradient of the kernel", passed.kernel_gradient, given.T, back),
-    ):
-        verdict.within(furthest(measured, *product_and_bound(left, right)), WITHIN, name, "value")
