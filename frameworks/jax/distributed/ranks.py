@@ -70,7 +70,7 @@ class MeshRanks:
                 return self.run.updates
             case "gradients_share":
                 result = self.run.window_gradients(self.run.joined_window([window for window, _ in own]))
-                return tuple(self.run.layout.arrays(each) for each in self._by_rank(result))
+                return tuple(self.run.of_trained(each) for each in self._by_rank(result))
             case "apply_gradients":
                 return self._feed(given)
             case "predict":
@@ -103,14 +103,11 @@ class MeshRanks:
         return self.run.updates
 
     def _stacked(self, each: Sequence[Gradients | None]) -> dict[str, Array]:
-        """The ranks' gradients, (ranks, *shape) for each parameter; zeros where a rank has none."""
+        """The ranks' gradients, (ranks, *shape) for each trained parameter; zeros where a rank has none."""
         mappings = [own or {} for own in each]
-        shapes = self.run.model.parameter_shapes()
         result = {}
-        for name in shapes:
+        for name, shape in self.run.model.parameter_shapes().items():
             values = [own.get(name) for own in mappings]
-            if any(value is not None for value in values):
-                result[name] = np.stack(
-                    [np.zeros(shapes[name]) if v is None else np.asarray(v, np.float64) for v in values]
-                )
+            if name not in self.run.recipe.frozen and any(value is not None for value in values):
+                result[name] = np.stack([np.zeros(shape) if v is None else np.asarray(v, np.float64) for v in values])
         return result
