@@ -46,5 +46,6 @@ def install(every: bool, modes: str, names: tuple[str, ...]) -> int:
     wanted = [mode for mode in modes.split(",") if mode]
     known = {mode for name in chosen for mode in installing.DISTRIBUTIONS[name].modes}
     if unknown := sorted(set(wanted) - known):
-        raise click.UsageError(f"no packages of a mode {', '.join(unknown)}: one of {', '.join(sorted(known))}")
+        choice = f"one of {', '.join(sorted(known))}" if known else f"none, {', '.join(chosen)} needs no more packages"
+        raise click.UsageError(f"--modes: got {', '.join(unknown)}, want {choice}")
     return installing.main(chosen, wanted)

@@ -57,6 +57,8 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
         (("spec", "fault"), "No such command 'fault'"),
         (("install", "caffe"), "'caffe' is not one of 'torch'"),
         (("install", "torch", "torch"), "a framework is named twice"),
+        (("install", "jax", "--modes", "keras"), "--modes: got keras, want none, jax needs no more packages"),
+        (("install", "torch", "--modes", "kera"), "--modes: got kera, want one of accelerate, "),
         (("stress", "caffe"), "unknown framework 'caffe'"),
         (("table", "--width", "7"), "7 is not in the range"),
         (("slowest", "--count", "0"), "0 is not in the range"),

@@ -1,12 +1,15 @@
   // ------------------------------------------------------------ filters
 
+  /** The outcome that an element's class names, with hyphens for spaces. */
+  const named = (element) => element.className.match(/\b[ow]-(\S+)/)[1];
+
   const bodies = [...document.querySelectorAll(".matrix tbody")].map((body) => ({
     body,
     rows: [...body.querySelectorAll(".clause")].map((row) => ({
       row,
       text: row.cells[0].textContent.toLowerCase(),
       across: row.dataset.across.split(" "),
-      outcomes: [...row.querySelectorAll("[data-outcomes]")].map((cell) => cell.dataset.outcomes.trim().split(" ")),
+      outcomes: [...row.cells].slice(2).map((cell) => [...cell.querySelectorAll(".n")].map(named)),
     })),
   }));
   const form = byId("filters");

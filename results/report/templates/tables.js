@@ -30,7 +30,7 @@
       const here = [...row.querySelectorAll("[data-cell]")].map(({ dataset }) => cells[Number(dataset.cell)]);
       const results = here.map(([, run, verdicts]) => {
         const tests = verdicts.map(([outcome, test]) => ({ test: texts[test], outcome: outcomes[outcome][0] }));
-        return { run: runs[run], outcome: row.querySelector(`[data-run="${run}"]`).dataset.outcome, tests };
+        return { run: runs[run], outcome: named(row.cells[run + 2].firstChild).replaceAll("-", " "), tests };
       });
       const code = row.querySelector("code").textContent;
       const across = visibleText(row.querySelector(".across"));
