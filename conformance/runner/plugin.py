@@ -44,7 +44,7 @@ from conformance.runner.streams import no_commands
 from conformance.runner.surface import Surface, Unrecorded
 from conformance.runner.trained_runs import TrainedRun, recorded_runs
 from conformance.runner.ways import Ways, WayTests, chosen_ways
-from conformance.runner.workers import LostWorkers
+from conformance.runner.workers import FullWorkers, LostWorkers
 from conformance.test_ids.inventory import SUITES, code_of, id_of
 from conformance.timing import exclusive
 from frameworks.adapter_file import adapter_file
@@ -157,6 +157,7 @@ def pytest_configure(config: pytest.Config) -> None:
         completeness = Completeness(config)
         config.pluginmanager.register(completeness, "conformance-completeness")
         config.pluginmanager.register(CachedPrograms(), "conformance-programs")
+        config.pluginmanager.register(FullWorkers(config, serial=_serial(config)), "conformance-full-workers")
         if not worker and not config.option.collectonly:
             config.pluginmanager.register(LostWorkers(), "conformance-workers")
             config.pluginmanager.register(Recorder(config, framework, known, completeness), "conformance-recorder")

@@ -1,18 +1,32 @@
-"""Workers of pytest-xdist that die before they have collected the tests."""
+"""Workers of pytest-xdist that end early: before they have collected the tests, or with few memory mappings left."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 MOST = 4
-"""Largest number of such workers before the run ends."""
+"""Largest number of workers that may end before they have collected the tests."""
+
+SHARE = 0.7
+"""Share of the memory mappings that Linux allows a process, from which on a worker is replaced."""
+
+EVERY = 4
+"""Tests between two counts of memory mappings, of which a count takes a microsecond each."""
+
+_REPLACES = "conformance-replaces"
 
 
 class LostWorkers:
-    """Ends the run with one line; pytest-xdist would start worker after worker or show an internal error."""
+    """Ends a run whose workers cannot start with one line.
+
+    pytest-xdist would start worker after worker or show an internal error.
+    """
 
     def __init__(self) -> None:
         self._collected: set[str] = set()
@@ -39,6 +53,70 @@ class LostWorkers:
         self._lost += bool(error) and node.gateway.id not in self._collected
         if self._lost >= MOST:
             _give_up(f"{self._lost} workers ended before they had collected the tests")
+
+
+class FullWorkers:
+    """Replaces a worker before Linux refuses it more memory mappings, because TensorFlow frees no program of XLA's.
+
+    Plugin of every process: the worker ends between two tests, and the controller hands its next test on.
+
+    Args:
+        serial: whether each worker has a fixed share of the tests, so that none can be handed on.
+    """
+
+    def __init__(self, config: pytest.Config, *, serial: bool) -> None:
+        handed_on = getattr(config.option, "dist", "no") in ("load", "worksteal") and not serial
+        self._input: dict[str, Any] = getattr(config, "workerinput", {})
+        self._replaces = bool(self._input.get(_REPLACES, handed_on))
+        self._config = config
+        self._tests = 0
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Says to a worker whether it may end."""
+        node.workerinput[_REPLACES] = self._replaces
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
+        """Ends the worker instead of running the test."""
+        self._tests += 1
+        if self._input and self._replaces and self._tests % EVERY == 0 and mappings() > SHARE * most_mappings():
+            _mark(self._input["workerid"]).touch()
+            os._exit(0)
+        return (yield)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
+        """Hands the test on, and makes nothing of the report that pytest-xdist has written for it."""
+        worker = report.node.gateway.id
+        if _mark(worker).exists():
+            sched.mark_test_pending(crashitem)
+            report.when, report.outcome, report.longrepr = "setup", "passed", None
+            terminal = self._config.pluginmanager.getplugin("terminalreporter")
+            terminal.write_line(
+                f"worker {worker} nears the limit of memory mappings (vm.max_map_count); a new one takes its tests"
+            )
+
+
+def _mark(worker: str) -> Path:
+    """The file that a worker leaves in the run's temporary directory as it ends."""
+    return Path(tempfile.gettempdir()) / f"full-{worker}"
+
+
+def mappings() -> int:
+    """Number of this process' memory mappings; 0 where the system reports none."""
+    try:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def most_mappings() -> int:
+    """Number of memory mappings that Linux allows a process (`vm.max_map_count`), its default if not readable."""
+    try:
+        return int(Path("/proc/sys/vm/max_map_count").read_text("ascii"))
+    except (OSError, ValueError):
+        return 65_530
 
 
 def _started() -> Generator[None, Any, Any]:
