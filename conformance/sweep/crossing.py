@@ -109,10 +109,10 @@ def cross(
     if (with_old, with_new) == ("", "good"):
         why = f"{package} {good.version} passes with the companions of {bad.version}; the reverse cannot be judged"
         return Crossing(package, why, different, tuple(cells))
-    if with_old == "good":
+    if with_old == "good" or (with_old, with_new) == ("", "bad"):
         for name in [each for each in companions if old.pins.get(each)][:MOST]:
             result = alone(name, (old, new), f"{package} {bad.version} and its companions, but {name} {old.pins[name]}")
-            if result == "" and new.pins.get(name):
+            if (with_old, result) == ("good", "") and new.pins.get(name):
                 what = f"{package} {bad.version} with the companions of {good.version}, but {name} {new.pins[name]}"
                 turned: dict[Side, Side] = {"bad": "good", "good": "bad", "": ""}
                 result = turned[alone(name, (new, old), what)]

@@ -55,6 +55,17 @@ def test_a_companion_that_cannot_be_reverted_alone_is_added_alone() -> None:
     assert [cell.side for cell in result.cells] == ["good", "bad", "bad", "", "bad"]
 
 
+def test_a_bad_release_that_refuses_the_good_companions_together_gets_them_one_by_one() -> None:
+    def impossible(versions: Versions) -> bool:
+        return versions["jax"] == BAD["jax"] and versions["flax"] == GOOD["flax"]
+
+    result = crossed(lambda versions: versions["optax"] == BAD["optax"], impossible)
+    assert result.guilty == "optax"
+    assert [cell.side for cell in result.cells] == ["", "bad", "", "good"]
+    either = crossed(lambda versions: "0.6.2" in versions.values() or versions["optax"] == "0.2.5", impossible)
+    assert (either.guilty, either.why) == ("", "no package decides alone")
+
+
 def test_two_packages_that_fail_only_together_are_both_named() -> None:
     result = crossed(lambda versions: versions["optax"] == "0.2.5" and versions["jax"] == "0.6.2")
     assert result.guilty == ""
