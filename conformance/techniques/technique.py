@@ -17,6 +17,7 @@ class Technique:
         rows: its rows in tables of results, by the parameter that names a test's subject: what the row is about.
         clauses: the row of clauses whose tests name no subject, by pattern of their ids.
         properties: what generated cases must have, by clause.
+        breaks: clauses to which a failure of a generated case is attributed.
         features: words of generated cases, of which coverage names those that were never drawn.
         places: classes of the reference that faults replace, each with the attribute that names it and its owner.
     """
@@ -24,6 +25,7 @@ class Technique:
     rows: Mapping[str, str]
     clauses: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, Property] = field(default_factory=dict)
+    breaks: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     places: Mapping[type, tuple[str, type]] = field(default_factory=dict)
 

@@ -2,9 +2,10 @@
 
 These are the suite's definitions that the test names, and all that they name in turn: helpers, constants, strategies,
 fixtures, recipes, models, the automaton. A class contributes its fields, its special methods, and the methods whose
-name occurs in these definitions; a class in `fixtures` contributes all methods, since adapters call them. The subject,
-the oracle and the container of results do not count: versions, derived bounds and schema identify them. The baseline
-loops of each framework, which adapters are compared with, count completely.
+name occurs in these definitions. A class in `fixtures` contributes all methods, since adapters call them, but a field
+that is optional and off by default, `frozen: ... = optional(())`, only where it is named. The subject, the oracle and
+the container of results do not count: versions, derived bounds and schema identify them. The baseline loops of each
+framework, which adapters are compared with, count completely.
 """
 
 from __future__ import annotations
@@ -52,13 +53,15 @@ class Definition:
     Attributes:
         name: as in the source, "Class.method" for a method.
         nodes: what defines it; several if it is defined more than once.
-        members: methods that count only if they are named, by name.
+        members: methods that count only if an attribute names them, by name.
+        fields: fields that count only if an attribute, a keyword or a string names them, by name.
     """
 
     module: Module
     name: str
     nodes: tuple[ast.stmt, ...]
     members: tuple[tuple[str, Definition], ...] = ()
+    fields: tuple[tuple[str, Definition], ...] = ()
 
     @cached_property
     def reading(self) -> Reading:
@@ -125,8 +128,10 @@ class Module:
 
     def _definition(self, name: str, nodes: tuple[ast.stmt, ...]) -> Definition:
         node = nodes[0]
-        if self.name[0] == WHOLE or len(nodes) > 1 or not isinstance(node, ast.ClassDef):
+        if len(nodes) > 1 or not isinstance(node, ast.ClassDef):
             return Definition(self, name, nodes)
+        if self.name[0] == WHOLE:
+            return self._with_fields(name, node)
         methods: defaultdict[str, list[ast.stmt]] = defaultdict(list)
         body: list[ast.stmt] = []
         for part in node.body:
@@ -138,11 +143,18 @@ class Module:
         members = ((key, Definition(self, f"{name}.{key}", tuple(parts))) for key, parts in methods.items())
         return Definition(self, name, (head,), tuple(members))
 
+    def _with_fields(self, name: str, node: ast.ClassDef) -> Definition:
+        fields = {part: field for part in node.body if (field := _off_by_default(part))}
+        body = [part for part in node.body if part not in fields]
+        head = ast.ClassDef(node.name, node.bases, node.keywords, body, node.decorator_list)
+        own = ((field, Definition(self, f"{name}.{field}", (part,))) for part, field in fields.items())
+        return Definition(self, name, (head,), fields=tuple(own))
+
     @cached_property
     def everything(self) -> tuple[Definition, ...]:
         """Every definition, with every method."""
         own = self.definitions.values()
-        return (*own, *(member for definition in own for _, member in definition.members))
+        return (*own, *(part for definition in own for _, part in (*definition.members, *definition.fields)))
 
     def resolve(self, chain: Chain) -> tuple[Definition, ...]:
         """Definitions behind a name in this module; none for a name from outside the suite."""
@@ -179,6 +191,20 @@ def _waits(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     if node.name.startswith("__") and node.name.endswith("__"):
         return False
     return all(_last(mark) in _PLAIN or _last(mark) in ("setter", "abstractmethod") for mark in node.decorator_list)
+
+
+def _off_by_default(node: ast.stmt) -> str:
+    """The name of a field that `optional` leaves unset, such as None, False, 0 or (); "" for any other statement."""
+    match node:
+        case ast.AnnAssign(
+            target=ast.Name(id=name),
+            value=ast.Call(
+                func=ast.Name(id="optional"), args=[ast.Constant(value=None | False | 0) | ast.Tuple(elts=[])]
+            ),
+        ):
+            return name
+        case _:
+            return ""
 
 
 def _last(mark: ast.expr) -> str:
@@ -237,8 +263,8 @@ class Tree:
 def closure(roots: Sequence[Definition]) -> set[Definition]:
     """The definitions and all their dependencies."""
     reached: set[Definition] = set()
-    attributes: set[str] = set()
-    waiting: defaultdict[str, list[Definition]] = defaultdict(list)
+    named: set[tuple[str, str]] = set()
+    waiting: defaultdict[tuple[str, str], list[Definition]] = defaultdict(list)
     pending = list(roots)
     while pending:
         definition = pending.pop()
@@ -247,11 +273,15 @@ def closure(roots: Sequence[Definition]) -> set[Definition]:
         reached.add(definition)
         pending += definition.named
         pending += definition.module.always()
-        for name, member in definition.members:
-            (pending if name in attributes else waiting[name]).append(member)
-        for name in definition.reading.attributes - attributes:
-            pending += waiting.pop(name, ())
-        attributes |= definition.reading.attributes
+        for kind, parts in (("member", definition.members), ("field", definition.fields)):
+            for name, part in parts:
+                (pending if (kind, name) in named else waiting[kind, name]).append(part)
+        reading = definition.reading
+        here = {("member", name) for name in reading.attributes}
+        here |= {("field", name) for name in reading.attributes | reading.keywords | reading.strings}
+        for key in here - named:
+            pending += waiting.pop(key, ())
+        named |= here
     return reached
 
 

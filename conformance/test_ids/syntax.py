@@ -37,6 +37,7 @@ class Reading:
         names: the names that it reads from outside.
         attributes: names of every attribute that it reads, sets or matches.
         strings: its string constants.
+        keywords: names of the arguments in its calls.
         imports: imports within functions, by bound name.
     """
 
@@ -44,6 +45,7 @@ class Reading:
     names: frozenset[Chain]
     attributes: frozenset[str]
     strings: frozenset[str]
+    keywords: frozenset[str]
     imports: tuple[tuple[str, Chain], ...]
 
 
@@ -53,9 +55,8 @@ def read(nodes: Iterable[ast.AST]) -> Reading:
     for node in nodes:
         reader.visit(node)
     names = frozenset(reader.scope.read)
-    return Reading(
-        " ".join(reader.parts), names, frozenset(reader.attributes), frozenset(reader.strings), tuple(reader.imports)
-    )
+    attributes, strings, keywords = map(frozenset, (reader.attributes, reader.strings, reader.keywords))
+    return Reading(" ".join(reader.parts), names, attributes, strings, keywords, tuple(reader.imports))
 
 
 def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -86,6 +87,7 @@ class _Reader:
         self.parts: list[str] = []
         self.attributes: set[str] = set()
         self.strings: set[str] = set()
+        self.keywords: set[str] = set()
         self.imports: list[tuple[str, Chain]] = []
         self.scope = _Scope()
 
@@ -216,5 +218,7 @@ class _Reader:
                 self.scope.bound.add(name)
             case ast.MatchClass():
                 self.attributes.update(node.kwd_attrs)
+            case ast.keyword(arg=str(name)):
+                self.keywords.add(name)
             case _:
                 pass

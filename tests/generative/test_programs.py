@@ -41,6 +41,7 @@ from conformance.known_failures.reading import load_known, read_known
 from conformance.search.adapter_settings import generative_settings
 from conformance.search.search import Search
 from conformance.spec.clauses import load_clauses
+from conformance.techniques.registry import TECHNIQUES
 from fixtures.layers import Dense, Head, Heads
 from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe
 from frameworks.contract import Framework
@@ -318,6 +319,14 @@ def test_what_is_drawn_and_what_never_is_counted(monkeypatch: pytest.MonkeyPatch
 def test_every_clause_of_an_attribution_exists() -> None:
     assert reachable() <= load_clauses().keys()
     assert set(coverage.beyond_drawing()) <= load_clauses().keys() - reachable()
+
+
+def test_techniques_name_the_clauses_that_their_cases_break() -> None:
+    named = {clause for technique in TECHNIQUES for clause in technique.breaks}
+    cases = (path.read_text("utf-8") for path in (ROOT / "conformance" / "techniques").glob("*/*cases.py"))
+    broken = {clause for text in cases for clause in re.findall(r'breaking\("([^"]+)"\)', text)}
+    assert broken
+    assert broken <= named
 
 
 def test_a_search_stops_at_the_smallest_case_that_it_finds() -> None:

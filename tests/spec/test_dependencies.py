@@ -97,7 +97,8 @@ TREE = {
 FIXTURES = {
     "models.py": "from fixtures.layers import Dense\ndef scalar(): return Dense(1)\ndef vector(): return Dense(2)\n",
     "layers.py": (
-        "class Dense:\n    width: int\n    def weights(self): return 1\nclass Norm:\n    def weights(self): return 1\n"
+        "class Dense:\n    tied: bool = optional(False)\n    width: int\n    def weights(self): return 1\n"
+        "class Norm:\n    def weights(self): return 1\n"
     ),
 }
 ALL = {"test_near", "test_tools", "test_law", "test_row"}
@@ -137,7 +138,9 @@ def tree(folder: Path, *changes: tuple[str, str, str]) -> dict[str, str]:
         ("conformance/checks/api.py", "return name", "return name.upper()", ALL),
         ("fixtures/models.py", "Dense(1)", "Dense(3)", {"test_law"}),
         ("fixtures/layers.py", "width: int\n    def weights(self): return 1", "width: int = 2", {"test_law"}),
+        ("fixtures/layers.py", "optional(False)", "optional(True)", {"test_law"}),
         # what no test depends on, or what says nothing
+        ("fixtures/layers.py", "width: int", "width: int\n    frozen: tuple = optional(())", set()),
         ("conformance/suites/test_suite.py", "Whether all are near.", "Are they?", set()),
         ("conformance/suites/test_suite.py", "def near(", "# nearly\n\n\ndef near(", set()),
         ("conformance/suites/test_suite.py", "return 1", "return 2", set()),
@@ -156,6 +159,16 @@ def test_a_change_is_seen_by_the_tests_that_depend_on_it(
     before, after = tree(tmp_path), tree(tmp_path, (file, old, new))
     assert before.keys() == after.keys() == ALL
     assert {name for name in before if before[name] != after[name]} == other
+
+
+@pytest.mark.parametrize("named", ["Dense(1, tied=True)", "Dense(1).tied", "Dense(**{'tied': True})"])
+def test_a_field_that_is_off_by_default_counts_where_it_is_named(tmp_path: Path, named: str) -> None:
+    use = ("fixtures/models.py", "Dense(1)", named)
+    before, after = (
+        tree(tmp_path, use),
+        tree(tmp_path, use, ("fixtures/layers.py", "optional(False)", "optional(None)")),
+    )
+    assert {name for name in before if before[name] != after[name]} == {"test_law"}
 
 
 def test_an_unchanged_helper_may_move_to_another_module(tmp_path: Path) -> None:

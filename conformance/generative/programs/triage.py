@@ -25,6 +25,7 @@ from conformance.generative.programs.case import (
 from conformance.generative.programs.features import word
 from conformance.generative.programs.judge import Judge
 from conformance.search.failure import Failure
+from conformance.techniques.registry import TECHNIQUES
 from fixtures.recipe import Adam, DynamicScaling, Precision, StaticScaling
 from frameworks.contract import Unsupported
 
@@ -227,29 +228,13 @@ def _of_update(case: GeneratedCase, failure: Failure, cause: str) -> str:
 
 def reachable() -> frozenset[str]:
     """Clauses to which a failure can be attributed."""
-    return frozenset(_BY_CAUSE.values()) | _OTHERS
+    techniques = (clause for technique in TECHNIQUES for clause in technique.breaks)
+    return frozenset(_BY_CAUSE.values()) | _OTHERS | frozenset(techniques)
 
 
 _OTHERS = frozenset(
     {
         LAW,
-        "formats.decode",
-        "formats.delayed-scaling",
-        "formats.overflow-as-declared",
-        "formats.packing",
-        "formats.products",
-        "formats.round-to-nearest",
-        "quantization.calibrated-range",
-        "quantization.codes-as-declared",
-        "quantization.dynamic-scale",
-        "quantization.fake-values",
-        "quantization.integer-products",
-        "quantization.linear-arithmetic",
-        "quantization.only-what-was-asked",
-        "quantization.range-follows-data",
-        "quantization.straight-through",
-        "quantization.survives-saving",
-        "quantization.weights-as-declared",
         "scaling.defaults-are-declared",
         "composition.trace-is-the-pass",
         "cost.bytes-repeat",

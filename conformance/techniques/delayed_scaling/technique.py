@@ -13,6 +13,7 @@ DELAYED_SCALING = Technique(
     rows={"delayed-scaling": "`float8` matmul with delayed scaling"},
     clauses={"formats.delayed-scaling": "delayed-scaling"},
     properties={"laws.delayed-scales": Property(12, delayed, 1, 1 / 8, (Capability.DELAYED_SCALING,))},
+    breaks=("formats.delayed-scaling",),
     features=("delayed=window", "delayed=infinite"),
     places={ReferenceDelayedProduct: ("delayed_class", ReferenceFramework)},
 )

@@ -18,6 +18,14 @@ POST_TRAINING = Technique(
         "quantization.calibrat*": "static-int8",
         "quantization.int8-load": "load-int8",
     },
+    breaks=(
+        "quantization.calibrated-range",
+        "quantization.dynamic-scale",
+        "quantization.linear-arithmetic",
+        "quantization.only-what-was-asked",
+        "quantization.survives-saving",
+        "quantization.weights-as-declared",
+    ),
     features=tuple(f"quantized={kind}" for kind in ("skips", "loads", "small-weights", "bias-before-dense")),
     places={ReferenceQuantizedModel: ("quantized_model_class", ReferenceFramework)},
 )

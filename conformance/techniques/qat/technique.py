@@ -16,6 +16,12 @@ QAT = Technique(
         "quantization.observers-hold-still": "aware",
         "quantization.convert-is-faithful": "convert",
     },
+    breaks=(
+        "quantization.ranges-follow",
+        "quantization.observers-hold-still",
+        "quantization.convert-is-faithful",
+        "quantization.aware-survives-saving",
+    ),
     features=tuple(f"aware-run={kind}" for kind in _RUNS),
     places={QatLayers: ("aware_class", ReferenceTrainer)},
 )
