@@ -90,6 +90,7 @@ class FullWorkers:
         """Hands the test on, and makes nothing of the report that pytest-xdist has written for it."""
         worker = report.node.gateway.id
         if _mark(worker).exists():
+            _mark(worker).unlink()
             sched.mark_test_pending(crashitem)
             report.when, report.outcome, report.longrepr = "setup", "passed", None
             terminal = self._config.pluginmanager.getplugin("terminalreporter")
