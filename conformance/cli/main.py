@@ -103,15 +103,26 @@ def _status(arguments: Sequence[str] | None, group: click.Command, program: str)
         return 2
     except click.Abort:
         return _refuse("interrupted")
-    except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        place = context.command_path if context else program
+    except click.UsageError as error:
+        place = error.ctx.command_path if error.ctx else _place(arguments, group, program)
         return _refuse(f"{error.format_message().rstrip('.')}; `{place} --help` shows the arguments")
+    except click.ClickException as error:
+        return _refuse(error.format_message())
     except (RecordError, UnknownFramework) as error:
         return _refuse(str(error))
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1 if isinstance(error, BrokenPipeError) else _refuse(f"{os_problem(error)}; write the output elsewhere")
+        if isinstance(error, BrokenPipeError):
+            return 1
+        where = f"{error.filename}: " if error.filename else ""
+        return _refuse(f"{where}{os_problem(error)}; choose another place")
+
+
+def _place(arguments: Sequence[str] | None, group: click.Command, program: str) -> str:
+    """The program with its command, if the arguments begin with one."""
+    first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
+    known = group.list_commands(click.Context(group)) if isinstance(group, click.Group) else []
+    return f"{program} {first}" if first in known else program
 
 
 def _refuse(problem: str) -> int:

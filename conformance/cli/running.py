@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 from rich.console import Console
 
@@ -36,7 +37,26 @@ def scenario_names(
     return [CompletionItem(name) for name in SCENARIOS if name.startswith(incomplete)]
 
 
+class RunCommand(click.Command):
+    """A command whose own options may stand anywhere; all other words after FRAMEWORK are pytest's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Moves this command's options before the other words, up to a `--`."""
+        end = args.index("--") if "--" in args else len(args)
+        options = {name: each for each in self.params if isinstance(each, click.Option) for name in each.opts}
+        own: list[str] = []
+        others: list[str] = []
+        words = iter(args[:end])
+        for word in words:
+            name, given, _ = word.partition("=")
+            (own if name in options else others).append(word)
+            if name in options and not given and not options[name].is_flag:
+                own.extend(value for value in [next(words, None)] if value is not None)
+        return super().parse_args(ctx, [*own, *others, *args[end + 1 :]])
+
+
 @click.command(
+    cls=RunCommand,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.argument("framework", required=False, default="", shell_complete=names)
@@ -119,12 +139,18 @@ def run(
     if scenario is not None:
         wanted = [word for word in (framework, *pytest_arguments) if word]
         return _scene(_named(scenario), wanted, device, modes.split(","), rounds or 0, folder)
+    context = click.get_current_context()
+    for name in ("rounds", "folder"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name} is for scenarios; name one with --scenario")
     if not framework:
         raise click.MissingParameter(param_hint="'FRAMEWORK'", param_type="argument")
     if ":" in framework:
         import_from_here()
     adapter = adapter_file(framework)
     judged = modes.split(",") if modes else [*adapter.modes] or [""]
+    if modes and not all(judged):
+        raise click.UsageError(f"--modes: got {modes!r}, want names with commas between them")
     words = [*([f"--budget={budget}"] if budget else []), *pytest_arguments]
     return jobs.job(framework, judged, adapter.serial, device, words, _runs_of(framework, ways))
 

@@ -64,10 +64,12 @@ def stress(
     path_of(framework)
     if framework in install.DISTRIBUTIONS and install.main([framework]):
         return 2
-    statuses = [
-        seed_sweep.stress(
-            seed_sweep.Stress(framework, mode, device, records, pytest_arguments, resume), first, seeds, jobs
+    try:
+        return max(
+            seed_sweep.stress(
+                seed_sweep.Stress(framework, mode, device, records, pytest_arguments, resume), first, seeds, jobs
+            )
+            for mode in modes.split(",")
         )
-        for mode in modes.split(",")
-    ]
-    return max(statuses)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error

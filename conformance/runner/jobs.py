@@ -27,6 +27,7 @@ from results.show.table import draw as draw_table
 ROOT = Path(__file__).parents[2]
 _JUNIT = ("--junitxml", "--junit-xml")
 
+NO_TEST = "no test is selected; correct the selection"
 
 RESTARTS = 1000
 """How often a worker that a test killed is replaced before the run is given up: once a test, at most."""
@@ -43,9 +44,14 @@ def _refused(command: Sequence[str], words: Sequence[str]) -> str:
     asked = subprocess.run([*command, "--version", "--version", *words], cwd=ROOT, capture_output=True, text=True)
     if asked.returncode != 4:
         return ""
-    lines = [line for line in asked.stderr.splitlines() if line.strip()]
-    said = [line.partition("error: ")[2] for line in lines if "error: " in line] or lines or ["a bad option"]
-    return f"pytest refuses its arguments: {said[0]}"
+    return f"pytest refuses its arguments: {reason_of(asked.stderr)}"
+
+
+def reason_of(said: str) -> str:
+    """The line of pytest's output that says why it ended, without what pytest puts before it."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    marked = [line.partition(mark)[2] for mark in ("error: ", "Exit: ", "ERROR: ") for line in lines if mark in line]
+    return (marked or lines or ["a bad option"])[0]
 
 
 def parted(words: Sequence[str]) -> tuple[float, list[str]]:
@@ -68,12 +74,12 @@ def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[
     """Runs the suites in a separate process and repeats regressions.
 
     Returns:
-        pytest's exit status; 0 also if nothing was selected, or if no failure came out so again.
+        pytest's exit status: 5 if nothing was selected; 0 also if no failure came out so again.
     """
     begun = time.time()
     status = run_to_end([*_command(framework, mode, device, workers), *words], ROOT)
     if status not in (0, 1) or not repeatable(words):
-        return 0 if status == 5 else status
+        return status
     limits = [f"--timeout={value}" for value in _values(words, "--timeout")]
     for path in _written(words, begun):
         repeated = repeat(path, [*_command(framework, mode, device, 1), *limits])
@@ -128,7 +134,8 @@ def job(
         ways: ways of techniques, for one run in each mode each.
 
     Returns:
-        0; 1 if a test failed that no expectation names, or one was fixed; 2 if a run could not be made.
+        0; 1 if a test failed that no expectation names, or one was fixed; 2 if a run could not be made, or no run had
+        a test.
     """
     try:
         budget, words = parted(words)
@@ -150,7 +157,10 @@ def job(
             share = max(0.0, begun + budget - time.time()) / (len(runs) - place)
             own.append(f"--budget={max(share, 1.0):.0f}s")
         statuses.append(judge(framework, mode, device, 1 if budget and mode in serial else 2, own))
-    if any(status not in (0, 1) for status in statuses):
+    if all(status == 5 for status in statuses):
+        print(one_line(f"conformance: {NO_TEST} ({' '.join(words)})"), file=sys.stderr)
+        return 2
+    if any(status not in (0, 1, 5) for status in statuses):
         return 2
     paths = sorted(LAST_RUNS.glob("*.json"))
     new = {path: load(path) for path in paths if path.stat().st_mtime >= begun}
@@ -160,7 +170,7 @@ def job(
         print(f"`conformance table` shows them next to {len(paths) - len(new)} of earlier runs", flush=True)
     for path, record in new.items():
         _beside_baseline(path, record)
-    return 1 if any(statuses) else 0
+    return 1 if 1 in statuses else 0
 
 
 def _beside_baseline(path: Path, record: Record) -> None:

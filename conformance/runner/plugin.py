@@ -25,6 +25,7 @@ from conformance.known_failures.reading import known_of
 from conformance.runner import machine
 from conformance.runner.budget import Budget, seconds_of
 from conformance.runner.cached_programs import CachedPrograms
+from conformance.runner.collection.expressions import check_expressions
 from conformance.runner.collection.parameters import parametrize
 from conformance.runner.completeness import Completeness
 from conformance.runner.isolation import (
@@ -67,11 +68,8 @@ TIMED = frozenset({"cost.adapter-overhead", "cost.mixed-speed", "cost.recompute-
 """Clauses whose tests measure time, while no other worker runs (`conformance.timing.exclusive`)."""
 MOST_OBJECTS = 100_000
 """Objects of the oldest generation from which on they are frozen."""
-PROFILES = {
-    "ci": Profile(),
-    "quick": Profile(shrinking_s=0.0),
-    "nightly": Profile(20, time.time_ns() % 2**32, shrinking_s=60.0),
-}
+_NIGHTLY = Profile(20, time.time_ns() % 2**32, shrinking_s=60.0)
+PROFILES = {"ci": Profile(), "quick": Profile(shrinking_s=0.0), "nightly": _NIGHTLY}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -135,6 +133,7 @@ def pytest_configure(config: pytest.Config) -> None:
         around.enter_context(own_temporary_directory())
         config.add_cleanup(around.close)
     try:
+        check_expressions(config)
         if option.seed < 0:
             raise ValueError(f"--seed: got {option.seed}, want 0 or more")
         if option.surface:
@@ -247,8 +246,7 @@ def subject(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
     """The framework under test."""
     if hasattr(pytestconfig, "workerinput"):
         exclusive.join(tmp_path_factory.getbasetemp().parent)
-    option = pytestconfig.option
-    ways = pytestconfig.stash[_WAYS].chosen
+    option, ways = pytestconfig.option, pytestconfig.stash[_WAYS].chosen
     return Subject(pytestconfig.stash[_FRAMEWORK], option.seed, PROFILES[option.profile], ways)
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from conformance.runner.jobs import NO_TEST, reason_of
 from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import Record, RecordError, load
 
@@ -43,6 +44,7 @@ class Stress:
 
         Raises:
             RecordError: the run wrote none.
+            ValueError: pytest refuses the arguments, or they select no test.
         """
         path = self.folder / f"{self.framework.replace(':', '.')}-{self.mode or 'default'}-{seed}.json"
         if self.resume and path.exists():
@@ -51,7 +53,11 @@ class Stress:
         command += [f"--framework={self.framework}", f"--device={self.device}", f"--record={path}"]
         command += [f"--mode={self.mode}"] if self.mode else []
         ended = subprocess.run([*command, *self.words], cwd=ROOT, capture_output=True, text=True, check=False)
-        if ended.returncode not in (0, 1, 5):
+        if ended.returncode == 5:
+            raise ValueError(f"{NO_TEST} ({' '.join(self.words)})")
+        if ended.returncode in (2, 4):
+            raise ValueError(reason_of(ended.stderr or ended.stdout))
+        if ended.returncode not in (0, 1):
             said = (ended.stdout + ended.stderr).strip().splitlines()
             raise RecordError(path, said[-1] if said else "pytest printed nothing", "run that seed by hand")
         return load(path)
@@ -106,6 +112,7 @@ def stress(runs: Stress, first: int, count: int, jobs: int) -> int:
 
     Raises:
         RecordError: a run wrote no record.
+        ValueError: pytest refuses the arguments, or they select no test.
     """
     begun = time.monotonic()
     seeds = range(first, first + count)

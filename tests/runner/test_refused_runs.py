@@ -116,6 +116,21 @@ def test_options_that_pytest_refuses_end_in_one_line(copied: Path, words: list[s
     assert "pytest refuses its arguments" in ended.lines[0]
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-k", "and"], "-k: got 'and', want an expression such as 'a and not b'"),
+        (["-m", "gpu or ("], "-m: got 'gpu or (', want an expression"),
+        (["-k", "no_such_test"], "no test is selected; correct the selection (-k no_such_test)"),
+    ],
+)
+def test_a_selection_without_tests_ends_in_one_line(copied: Path, words: list[str], message: str) -> None:
+    ended = conformance_run(copied, *words)
+    assert ended.status == 2, ended.lines
+    assert message in ended.errors.splitlines()[-1], ended.lines
+    assert not any("INTERNALERROR" in line for line in ended.lines)
+
+
 # ---------------------------------------------------------------- signals
 
 

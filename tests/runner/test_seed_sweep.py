@@ -51,7 +51,16 @@ def test_a_test_that_a_seed_lacks_is_told() -> None:
     assert summary_lines(changing({0: record(0, a=P, b=P), 1: record(1, a=P)})) == ["scaling.x/b: pass at 1 (0)"]
 
 
-@pytest.mark.parametrize("words", [["reference", "--seeds", "1"], ["reference", "--first", "-1"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["reference", "--seeds", "1"],
+        ["reference", "--first", "-1"],
+        ["reference", "--seeds", "2", "--", "-k", "no_such_test"],
+        ["reference", "--seeds", "2", "--", "--nonsense"],
+        ["reference", "--seeds", "2", "--modes", "nonsense"],
+    ],
+)
 def test_bad_arguments_are_refused_in_one_line(words: list[str]) -> None:
     command = [sys.executable, "-m", "conformance", "stress", *words]
     ended = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)

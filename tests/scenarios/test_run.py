@@ -92,6 +92,9 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
         (("--scenario", "segments", "--folder", "README.md", "reference"), "README.md/segments: cannot be written"),
         (("--scenario", "segments", "tests.nowhere:Class"), "cannot be imported"),
         ((), "Missing argument 'FRAMEWORK'"),
+        (("--rounds", "3", "reference"), "--rounds is for scenarios; name one with --scenario"),
+        (("reference", "--folder", "here"), "--folder is for scenarios"),
+        (("reference", "--modes", ","), "--modes: got ',', want names with commas between them"),
     ],
 )
 def test_what_cannot_be_run_ends_in_one_line(words: tuple[str, ...], message: str) -> None:
