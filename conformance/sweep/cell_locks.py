@@ -12,9 +12,9 @@ from pathlib import Path
 from conformance.sweep.cells import PYTHON, SweepCell
 from conformance.sweep.requests import lock_document, read_lock
 from frameworks.installer import request
-from frameworks.installer.distributions import Unavailable
+from frameworks.installer.distributions import InstallerEnded, Unavailable
 from frameworks.installer.resolution import Lock, WantedEnvironment, distribution_of, package_of, resolve
-from results.record.files import one_line, replace
+from results.record.files import RecordError, one_line, replace
 
 AT_ONCE = 4
 """Resolutions at the same time."""
@@ -80,6 +80,8 @@ class CellLocks:
         try:
             lock = self.solve(wanted)
             document = lock_document(lock)
+        except InstallerEnded as ended:
+            raise RecordError(f"{wanted.framework} {wanted.version}", str(ended), "run the command again") from None
         except Unavailable as refusal:
             lock = one_line(request.redacted(str(refusal)))
             document = {"refused": lock}

@@ -31,7 +31,7 @@ from conformance.sweep.supervision import Finished
 from conformance.sweep.verdict_cache import VerdictCache, VerdictKey, due, of_cell, selection_digest, verdicts_folder
 from conformance.test_ids.inventory import ROOT, code_of, id_of, node_of
 from frameworks.installer import locks
-from frameworks.installer.distributions import Unavailable, bare
+from frameworks.installer.distributions import InstallerEnded, Unavailable, bare
 from frameworks.installer.resolution import distribution_of
 from results.record.files import RecordError, one_line, packed, replace
 from results.record.journal import journal_of
@@ -222,7 +222,11 @@ class CellRun:
 
 
 def judge(request: CellRequest, folder: Path) -> CellResult:
-    """Judges a cell; `folder` is for temporary files."""
+    """Judges a cell; `folder` is for temporary files.
+
+    Raises:
+        InstallerEnded: a signal ended the installation.
+    """
     cell = read_cell(request.cell)
     if request.lock is None:
         return _judged(CellRun(request, cell, folder, here()))
@@ -234,6 +238,8 @@ def judge(request: CellRequest, folder: Path) -> CellResult:
         with environments.using(read_lock(request.lock)) as python:
             run = CellRun(request, cell, folder, python, {"install": round(time.monotonic() - begun, 1)})
             return _judged(run)
+    except InstallerEnded:
+        raise
     except Unavailable as refusal:
         return CellResult("install failed", one_line(shareable(str(refusal))))
 
@@ -289,6 +295,9 @@ def main(folder: Path) -> int:
         result = judge(decode_request((folder / REQUEST).read_bytes()), folder)
         replace(folder / RESULT, result.encoded())
         supervision.end_descendants()
+    except InstallerEnded as ended:
+        print(ended, file=sys.stderr)
+        return 1
     finally:
         supervision.await_end()
     return 0

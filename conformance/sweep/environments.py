@@ -15,9 +15,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from frameworks.cache_folder import cache_folder
-from frameworks.installer import pip
-from frameworks.installer.distributions import Unavailable
+from frameworks.installer import locks, pip
+from frameworks.installer.distributions import InstallerEnded, Unavailable
 from frameworks.installer.request import redacted
 from frameworks.installer.resolution import Lock
 from results.record.files import replace
@@ -26,6 +29,19 @@ LARGEST = 40 * 2**30
 """Bytes of all environments, unless the user sets another limit."""
 
 _READY = "ready.json"
+
+_VERSIONS = """
+import json, sys
+from importlib.metadata import PackageNotFoundError, version
+there = {}
+for name in sys.argv[1:]:
+    try:
+        there[name] = version(name)
+    except PackageNotFoundError:
+        pass
+print(json.dumps(there))
+"""
+"""Prints the versions of the packages that are named and installed."""
 
 
 def environments_folder() -> Path:
@@ -51,7 +67,7 @@ class EnvironmentCache:
         """The Python of the environment with a lock, made if it is missing; it is not removed within the context.
 
         Raises:
-            Unavailable: it cannot be installed.
+            Unavailable: it cannot be installed. InstallerEnded: the installer did not finish.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         place = self.folder / lock.name
@@ -97,6 +113,10 @@ class EnvironmentCache:
                 (site_packages(place) / "conformance-beneath.pth").write_text(f"{self.beneath}\n", encoding="utf-8")
             words = ["--no-compile"] if not pip.by_uv() else []
             pip.install(lock.requirements, lock.pins, lock.indexes, str(python_of(place)), words)
+            _check(place, lock)
+        except InstallerEnded:
+            _discard(place)
+            raise
         except Unavailable as refusal:
             _discard(place)
             raise Unavailable(redacted(str(refusal))) from None
@@ -110,6 +130,22 @@ class EnvironmentCache:
             "seconds": round(time.monotonic() - begun, 1),
         }
         replace(place / _READY, json.dumps(content, indent=1).encode())
+
+
+def _check(place: Path, lock: Lock) -> None:
+    """Whether an environment has what its lock asks for by name; installers put that last.
+
+    Raises:
+        InstallerEnded: something is missing.
+    """
+    wanted = {canonicalize_name(each.name): each for each in map(Requirement, lock.requirements)}
+    names = [name for name, each in wanted.items() if each.marker is None or each.marker.evaluate()]
+    words = [str(python_of(place)), "-I", "-c", _VERSIONS, *names]
+    there = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    for name in names:
+        pinned = lock.pins.get(name, "")
+        if name not in there or (pinned and not locks.same(there[name], pinned)):
+            raise InstallerEnded(f"the installer left {name} {there.get(name, 'out')}, want {pinned or 'it'}")
 
 
 def python_of(place: Path) -> Path:

@@ -73,7 +73,7 @@ def end_with(pipe: int, folder: Path) -> None:
 def end_here(folder: Path) -> NoReturn:
     """Ends all processes of this cell, this one last, and removes the cell's folder; no other starts meanwhile."""
     with _STARTING:
-        end_descendants(os.environ.get(MARKER, ""))
+        _end_all(os.environ.get(MARKER, ""), reaping=False)
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
 
@@ -130,8 +130,15 @@ def end_marked(marker: str) -> None:
 
 
 def end_descendants(marker: str = "") -> None:
-    """Kills all descendants of this process, and all processes with a marker, until there is none."""
-    _end(lambda: _descendants(os.getpid()) | ({*marked(marker)} if marker else set()), reaping=True)
+    """Kills all descendants of this process, and all processes with a marker, until there is none.
+
+    It takes the exit status of all children, so no other thread may wait for one meanwhile.
+    """
+    _end_all(marker, reaping=True)
+
+
+def _end_all(marker: str, *, reaping: bool) -> None:
+    _end(lambda: _descendants(os.getpid()) | ({*marked(marker)} if marker else set()), reaping=reaping)
 
 
 def _end(alive: Callable[[], set[int]], *, reaping: bool) -> None:

@@ -5,6 +5,7 @@ Each adapter's `adapter.toml` says it, in a table `distribution` with the attrib
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +17,34 @@ from packaging.version import Version
 from frameworks.adapter_file import FILE, adapter_file
 from frameworks.registry import UnknownFramework, built_in
 
+_CTRL_C = 130
+_CANCELLED = "Operation cancelled by user"
+"""What pip prints after Ctrl-C; its exit status is then that of a refusal."""
+
 
 class Unavailable(Exception):
     """What was asked for is not to be had; the message says so in one line, with what to do."""
+
+
+class InstallerEnded(Unavailable):
+    """The installer did not finish (Ctrl-C, a signal): what was asked for may be available all the same."""
+
+
+def check_ended(status: int, errors: str) -> None:
+    """Distinguishes an installer that was ended from one that refuses.
+
+    Args:
+        status: its exit status, negative for a signal.
+        errors: what it printed as errors.
+
+    Raises:
+        InstallerEnded: it was ended.
+    """
+    if status < 0:
+        names = {number.value: number.name for number in signal.Signals}
+        raise InstallerEnded(f"the installer was ended by {names.get(-status, f'signal {-status}')}")
+    if status == _CTRL_C or (status and _CANCELLED in errors):
+        raise InstallerEnded(f"the installer was ended by {signal.SIGINT.name}")
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from frameworks.installer import locks, pip, uv
-from frameworks.installer.distributions import DISTRIBUTIONS, Distribution, Unavailable, bare
+from frameworks.installer.distributions import DISTRIBUTIONS, Distribution, InstallerEnded, Unavailable, bare
 from frameworks.installer.locks import installed_version as installed
 from frameworks.installer.request import InstallRequest, read_request, redacted
 
@@ -87,11 +87,13 @@ def install(names: list[str], request: InstallRequest) -> list[str]:
         indices = [index for name in names if (index := _index(name, request))]
         try:
             pip.install([*requirements, *beside], pins, indices)
-        except Unavailable:
-            if not (request.pinned and request.packages):
+        except Unavailable as refusal:
+            if isinstance(refusal, InstallerEnded) or not (request.pinned and request.packages):
                 raise
             pins, remark = {name: pins[name] for name in pins if name in {**suite, **request.packages}}, AROUND
             pip.install([*requirements, *beside], pins, indices)
+    except InstallerEnded:
+        raise
     except Unavailable as refusal:
         ways = " or ".join(f"{name.upper()}_VERSION" for name in names)
         hint = "".join(
@@ -144,6 +146,8 @@ def _pins(names: list[str], request: InstallRequest, suite: Mapping[str, str]) -
             pins = uv.of_its_time(
                 package, wanted, [f"{package}=={wanted}", *_beside(names, request)], request.packages, suite
             )
+        except InstallerEnded:
+            raise
         except Unavailable as refusal:
             remark = f"{NEWEST} ({refusal})"
     else:

@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from frameworks.installer import uv
-from frameworks.installer.distributions import Unavailable
+from frameworks.installer.distributions import Unavailable, check_ended
 
 INSTALLER = "CONFORMANCE_INSTALLER"
 """Environment variable: "pip", the default; "uv", which ignores pip's settings and finds torch's CUDA build; `NONE`."""
@@ -51,7 +51,7 @@ def install(
         words: further options of the installer.
 
     Raises:
-        Unavailable: it cannot be done, or an extra that was asked for is not there.
+        Unavailable: it cannot be done, or an extra that was asked for is not there. InstallerEnded: a signal ended it.
     """
     if by_uv():
         program = [str(uv.program()), "pip", "install", "--python", python or sys.executable, "--torch-backend=auto"]
@@ -70,7 +70,7 @@ def resolve(
     """What pip would install for requirements, versions by normalized name; it installs nothing.
 
     Raises:
-        Unavailable: there is no solution.
+        Unavailable: there is no solution. InstallerEnded: a signal ended pip.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
@@ -90,7 +90,9 @@ def _run(
         path = Path(folder, "constraints.txt")
         path.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())), encoding="utf-8")
         words = [*program, "--constraint", str(path), *beside, *requirements]
-        return subprocess.run(words, capture_output=True, text=True, check=False)
+        ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    check_ended(ended.returncode, ended.stderr)
+    return ended
 
 
 def reason(ended: subprocess.CompletedProcess[str]) -> str:

@@ -14,7 +14,14 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from frameworks.installer import locks, pip, uv
-from frameworks.installer.distributions import DISTRIBUTIONS, Distribution, Unavailable, bare, read_distribution
+from frameworks.installer.distributions import (
+    DISTRIBUTIONS,
+    Distribution,
+    InstallerEnded,
+    Unavailable,
+    bare,
+    read_distribution,
+)
 
 _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -111,7 +118,7 @@ def resolve(wanted: WantedEnvironment) -> Lock:
     """The lock of an environment: the newest versions of its time, by uv; where uv finds none, the newest by pip.
 
     Raises:
-        Unavailable: there is no solution.
+        Unavailable: there is no solution. InstallerEnded: a signal ended the installer.
     """
     requirements, indexes = requirements_of(wanted)
     asked, suite = dict(wanted.packages or {}), locks.read(locks.SUITE)
@@ -122,6 +129,8 @@ def resolve(wanted: WantedEnvironment) -> Lock:
     try:
         pins = uv.of_its_time(package, wanted.version, requirements, fixed, suite, others, *options)
         return Lock(tuple(requirements), _without_labels(pins), tuple(indexes))
+    except InstallerEnded:
+        raise
     except Unavailable as refusal:
         remark = f"the newest versions that go with each other, whatever their time ({refusal})"
     return Lock(tuple(requirements), _by_pip(requirements, suite, indexes), tuple(indexes), remark)
@@ -131,6 +140,8 @@ def _by_pip(requirements: Sequence[str], suite: Mapping[str, str], indexes: Sequ
     """pip's solution under the suite's lock, or without it where there is none."""
     try:
         return _without_labels(pip.resolve(requirements, suite, indexes))
+    except InstallerEnded:
+        raise
     except Unavailable:
         return _without_labels(pip.resolve(requirements, {}, indexes))
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from frameworks.installer.distributions import Unavailable
+from frameworks.installer.distributions import InstallerEnded, Unavailable, check_ended
 
 
 def program() -> str | None:
@@ -37,7 +37,7 @@ def solve(requirements: Iterable[str], output: Path, *options: str, folder: Path
         folder: to which paths among the options are relative, this process' if None.
 
     Raises:
-        Unavailable: uv is not installed, or there is no solution.
+        Unavailable: uv is not installed, or there is no solution. InstallerEnded: a signal ended uv.
     """
     result = program()
     if result is None:
@@ -50,6 +50,7 @@ def solve(requirements: Iterable[str], output: Path, *options: str, folder: Path
         check=False,
         cwd=folder,
     )
+    check_ended(ended.returncode, ended.stderr)
     if ended.returncode:
         raise Unavailable(" ".join(ended.stderr.removeprefix("error: ").split()) or "uv gave no reason")
 
@@ -96,6 +97,8 @@ def _next_release(package: str, wanted: str, output: Path) -> str:
     """When the release after a version was uploaded, "" if there is none or the index does not say."""
     try:
         solve([f"{package}>{wanted}"], output, "--no-deps", "--universal", "--resolution=lowest")
+    except InstallerEnded:
+        raise
     except Unavailable:
         return ""
     (locked,) = tomllib.loads(output.read_text("utf-8"))["packages"]

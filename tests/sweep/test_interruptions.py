@@ -1,0 +1,129 @@
+"""An installer that a signal ends: nothing is stored as a refusal, and no environment is taken for a whole one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.sweep import cell_process, environments
+from conformance.sweep.cell_locks import CellLocks
+from conformance.sweep.cells import SweepCell
+from conformance.sweep.environments import EnvironmentCache
+from frameworks.installer import pip, resolution, uv
+from frameworks.installer.distributions import InstallerEnded, Unavailable, check_ended
+from frameworks.installer.resolution import Lock, WantedEnvironment, resolve
+from results.record.files import RecordError
+from tests.support.suite_runs import ROOT
+from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here
+
+CELL = SweepCell(TOY, "1.0", PACKAGE, "1.0", mode="emulated")
+LOCK = Lock((f"{PACKAGE}==1.0",), {PACKAGE: "1.0"})
+ENDING = """
+import os, subprocess, sys
+from pathlib import Path
+from conformance.sweep import supervision
+
+class Left(BaseException):
+    pass
+
+def leave(status):
+    raise Left
+
+os._exit = leave
+supervision.adopt_orphans()
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+try:
+    supervision.end_here(Path(sys.argv[1]))
+except Left:
+    print(child.wait())
+"""
+"""A program that ends its cell while it waits for an installer."""
+
+
+@pytest.mark.parametrize(
+    ("status", "errors", "how"),
+    [(-2, "", "SIGINT"), (-9, "", "SIGKILL"), (130, "", "SIGINT"), (1, "ERROR: Operation cancelled by user", "SIGINT")],
+)
+def test_an_ended_installer_refuses_nothing(status: int, errors: str, how: str) -> None:
+    with pytest.raises(InstallerEnded, match=f"ended by {how}$"):
+        check_ended(status, errors)
+    check_ended(1, "ERROR: No matching distribution found for x")
+    check_ended(0, "Operation cancelled by user")
+
+
+def test_both_installers_are_asked_how_they_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    killed = subprocess.CompletedProcess[str]([], -15, "", "")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: killed)
+    monkeypatch.setattr(uv, "program", lambda: "uv")
+    with pytest.raises(InstallerEnded, match="SIGTERM"):
+        pip.install(["x"], {})
+    with pytest.raises(InstallerEnded, match="SIGTERM"):
+        pip.resolve(["x"], {})
+    with pytest.raises(InstallerEnded, match="SIGTERM"):
+        uv.solve(["x"], tmp_path / "pins.txt")
+
+
+def test_nothing_else_is_tried_after_an_ended_resolution(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*_: object) -> dict[str, str]:
+        raise InstallerEnded("the installer was ended by SIGINT")
+
+    monkeypatch.setattr(uv, "of_its_time", ended)
+    monkeypatch.setattr(resolution, "_by_pip", lambda *_: pytest.fail("pip is asked"))
+    with pytest.raises(InstallerEnded):
+        resolve(WantedEnvironment(TOY, "1.0", suite=False))
+
+
+def test_an_ended_resolution_is_not_stored(tmp_path: Path) -> None:
+    def ended(_: WantedEnvironment) -> Lock:
+        raise InstallerEnded("the installer was ended by SIGINT")
+
+    with pytest.raises(RecordError, match=r"1\.0: the installer was ended by SIGINT; run the command again"):
+        CellLocks(tmp_path, False, ended).read([CELL])
+    assert not [*tmp_path.iterdir()]
+    assert CellLocks(tmp_path, False, lambda _: LOCK).read([CELL]) == {CELL.key: LOCK}
+
+
+def test_an_environment_without_what_was_asked_for_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments.pip, "install", lambda *_: None)
+    cache = EnvironmentCache(tmp_path, beneath=here())
+    with pytest.raises(InstallerEnded, match=f"left {PACKAGE} out, want 1.0"), cache.using(LOCK):
+        pass
+    assert not (tmp_path / LOCK.name).exists()
+
+
+def test_another_version_than_the_pinned_one_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments.pip, "install", lambda *_: None)
+    cache, lock = EnvironmentCache(tmp_path, beneath=here()), Lock(("numpy",), {"numpy": "1.0"})
+    with pytest.raises(InstallerEnded, match=r"left numpy 2\S+, want 1\.0"), cache.using(lock):
+        pass
+    assert not (tmp_path / lock.name).exists()
+
+
+def test_an_ending_cell_leaves_exit_statuses_to_whoever_waits_for_them(tmp_path: Path) -> None:
+    (tmp_path / "cell").mkdir()
+    words = [sys.executable, "-c", ENDING, str(tmp_path / "cell")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT, env=os.environ)
+    assert done.stdout == "-9\n"
+    assert not (tmp_path / "cell").exists()
+
+
+def test_a_cell_whose_installer_was_ended_has_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(*_: object) -> None:
+        raise InstallerEnded("the installer was ended by SIGKILL")
+
+    for name in ("adopt_orphans", "end_with", "end_descendants"):
+        monkeypatch.setattr(cell_process.supervision, name, lambda *_: None)
+    monkeypatch.setattr(cell_process.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(cell_process, "decode_request", lambda _: None)
+    monkeypatch.setattr(cell_process, "judge", ended)
+    (tmp_path / cell_process.REQUEST).touch()
+    assert cell_process.main(tmp_path) == 1
+    assert capsys.readouterr().err == "the installer was ended by SIGKILL\n"
+    assert not (tmp_path / cell_process.RESULT).exists()
+    assert issubclass(InstallerEnded, Unavailable)
