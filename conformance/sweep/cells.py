@@ -14,14 +14,16 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from conformance.sweep.index import PackageIndex, Release
+from conformance.sweep.known_names import check_companions, check_device, check_mode, check_ways
 from conformance.sweep.plan import OF_ITS_TIME, CellGroup, SweepPlan
 from conformance.sweep.versions import chosen
 from frameworks.adapter_file import adapter_file
 from frameworks.installer.distributions import Unavailable
 from frameworks.installer.resolution import distribution_of, package_of
-from frameworks.registry import path_of
+from frameworks.registry import UnknownFramework, path_of
 from results.record.files import RecordError
 
+_CORRECT = "correct the plan"
 PYTHON = platform.python_version()
 
 
@@ -100,16 +102,18 @@ def cells_of(plan: SweepPlan, index: PackageIndex) -> tuple[SweepCell, ...]:
     """The cells of a plan, in its order, each once.
 
     Raises:
-        UnknownFramework: an adapter is unknown. RecordError: versions cannot be listed, or none fits.
+        RecordError: an adapter is unknown or has no such mode, versions cannot be listed, or none fits.
     """
     result: dict[str, SweepCell] = {}
     for place, group in enumerate(plan.groups):
         try:
             for cell in _of_group(group, index):
                 result.setdefault(cell.key, cell)
-        except (ValueError, Unavailable) as error:
-            remedy = "correct the plan, or pip's settings of indexes"
-            raise RecordError(f"cells[{place}] of the plan", f"{group.framework}: {error}", remedy) from None
+        except (ValueError, UnknownFramework, Unavailable) as error:
+            remedy = "correct the plan, or pip's settings of indexes" if isinstance(error, Unavailable) else _CORRECT
+            known = "" if isinstance(error, UnknownFramework) else f"{group.framework}: "
+            where = f"{plan.file}: cells[{place}]" if plan.file else f"cells[{place}] of the plan"
+            raise RecordError(where, f"{known}{error}", remedy) from None
     return tuple(result.values())
 
 
@@ -128,6 +132,7 @@ def _of_group(group: CellGroup, index: PackageIndex) -> Iterator[SweepCell]:
     path_of(group.framework)
     distribution = distribution_of(group.framework)
     modes = group.modes or adapter_file(group.framework).modes or ("",)
+    _check_names(group, modes)
     combined = [*product(group.companions, modes, group.ways, group.devices)]
     if distribution is None:
         if group.package or any(rule.exact != "1" for rule in group.versions):
@@ -154,6 +159,19 @@ def _of_group(group: CellGroup, index: PackageIndex) -> Iterator[SweepCell]:
             yield replace(
                 cell, companions=companions, mode=mode, ways=ways, device=device, outcome=outcome, reason=reason
             )
+
+
+def _check_names(group: CellGroup, modes: Sequence[str]) -> None:
+    """Refuses what cannot be judged whatever is installed."""
+    varying = group.package or str(canonicalize_name(package_of(group.framework)))
+    for mode in modes:
+        check_mode(group.framework, mode)
+    for device in group.devices:
+        check_device(group.framework, device)
+    for ways in group.ways:
+        check_ways(group.framework, modes, ways)
+    for companions in group.companions:
+        check_companions(group.framework, varying, [*companions])
 
 
 _TOO_OLD = "the framework has no wheel of that time for this Python"

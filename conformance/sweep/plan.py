@@ -6,11 +6,12 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+from _pytest.mark.expression import Expression
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -39,14 +40,14 @@ class _Group(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
     package: str = ""
     framework_version: str = ""
     companions: tuple[dict[str, str], ...] = ({},)
-    modes: _Names = ()
+    modes: _Some = ()
     ways: tuple[_Names, ...] = ((),)
     devices: _Some = ("cpu",)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     cells: Annotated[tuple[_Group, ...], msgspec.Meta(min_length=1)]
-    name: str = ""
+    name: Annotated[str, msgspec.Meta(min_length=1)] = ""
     selection: str = ""
     limit: str = "30m"
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
@@ -87,6 +88,7 @@ class SweepPlan:
         selection: words for pytest that select tests.
         limit_s: seconds for the suite in one cell, repetitions included.
         repeat: whether verdicts that need action are repeated in new processes.
+        file: where the plan is, "" for one that no file has.
     """
 
     name: str
@@ -95,6 +97,7 @@ class SweepPlan:
     limit_s: float = 1800.0
     seed: int = 0
     repeat: bool = True
+    file: str = ""
 
 
 def read_plan(path: Path) -> SweepPlan:
@@ -109,7 +112,7 @@ def read_plan(path: Path) -> SweepPlan:
         if len(content) > LARGEST:
             raise ValueError(f"is larger than {LARGEST >> 20} MiB")
         read = msgspec.convert(tomllib.loads(content.decode()), _File, strict=True)
-        return _plan(read, path.stem)
+        return replace(_plan(read, path.stem), file=str(path))
     except OSError as error:
         raise RecordError(path, f"cannot be read ({os_problem(error)})", "name a plan's .toml file") from None
     except (ValueError, RecursionError) as error:
@@ -148,8 +151,17 @@ def _selection(text: str) -> tuple[str, ...]:
             raise ValueError(f"selection: got {word!r}, want options among {', '.join(_OPTIONS)}, each with a value")
         if option == "--budget":
             seconds_of(value)
+        if option in ("-k", "-m"):
+            _expression(option, value)
         chosen += [option, value] if option.startswith("-") and len(option) == 2 else [f"{option}={value}"]
     return tuple(chosen)
+
+
+def _expression(option: str, text: str) -> None:
+    try:
+        Expression.compile(text)
+    except Exception as error:
+        raise ValueError(f"selection: got {option} {text!r}, want an expression of pytest ({error.args[0]})") from None
 
 
 def _group(group: _Group, place: str) -> CellGroup:
@@ -164,7 +176,7 @@ def _group(group: _Group, place: str) -> CellGroup:
     if group.framework_version and not group.package:
         raise refused("framework-version", group.framework_version, "it next to `package` alone; name `versions`")
     if group.framework_version not in ("", OF_ITS_TIME):
-        _version(group.framework_version, f"{place}.framework-version")
+        _version(group.framework_version, f"{place}.framework-version", f' or "{OF_ITS_TIME}"')
     try:
         versions = tuple(map(read_rule, group.versions))
     except ValueError as error:
@@ -193,11 +205,11 @@ def _package(name: str, place: str) -> str:
     return str(canonicalize_name(name))
 
 
-def _version(text: str, place: str) -> str:
+def _version(text: str, place: str, others: str = "") -> str:
     try:
         return str(Version(text))
     except InvalidVersion:
-        raise ValueError(f"{place}: got {text!r}, want a version") from None
+        raise ValueError(f"{place}: got {text!r}, want a version{others}") from None
 
 
 def selection_text(plan: SweepPlan) -> str:

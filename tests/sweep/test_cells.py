@@ -11,8 +11,10 @@ from packaging.version import Version
 from conformance.sweep.cell_locks import environment_of
 from conformance.sweep.cells import SweepCell, cells_of, extremes, newest_at, read_cell
 from conformance.sweep.index import IndexSettings, PackageIndex, Release, ReleaseFile
+from conformance.sweep.known_names import check_device, check_mode
 from conformance.sweep.plan import read_plan
 from results.record.files import RecordError
+from tools.benchmarks.sweeps.wheels import TOY
 
 HERE = frozenset(sys_tags())
 DATES = {
@@ -38,6 +40,9 @@ def index() -> PackageIndex:
     return PackageIndex(IndexSettings(()), known)
 
 
+JAX = 'framework = "jax"\nversions = ["0.9.2"]\n'
+
+
 def cells(folder: Path, index: PackageIndex, text: str) -> tuple[SweepCell, ...]:
     """The cells of a plan of one table."""
     (folder / "plan.toml").write_text(f"[[cells]]\n{text}", encoding="utf-8")
@@ -51,21 +56,21 @@ def test_cells_are_the_combinations_of_a_table(tmp_path: Path, index: PackageInd
         """framework = "jax"
         versions = ["0.4.30", "0.9.2", "0.9.2"]
         companions = [{ flax = "0.8.0" }, {}]
-        modes = ["jit", "nojit"]
-        ways = [[], ["clip.x", "save.y"]]
+        modes = ["jit"]
+        ways = [[], ["clip.stateless", "optimizer.chain"]]
         devices = ["cpu", "cuda"]""",
     )
-    assert len(result) == len({cell.key for cell in result}) == len({cell.name for cell in result}) == 2 * 2 * 2 * 2 * 2
+    assert len(result) == len({cell.key for cell in result}) == len({cell.name for cell in result}) == 2 * 2 * 2 * 2
     assert result[0].name == "jax-0.4.30+flax.0.8.0-cpu-jit"
     assert result[0].released == "2024-06-18"
-    assert result[-1].name == "jax-0.9.2-cuda-nojit+clip.x+save.y"
+    assert result[-1].name == "jax-0.9.2-cuda-jit+clip.stateless+optimizer.chain"
     assert all(read_cell(cell.document()) == cell for cell in result)
 
 
 def test_the_modes_are_those_of_the_adapter(tmp_path: Path, index: PackageIndex) -> None:
     result = cells(tmp_path, index, 'framework = "jax"\nversions = ["0.9.2"]')
     assert [cell.mode for cell in result] == [""]
-    with pytest.raises(RecordError, match=r"cells\[0\] of the plan: paddle: releases of paddlepaddle cannot be listed"):
+    with pytest.raises(RecordError, match=r"plan\.toml: cells\[0\]: paddle: releases of paddlepaddle cannot be listed"):
         cells(tmp_path, index, 'framework = "paddle"\nversions = ["3.3.1"]')
 
 
@@ -117,9 +122,47 @@ def test_extremes_are_the_oldest_and_the_newest_that_can_be_judged(tmp_path: Pat
     ("table", "problem"),
     [
         ('framework = "reference"\nversions = ["2"]', "nothing is installed for it"),
-        ('framework = "jax"\nversions = [">=5"]', "'>=5' fits no release"),
+        ('framework = "jax"\nversions = [">=5"]', "'>=5' fits no release; correct the plan$"),
+        ('framework = "jaxx"\nversions = ["1"]', "unknown framework 'jaxx': one of "),
+        (f'{JAX}modes = ["jitt"]', "jax: got mode 'jitt', want one of jax, such as jit, nojit"),
+        (f'{JAX}devices = ["cpuu"]', "jax: got device 'cpuu', want cpu, auto or an accelerator: cuda, "),
+        ('framework = "reference"\nversions = ["1"]\ndevices = ["cuda"]', "want cpu or auto: reference has no other"),
+        (f'{JAX}ways = [["clip.foo"]]', "jax: got way 'clip.foo', want one that `conformance ways jax` lists"),
+        (
+            f'{JAX}modes = ["nojit"]\nways = [["clip.stateless"]]',
+            "way 'clip.stateless' in mode 'nojit', want it in jit",
+        ),
+        (f'{JAX}ways = [["clip.stateless", "clip.named-chain"]]', "want at most one of each technique"),
+        ('framework = "reference"\nversions = ["1"]\nmodes = ["eager"]', "want one of reference, such as emulated"),
+        (f'{JAX}companions = [{{ jax = "0.4.30" }}]', "got jax as a companion, and it is the package that varies"),
+        (
+            'framework = "tf"\npackage = "keras"\nversions = ["3.3.3"]\ncompanions = [{ tensorflow = "2.16.1" }]',
+            "got tensorflow as a companion, want its version as the framework's",
+        ),
     ],
 )
 def test_a_table_without_cells_is_refused(tmp_path: Path, index: PackageIndex, table: str, problem: str) -> None:
-    with pytest.raises(RecordError, match=problem):
+    with pytest.raises(RecordError, match=rf"plan\.toml: cells\[0\]: .*{problem}"):
         cells(tmp_path, index, table)
+
+
+@pytest.mark.parametrize(
+    ("framework", "modes"),
+    [
+        ("reference", ["emulated", "ranks", "offload"]),
+        ("tf", ["graph", "eager", "xla", "rewrite", "mirrored", "tflite"]),
+        ("paddle", ["dygraph", "static", "data-parallel"]),
+        ("torch", ["eager", "compile", "ddp", "fsdp", "trainer-plain", "torchao", "fabric"]),
+        (TOY, ["of-its-own"]),
+    ],
+)
+def test_modes_that_an_adapter_has_are_not_refused(framework: str, modes: list[str]) -> None:
+    for mode in ["", *modes]:
+        check_mode(framework, mode)
+
+
+@pytest.mark.parametrize(
+    ("framework", "device"), [("jax", "METAL"), ("torch", "mtia"), (TOY, "x"), ("reference", "auto")]
+)
+def test_devices_that_a_framework_may_have_are_not_refused(framework: str, device: str) -> None:
+    check_device(framework, device)
