@@ -12,6 +12,7 @@ from conformance.cli import main
 from conformance.cli.versions import bisecting
 from conformance.sweep.cells import SweepCell
 from conformance.sweep.driver import SweepSettings
+from conformance.sweep.index import PackageIndex
 from conformance.sweep.judging import CellJudge
 from conformance.sweep.launching import LostCell
 from conformance.sweep.plan import SweepPlan
@@ -188,6 +189,13 @@ def test_ends_that_agree_end_in_one_line(
             "5.0 is not older than 1.0; exchange them, or search without",
         ),
         (["--good", "1.x", "--bad", "5.0"], "1.x"),
+        (["--good", "2.0", "--bad", "2.0.0"], "--good and --bad are the same version, 2.0; name an older and a newer"),
+        (["--good", "1.0", "--bad", "5.0", "--with", f"{PACKAGE}==2.0"], f"got {PACKAGE} as a companion, and it is"),
+        (["--good", "1.0", "--bad", "5.0", "--suite-from", "locks"], "locks lacks allpairspy, autograd, click and"),
+        (
+            ["--good", "1.0", "--bad", "5.0", "--package", "x", "--framework-version", "new"],
+            "--framework-version: got 'new', want a version or \"of its time\"",
+        ),
         (["--good", "1.0", "--bad", "4.7"], "no index has it; the next one is 5.0"),
         (["--good", "1.0", "--bad", "5.0", "--clause", CLAUSE], "name either --clause or --test"),
         (["--good", "1.0", "--bad", "5.0", "--with", "numpy"], "got 'numpy', want NAME==VERSION"),
@@ -201,6 +209,25 @@ def test_bad_usage_is_one_line(words: list[str], message: str, capsys: pytest.Ca
     out, errors = capsys.readouterr()
     assert (out, len(errors.splitlines())) == ("", 1)
     assert message in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--mode", "eagr"], "got mode 'eagr', want one of torch, such as eager, compile"),
+        (["--device", "cpuu"], "got device 'cpuu', want cpu, auto or an accelerator: cuda, gpu"),
+        (["--with", "torch==2.5"], "got torch as a companion, and it is the package that varies; want another"),
+        (["--package", "accelerate", "--with", "torch==2.5"], "got torch as a companion, want its version as the fra"),
+    ],
+)
+def test_names_are_checked_before_an_index_is_read(
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(PackageIndex, "releases", lambda *_: pytest.fail("the index is read"))
+    ends = ["--good", "2.6.0", "--bad", "2.13.0", "--clause", CLAUSE]
+    assert main(["bisect", "torch", *ends, *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance.cli.main import main
+from conformance.cli.versions import sweeping
 from conformance.sweep.engines import local
 from conformance.sweep.requests import CellRequest, CellResult
 from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here, offline, write_wheel
@@ -101,6 +102,12 @@ def test_each_cell_is_reported_and_the_status_says_whether_one_failed(
     [
         (["--only", "x"], "no cell 'x': --plan lists them"),
         (["--reserve", "x"], "got 'x', want NAME=VALUE"),
+        (["--reserve", "x", "--plan"], "got 'x', want NAME=VALUE"),
+        (["--reserve", "gpus=1"], "--reserve is for --engine ray or --engine slurm, got --engine local; leave it out"),
+        (["--engine=ray", "--reserve", "gpus=all"], "got 'gpus=all', want a number above 0 as VALUE"),
+        (["--address=head:6379"], "--address is for --engine ray, got --engine local; leave it out, or name the eng"),
+        (["--engine=slurm", "--wait-for-nodes"], "--wait-for-nodes is for --engine ray, got --engine slurm"),
+        (["--suite-from=locks"], "locks lacks allpairspy, autograd, click and"),
         (["--plan", "plan.toml"], "write --plan after the file"),
         (["--suite-from=/nowhere"], "does not exist"),
         (["--folder=/dev/null/x", "--only", f"{NAME}-9.0-cpu-emulated"], "cannot be written"),
@@ -112,6 +119,17 @@ def test_what_is_wrong_is_one_line(
     assert swept(plan, *words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert problem in line
+
+
+@pytest.mark.parametrize(("engine", "name"), [("ray", "Ray"), ("slurm", "submitit")])
+def test_an_engine_that_is_not_installed_is_refused_before_anything_is_resolved(
+    plan: Path, engine: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sweeping, "find_spec", lambda _: None)
+    assert swept(plan, f"--engine={engine}") == 2
+    assert f"{name} is not installed: pip install --group {engine}" in capsys.readouterr().err
+    assert not (plan.parent / "sweep").exists()
+    assert swept(plan, f"--engine={engine}", "--plan") == 0
 
 
 def test_a_disk_that_is_too_small_is_refused(

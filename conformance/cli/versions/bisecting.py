@@ -15,6 +15,7 @@ from packaging.version import InvalidVersion, Version
 from conformance.cli.running import names
 from conformance.cli.specifying import clause_ids, clause_of
 from conformance.cli.versions.bisection_report import Bisection, draft, summary
+from conformance.cli.versions.suite_folder import SuiteFolder
 from conformance.spec.clauses import Clause
 from conformance.sweep.bisect import State, StateAnswer, UnstableEnd, bisect
 from conformance.sweep.cells import SweepCell, cells_of
@@ -22,6 +23,8 @@ from conformance.sweep.crossing import Crossing, Side, cross
 from conformance.sweep.driver import SweepSettings
 from conformance.sweep.index import PackageIndex
 from conformance.sweep.judging import CellJudge, JudgedCell, answer, changed
+from conformance.sweep.known_names import check_companions, check_device, check_mode
+from conformance.sweep.known_releases import check_release
 from conformance.sweep.plan import OF_ITS_TIME, CellGroup, SweepPlan
 from conformance.sweep.versions import read_rule
 from conformance.test_ids.inventory import id_of, inventory, node_of
@@ -61,7 +64,7 @@ REPORT = "report.md"
 @click.option("--once", is_flag=True, help="Repeat no failure, and judge the boundary once.")
 @click.option(
     "--suite-from",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=SuiteFolder(),
     metavar="FOLDER",
     help="site-packages with the suite's packages, which environments then need not install.",
 )
@@ -143,7 +146,7 @@ class BisectedRange:
         """The cells of all releases between the ends, oldest first.
 
         Raises:
-            click.UsageError: the ends are no versions, or the wrong way round.
+            click.UsageError: the ends are no versions, or the wrong way round, or there is no such mode or device.
             RecordError: no index has the package, or an end.
         """
         first, last = (self.bad, self.good) if self.fix else (self.good, self.bad)
@@ -151,21 +154,22 @@ class BisectedRange:
             low, high = Version(first), Version(last)
         except InvalidVersion as error:
             raise click.UsageError(f"{error}; write one such as 2.6.0") from None
-        if low >= high:
+        if low == high:
+            raise click.UsageError(f"--good and --bad are the same version, {low}; name an older and a newer one")
+        if low > high:
             hint = "without --find-fix" if self.fix else "with --find-fix"
             raise click.UsageError(f"{first} is not older than {last}; exchange them, or search {hint}")
         if not self.varying:
             raise click.UsageError(f"nothing is installed for {self.framework}; name the package that varies")
         if self.framework_version and self.varying == canonicalize_name(package_of(self.framework)):
             raise click.UsageError("--framework-version: the framework itself varies; name another --package")
+        self._check_names()
         try:
             releases = index.releases(self.varying)
         except Unavailable as refusal:
             raise RecordError(self.varying, str(refusal), "name a package that an index has") from None
         for end in (low, high):
-            if end not in releases:
-                near = [str(version) for version in releases if version >= end][:1] or [str(max(releases))]
-                raise RecordError(f"{self.varying} {end}", "no index has it", f"the next one is {near[0]}")
+            check_release(self.varying, end, releases)
         inside = [each for each in releases if low <= each <= high]
         inside = [each for each in inside if not each.is_prerelease or each in (low, high)]
         group = CellGroup(
@@ -179,6 +183,19 @@ class BisectedRange:
             (self.device,),
         )
         return cells_of(SweepPlan("bisect", (group,)), index)
+
+    def _check_names(self) -> None:
+        try:
+            check_mode(self.framework, self.mode)
+            check_device(self.framework, self.device)
+            check_companions(self.framework, self.varying, [*self.companions])
+            if self.framework_version not in ("", OF_ITS_TIME):
+                Version(self.framework_version)
+        except InvalidVersion:
+            want = f'want a version or "{OF_ITS_TIME}"'
+            raise click.UsageError(f"--framework-version: got {self.framework_version!r}, {want}") from None
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
 
 
 def selected(clause_id: str | None, test_id: str | None) -> tuple[Clause, tuple[str, ...]]:

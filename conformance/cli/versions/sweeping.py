@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Column, Table
 
+from conformance.cli.versions.suite_folder import SuiteFolder
 from conformance.sweep.cells import PYTHON, SweepCell, cells_of, extremes
 from conformance.sweep.driver import RECORDS, SweepSettings, VersionSweep
 from conformance.sweep.engines.engine import CellEngine, NoEngine
@@ -29,6 +32,12 @@ FOLDER = LAST_RUNS.parent / "sweeps"
 
 _WIDTH = 160
 """Columns of a table that goes to a file."""
+
+_OPTIONS = {"address": ("ray",), "wait_for_nodes": ("ray",), "reserve": ("ray", "slurm")}
+"""Engines that have an option."""
+
+_LIBRARIES = {"ray": ("ray", "Ray"), "slurm": ("submitit", "submitit")}
+"""The library of an engine: its module and its name."""
 
 PATH = click.Path(path_type=Path)
 GIB = 2**30
@@ -86,7 +95,7 @@ class _Form(click.Choice[str]):
 )
 @click.option(
     "--suite-from",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=SuiteFolder(),
     metavar="FOLDER",
     help="site-packages with the suite's packages, which environments then need not install.",
 )
@@ -118,6 +127,8 @@ def sweep(
     Exit status: 0, every cell is judged or cannot be had here; 1, a cell that can be had was not judged; 2, the sweep
     could not be run.
     """
+    reserved = _reserved(engine, reserve)
+    _check_engine(engine, needed=form is None)
     sys.path.insert(0, str(Path.cwd()))
     plan, index = read_plan(plan_file), PackageIndex()
     cells = cells_of(plan, index)
@@ -140,7 +151,7 @@ def sweep(
         )
     run = VersionSweep(plan, cells, settings, frozenset(cell.key for cell in chosen), _tell(len(chosen)))
     try:
-        endings = run.run(_engine(engine, jobs, address, reserve, settings, wait_for_nodes))
+        endings = run.run(_engine(engine, jobs, address, reserved, settings, wait_for_nodes))
     except NoEngine as refusal:
         raise click.ClickException(one_line(str(refusal))) from None
     _show(chosen, endings)
@@ -172,27 +183,54 @@ def _job(cell: SweepCell) -> dict[str, str]:
     }
 
 
+def _reserved(engine: str, reserve: Sequence[str]) -> dict[str, str]:
+    """What each cell reserves; of Ray they are numbers."""
+    result = {}
+    for word in reserve:
+        name, _, value = word.partition("=")
+        if not name or not value:
+            raise click.BadParameter(f"got {word!r}, want NAME=VALUE", param_hint="--reserve")
+        if engine == "ray" and not _amount(value):
+            raise click.BadParameter(f"got {word!r}, want a number above 0 as VALUE", param_hint="--reserve")
+        result[name] = value
+    return result
+
+
+def _amount(text: str) -> bool:
+    try:
+        return 0 < float(text) < float("inf")
+    except ValueError:
+        return False
+
+
+def _check_engine(engine: str, *, needed: bool) -> None:
+    """Refuses options of another engine, and an engine whose library is not installed where it is needed."""
+    context = click.get_current_context()
+    for option, engines in _OPTIONS.items():
+        given = context.get_parameter_source(option) is ParameterSource.COMMANDLINE
+        if given and engine not in engines:
+            word, wanted = f"--{option.replace('_', '-')}", " or ".join(f"--engine {each}" for each in engines)
+            raise click.UsageError(f"{word} is for {wanted}, got --engine {engine}; leave it out, or name the engine")
+    library, name = _LIBRARIES.get(engine, ("", ""))
+    if needed and library and find_spec(library) is None:
+        raise click.UsageError(f"{name} is not installed: pip install --group {engine}")
+
+
 def _engine(
-    name: str, jobs: int, address: str, reserve: Sequence[str], settings: SweepSettings, wait_for_nodes: bool
+    name: str, jobs: int, address: str, reserved: Mapping[str, str], settings: SweepSettings, wait_for_nodes: bool
 ) -> Callable[[], CellEngine]:
     """Starts an engine. Modules of those that need a library are imported when they are chosen."""
-    reserved = dict(word.split("=", 1) for word in reserve if "=" in word)
-    if len(reserved) < len(reserve):
-        raise click.BadParameter(f"got {reserve[0]!r}, want NAME=VALUE", param_hint="--reserve")
 
     def start() -> CellEngine:
         if name == "ray":
             from conformance.sweep.engines.ray_cluster import RayEngine
 
-            try:
-                amounts = {resource: float(amount) for resource, amount in reserved.items()}
-            except ValueError:
-                raise click.BadParameter(f"got {reserve[0]!r}, want a number", param_hint="--reserve") from None
+            amounts = {resource: float(amount) for resource, amount in reserved.items()}
             return RayEngine(address, settings.workers, amounts, wait_for_nodes=wait_for_nodes)
         if name == "slurm":
             from conformance.sweep.engines.slurm import SlurmEngine
 
-            return SlurmEngine(settings.folder / "slurm", settings.sweep, settings.workers, reserved)
+            return SlurmEngine(settings.folder / "slurm", settings.sweep, settings.workers, dict(reserved))
         from conformance.sweep.engines.local import LocalEngine
 
         return LocalEngine(jobs)
