@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
 from conformance.race.processes import RaceError
 from conformance.sweep.environments import EnvironmentCache, environments_folder
-from frameworks.installer import request
-from frameworks.installer.distributions import Unavailable
+from conformance.sweep.index import PackageIndex
+from conformance.sweep.known_names import check_device, check_mode
+from conformance.sweep.known_releases import check_release
+from frameworks.installer import locks, request
+from frameworks.installer.distributions import Unavailable, bare
 from frameworks.installer.resolution import WantedEnvironment, distribution_of, resolve
 
 
@@ -47,8 +53,56 @@ def interpreter(wanted: WantedSide) -> Iterator[Path]:
     elif wanted.side == "new":
         yield Path(sys.executable)
     else:
-        want = f"--{wanted.side}, its version" if distribution_of(wanted.framework) else f"--{wanted.side}-python"
-        raise RaceError(f"{wanted.side}: name {want}, or the Python of an environment with {wanted.framework}")
+        raise _unnamed(wanted)
+
+
+def _unnamed(wanted: WantedSide, why: str = "") -> RaceError:
+    python = f"--{wanted.side}-python, the Python of an environment with {wanted.framework}"
+    if distribution_of(wanted.framework) is None:
+        return RaceError(f"{wanted.side}: nothing is installed for {wanted.framework}; name {python}")
+    return RaceError(f"{wanted.side}: {why}name --{wanted.side}, its version, or {python}")
+
+
+def check_named(wanted: WantedSide, index: PackageIndex) -> None:
+    """Refuses a side that cannot run, as far as that is known before anything is resolved or installed.
+
+    Raises:
+        RaceError: version and Python are both named, or neither, or one is none.
+        RecordError: no index has the version. UnknownFramework: there is no such adapter.
+    """
+    side, chosen = wanted.side, distribution_of(wanted.framework)
+    if wanted.version and wanted.python is not None:
+        raise RaceError(f"{side}: got --{side} and --{side}-python, want one of them")
+    try:
+        check_mode(wanted.framework, wanted.mode)
+        check_device(wanted.framework, wanted.device)
+    except ValueError as error:
+        raise RaceError(f"{side}: {error}") from None
+    if wanted.python is not None:
+        problem = "" if wanted.python.exists() else "no such file or directory"
+        if not problem and not (wanted.python.is_file() and os.access(wanted.python, os.X_OK)):
+            problem = "no program"
+        if problem:
+            where = f"{side}: --{side}-python: {wanted.python}"
+            raise RaceError(f"{where}: {problem}; name a Python that has the framework")
+    elif wanted.version and chosen is not None:
+        _check_version(wanted, bare(chosen.cpu), index)
+    elif wanted.version or side != "new":
+        raise _unnamed(wanted)
+    elif chosen is not None and not any(locks.installed_version(bare(each)) for each in (chosen.cpu, chosen.gpu)):
+        raise _unnamed(wanted, f"this Python has no {wanted.framework}; ")
+
+
+def _check_version(wanted: WantedSide, package: str, index: PackageIndex) -> None:
+    try:
+        version = Version(wanted.version)
+    except InvalidVersion:
+        raise RaceError(f"{wanted.side}: got {wanted.version!r}, want a version such as 2.6.0") from None
+    try:
+        releases = index.releases(package)
+    except Unavailable as refusal:
+        raise RaceError(f"{wanted.side}: {refusal}") from None
+    check_release(package, version, releases)
 
 
 @contextmanager

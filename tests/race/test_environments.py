@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
+from conformance.cli.main import main
+from conformance.cli.versions import racing
 from conformance.race import environments
-from conformance.race.environments import WantedSide, check, interpreter
+from conformance.race.environments import WantedSide, check, check_named, interpreter
 from conformance.race.processes import RaceError
+from conformance.sweep.index import IndexSettings, PackageIndex, Release
 from frameworks.installer.distributions import Unavailable
 from frameworks.installer.resolution import Lock, WantedEnvironment
+from results.record.files import RecordError
+from tests.support.suite_runs import ROOT
 
 
 @pytest.fixture
@@ -55,8 +61,11 @@ def test_a_named_python_is_taken(asked: list[WantedEnvironment]) -> None:
     ("wanted", "why"),
     [
         (WantedSide("old", "torch", "9.0", device="cpu"), "old: torch 9.0: there is no torch 9"),
-        (WantedSide("old", "torch"), "old: name --old, its version, or the Python of an environment with torch"),
-        (WantedSide("old", "reference", "1"), "old: name --old-python, or the Python of an environment"),
+        (WantedSide("old", "torch"), "old: name --old, its version, or --old-python, the Python of an environment"),
+        (
+            WantedSide("old", "reference", "1"),
+            "old: nothing is installed for reference; name --old-python, the Python of",
+        ),
     ],
 )
 def test_a_side_without_an_interpreter(asked: list[WantedEnvironment], wanted: WantedSide, why: str) -> None:
@@ -69,3 +78,81 @@ def test_another_version_than_the_named_one() -> None:
     check(WantedSide("old", "torch", "2.12.1"), "2.12.1+cpu")
     with pytest.raises(RaceError, match=r"has torch 2.13.0\+cpu, want 2.12.1"):
         check(WantedSide("old", "torch", "2.12.1"), "2.13.0+cpu")
+
+
+def known(*versions: str) -> PackageIndex:
+    """An index with these versions of torch."""
+    return PackageIndex(
+        IndexSettings((), (), ""), {"torch": {Version(each): Release(Version(each), ()) for each in versions}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        (
+            WantedSide("old", "torch", "2.6.0", Path(sys.executable)),
+            "old: got --old and --old-python, want one of them",
+        ),
+        (
+            WantedSide("old", "torch", python=Path("/x/python")),
+            "old: --old-python: /x/python: no such file or dire",
+        ),
+        (WantedSide("new", "torch", python=ROOT), f"new: --new-python: {ROOT}: no program; name a Python"),
+        (WantedSide("old", "torch", "abc"), "old: got 'abc', want a version such as 2.6.0"),
+        (WantedSide("old", "torch", "2.5"), "torch 2.5: no index has it; the next one is 2.6.0"),
+        (WantedSide("new", "torch", "99.0"), "torch 99.0: no index has it; the next one is 2.13.0"),
+        (WantedSide("new", "jax", "0.9"), "new: releases of jax cannot be listed"),
+        (
+            WantedSide("old", "torch"),
+            "old: name --old, its version, or --old-python, the Python of an environment with",
+        ),
+        (WantedSide("new", "torch"), "new: this Python has no torch; name --new, its version, or --new-python, the Py"),
+        (WantedSide("new", "reference", "2"), "new: nothing is installed for reference; name --new-python, the Python"),
+        (WantedSide("old", "torch", "2.6.0", mode="eagr"), "old: got mode 'eagr', want one of torch, such as eager"),
+        (
+            WantedSide("old", "torch", "2.6.0", device="cpuu"),
+            "old: got device 'cpuu', want cpu, auto or an accelerator",
+        ),
+    ],
+)
+def test_a_side_that_cannot_run_is_refused_at_once(
+    asked: list[WantedEnvironment], wanted: WantedSide, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments.locks, "installed_version", lambda _: None)
+    with pytest.raises((RaceError, RecordError)) as refused:
+        check_named(wanted, known("2.6.0", "2.13.0"))
+    assert str(refused.value).startswith(why)
+    assert asked == []
+
+
+def test_sides_that_may_run_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments.locks, "installed_version", lambda _: "2.13.0")
+    for wanted in (
+        WantedSide("old", "torch", "2.6.0"),
+        WantedSide("old", "torch", "2.6.0+cpu", mode="compile"),
+        WantedSide("new", "torch"),
+        WantedSide("new", "reference"),
+        WantedSide("old", "reference", python=Path(sys.executable)),
+    ):
+        check_named(wanted, known("2.6.0", "2.13.0"))
+
+
+@pytest.mark.parametrize("option", ["--output", "--samples"])
+def test_a_folder_that_is_missing_is_refused_before_the_race(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(racing, "check_named", lambda *_: pytest.fail("the sides are looked at"))
+    assert main(["race", "torch", "--old", "2.6.0", "--new", "2.13.0", option, str(tmp_path / "x" / "file")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{option}: there is no folder {tmp_path / 'x'}; make it, or name another" in line
+
+
+def test_both_sides_are_looked_at_before_one_is_installed(
+    asked: list[WantedEnvironment], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(racing, "PackageIndex", lambda: known("2.6.0", "2.13.0"))
+    assert main(["race", "torch", "--old", "2.6.0", "--new-python", "/x/python"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("conformance: new: --new-python: /x/python: no such file or directory; name a Python")
+    assert asked == []

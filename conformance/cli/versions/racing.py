@@ -12,10 +12,11 @@ from conformance.cli.options import FORMAT, OUTPUT
 from conformance.cli.progress import watched
 from conformance.race import rendering
 from conformance.race.driver import LIMIT_S, PAIRS, ROUNDS, RaceSettings, race
-from conformance.race.environments import WantedSide, check, interpreter
+from conformance.race.environments import WantedSide, check, check_named, interpreter
 from conformance.race.judgement import judge
 from conformance.race.processes import RaceError, Racer
 from conformance.race.samples import FIXTURES, RaceSamples, load, write
+from conformance.sweep.index import PackageIndex
 from frameworks.registry import DEVICE_HELP, path_of
 from results.record.files import replace
 
@@ -74,17 +75,23 @@ def race_command(
 
     Exit status: 0, nothing is worse; 1, something is; 2, it cannot be judged.
     """
+    for option, file in (("--output", output), ("--samples", samples)):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise click.BadParameter(f"there is no folder {file.parent}; make it, or name another", param_hint=option)
     if not framework:
         if samples is None:
             raise click.UsageError("name a framework, or stored samples by --samples")
         taken = load(samples)
     else:
         path_of(framework)
+        index = PackageIndex()
         sides = (
             WantedSide("old", framework, old, old_python, device, mode),
             WantedSide("new", framework, new, new_python, device, mode),
         )
         try:
+            for side in sides:
+                check_named(side, index)
             taken = _raced(sides, fixture, RaceSettings(pairs, rounds, limit, seed))
         except RaceError as error:
             raise click.ClickException(str(error)) from None
