@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from conformance.sweep.index import PackageIndex, Release
-from conformance.sweep.known_names import check_companions, check_device, check_mode, check_ways
+from conformance.sweep.known_names import check_companions, check_device, check_mode, check_place, check_ways
 from conformance.sweep.plan import OF_ITS_TIME, CellGroup, SweepPlan
 from conformance.sweep.versions import chosen
 from frameworks.adapter_file import adapter_file
@@ -164,6 +164,7 @@ def _of_group(group: CellGroup, index: PackageIndex) -> Iterator[SweepCell]:
 def _check_names(group: CellGroup, modes: Sequence[str]) -> None:
     """Refuses what cannot be judged whatever is installed."""
     varying = group.package or str(canonicalize_name(package_of(group.framework)))
+    check_place(group.framework)
     for mode in modes:
         check_mode(group.framework, mode)
     for device in group.devices:

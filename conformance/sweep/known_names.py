@@ -23,6 +23,17 @@ ACCELERATORS = (
 _SET = re.compile(r"set-[1-9][0-9]*")
 
 
+def check_place(framework: str) -> None:
+    """Refuses an import path whose module is not there.
+
+    Raises:
+        ValueError: it is not there. UnknownFramework: no adapter has the name.
+    """
+    path = path_of(framework)
+    if framework not in built_in() and folder_of(path) is None:
+        raise ValueError(f"no module {path.partition(':')[0]} can be imported from here; want package.module:Class")
+
+
 def check_mode(framework: str, mode: str) -> None:
     """Refuses a mode that a built-in adapter cannot have: neither its files of settings nor its modules name it.
 
@@ -33,7 +44,7 @@ def check_mode(framework: str, mode: str) -> None:
     if not mode or framework not in built_in() or mode in listed or _written(framework, mode):
         return
     examples = f", such as {', '.join(listed)}" if listed else ""
-    raise ValueError(f"got mode {mode!r}, want one of {framework}{examples}")
+    raise ValueError(f"got mode {mode!r}, want a mode of {framework}{examples}")
 
 
 def check_device(framework: str, device: str) -> None:

@@ -214,7 +214,7 @@ def test_bad_usage_is_one_line(words: list[str], message: str, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--mode", "eagr"], "got mode 'eagr', want one of torch, such as eager, compile"),
+        (["--mode", "eagr"], "got mode 'eagr', want a mode of torch, such as eager, compile"),
         (["--device", "cpuu"], "got device 'cpuu', want cpu, auto or an accelerator: cuda, gpu"),
         (["--with", "torch==2.5"], "got torch as a companion, and it is the package that varies; want another"),
         (["--package", "accelerate", "--with", "torch==2.5"], "got torch as a companion, want its version as the fra"),

@@ -109,7 +109,7 @@ def known(*versions: str) -> PackageIndex:
         ),
         (WantedSide("new", "torch"), "new: this Python has no torch; name --new, its version, or --new-python, the Py"),
         (WantedSide("new", "reference", "2"), "new: nothing is installed for reference; name --new-python, the Python"),
-        (WantedSide("old", "torch", "2.6.0", mode="eagr"), "old: got mode 'eagr', want one of torch, such as eager"),
+        (WantedSide("old", "torch", "2.6.0", mode="eagr"), "old: got mode 'eagr', want a mode of torch, such as eager"),
         (
             WantedSide("old", "torch", "2.6.0", device="cpuu"),
             "old: got device 'cpuu', want cpu, auto or an accelerator",

@@ -124,7 +124,8 @@ def test_extremes_are_the_oldest_and_the_newest_that_can_be_judged(tmp_path: Pat
         ('framework = "reference"\nversions = ["2"]', "nothing is installed for it"),
         ('framework = "jax"\nversions = [">=5"]', "'>=5' fits no release; correct the plan$"),
         ('framework = "jaxx"\nversions = ["1"]', "unknown framework 'jaxx': one of "),
-        (f'{JAX}modes = ["jitt"]', "jax: got mode 'jitt', want one of jax, such as jit, nojit"),
+        ('framework = "nosuch.mod:Cls"\nversions = ["1"]', "no module nosuch.mod can be imported from here"),
+        (f'{JAX}modes = ["jitt"]', "jax: got mode 'jitt', want a mode of jax, such as jit, nojit"),
         (f'{JAX}devices = ["cpuu"]', "jax: got device 'cpuu', want cpu, auto or an accelerator: cuda, "),
         ('framework = "reference"\nversions = ["1"]\ndevices = ["cuda"]', "want cpu or auto: reference has no other"),
         (f'{JAX}ways = [["clip.foo"]]', "jax: got way 'clip.foo', want one that `conformance ways jax` lists"),
@@ -133,7 +134,7 @@ def test_extremes_are_the_oldest_and_the_newest_that_can_be_judged(tmp_path: Pat
             "way 'clip.stateless' in mode 'nojit', want it in jit",
         ),
         (f'{JAX}ways = [["clip.stateless", "clip.named-chain"]]', "want at most one of each technique"),
-        ('framework = "reference"\nversions = ["1"]\nmodes = ["eager"]', "want one of reference, such as emulated"),
+        ('framework = "reference"\nversions = ["1"]\nmodes = ["eager"]', "want a mode of reference, such as emulated"),
         (f'{JAX}companions = [{{ jax = "0.4.30" }}]', "got jax as a companion, and it is the package that varies"),
         (
             'framework = "tf"\npackage = "keras"\nversions = ["3.3.3"]\ncompanions = [{ tensorflow = "2.16.1" }]',

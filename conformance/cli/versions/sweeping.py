@@ -61,7 +61,7 @@ class _Form(click.Choice[str]):
     flag_value="table",
     type=_Form(["table", "json"]),
     metavar="[table|json]",
-    help="List cells, downloads, disk and time, and run nothing; json: a matrix for CI.",
+    help="List cells, downloads, disk and time, and run nothing; the locks stay in FOLDER. json: a matrix for CI.",
 )
 @click.option("--only", multiple=True, metavar="CELL", help="Run this cell alone (repeatable).")
 @click.option("--extremes", "ends", is_flag=True, help="Run the oldest and the newest version of each series alone.")
