@@ -48,6 +48,9 @@ def findings(framework: str, tried: bool) -> int:
     one cannot be run.
     """
     known = _known(framework)
+    if not known.findings:
+        click.echo(f"{framework} has no findings")
+        return 0
     by_rank = sorted(known.findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
     here = devices(), instruction_sets()
     reasons = {each.id: each.not_here(*here) for each in by_rank if tried}
@@ -104,7 +107,8 @@ def issue(identifier: str, framework: str) -> int:
     entries = [entry for entry in known.expectations if entry.clause == identifier]
     if not entries:
         failing = sorted({entry.clause for entry in known.expectations})
-        raise click.UsageError(f"no known failure of {framework} in {identifier}; it has some in: {', '.join(failing)}")
+        some = f"it has some in: {', '.join(failing)}" if failing else "it has no known failure in any clause"
+        raise click.UsageError(f"no known failure of {framework} in {identifier}; {some}")
     concerned = {entry.finding.id: entry.finding for entry in entries}
     evidence = [
         Evidence(
