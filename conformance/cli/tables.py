@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from results.record.encoding import without_collecting
-from results.record.files import one_line
+from results.record.files import RecordError, one_line
 from results.record.folders import find, read
 from results.record.journal import convert
 from results.record.outline import Outlines
@@ -76,16 +76,22 @@ def slowest(paths: tuple[Path, ...], by: Literal["test", "clause"], count: int) 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
 def validate(paths: tuple[Path, ...]) -> int:
-    """Check records, journals or folders of them. Exit status: 0, all are valid; 2, one is not, with the reason in one
-    line.
+    """Check records, journals or folders of them. Exit status: 0, all are valid; 2, one is not. Each that is not has a
+    line with the reason.
 
     \b
     conformance validate results/records
     """
+    status = 0
     for path in find(paths):
-        record = load(path)
-        click.echo(one_line(f"{path}: a valid record, {record.status}, {len(record.verdicts)} verdicts"))
-    return 0
+        try:
+            record = load(path)
+        except RecordError as error:
+            click.echo(f"conformance: {error}", err=True)
+            status = 2
+        else:
+            click.echo(one_line(f"{path}: a valid record, {record.status}, {len(record.verdicts)} verdicts"))
+    return status
 
 
 @click.command()

@@ -11,8 +11,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from conformance.known_failures.reading import load_known
 from frameworks.contract import Capability, MissingDevice
-from frameworks.registry import UnknownFramework, load
+from frameworks.registry import UnknownFramework, built_in, load
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 120
@@ -48,6 +49,25 @@ def ask(name: str, device: str = "auto") -> Declared | str:
         return said[-1]
     result = json.loads(lines[-1])
     return Declared(**{**result, "modes": tuple(result["modes"]), "supported": tuple(result["supported"])})
+
+
+def lacks(name: str, wanted: str) -> str:
+    """What an adapter without the mode `wanted` has instead, as "torch has no mode 'x': one of eager, ..."; "" if it
+    has the mode. A built-in adapter is asked only about a mode that is in none of its judged series.
+
+    Raises:
+        UnknownFramework: the adapter's modes are not known, since it cannot be loaded.
+    """
+    judged = load_known([name]).judged.get(name, {}) if name in built_in() else {}
+    modes = tuple(dict.fromkeys(mode for _, mode in judged))
+    if wanted in modes:
+        return ""
+    answer = ask(name)
+    if isinstance(answer, Declared):
+        modes = answer.modes
+    elif not modes:
+        raise UnknownFramework(answer)
+    return "" if wanted in modes else f"{name} has no mode {wanted!r}: one of {', '.join(modes)}"
 
 
 def main(name: str, device: str) -> int:

@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from conformance.runner.adapter_info import lacks
+from conformance.runner.identity import name_of
 from conformance.test_ids.inventory import inventory
+from frameworks.registry import known
+from frameworks.ways import declared
 from results.compare.pairing import series
 from results.record.files import RecordError
 from results.record.folders import LAST_RUNS, listed
 from results.record.reading import Record, load, write
 
 BASELINES = LAST_RUNS.parent / "baselines"
+SEED = 0
+"""The seed of baselines, which runs have by default."""
 
 
 def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | None:
@@ -49,24 +55,59 @@ def lacking(record: Record) -> list[str]:
     return sorted(code.id for code in inventory().values() if code.id not in judged and not own & {*code.parameters})
 
 
-def accept(path: Path, reason: str, folder: Path = BASELINES) -> Path:
-    """Makes a record the baseline of its series and adds the reason to its notes.
+def acceptable(path: Path) -> Record:
+    """The record in a file, if it may be a baseline.
 
     Raises:
-        RecordError: it cannot be read, is of an interrupted run or of some tests only, or lacks tests of the present
-            suites.
+        RecordError: it cannot be read, is of an interrupted run or of some tests only, lacks tests of the present
+            suites, or is of another seed, or of a framework or a mode that there is not.
+        UnknownFramework: the adapter's modes are not known.
     """
     record = load(path)
     if record.status == "interrupted":
         raise RecordError(path, "is of an interrupted run", "run the suite to its end")
     if record.selection or record.status == "partial":
         words = record.selection or "; ".join(record.notes)
-        raise RecordError(path, f"is of selected tests only ({words})", "run all tests")
+        raise RecordError(path, f"is of selected tests only{f' ({words})' if words else ''}", "run all tests")
     if tests := lacking(record):
-        problem = f"lacks {len(tests)} of the suites' {len(inventory())} test functions ({tests[0]}, ...)"
+        named = f"{tests[0]}{', ...' if tests[1:] else ''}"
+        problem = f"lacks {len(tests)} of the suites' {len(inventory())} test functions ({named})"
         raise RecordError(path, problem, "run the present suites")
+    if record.seed != SEED:
+        raise RecordError(
+            path, f"is of seed {record.seed}, and baselines are of seed {SEED}", f"run with --seed={SEED}"
+        )
+    if problem := _unknown(record):
+        raise RecordError(path, f"is of no series of the suite ({problem})", "name a record of an adapter that is here")
+    return record
+
+
+def _unknown(record: Record) -> str:
+    """What there is not of a record's framework, mode and ways, "" if there is all of it."""
+    framework, (mode, *ways) = record.series.framework, record.series.mode.split("+")
+    if framework not in known():
+        return f"no adapter is called {framework!r}: one of {', '.join(sorted(known()))}"
+    there = [str(way) for way in declared(framework)]
+    if {"/", "\\"} & {*record.variant.framework_version}:
+        return f"framework_version: got {record.variant.framework_version!r}, want a name without path separators"
+    missing = next((way for way in ways if way not in there), None)
+    return lacks(framework, mode) or (f"{framework} has no way {missing!r}" if missing is not None else "")
+
+
+def accept(path: Path, reason: str, folder: Path = BASELINES) -> Path:
+    """Makes a record the baseline of its series, in a file of the series' name, and adds the reason to its notes.
+
+    Raises:
+        RecordError: it cannot be read, it may not be a baseline (see `acceptable`), or the file is another series'.
+        UnknownFramework: the adapter's modes are not known.
+    """
+    record = acceptable(path)
     old = former(record, folder)
-    accepted = folder / f"{path.name.removesuffix('.gz').removesuffix('.json')}.json.gz"
+    accepted = folder / f"{name_of(record.series, record.variant.framework_version)}.json.gz"
+    if accepted.exists() and (old is None or old[0] != accepted):
+        there = load(accepted).series
+        problem = f"is the baseline of another series ({there.framework} {there.mode} {there.device_kind})"
+        raise RecordError(accepted, problem, "give that file another name first")
     folder.mkdir(parents=True, exist_ok=True)
     write(accepted, replace(record, notes=(*record.notes, f"accepted as the baseline: {reason}")))
     if old is not None and old[0] != accepted:

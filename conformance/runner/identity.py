@@ -142,4 +142,10 @@ def variant(framework: Framework) -> Variant:
 
 def file_name(given: str, framework: Framework, ways: Sequence[str] = ()) -> str:
     """FRAMEWORK-VERSION-DEVICE-MODE, without an ending."""
-    return "-".join((adapter_name(given, framework), framework.version(), framework.device, mode_of(framework, ways)))
+    version, device = framework.version(), framework.device
+    return name_of(Series(adapter_name(given, framework), device, "", mode_of(framework, ways)), version)
+
+
+def name_of(its_series: Series, version: str) -> str:
+    """The same for a series and the framework's version."""
+    return "-".join((its_series.framework, version, its_series.device, its_series.mode))

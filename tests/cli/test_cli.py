@@ -22,7 +22,7 @@ from conformance.cli.main import commands
 from conformance.runner import baselines, jobs
 from conformance.test_ids.inventory import inventory
 from results.record.files import RecordError
-from results.record.reading import Outcome, TestVerdict, load, write
+from results.record.reading import Outcome, TestVerdict, Variant, load, write
 from tests.support.small_record import BASE, verdict
 from tests.support.suite_runs import ROOT, Ended, run
 from tools.commands import TOOLS
@@ -217,13 +217,13 @@ def test_nothing_is_compared_with_an_interrupted_run(tmp_path: Path) -> None:
 
 def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
     folder = tmp_path / "baselines"
-    first, second = tmp_path / "torch-2.13.0.json", tmp_path / "torch-2.14.0.json"
+    first, second = tmp_path / "torch-2.13.0-cpu-eager.json", tmp_path / "torch-2.14.0-cpu-eager.json"
     codes = inventory().values()
     clauses = dict.fromkeys({*BASE.clauses, *(code.clause for code in codes)}, next(iter(BASE.clauses.values())))
     passed = tuple(TestVerdict(code.id, code.clause, Outcome.PASS) for code in codes)
     whole = replace(BASE, clauses=clauses, verdicts=passed).sorted()
     write(first, whole)
-    write(second, verdict(whole, 0, outcome=Outcome.FAIL))
+    write(second, replace(verdict(whole, 0, outcome=Outcome.FAIL), variant=Variant("2.14.0")))
     assert baselines.accept(first, "the first", folder) == folder / f"{first.name}.gz"
     assert baselines.accept(second, "an upgrade", folder) == folder / f"{second.name}.gz"
     assert [path.name for path in folder.iterdir()] == [f"{second.name}.gz"]
@@ -237,8 +237,21 @@ def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
         ({"verdicts": whole.verdicts[1:]}, "lacks 1 of the suites"),
         ({"verdicts": ()}, f"lacks {len(baselines.lacking(replace(whole, verdicts=())))} of the suites"),
     )
+    series, torch_modes = whole.series, "torch has no mode 'nosuchmode': one of eager, compile"
+    parts += (
+        ({"status": "partial"}, "of selected tests only; run all"),
+        ({"verdicts": whole.verdicts[1:]}, r"test functions \([^,]*\); "),
+        ({"seed": 5}, "is of seed 5, and baselines are of seed 0; run with --seed=0"),
+        ({"series": replace(series, framework="nosuch")}, "no adapter is called 'nosuch': one of jax, "),
+        ({"series": replace(series, framework="../../evil")}, "no adapter is called '../../evil'"),
+        ({"series": replace(series, mode="../x")}, "torch has no mode '../x'"),
+        ({"series": replace(series, mode="nosuchmode")}, torch_modes),
+        ({"series": replace(series, mode="eager+clip.nosuch")}, "torch has no way 'clip.nosuch'"),
+        ({"variant": Variant("../../zz")}, "framework_version: got '../../zz', want a name without path separators"),
+        ({"series": replace(series, device_kind="other")}, f"{second.name}.gz: is the baseline of another series"),
+    )
     for part, message in parts:
-        write(tmp_path / "part.json", replace(whole, **part))
+        write(tmp_path / "part.json", replace(whole, **{"variant": Variant("2.14.0"), **part}))
         with pytest.raises(RecordError, match=message):
             baselines.accept(tmp_path / "part.json", "no", folder)
     assert [path.name for path in folder.iterdir()] == [f"{second.name}.gz"]
