@@ -10,8 +10,11 @@ import click
 from conformance.bundle.packing import pack
 from conformance.bundle.target import Target, parsed
 from conformance.cli.running import names
+from conformance.sweep.known_names import check_mode
 from frameworks.installer.distributions import Unavailable
 from frameworks.installer.request import redacted
+from frameworks.installer.resolution import distribution_of
+from frameworks.registry import built_in
 from results.record.files import one_line
 
 _HERE = ".".join(platform.python_version_tuple()[:2])
@@ -43,7 +46,13 @@ def bundle(framework: str, python: str, cuda: str, modes: str, output: Path | No
     Exit status: 0, written; 2, it cannot be packed, with the reason in one line.
     """
     try:
-        path = pack(parsed(framework), [*filter(None, modes.split(","))], Target(python, cuda), output, dirty=dirty)
+        name, version = parsed(framework)
+        chosen = [*filter(None, modes.split(","))]
+        for mode in chosen:
+            check_mode(name, mode)
+        if cuda and name in built_in() and distribution_of(name) is None:
+            raise ValueError(f"{name} has no wheels for CUDA; leave --cuda out")
+        path = pack((name, version), chosen, Target(python, cuda), output, dirty=dirty)
     except (Unavailable, ValueError) as error:
         click.echo(f"conformance: {one_line(redacted(str(error)))}", err=True)
         return 2

@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from conformance.sweep.known_names import check_place
 from frameworks.registry import known
 from frameworks.ways import declared
 
@@ -27,6 +28,11 @@ def ways(frameworks: tuple[str, ...]) -> int:
     conformance run torch --ways all               with all of them, in as few runs as can be
     """
     console = Console()
+    for name in frameworks:
+        try:
+            check_place(name)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
     for name in frameworks or sorted(known()):
         if lines := rows(name):
             table = Table(*HEADER, box=SIMPLE_HEAD, title=name)

@@ -26,7 +26,8 @@ class VersionError(ValueError):
     """A record of another version of the schema; `remedy` says what to do with it."""
 
     def __init__(self, version: object) -> None:
-        super().__init__(f"schema_version is {str(version)[:40]!r} where this suite reads 1 to {SCHEMA_VERSION}")
+        got = repr(version)[:40]
+        super().__init__(f"schema_version: got {got}, want an integer from 1 to {SCHEMA_VERSION}")
         anew = "run the suite to write it again, or remove it"
         newer = isinstance(version, int) and version > SCHEMA_VERSION
         self.remedy = f"a newer suite wrote it: update this one, {anew}" if newer else anew

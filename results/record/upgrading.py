@@ -37,8 +37,8 @@ def upgrade(document: dict[str, Any]) -> dict[str, Any]:
     version = document["schema_version"]
     try:
         return _from_2(_from_1(document) if version == 1 else document)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"no record of version {version} ({type(error).__name__}: {error})") from None
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError(f"no record of version {version}: its parts are not those of that version") from None
 
 
 def _from_2(document: dict[str, Any]) -> dict[str, Any]:
