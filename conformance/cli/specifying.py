@@ -89,8 +89,8 @@ def _listed(clauses: Iterable[Clause]) -> int:
     for clause in clauses:
         table.add_row(Text(clause.id, style="bold"), clause.level.value, Text(clause.requirement))
     if not table.row_count:
-        click.echo("no clause matches", err=True)
-        return 1
+        click.echo("conformance: no clause matches; `conformance spec list` lists all of them", err=True)
+        return 2
     Console().print(table)
     return 0
 
