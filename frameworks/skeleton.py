@@ -26,15 +26,15 @@ def write_adapter(name: str, folder: Path) -> list[Path]:
         folder: of the package; created if necessary, otherwise empty.
 
     Raises:
-        ValueError: the name is invalid or taken, or the folder is not empty; the message is one line.
+        ValueError: the name is invalid or taken, the folder is a file or not empty, or its parent is missing; the
+            message is one line.
         OSError: a file cannot be written.
     """
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise ValueError(f"name of an adapter: got {name!r}, want one such as my_framework")
     if name in known():
         raise ValueError(f"adapter {name!r} exists already; choose another name")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is not empty; choose a new folder")
+    _check_new(folder)
     package = f"{name}_conformance"
     sources = {folder / file: _TEMPLATE / file for file in _OUTSIDE}
     sources |= {folder / package / file: _TEMPLATE / file for file in _INSIDE}
@@ -48,18 +48,27 @@ def write_loop(folder: Path) -> Path:
     """Writes a training loop, and returns its file.
 
     Args:
-        folder: created if necessary.
+        folder: created if necessary, otherwise empty.
 
     Raises:
-        ValueError: the folder is a file, or has the loop's file; the message is one line.
+        ValueError: the folder is a file, is not empty, or its parent is missing; the message is one line.
         OSError: the file cannot be written.
     """
     path = folder / _LOOP.name
     if path.exists() or (folder.exists() and not folder.is_dir()):
         raise ValueError(f"{path if folder.is_dir() else folder} exists already; choose another folder")
+    _check_new(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(_LOOP.read_text("utf-8"), encoding="utf-8")
     return path
+
+
+def _check_new(folder: Path) -> None:
+    """Refuses a folder that has something in it, or would need more than one new level."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is not empty; choose a new folder")
+    if not folder.absolute().parent.is_dir():
+        raise ValueError(f"{folder.absolute().parent} is not a folder; create it, or check the name")
 
 
 def class_of(name: str) -> str:

@@ -113,6 +113,21 @@ def test_a_loop_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert "exists already; choose another folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["loop", "adapter"])
+def test_only_a_new_folder_in_one_that_is_there_is_written(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes").touch()
+    for folder, message in (
+        (tmp_path, f"{tmp_path} is not empty; choose a new folder"),
+        (tmp_path / "x" / "y", f"{tmp_path / 'x'} is not a folder; create it, or check the name"),
+    ):
+        assert main(["new", kind, str(folder), *(["--name", "mine"] if kind == "adapter" else [])]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
 def test_the_documentation_begins_with_it() -> None:
     text = (ROOT / "docs" / "adapters.md").read_text("utf-8")
     assert text.index("conformance new adapter") < text.index("--framework=package.module:Class")
