@@ -48,9 +48,9 @@ class RunCommand(click.Command):
         others: list[str] = []
         words = iter(args[:end])
         for word in words:
-            name, given, _ = word.partition("=")
+            name, equals, _ = word.partition("=")
             (own if name in options else others).append(word)
-            if name in options and not given and not options[name].is_flag:
+            if name in options and not equals and not options[name].is_flag:
                 own.extend(value for value in [next(words, None)] if value is not None)
         return super().parse_args(ctx, [*own, *others, *args[end + 1 :]])
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from _pytest.mark.expression import Expression
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from conformance.runner.budget import seconds_of
+from conformance.runner.collection.expressions import problem_of
 from conformance.sweep.versions import VersionRule, read_rule
 from results.record.files import RecordError, one_line, os_problem
 
@@ -151,17 +151,10 @@ def _selection(text: str) -> tuple[str, ...]:
             raise ValueError(f"selection: got {word!r}, want options among {', '.join(_OPTIONS)}, each with a value")
         if option == "--budget":
             seconds_of(value)
-        if option in ("-k", "-m"):
-            _expression(option, value)
+        if option in ("-k", "-m") and (problem := problem_of(value)):
+            raise ValueError(f"selection: got {option} {value!r}, want an expression of pytest ({problem})")
         chosen += [option, value] if option.startswith("-") and len(option) == 2 else [f"{option}={value}"]
     return tuple(chosen)
-
-
-def _expression(option: str, text: str) -> None:
-    try:
-        Expression.compile(text)
-    except Exception as error:
-        raise ValueError(f"selection: got {option} {text!r}, want an expression of pytest ({error.args[0]})") from None
 
 
 def _group(group: _Group, place: str) -> CellGroup:

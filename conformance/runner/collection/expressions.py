@@ -14,10 +14,14 @@ def check_expressions(config: pytest.Config) -> None:
     """
     for option, name in (("-k", "keyword"), ("-m", "markexpr")):
         expression = getattr(config.option, name, "")
-        try:
-            if expression:
-                Expression.compile(expression)
-        except SyntaxError as error:
-            raise ValueError(
-                f"{option}: got {expression!r}, want an expression such as 'a and not b': {error}"
-            ) from None
+        if expression and (problem := problem_of(expression)):
+            raise ValueError(f"{option}: got {expression!r}, want an expression such as 'a and not b': {problem}")
+
+
+def problem_of(expression: str) -> str:
+    """Why pytest cannot read an expression, "" if it can."""
+    try:
+        Expression.compile(expression)
+    except SyntaxError as error:
+        return str(error.args[0])
+    return ""
