@@ -14,7 +14,7 @@ import numpy as np
 
 from conformance.oracle.derivation_hash import code_hash
 from conformance.oracle.runs import evaluated, run
-from conformance.oracle.stored_spreads import CODE, stored
+from conformance.oracle.stored_spreads import CODE, INPUTS, entry_name, stored
 from fixtures.arrays import Array
 from fixtures.model import Model, Window
 from fixtures.recipe import Recipe
@@ -26,7 +26,7 @@ from frameworks.reference.core.rounding import Exact
 
 def origin_of(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> str:
     """SHA-256 of everything that an envelope derives from: code, model, weights, recipe, conventions and data."""
-    digest = hashlib.sha256(code_hash().encode())
+    digest = hashlib.sha256()
     described = [repr(model.layers), repr(model.losses), repr(recipe), json.dumps(asdict(conventions))]
     digest.update("\n".join(described).encode())
     arrays = [*model.weights(recipe.seed).values()]
@@ -34,9 +34,10 @@ def origin_of(conventions: Conventions, model: Model, recipe: Recipe, windows: S
         arrays += [batch.inputs, *batch.targets.values(), *([] if batch.mask is None else [batch.mask])]
     for array in arrays:
         digest.update(str((array.dtype.str, array.shape)).encode() + array.tobytes())
-    origin = digest.hexdigest()
+    inputs = digest.hexdigest()
+    origin = hashlib.sha256(f"{code_hash()}{inputs}".encode()).hexdigest()
     _asked.clear()
-    _asked[origin[:32]] = _Inputs(conventions, model, recipe, tuple(windows))
+    _asked[origin[:32]] = _Inputs(inputs, conventions, model, recipe, tuple(windows))
     return origin
 
 
@@ -65,14 +66,15 @@ def store(path: Path, arrays: dict[str, Array]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.stem}.{os.getpid()}.partial")
     with partial.open("wb") as file:
-        np.savez(file, **arrays, **{CODE: np.array(code_hash())})  # type: ignore[arg-type]
+        np.savez(file, **arrays, **{CODE: np.array(code_hash()), INPUTS: np.array(_inputs_of(path).digest)})  # type: ignore[arg-type]
     partial.replace(path)
 
 
 @dataclass(frozen=True, eq=False)
 class _Inputs:
-    """The inputs of an origin."""
+    """The inputs of an origin, and their SHA-256."""
 
+    digest: str
     conventions: Conventions
     model: Model
     recipe: Recipe
@@ -93,10 +95,15 @@ _asked: dict[str, _Inputs] = {}
 """The inputs of the last computed origin, by the prefix of its cache files' names."""
 
 
+def _inputs_of(path: Path) -> _Inputs:
+    return _asked[path.name.partition(".")[0]]
+
+
 def _from_stored(path: Path, names: Sequence[str]) -> dict[str, Array] | None:
     """The stored spreads together with their exact run, which are written to a cache file."""
-    inputs, spreads = _asked.get(path.name.partition(".")[0]), stored().get(path.name)
-    if inputs is None or spreads is None:
+    inputs = _inputs_of(path)
+    spreads = stored().get(entry_name(inputs.digest, path))
+    if spreads is None:
         return None
     arrays = dict(spreads)
     if not arrays.keys() >= set(names):

@@ -33,9 +33,18 @@ CODE = "code"
 """Array of a cache file with the hash of the code that derived it."""
 
 
+INPUTS = "inputs"
+"""Array of a cache file with the hash of what it was derived from."""
+
+
+def entry_name(inputs: str, path: Path) -> str:
+    """The name of a cache file's entry: its inputs, and what the file is called after its origin."""
+    return ".".join([inputs[:32], path.name.partition(".")[2]])
+
+
 @cache
 def stored(file: Path = FILE) -> Mapping[str, Mapping[str, Array]]:
-    """The entries of the present code, by the name of their cache file; none if the code has changed."""
+    """The entries of the present code, by name; none if the code has changed."""
     if not file.is_file():
         return {}
     content = json.loads(file.read_text("utf-8"))
@@ -52,7 +61,7 @@ def collect(folders: Sequence[Path], file: Path = FILE) -> int:
     """
     entries = {name: dict(arrays) for name, arrays in stored(file).items()}
     for folder in folders:
-        fresh = {path.name: spreads for path in sorted(folder.glob("*.npz")) if (spreads := _spreads(path))}
+        fresh = dict(filter(None, map(_entry, sorted(folder.glob("*.npz")))))
         if not fresh:
             raise ValueError(
                 f"{folder}: no spreads of the present code; run the suites with CONFORMANCE_CACHE={folder}"
@@ -68,15 +77,16 @@ def collect(folders: Sequence[Path], file: Path = FILE) -> int:
     return len(entries)
 
 
-def _spreads(path: Path) -> dict[str, Array]:
-    """A cache file's ensemble arrays; empty if other code derived them or the file cannot be read."""
+def _entry(path: Path) -> tuple[str, dict[str, Array]] | None:
+    """Name and ensemble arrays of a cache file; None if it has none, other code derived them or it cannot be read."""
     try:
         with np.load(path) as file:
-            if CODE not in file or file[CODE].item() != code_hash():
-                return {}
-            return {name: file[name] for name in file.files if name in SPREADS}
+            if INPUTS not in file or file[CODE].item() != code_hash():
+                return None
+            arrays = {name: file[name] for name in file.files if name in SPREADS}
+            return (entry_name(file[INPUTS].item(), path), arrays) if arrays else None
     except (OSError, ValueError, EOFError, BadZipFile):
-        return {}
+        return None
 
 
 def _text(array: Array) -> str:
