@@ -1,9 +1,10 @@
 """Spreads that come with the suite, so that a new checkout computes only exact runs, without ensembles.
 
-    python -m conformance.oracle.stored_spreads FOLDER...
+    python -m tools spreads [--keep] FOLDER...
 
 writes `spreads.json` from cache folders filled by runs of the suites with the default seed, each started with
-CONFORMANCE_CACHE naming an empty folder. Entries derived by the same code stay, others are removed.
+CONFORMANCE_CACHE naming an empty folder. Entries derived by the same code stay, others are removed. With --keep, after
+a change that moves no number, such as one of names, all entries stay if those that the folders derived again are equal.
 
 An entry is used only where code and inputs are those that it was derived from. The version of NumPy is not asked for:
 another one turns last digits, which makes an ensemble another draw, and any draw is as good. With stored ones bounds
@@ -29,6 +30,8 @@ SPREADS = frozenset(
     {"loss_spread", "gain_spread", "spread", "accuracies", "buffers.spread", "predictions.spread", "distances", "gains"}
 )
 """Arrays of a cache file that come from an ensemble."""
+SAMPLE = 20
+"""Least number of entries that are derived again before all others are kept."""
 CODE = "code"
 """Array of a cache file with the hash of the code that derived it."""
 
@@ -45,12 +48,12 @@ def entry_name(inputs: str, path: Path) -> str:
 @cache
 def stored(file: Path = FILE) -> Mapping[str, Mapping[str, Array]]:
     """The entries of the present code, by name; none if the code has changed."""
-    if not file.is_file():
-        return {}
-    content = json.loads(file.read_text("utf-8"))
-    if content[CODE] != code_hash():
-        return {}
-    return {name: {key: _array(text) for key, text in arrays.items()} for name, arrays in content["entries"].items()}
+    return _read(file) if file.is_file() and json.loads(file.read_text("utf-8"))[CODE] == code_hash() else {}
+
+
+def _read(file: Path) -> dict[str, dict[str, Array]]:
+    entries = json.loads(file.read_text("utf-8"))["entries"]
+    return {name: {key: _array(text) for key, text in arrays.items()} for name, arrays in entries.items()}
 
 
 def collect(folders: Sequence[Path], file: Path = FILE) -> int:
@@ -59,7 +62,30 @@ def collect(folders: Sequence[Path], file: Path = FILE) -> int:
     Raises:
         ValueError: a folder has no entry of the present code.
     """
-    entries = {name: dict(arrays) for name, arrays in stored(file).items()}
+    return _write({name: dict(arrays) for name, arrays in stored(file).items()} | _derived(folders), file)
+
+
+def keep(folders: Sequence[Path], file: Path = FILE) -> int:
+    """Makes the entries of former code those of the present one; returns their number.
+
+    Raises:
+        ValueError: fewer than `SAMPLE` of them were derived again, or one of these differs.
+    """
+    entries, again = _read(file), _derived(folders)
+    sample = sorted(entries.keys() & again.keys())
+    if len(sample) < SAMPLE:
+        raise ValueError(f"got {len(sample)} entries that were derived again, want {SAMPLE}: name folders of more runs")
+    if other := [name for name in sample if not _same(entries[name], again[name])]:
+        raise ValueError(f"{len(other)} of {len(sample)} entries differ, {other[0]} for one: collect all again")
+    return _write(entries | again, file)
+
+
+def _same(left: Mapping[str, Array], right: Mapping[str, Array]) -> bool:
+    return left.keys() == right.keys() and all(np.array_equal(left[name], right[name], equal_nan=True) for name in left)
+
+
+def _derived(folders: Sequence[Path]) -> dict[str, dict[str, Array]]:
+    entries: dict[str, dict[str, Array]] = {}
     for folder in folders:
         fresh = dict(filter(None, map(_entry, sorted(folder.glob("*.npz")))))
         if not fresh:
@@ -67,6 +93,10 @@ def collect(folders: Sequence[Path], file: Path = FILE) -> int:
                 f"{folder}: no spreads of the present code; run the suites with CONFORMANCE_CACHE={folder}"
             )
         entries |= fresh
+    return entries
+
+
+def _write(entries: Mapping[str, Mapping[str, Array]], file: Path) -> int:
     lines = [
         f"{json.dumps(name)}: {json.dumps({key: _text(array) for key, array in sorted(entries[name].items())})}"
         for name in sorted(entries)
@@ -103,13 +133,14 @@ def _array(text: str) -> Array:
 
 def main(arguments: Sequence[str]) -> int:
     """Collects the named folders; returns the exit status."""
-    if not arguments:
+    folders = [Path(argument) for argument in arguments if argument != "--keep"]
+    if not folders:
         print(
             "name one or more cache folders (CONFORMANCE_CACHE) of runs that started with an empty one", file=sys.stderr
         )
         return 2
     try:
-        count = collect([Path(argument) for argument in arguments])
+        count = (keep if "--keep" in arguments else collect)(folders)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -84,6 +84,24 @@ def test_entries_of_other_code_are_not_used_and_go(filled: Path, monkeypatch: py
     assert json.loads(filled.read_text())["entries"].keys() < before["entries"].keys()
 
 
+def test_entries_stay_after_a_change_that_moves_no_number(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    former = json.loads(filled.read_text())
+    filled.write_text(json.dumps({**former, "code": "0" * 64}))
+    stored_spreads.stored.cache_clear()
+    folder = filled.parent / "second"
+    derived()
+    with pytest.raises(ValueError, match="got 1 entries that were derived again, want 20"):
+        stored_spreads.keep([folder], filled)
+    monkeypatch.setattr(stored_spreads, "SAMPLE", 1)
+    assert stored_spreads.keep([folder], filled) == 2
+    assert json.loads(filled.read_text()) == former
+    (name,) = {stored_spreads.entry_name(str(np.load(path)["inputs"]), path) for path in folder.glob("*.npz")}
+    former["entries"][name]["loss_spread"] = "1.0 2.0 3.0"
+    filled.write_text(json.dumps(former))
+    with pytest.raises(ValueError, match=f"1 of 1 entries differ, {name} for one"):
+        stored_spreads.keep([folder], filled)
+
+
 def test_a_folder_without_spreads_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "other.npz", spread=np.zeros(2), code=np.array("0" * 64))
     (tmp_path / "broken.npz").write_bytes(b"no archive")
