@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from types import BuiltinFunctionType, CodeType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType
 from typing import Any, Literal
 
 from fixtures.recipe import TECHNIQUES, Recipe
@@ -194,6 +194,8 @@ def _key(name: str) -> Any:
     if isinstance(member, property):
         member = member.fset
     function: Any = inspect.unwrap(member)
+    if function is not member and not isinstance(member, FunctionType):
+        raise TypeError(f"{name} runs its code for new arguments alone, if at all; name another call of the way")
     code = getattr(function, "__code__", None)
     if isinstance(code, CodeType):
         return code

@@ -193,6 +193,15 @@ def test_a_class_without_a_constructor_cannot_be_noted() -> None:
         pass
 
 
+def test_a_function_whose_results_are_stored_cannot_be_noted() -> None:
+    """Neither can one that a compiler traces: its code does not run at every call."""
+    with (
+        pytest.raises(TypeError, match=r"_compile_pattern runs its code for new arguments alone"),
+        watched(Way("save", "x", {"fnmatch._compile_pattern": {}}, LINK, ())),
+    ):
+        pass
+
+
 def test_ranks_must_call_what_their_way_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = 'modes = ["m"]\n[sharding.sorted]\ncalls = {"json.dumps" = {sort_keys = true}}\nlink = "x"'
     adapter, recipe = _adapter(tmp_path, monkeypatch, text), Recipe(ways=("sharding.sorted",))

@@ -110,10 +110,16 @@ def schedule(way: str, rate: float, steps: Steps | Curve | None) -> optax.Schedu
             }
             return optax.piecewise_constant_schedule(rates[0], ratios)
         case "function":
-            boundaries = jnp.array(steps.boundaries)
-            return lambda count: jnp.array(rates)[jnp.searchsorted(boundaries, count, side="right")]
+            return partial(_selected, steps.boundaries, rates)
         case _:
             return optax.join_schedules([*map(optax.constant_schedule, rates)], list(steps.boundaries))
+
+
+def _selected(boundaries: Sequence[int], rates: Sequence[float], count: Any) -> jax.Array:
+    rate = jnp.asarray(rates[0])
+    for boundary, later in zip(boundaries, rates[1:], strict=True):
+        rate = jax.lax.select(jnp.asarray(count) >= boundary, jnp.asarray(later), rate)
+    return rate
 
 
 def _follows_zero() -> bool:
