@@ -27,7 +27,7 @@ class Unavailable(Exception):
 
 
 class InstallerEnded(Unavailable):
-    """The installer did not finish (Ctrl-C, a signal): what was asked for may be available all the same."""
+    """The installer did not finish (Ctrl-C, a signal, no network): what was asked for may be available all the same."""
 
 
 def check_ended(status: int, errors: str) -> None:

@@ -14,13 +14,21 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from frameworks.installer import uv
-from frameworks.installer.distributions import Unavailable, check_ended
+from frameworks.installer.distributions import InstallerEnded, Unavailable, check_ended
+from frameworks.installer.request import redacted
 
 INSTALLER = "CONFORMANCE_INSTALLER"
 """Environment variable: "pip", the default; "uv", which ignores pip's settings and finds torch's CUDA build; `NONE`."""
 
 NONE = "none"
 """Nothing is installed: what is there is used."""
+
+_UNREACHED = re.compile(
+    r"Could not fetch URL (?P<index>\S+: (?!4(?!08|29)\d\d ).*) - skipping"
+    r"|(?P<installer>(?:.*Max retries exceeded|HTTP error (?:5\d\d|408|429) while|.*Read timed out|.*Connection broken"
+    r"|.*Failed to connect to|Failed to fetch: \S+\s+cause: (?!HTTP status client error \(4(?!08|29)\d\d )).*)"
+)
+"""What pip's log and both installers print where a server cannot be reached or fails; nothing of what it refuses."""
 
 
 def by_uv() -> bool:
@@ -51,7 +59,8 @@ def install(
         words: further options of the installer.
 
     Raises:
-        Unavailable: it cannot be done, or an extra that was asked for is not there. InstallerEnded: a signal ended it.
+        Unavailable: it cannot be done, or an extra that was asked for is not there. InstallerEnded: a signal ended it,
+            or an index cannot be reached.
     """
     if by_uv():
         program = [str(uv.program()), "pip", "install", "--python", python or sys.executable, "--torch-backend=auto"]
@@ -70,7 +79,7 @@ def resolve(
     """What pip would install for requirements, versions by normalized name; it installs nothing.
 
     Raises:
-        Unavailable: there is no solution. InstallerEnded: a signal ended pip.
+        Unavailable: there is no solution. InstallerEnded: a signal ended pip, or an index cannot be reached.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
@@ -90,8 +99,14 @@ def _run(
         path = Path(folder, "constraints.txt")
         path.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())), encoding="utf-8")
         words = [*program, "--constraint", str(path), *beside, *requirements]
-        ended = subprocess.run(words, capture_output=True, text=True, check=False)
+        log = Path(folder, "pip.log")
+        variables = {**os.environ, "PIP_LOG": str(log), "PIP_NO_INPUT": "1"}
+        ended = subprocess.run(words, capture_output=True, text=True, check=False, env=variables)
+        said = log.read_text("utf-8", "replace") if ended.returncode and log.is_file() else ""
     check_ended(ended.returncode, ended.stderr)
+    if ended.returncode and (unreached := _UNREACHED.search(said + ended.stderr)):
+        why = redacted(" ".join((unreached["index"] or unreached["installer"]).split()))
+        raise InstallerEnded(f"a package index or server did not answer ({why}); check the network and pip's index-url")
     return ended
 
 

@@ -1,11 +1,15 @@
-"""An installer that a signal ends: nothing is stored as a refusal, and no environment is taken for a whole one."""
+"""An installer that a signal or the network ends: no refusal is stored, no environment is taken for a whole one."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -44,6 +48,36 @@ except Left:
 """A program that ends its cell while it waits for an installer."""
 
 
+@contextmanager
+def index(status: int) -> Iterator[str]:
+    """The address of a package index that answers every request with a status, of none for 0."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(status)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        address = f"http://127.0.0.1:{server.server_port}/simple"
+        if not status:
+            server.server_close()
+            yield address
+            return
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield address
+        finally:
+            server.shutdown()
+
+
+def settings(address: str) -> dict[str, str]:
+    """Variables by which pip asks this index alone, once, and uv none."""
+    ours = {"PIP_INDEX_URL": address, "PIP_RETRIES": "0", "UV_NO_INDEX": "1"}
+    return {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", **ours}
+
+
 @pytest.mark.parametrize(
     ("status", "errors", "how"),
     [(-2, "", "SIGINT"), (-9, "", "SIGKILL"), (130, "", "SIGINT"), (1, "ERROR: Operation cancelled by user", "SIGINT")],
@@ -75,6 +109,52 @@ def test_nothing_else_is_tried_after_an_ended_resolution(monkeypatch: pytest.Mon
     monkeypatch.setattr(resolution, "_by_pip", lambda *_: pytest.fail("pip is asked"))
     with pytest.raises(InstallerEnded):
         resolve(WantedEnvironment(TOY, "1.0", suite=False))
+
+
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [(0, "connection error: .*"), (503, "HTTPConnectionPool.*too many 503 .*"), (504, "504 Server Error: .*")],
+)
+def test_an_index_that_does_not_answer_refuses_nothing(
+    status: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with index(status) as address:
+        for name, value in settings(address).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(RecordError, match=rf"1\.0: a package index or server did not .*{PACKAGE}/: {how}run the"):
+            CellLocks(tmp_path, False).read([CELL])
+        with pytest.raises(InstallerEnded, match=how):
+            pip.install([PACKAGE], {}, words=["--dry-run"])
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_package_that_no_index_has_is_refused_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with index(404) as address:
+        for name, value in settings(address).items():
+            monkeypatch.setenv(name, value)
+        reason = f"No matching distribution found for {PACKAGE}==1.0"
+        assert CellLocks(tmp_path, False).read([CELL]) == {CELL.key: reason}
+    assert CellLocks(tmp_path, False).read([CELL]) == {CELL.key: reason}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "error: Failed to fetch: https://x/y/\n  cause: error sending request for url (https://x/y/)",
+        "error: Failed to fetch: https://x/y/\n  cause: HTTP status client error (429 Too Many Requests)",
+        "ERROR: HTTP error 503 while getting https://x/y.whl",
+        "error: connection-failed\n\n× Failed to connect to x while fetching https://x/y.whl",
+    ],
+)
+def test_a_download_that_the_network_ends_refuses_nothing(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.CompletedProcess[str]([], 1, "", said)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    with pytest.raises(InstallerEnded, match="did not answer"):
+        pip.install(["x"], {})
+    ended.stderr = "error: Failed to fetch: https://x/y/\n  cause: HTTP status client error (404 Not Found)"
+    with pytest.raises(Unavailable, match="404") as refusal:
+        pip.install(["x"], {})
+    assert not isinstance(refusal.value, InstallerEnded)
 
 
 def test_an_ended_resolution_is_not_stored(tmp_path: Path) -> None:

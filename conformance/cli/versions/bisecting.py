@@ -167,7 +167,9 @@ class BisectedRange:
         try:
             releases = index.releases(self.varying)
         except Unavailable as refusal:
-            raise RecordError(self.varying, str(refusal), "name a package that an index has") from None
+            raise RecordError(
+                self.varying, str(refusal), "run the command again, or name a package that an index has"
+            ) from None
         for end in (low, high):
             check_release(self.varying, end, releases)
         inside = [each for each in releases if low <= each <= high]
