@@ -10,7 +10,7 @@ import click
 from conformance.bundle.packing import pack
 from conformance.bundle.target import Target, parsed
 from conformance.cli.running import names
-from conformance.sweep.known_names import check_mode
+from conformance.runner.adapter_info import check_mode
 from frameworks.installer.distributions import Unavailable
 from frameworks.installer.request import redacted
 from frameworks.installer.resolution import distribution_of

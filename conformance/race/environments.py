@@ -12,9 +12,10 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from conformance.race.processes import RaceError
+from conformance.runner.adapter_info import check_mode
 from conformance.sweep.environments import EnvironmentCache, environments_folder
 from conformance.sweep.index import PackageIndex
-from conformance.sweep.known_names import check_device, check_mode
+from conformance.sweep.known_names import check_device
 from conformance.sweep.known_releases import check_release
 from frameworks.installer import locks, request
 from frameworks.installer.distributions import Unavailable, bare

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.known_failures.reading import load_known
+from frameworks.adapter_file import adapter_file
 from frameworks.contract import Capability, MissingDevice
+from frameworks.installer.resolution import distribution_of
 from frameworks.registry import UnknownFramework, built_in, load
+from frameworks.ways import declared
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 120
@@ -51,23 +54,39 @@ def ask(name: str, device: str = "auto") -> Declared | str:
     return Declared(**{**result, "modes": tuple(result["modes"]), "supported": tuple(result["supported"])})
 
 
-def lacks(name: str, wanted: str) -> str:
-    """What an adapter without the mode `wanted` has instead, as "torch has no mode 'x': one of eager, ..."; "" if it
-    has the mode. A built-in adapter is asked only about a mode that is in none of its judged series.
+def check_mode(framework: str, mode: str, *, loadable: bool = False) -> None:
+    """Refuses a mode that an adapter does not have; it is asked if neither its files of settings nor its judged series
+    name the mode.
+
+    Args:
+        loadable: whether an adapter of one's own must be loadable here; else it may have any mode.
 
     Raises:
-        UnknownFramework: the adapter's modes are not known, since it cannot be loaded.
+        ValueError: there is no such mode.
+        UnknownFramework: there is no such adapter, or its modes are not known.
     """
-    judged = load_known([name]).judged.get(name, {}) if name in built_in() else {}
-    modes = tuple(dict.fromkeys(mode for _, mode in judged))
-    if wanted in modes:
-        return ""
-    answer = ask(name)
+    modes = _listed_modes(framework)
+    if not mode or mode in modes:
+        return
+    answer = ask(framework)
     if isinstance(answer, Declared):
-        modes = answer.modes
-    elif not modes:
-        raise UnknownFramework(answer)
-    return "" if wanted in modes else f"{name} has no mode {wanted!r}: one of {', '.join(modes)}"
+        modes = [*answer.modes]
+    elif framework not in built_in():
+        if loadable:
+            raise UnknownFramework(answer)
+        return
+    if mode not in modes:
+        raise ValueError(f"got mode {mode!r}, want a mode of {framework}, such as {', '.join(modes)}")
+
+
+def _listed_modes(framework: str) -> list[str]:
+    """The modes that an adapter's files of settings name, or that it was judged in."""
+    file, chosen = adapter_file(framework), distribution_of(framework)
+    listed = [*file.modes, *file.serial, *(mode for each in file.absent for mode in each.modes)]
+    listed += [*(chosen.modes if chosen else ()), *(mode for way in declared(framework) for mode in way.modes)]
+    if framework in built_in():
+        listed += [mode for _, mode in load_known([framework]).judged.get(framework, {})]
+    return [*dict.fromkeys(listed)]
 
 
 def main(name: str, device: str) -> int:

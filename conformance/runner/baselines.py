@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from conformance.runner.adapter_info import lacks
+from conformance.runner.adapter_info import check_mode
 from conformance.runner.identity import name_of
 from conformance.test_ids.inventory import inventory
 from frameworks.registry import known
@@ -91,7 +91,11 @@ def _unknown(record: Record) -> str:
     if {"/", "\\"} & {*record.variant.framework_version}:
         return f"framework_version: got {record.variant.framework_version!r}, want a name without path separators"
     missing = next((way for way in ways if way not in there), None)
-    return lacks(framework, mode) or (f"{framework} has no way {missing!r}" if missing is not None else "")
+    try:
+        check_mode(framework, mode, loadable=True)
+    except ValueError as error:
+        return str(error)
+    return f"{framework} has no way {missing!r}" if missing is not None else ""
 
 
 def accept(path: Path, reason: str, folder: Path = BASELINES) -> Path:

@@ -13,8 +13,9 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from conformance.runner.adapter_info import check_mode
 from conformance.sweep.index import PackageIndex, Release
-from conformance.sweep.known_names import check_companions, check_device, check_mode, check_place, check_ways
+from conformance.sweep.known_names import check_companions, check_device, check_place, check_ways
 from conformance.sweep.plan import OF_ITS_TIME, CellGroup, SweepPlan
 from conformance.sweep.versions import chosen
 from frameworks.adapter_file import adapter_file

@@ -1,4 +1,4 @@
-"""Modes, devices and ways that no adapter can have, as far as that is known before a framework is installed."""
+"""Devices and ways that no adapter can have, as far as that is known before a framework is installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 
 from packaging.utils import canonicalize_name
 
-from frameworks.adapter_file import adapter_file, folder_of
+from frameworks.adapter_file import folder_of
 from frameworks.installer.distributions import bare
 from frameworks.installer.resolution import distribution_of
 from frameworks.registry import built_in, path_of
@@ -32,19 +32,6 @@ def check_place(framework: str) -> None:
     path = path_of(framework)
     if framework not in built_in() and folder_of(path) is None:
         raise ValueError(f"no module {path.partition(':')[0]} can be imported from here; want package.module:Class")
-
-
-def check_mode(framework: str, mode: str) -> None:
-    """Refuses a mode that a built-in adapter cannot have: neither its files of settings nor its modules name it.
-
-    Raises:
-        ValueError: there is no such mode. UnknownFramework: there is no such adapter.
-    """
-    listed = _listed_modes(framework)
-    if not mode or framework not in built_in() or mode in listed or _written(framework, mode):
-        return
-    examples = f", such as {', '.join(listed)}" if listed else ""
-    raise ValueError(f"got mode {mode!r}, want a mode of {framework}{examples}")
 
 
 def check_device(framework: str, device: str) -> None:
@@ -96,15 +83,6 @@ def check_companions(framework: str, package: str, companions: Sequence[str]) ->
             raise ValueError(f"got {name} as a companion, and it is the package that varies; want another package")
         if name in own:
             raise ValueError(f"got {name} as a companion, want its version as the framework's")
-
-
-def _listed_modes(framework: str) -> list[str]:
-    """The modes that an adapter's files of settings name."""
-    file, chosen = adapter_file(framework), distribution_of(framework)
-    others = [*(mode for each in file.absent for mode in each.modes), *(chosen.modes if chosen else ())]
-    return [
-        *dict.fromkeys([*file.modes, *file.serial, *others, *(m for way in declared(framework) for m in way.modes)])
-    ]
 
 
 def _written(framework: str, word: str) -> bool:

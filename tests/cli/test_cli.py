@@ -243,14 +243,14 @@ def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
         ({"verdicts": whole.verdicts[1:]}, "lacks 1 of the suites"),
         ({"verdicts": ()}, f"lacks {len(baselines.lacking(replace(whole, verdicts=())))} of the suites"),
     )
-    series, torch_modes = whole.series, "torch has no mode 'nosuchmode': one of eager, compile"
+    series, torch_modes = whole.series, "got mode 'nosuchmode', want a mode of torch, such as eager, compile"
     parts += (
         ({"status": "partial"}, "of selected tests only; run all"),
         ({"verdicts": whole.verdicts[1:]}, r"test functions \([^,]*\); "),
         ({"seed": 5}, "is of seed 5, and baselines are of seed 0; run with --seed=0"),
         ({"series": replace(series, framework="nosuch")}, "no adapter is called 'nosuch': one of jax, "),
         ({"series": replace(series, framework="../../evil")}, "no adapter is called '../../evil'"),
-        ({"series": replace(series, mode="../x")}, "torch has no mode '../x'"),
+        ({"series": replace(series, mode="../x")}, "got mode '../x', want a mode of torch"),
         ({"series": replace(series, mode="nosuchmode")}, torch_modes),
         ({"series": replace(series, mode="eager+clip.nosuch")}, "torch has no way 'clip.nosuch'"),
         ({"variant": Variant("../../zz")}, "framework_version: got '../../zz', want a name without path separators"),

@@ -8,11 +8,13 @@ import pytest
 from packaging.tags import sys_tags
 from packaging.version import Version
 
+from conformance.runner.adapter_info import check_mode
 from conformance.sweep.cell_locks import environment_of
 from conformance.sweep.cells import SweepCell, cells_of, extremes, newest_at, read_cell
 from conformance.sweep.index import IndexSettings, PackageIndex, Release, ReleaseFile
-from conformance.sweep.known_names import check_device, check_mode
+from conformance.sweep.known_names import check_device
 from conformance.sweep.plan import read_plan
+from frameworks.registry import UnknownFramework
 from results.record.files import RecordError
 from tools.benchmarks.sweeps.wheels import TOY
 
@@ -160,6 +162,13 @@ def test_a_table_without_cells_is_refused(tmp_path: Path, index: PackageIndex, t
 def test_modes_that_an_adapter_has_are_not_refused(framework: str, modes: list[str]) -> None:
     for mode in ["", *modes]:
         check_mode(framework, mode)
+
+
+def test_an_adapter_is_asked_about_a_mode_that_no_file_names() -> None:
+    with pytest.raises(ValueError, match="got mode 'master', want a mode of reference, such as emulated, ranks, offl"):
+        check_mode("reference", "master")
+    with pytest.raises(UnknownFramework, match="conformance_toy"):
+        check_mode(TOY, "of-its-own", loadable=True)
 
 
 @pytest.mark.parametrize(

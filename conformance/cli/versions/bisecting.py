@@ -16,6 +16,7 @@ from conformance.cli.running import names
 from conformance.cli.specifying import clause_ids, clause_of
 from conformance.cli.versions.bisection_report import Bisection, draft, summary
 from conformance.cli.versions.suite_folder import SuiteFolder
+from conformance.runner.adapter_info import check_mode
 from conformance.spec.clauses import Clause
 from conformance.sweep.bisect import State, StateAnswer, UnstableEnd, bisect
 from conformance.sweep.cells import SweepCell, cells_of
@@ -23,7 +24,7 @@ from conformance.sweep.crossing import Crossing, Side, cross
 from conformance.sweep.driver import SweepSettings
 from conformance.sweep.index import PackageIndex
 from conformance.sweep.judging import CellJudge, JudgedCell, answer, changed
-from conformance.sweep.known_names import check_companions, check_device, check_mode
+from conformance.sweep.known_names import check_companions, check_device
 from conformance.sweep.known_releases import check_release
 from conformance.sweep.plan import OF_ITS_TIME, CellGroup, SweepPlan
 from conformance.sweep.versions import read_rule
