@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -23,14 +24,15 @@ _REPLACES = "conformance-replaces"
 
 
 class LostWorkers:
-    """Ends a run whose workers cannot start with one line.
+    """Ends a run whose workers cannot start with one line, and the workers of a run that is interrupted at once.
 
-    pytest-xdist would start worker after worker or show an internal error.
+    pytest-xdist would start worker after worker or show an internal error, and leave a test 5 seconds.
     """
 
     def __init__(self) -> None:
         self._collected: set[str] = set()
         self._lost = 0
+        self._nodes: list[Any] = []
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionstart(self) -> Generator[None, Any, Any]:
@@ -41,6 +43,17 @@ class LostWorkers:
     def pytest_runtestloop(self) -> Generator[None, Any, Any]:
         """Starts replacements."""
         return (yield from _started())
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """A worker has started."""
+        self._nodes.append(node)
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Interrupts the workers too."""
+        for process in (getattr(node.gateway._io, "popen", None) for node in self._nodes):
+            if process is not None:
+                process.send_signal(signal.SIGINT)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any) -> None:

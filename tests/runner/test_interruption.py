@@ -10,11 +10,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from conformance.runner.jobs import RESTARTS
-from conformance.runner.workers import MOST
+from conformance.runner.workers import MOST, LostWorkers
 from results.record.journal import recover
 from results.record.outcomes import Outcome
 from results.record.reading import load
@@ -198,6 +199,15 @@ def test_ctrl_c_leaves_an_interrupted_record(running: Running) -> None:
     assert set(by_case(result).values()) <= {Outcome.PASS, Outcome.FAIL}
     assert not running.record.exists()
     assert not running.record.with_suffix(".jsonl").exists()
+
+
+def test_an_interrupted_run_interrupts_its_workers() -> None:
+    workers = LostWorkers()
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        for popen in (process, None):
+            workers.pytest_configure_node(SimpleNamespace(gateway=SimpleNamespace(_io=SimpleNamespace(popen=popen))))
+        workers.pytest_keyboard_interrupt()
+        assert process.wait(hang_limit()) != 0
 
 
 def test_a_record_that_another_run_holds_is_refused(running: Running) -> None:
