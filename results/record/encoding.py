@@ -157,6 +157,8 @@ def _converted(document: object, kind: type[_Kind]) -> _Kind:
 def _whole(whole: _Kind) -> _Kind:
     """A record or its document, if its parts are sorted and no text is missing."""
     record: Any = whole
+    if record.status == "complete" and not record.verdicts:
+        raise ValueError("status: got complete without a verdict, want at least one")
     for places in _places(record):
         for before, after in pairwise(places):
             if before >= after:

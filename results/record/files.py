@@ -51,7 +51,7 @@ def read(path: Path) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise RecordError(path, "is not a regular file", "name a record's .json or a journal's .jsonl file")
+                raise RecordError(path, "is not a regular file", "name another file")
             with open(descriptor, "rb", closefd=False) as file:
                 content = file.read(MAX_BYTES + 1)
         finally:
@@ -59,11 +59,11 @@ def read(path: Path) -> bytes:
     except OSError as error:
         raise RecordError(path, f"cannot be read ({os_problem(error)})", "check the name and its permissions") from None
     except ValueError:
-        raise RecordError(path, "is not a file name", "name a record's .json or a journal's .jsonl file") from None
+        raise RecordError(path, "is not a file name", "name another file") from None
     if path.suffix == COMPRESSED and len(content) <= MAX_BYTES:
         content = _expanded(path, content)
     if len(content) > MAX_BYTES:
-        raise RecordError(path, f"is larger than {MAX_BYTES >> 20} MiB", "records are smaller; name another file")
+        raise RecordError(path, f"is larger than {MAX_BYTES >> 20} MiB", "name another file")
     return content
 
 

@@ -110,13 +110,13 @@ class _Replay:
 
 def _text(name: object) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"{name!r} is not a name")
+        raise TypeError(f"got {name!r}, want a name")
     return name
 
 
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is not a number of seconds")
+        raise TypeError(f"got {value!r}, want a number of seconds")
     return float(value)
 
 
@@ -137,11 +137,11 @@ def replay(content: bytes) -> Record:
             if entry is not None:
                 replayed.take(entry)
         document = replayed.document(verdict_lost=None in entries[:-1])
-    except (AttributeError, KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f"a line is not a journal entry ({type(error).__name__}: {error})") from None
-    if damaged:
-        document["notes"] = [
-            *document["notes"],
-            f"{damaged} of {len(entries)} lines of the journal were cut short or damaged and left out",
-        ]
+        if damaged:
+            lines = f"{damaged} of {len(entries)} lines of the journal were cut short or damaged and left out"
+            document["notes"] = [*document["notes"], lines]
+    except KeyError as error:
+        raise ValueError(f"a line is not a journal entry: it lacks {error}") from None
+    except (AttributeError, TypeError, OverflowError) as error:
+        raise ValueError(f"a line is not a journal entry ({error})") from None
     return from_document(document).sorted()

@@ -239,6 +239,7 @@ def test_what_is_new_and_used_is_judged(scope: SurfaceScope) -> None:
         ([NAME, "corrupt.json"], "corrupt.json: is no listing of callables"),
         ([NAME, "gone.json"], "gone.json: cannot be read"),
         ([NAME, "--against", "corrupt.json"], "corrupt.json: is no listing of callables"),
+        ([NAME, "--against", "."], ".: is not a regular file; name another file"),
     ],
 )
 def test_what_cannot_be_done_ends_in_one_line(

@@ -25,15 +25,6 @@ from tests.support.suite_runs import ROOT
 from tests.support.twin_records import BOTH, CLAUSE, TEXT, ZERO, failing, passing, record
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """An adapter's file."""
-    path = tmp_path / "twin" / "expectations.toml"
-    path.parent.mkdir()
-    path.write_text(TEXT, encoding="utf-8")
-    return path
-
-
 def changed(path: Path, *records: Record) -> tuple[list[str], list[str]]:
     """Lines that leave the file, and lines that come in."""
     text = path.read_text("utf-8")

@@ -5,21 +5,9 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from conformance.known_failures.confirm import confirm
 from conformance.known_failures.reading import read_known
 from tests.support.twin_records import BOTH, TEXT, ZERO, passing, record
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """An adapter's file."""
-    path = tmp_path / "twin" / "expectations.toml"
-    path.parent.mkdir()
-    path.write_text(TEXT, encoding="utf-8")
-    return path
-
 
 EXCLUSION = """
 [[exclusion]]

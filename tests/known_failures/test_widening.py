@@ -19,22 +19,16 @@ from results.record.reading import Record, load
 from tests.known_failures.test_confirm import of_present_tests
 from tests.known_failures.test_unjudged_series import elsewhere, to_act_on
 from tests.support.suite_runs import ROOT
-from tests.support.twin_records import failing, passing, record
+from tests.support.twin_records import FIRST, failing, passing, record, write_expectations
 
-TEXT = """# What Twin is known not to do.
+TEXT = f"""# What Twin is known not to do.
 
 [judged]
 # by device and mode
 cpu.eager = ["1.0", "2.0"]
 # the end
 
-[[finding]]
-id = "first"
-class = "documented"
-consequence = "error"
-reason = "It does."
-link = "none found"
-
+{FIRST}
 [[expectation]]
 finding = "first"
 clause = "scaling.stays-finite"
@@ -53,9 +47,7 @@ def of(device: str, mode: str, version: str, *verdicts: TestVerdict) -> Record:
 
 def after(folder: Path, text: str, *records: Record) -> str:
     """The file as the records make it."""
-    path = folder / "twin" / "expectations.toml"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    path = write_expectations(folder, text)
     return confirm(records, read_known(path.parent, "twin"), text).text
 
 

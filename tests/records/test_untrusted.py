@@ -78,8 +78,8 @@ def nested(depth: int) -> Any:
     ("change", "message"),
     [
         (deepened, "nested more than 56 deep"),
-        (lambda entry: entry.update(at="inf"), "not a number of seconds"),
-        (lambda entry: entry.update(at=True), "not a number of seconds"),
+        (lambda entry: entry.update(at="inf"), "want a number of seconds"),
+        (lambda entry: entry.update(at=True), "want a number of seconds"),
         (lambda entry: entry.get("header", {}).update(seed=1e308), "Expected `int`"),
     ],
 )
@@ -92,6 +92,23 @@ def test_a_journal_that_could_not_be_written_again_is_refused(
         ended = call(cli.main, command, path)
         refused(ended, path)
         assert message in ended.errors
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda entry: entry.update(notes=5), "is not a journal entry (Value after * must be an iterable, not int)"),
+        (lambda entry: entry.pop("at"), "is not a journal entry: it lacks 'at'"),
+    ],
+)
+def test_a_journal_with_a_damaged_line_is_refused_for_a_wrong_one(
+    change: Callable[[dict[str, Any]], object], message: str, tmp_path: Path
+) -> None:
+    path = journal(tmp_path / "x.json", lambda entry: entry["kind"] == "end" and change(entry))
+    path.write_bytes(b"damaged\n" + path.read_bytes())
+    ended = call(cli.main, "validate", path)
+    refused(ended, path)
+    assert message in ended.errors
 
 
 @pytest.mark.parametrize(("version", "message"), [(SCHEMA_VERSION + 1, "update this one"), (0, "again")])

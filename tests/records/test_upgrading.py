@@ -132,7 +132,7 @@ def test_a_refusal_of_which_nothing_was_tried_is_not_offered(outcome: str, messa
 
 def version_2(clause: str, *verdicts: dict[str, Any]) -> dict[str, Any]:
     """A record of version 2 with these verdicts of one clause."""
-    document: dict[str, Any] = json.loads(to_json(replace(BASE, verdicts=(), observations=(), measurements=())))
+    document: dict[str, Any] = json.loads(to_json(replace(BASE, observations=(), measurements=())))
     texts = {name: value for name, value in vars(BASE.clauses[CLAUSE]).items() if name != "revision"}
     common = {"clause": clause, "outcome": "pass", "checks": [], "runs": []}
     return {

@@ -23,6 +23,16 @@ def test_every_file_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert said.out == f"{good}: a valid record, complete, 3 verdicts\n"
 
 
+def test_a_complete_record_has_a_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "r.json"
+    write(path, replace(BASE, status="partial", verdicts=()))
+    assert main(["validate", str(path)]) == 0
+    path.write_text(path.read_text("utf-8").replace('"partial"', '"complete"'), "utf-8")
+    assert main(["validate", str(path)]) == 2
+    problem = "is not a valid record (status: got complete without a verdict, want at least one)"
+    assert capsys.readouterr().err == f"conformance: {path}: {problem}; run the suite to write it again, or remove it\n"
+
+
 def test_nothing_is_shown_of_a_record_that_may_not_be_a_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from results.record.model import TestVerdict, Variant
 from results.record.outcomes import Outcome
@@ -10,18 +11,19 @@ from results.record.reading import Record
 from tests.support.small_record import BASE
 
 CLAUSE = "scaling.stays-finite"
-TEXT = """# What Twin is known not to do.
-
-[judged]
-cpu.eager = ["1.0", "2.0"]  # by hand
-
-[[finding]]
+FIRST = """[[finding]]
 id = "first"
 class = "documented"
 consequence = "error"
 reason = "It does."
 link = "none found"
+"""
+TEXT = f"""# What Twin is known not to do.
 
+[judged]
+cpu.eager = ["1.0", "2.0"]  # by hand
+
+{FIRST}
 [[expectation]]
 finding = "first"  # a comment
 clause = "scaling.stays-finite"
@@ -53,6 +55,14 @@ versions = "==2.0"
 mode = "other"
 signature = "zero"
 """
+
+
+def write_expectations(folder: Path, text: str = TEXT) -> Path:
+    """The twin's file of known failures, in a folder of its name."""
+    path = folder / "twin" / "expectations.toml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 def failing(case: str, signature: str = "differs", clause: str = CLAUSE) -> TestVerdict:
