@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -70,7 +71,7 @@ def adapter(folder: Path, name: str | None) -> None:
     """Create an adapter in the new FOLDER: a package without capabilities, for which nearly every test ends as `not
     offered`. docs/adapters.md explains how to add capabilities.
     """
-    _write_adapter(folder.resolve().name if name is None else name, folder)
+    _write_adapter(os.path.basename(os.path.realpath(folder)) if name is None else name, folder)
 
 
 def _write_adapter(name: str, folder: Path) -> None:

@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from conformance.cli.options import FiniteRange
 from conformance.models import rendering
 from conformance.models.judgements import Sweep, load, save
 from conformance.models.workers import CannotJudge, Pool, judge_one
@@ -27,8 +28,8 @@ ALL = "transformers"
 @click.option("--against", type=PATH, metavar="FILE", help="Show what changed since this file of --json.")
 @click.option("--only", metavar="WORDS", help="With --all: classes whose name has one of these words, comma-separated.")
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Number of processes.")
-@click.option("--each", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds for a model.")
-@click.option("--within", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds for all models.")
+@click.option("--each", type=FiniteRange(1), default=60.0, show_default=True, help="Seconds for a model.")
+@click.option("--within", type=FiniteRange(1), default=600.0, show_default=True, help="Seconds for all models.")
 def judge_model(
     model: str,
     library: str | None,

@@ -134,8 +134,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(around.close)
     try:
         check_expressions(config)
-        if option.seed < 0:
-            raise ValueError(f"--seed: got {option.seed}, want 0 or more")
+        if not 0 <= option.seed < 2**63:
+            raise ValueError(f"--seed: got {option.seed}, want 0 to {2**63 - 1}")
         if option.surface:
             config.pluginmanager.register(Unrecorded(TIMED), "conformance-unrecorded")
             if not worker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ class SweepSettings:
     @property
     def sweep(self) -> str:
         """Digest of the folder, 8 hexadecimal digits; processes and temporary folders of the sweep have it."""
-        return hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:8]
+        return hashlib.sha256(os.path.realpath(self.folder).encode()).hexdigest()[:8]
 
     @property
     def locks(self) -> CellLocks:

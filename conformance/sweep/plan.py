@@ -115,6 +115,8 @@ def read_plan(path: Path) -> SweepPlan:
         return replace(_plan(read, path.stem), file=str(path))
     except OSError as error:
         raise RecordError(path, f"cannot be read ({os_problem(error)})", "name a plan's .toml file") from None
+    except UnicodeDecodeError:
+        raise RecordError(path, "is no text in UTF-8", "name a plan's .toml file") from None
     except (ValueError, RecursionError) as error:
         raise RecordError(path, _problem(error), "docs/sweep.md has the keys of a plan") from None
 

@@ -128,6 +128,12 @@ def test_only_a_new_folder_in_one_that_is_there_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
+def test_a_link_to_itself_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    ended = run([sys.executable, "-m", "conformance", "new", "adapter", str(tmp_path / "loop")])
+    assert (ended.status, ended.lines) == (2, [f"conformance: {tmp_path / 'loop'}: file exists; choose another place"])
+
+
 def test_the_documentation_begins_with_it() -> None:
     text = (ROOT / "docs" / "adapters.md").read_text("utf-8")
     assert text.index("conformance new adapter") < text.index("--framework=package.module:Class")

@@ -110,6 +110,8 @@ def test_each_cell_is_reported_and_the_status_says_whether_one_failed(
         (["--suite-from=locks"], "locks lacks allpairspy, autograd, click and"),
         (["--plan", "plan.toml"], "write --plan after the file"),
         (["--suite-from=/nowhere"], "does not exist"),
+        (["--cache-size=nan"], "got nan, want a finite number"),
+        (["--cache-size=1e400"], "got 1e400, want a finite number"),
         (["--folder=/dev/null/x", "--only", f"{NAME}-9.0-cpu-emulated"], "cannot be written"),
     ],
 )

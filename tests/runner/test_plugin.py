@@ -108,7 +108,8 @@ def judged(small: Path, *arguments: str) -> Record:
         ("--device=cuda", "reference sees no device 'cuda' here; it sees cpu"),
         ("--mode=eager", "reference has no mode 'eager': one of emulated"),
         ("--record=run.txt", "ends in .json"),
-        ("--seed=-1", "seed"),
+        ("--seed=-1", "--seed: got -1, want 0 to 9223372036854775807"),
+        (f"--seed={2**63}", "want 0 to 9223372036854775807"),
         ("--record=/dev/null/run.json", "/dev/null/run.json"),
     ],
 )

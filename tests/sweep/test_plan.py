@@ -109,7 +109,7 @@ def test_anything_else_is_refused_in_one_line(tmp_path: Path, text: str, problem
 
 def test_a_plan_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(RecordError, match=r"docs/sweep\.md"):
+    with pytest.raises(RecordError, match=r"is no text in UTF-8; name a plan's \.toml file"):
         read_plan(tmp_path / "plan.toml")
     with pytest.raises(RecordError, match="name a plan"):
         read_plan(tmp_path / "nowhere.toml")

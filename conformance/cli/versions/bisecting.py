@@ -57,7 +57,9 @@ REPORT = "report.md"
 )
 @click.option("--mode", default="", metavar="NAME", help="Mode of the adapter; its first by default.")
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="Device.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), metavar="N", help="Seed of the runs.")
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(0, 2**32 - 1), metavar="N", help="Seed of the runs."
+)
 @click.option(
     "--limit", default=1200, show_default=True, type=click.IntRange(min=1), metavar="SECONDS", help="Of a release."
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.options import FORMAT, OUTPUT
+from conformance.cli.options import FORMAT, OUTPUT, FiniteRange
 from conformance.cli.progress import watched
 from conformance.race import rendering
 from conformance.race.driver import LIMIT_S, PAIRS, ROUNDS, RaceSettings, race
@@ -37,7 +37,7 @@ FEWEST_PAIRS = 5
 @click.option("--rounds", type=click.IntRange(min=10), default=ROUNDS, show_default=True, help="Rounds of each pair.")
 @click.option(
     "--limit",
-    type=click.FloatRange(min=0.0),
+    type=FiniteRange(min=0.0),
     default=LIMIT_S,
     show_default=True,
     metavar="SECONDS",

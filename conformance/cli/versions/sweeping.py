@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Column, Table
 
+from conformance.cli.options import FiniteRange
 from conformance.cli.versions.suite_folder import SuiteFolder
 from conformance.sweep.cells import PYTHON, SweepCell, cells_of, extremes
 from conformance.sweep.driver import RECORDS, SweepSettings, VersionSweep
@@ -87,7 +88,7 @@ class _Form(click.Choice[str]):
 @click.option("--wait-for-nodes", is_flag=True, help="Queue cells for which the Ray cluster has no node yet.")
 @click.option(
     "--cache-size",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=LARGEST / GIB,
     show_default=True,
     metavar="GIB",
