@@ -148,7 +148,7 @@ def run(
     if ":" in framework:
         import_from_here()
     adapter = adapter_file(framework)
-    judged = modes.split(",") if modes else [*adapter.modes] or [""]
+    judged = [*dict.fromkeys(modes.split(","))] if modes else [*adapter.modes] or [""]
     if modes and not all(judged):
         raise click.UsageError(f"--modes: got {modes!r}, want names with commas between them")
     words = [*([f"--budget={budget}"] if budget else []), *pytest_arguments]

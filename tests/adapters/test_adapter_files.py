@@ -65,6 +65,11 @@ def test_the_modes_of_a_run_are_those_that_the_adapter_names(judged: list[tuple[
     ]
 
 
+def test_a_mode_that_is_named_twice_is_judged_once(judged: list[tuple[object, ...]]) -> None:
+    assert main(["run", "reference", "--modes", "emulated,ranks,emulated"]) == 0
+    assert judged[0][1] == ["emulated", "ranks"]
+
+
 def test_an_adapter_of_somebody_else_may_have_the_file_too(stranger: Path, judged: list[tuple[object, ...]]) -> None:
     (stranger / FILE).write_text('modes = ["a", "b"]\nserial = ["b"]\n', encoding="utf-8")
     assert adapter_file("other_adapter:Other") == AdapterFile(modes=("a", "b"), serial=("b",))

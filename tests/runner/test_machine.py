@@ -30,7 +30,7 @@ def test_a_record_holds_the_whole_environment(tmp_path: Path, monkeypatch: pytes
     assert int(taken.environment["processors"]) >= 1
     assert taken.instruction_sets == machine.instruction_sets()
     with Journal.create(tmp_path / "r.json", replace(header(), variant=taken)) as journal:
-        journal.finish()
+        journal.finish("partial")
     assert load(tmp_path / "r.json").variant == taken
 
 

@@ -165,7 +165,7 @@ def _chosen(cells: Sequence[SweepCell], only: Sequence[str], ends: bool) -> tupl
     names = {cell.name: cell for cell in cells}
     if unknown := [name for name in only if name not in names]:
         raise click.BadParameter(f"no cell {unknown[0]!r}: --plan lists them", param_hint="--only")
-    chosen = tuple(names[name] for name in only) if only else tuple(cells)
+    chosen = tuple(names[name] for name in dict.fromkeys(only)) if only else tuple(cells)
     return extremes(chosen) if ends else chosen
 
 
