@@ -16,7 +16,7 @@ _FIRST = ("conformance.oracle.errormodel", "frameworks.reference")
 _OWN = ("fixtures", "frameworks", "conformance")
 _CACHE = frozenset(f"conformance.oracle.{name}" for name in ("bounds_cache", "stored_spreads", "derivation_hash"))
 """Modules that store derivations without changing them."""
-_ATTEMPTS = re.compile(r"frameworks\.base\.(introspection|\w+_attempts)|frameworks\.reference\.probes")
+_ATTEMPTS = re.compile(r"frameworks\.base\.(introspection|\w+_attempts)")
 """Modules of attempts: they say what an adapter supports and do not change a number of a derivation."""
 
 

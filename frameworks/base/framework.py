@@ -90,17 +90,25 @@ class BaseFramework(ABC):
         """Unsupported capabilities on this device, in this mode, with one sentence each."""
         return {}
 
-    def attempts(self) -> Mapping[Capability, Attempt]:
-        """The framework's own call for each capability, on this device, in this mode, without this adapter's guards.
+    def supported(self) -> Collection[Capability]:
+        """Capabilities on this device, in this mode, that the clauses which need them show to act.
 
-        The adapter does not offer capabilities that are neither here nor in `refusals` nor, as absent, in its file.
+        The adapter does not offer capabilities that are neither here nor in `attempts` nor, as absent, in its file.
+        """
+        return ()
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        """The framework's own call, on this device, in this mode, without this adapter's guards.
+
+        For each capability of `refusals`, and for each other one that some version, device or mode refuses or ignores
+        without a word.
         """
         return {}
 
     def declares(self, capability: Capability) -> Declaration:
         if (reason := self.refusals().get(capability)) is not None:
             return Declaration(False, reason)
-        if capability in self.attempts():
+        if capability in self.supported() or capability in self.attempts():
             return SUPPORTED
         absence = self._file.absence(capability, self.mode)
         return NOT_OFFERED if absence is None else Declaration(False, absence.reason)
@@ -237,8 +245,8 @@ class BaseFramework(ABC):
     def probe(self, capability: Capability) -> bool | None:
         """The cached result of the capability's attempt.
 
-        False if this adapter does not offer it, since no call could take effect; None if it is declared and has no
-        attempt.
+        Of a capability that the adapter's file calls absent, the attempt is the search for its names. False if this
+        adapter does not offer it, since no call could take effect; None if it is declared and has no attempt.
         """
         if capability not in self._observed:
             attempt = self.attempts().get(capability) or self._search(capability)

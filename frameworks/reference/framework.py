@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from fixtures.arrays import Array
 from fixtures.functions import FunctionUse
 from fixtures.model import Model
+from fixtures.models import exact_linear, scalar
 from fixtures.plateau import Plateau, PlateauRule
 from fixtures.recipe import Adam, FormatName, Offload, Precision, Ranks, Recipe
-from frameworks.base import (
-    KERNEL,
-    OPTIONS,
-    BaseFramework,
-    BaseShipped,
-    RankGroupTrainer,
-    aware_attempts,
-    float8_attempts,
-    format_attempts,
-    offload_attempts,
-    optimizer_attempts,
-    quantizer_attempts,
-    ranks_of,
-    shipped_attempts,
-    structure_attempts,
-    takes_state,
-    technique_attempts,
-    with_ranks,
-)
+from frameworks.base import BaseFramework, BaseShipped, RankGroupTrainer, ranks_of
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -54,12 +39,12 @@ from frameworks.contract import (
     Unsupported,
     needs,
 )
-from frameworks.reference import probes, settings
+from frameworks.reference import settings
 from frameworks.reference.core import operations, recompute, scope
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.functions import ReferenceFunction
 from frameworks.reference.core.rounding import Nearest, Rounding
-from frameworks.reference.declarations import CONVENTIONS, REFUSALS, VARIANTS, WHOLE_BLOCKS
+from frameworks.reference.declarations import CONVENTIONS, LACKING, LACKING_IN_RANKS, REFUSALS, VARIANTS, WHOLE_BLOCKS
 from frameworks.reference.distributed.ranks import ReferenceRankGroup
 from frameworks.reference.quantization.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.quantization.formats import ReferenceFormats
@@ -70,11 +55,6 @@ from frameworks.reference.shipped.optimizers import ReferenceOptimizers
 from frameworks.reference.training.loop import ReferenceLoop
 from frameworks.reference.training.optimizers import AdamRule
 from frameworks.reference.training.trainer import ReferenceTrainer
-
-_OFFLOADS = (
-    Offload(("activations", "parameters", "optimizer")),
-    Offload(("activations", "parameters", "optimizer"), "disk"),
-)
 
 
 class ReferenceFramework(BaseFramework):
@@ -89,7 +69,7 @@ class ReferenceFramework(BaseFramework):
 
     name = "reference"
     ranks_of_modes = MappingProxyType({"ranks": Ranks(2)})
-    offload_of_modes = MappingProxyType({"offload": _OFFLOADS[0]})
+    offload_of_modes = MappingProxyType({"offload": Offload(("activations", "parameters", "optimizer"))})
     modes: tuple[str, ...] = ("emulated", *ranks_of_modes, *offload_of_modes)
     trainer_class: type[ReferenceTrainer] = ReferenceTrainer
     rank_group_class: type[ReferenceRankGroup] = ReferenceRankGroup
@@ -161,8 +141,7 @@ class ReferenceFramework(BaseFramework):
     ) -> ReferenceRankGroup:
         self.require_recipe(recipe)
         if ranks_of(recipe).level != "replicated" and Capability.ADAM_8BIT in needs(recipe):
-            attempt = partial(probes.shards_are_encoded, partial(self._rank_group, recipe=recipe), self.run)
-            raise Unsupported(Capability.ADAM_8BIT, WHOLE_BLOCKS, attempt)
+            raise Unsupported(Capability.ADAM_8BIT, WHOLE_BLOCKS, partial(self._encodes_shards, recipe))
         return self._rank_group(model, recipe, weights)
 
     def _rank_group(
@@ -254,20 +233,31 @@ class ReferenceFramework(BaseFramework):
     ) -> FunctionResult:
         return self.function_class().used(use, inputs, variant)
 
+    def supported(self) -> Collection[Capability]:
+        return frozenset(Capability) - LACKING - (LACKING_IN_RANKS if self.ranks() is not None else frozenset())
+
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here: dict[Capability, Attempt] = {c: partial(attempt, self) for c, attempt in probes.ATTEMPTS.items()}
-        others = (Capability.INTEGER_PRODUCTS, Capability.FLOAT8_PRODUCTS, Capability.INT4_PACKING)
-        delayed = partial(self._delayed_product, KERNEL, history=4)
-        here |= format_attempts(self.rule(NumberFormats), *others, delayed=delayed)
-        here |= optimizer_attempts(self.run, *(each for each in OPTIONS if each != Capability.TENSOR_RATE))
-        here |= quantizer_attempts(self.rule(Quantizers)) | technique_attempts(self.rule(PostTraining))
-        here |= structure_attempts(self.run) | shipped_attempts(self.parts())
-        if self.ranks() is None:
-            here |= aware_attempts(self.run, converts=True) | float8_attempts(self.run)
-            here[Capability.LOAD_ORDER] = partial(probes.restores_in_order, self)
-            here[Capability.LIVE_STATE] = partial(takes_state, self.run)
-            here |= optimizer_attempts(self.run, Capability.FREEZE)
-        return with_ranks(here | offload_attempts(self.run, _OFFLOADS), self.rank_group, self.ranks())
+        return {Capability.PEAK_BYTES: self._has_a_peak, Capability.TF32: self._rounds_operands}
+
+    def _has_a_peak(self) -> bool:
+        return self.run(scalar(), Recipe()).peak_bytes() > 0
+
+    def _rounds_operands(self) -> bool:
+        """Whether a float32 product takes a factor for 1 that TensorFloat-32 rounds to it."""
+        factor = np.full((1, 1), 1.0 + 2.0**-12, np.float32)
+        with self.tf32(True):
+            return bool(self.run_op("matmul", factor, np.ones((1, 1), np.float32)).value == 1.0)
+
+    def _encodes_shards(self, recipe: Recipe) -> bool:
+        """Whether ranks with sharded 8-bit moments equal a run without ranks after an update."""
+        model = exact_linear(1, 4224)
+        shapes = model.parameter_shapes()
+        gradients = {name: -np.linspace(1.0, 2.0, int(np.prod(shape))).reshape(shape) for name, shape in shapes.items()}
+        ranks, alone = self._rank_group(model, recipe), self.run(model, Recipe(Adam(state_bits=8)))
+        ranks.apply_gradients([[gradients]] * ranks.count)
+        alone.apply_gradients(gradients)
+        expected = alone.state()
+        return all(np.array_equal(state[name], expected[name]) for state in ranks.states() for name in expected)
 
     def global_state(self) -> dict[str, str]:
         return settings.read_settings()

@@ -1,12 +1,12 @@
 """The adapter of template. It offers no capability yet, so that nearly every test of the suites ends as `not offered`.
 
-Grow it by one capability at a time: `attempts` gets the framework's own call for it, `trainer` a run that follows the
-recipe, and the tests that need no more than that are judged.
+Grow it by one capability at a time: `supported` names it, `trainer` makes a run that follows the recipe, and the tests
+that need no more than that are judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from fixtures.arrays import Array
 from fixtures.model import Model
@@ -45,12 +45,16 @@ class TemplateAdapter(BaseFramework):
         """Documented conventions that differ from the defaults."""
         return Conventions()
 
-    def attempts(self) -> Mapping[Capability, Attempt]:
-        """Attempts: the framework's own call for each offered capability, True if it took effect."""
-        return {}
+    def supported(self) -> Collection[Capability]:
+        """The capabilities that this adapter offers."""
+        return ()
 
     def refusals(self) -> Mapping[Capability, str]:
-        """Reasons for capabilities that `attempts` has but the framework does not support, one sentence each."""
+        """Capabilities that the framework does not have here, with one sentence each."""
+        return {}
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        """The framework's own call for each refused capability, and for what it may ignore: True if it took effect."""
         return {}
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:

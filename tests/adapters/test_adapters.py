@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,7 +21,7 @@ from frameworks.adapter_file import Absence, AdapterFile
 from frameworks.base import LossLedger, MicroBatch, ending, inner_bounds, over_window, segment_bounds
 from frameworks.base.recompute import CLOSED_OVER, FailingRerun, recomputed_call
 from frameworks.base.window import AppliedMicroBatch
-from frameworks.contract import NOT_OFFERED, Attempt, Capability, RecomputeCase, Unsupported
+from frameworks.contract import NOT_OFFERED, Capability, RecomputeCase, Unsupported
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.operations import CARRIERS, TENSORS
@@ -100,8 +100,8 @@ def test_the_reference_has_every_operation_of_the_catalogue_and_no_other() -> No
 class WithoutAverage(ReferenceFramework):
     """An adapter that says nothing about the average of the weights."""
 
-    def attempts(self) -> Mapping[Capability, Attempt]:
-        return {name: attempt for name, attempt in super().attempts().items() if name is not Capability.AVERAGE}
+    def supported(self) -> Collection[Capability]:
+        return {*super().supported()} - {Capability.AVERAGE}
 
 
 class RefusesAverage(WithoutAverage):

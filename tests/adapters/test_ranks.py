@@ -12,7 +12,7 @@ from conformance.spec.findings import named
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_convolution, exact_linear, exact_stack
 from fixtures.recipe import SGD, Adam, Ranks, Recipe
-from frameworks.base import RankGroupTrainer, split_across_ranks
+from frameworks.base import RankGroupTrainer, observed, split_across_ranks, with_ranks
 from frameworks.contract import Capability, Unsupported
 from frameworks.reference import ReferenceFramework
 
@@ -71,9 +71,10 @@ def test_a_mode_with_ranks_trains_everything_with_them_and_nothing_else_does() -
 
 
 def test_every_capability_of_ranks_is_seen_to_act() -> None:
-    reference = ReferenceFramework("cpu")
-    of_ranks = [capability for capability in Capability if capability.startswith("ranks.")]
-    assert [reference.probe(capability) for capability in of_ranks] == [True] * 10
+    attempts = with_ranks({}, ReferenceFramework("cpu").rank_group, None)
+    assert {capability: observed(attempt) for capability, attempt in attempts.items()} == {
+        capability: True for capability in Capability if capability.startswith("ranks.")
+    }
 
 
 def test_a_company_without_ranks_is_refused_in_one_line() -> None:
@@ -83,8 +84,8 @@ def test_a_company_without_ranks_is_refused_in_one_line() -> None:
 
 def test_an_adapter_that_says_nothing_about_ranks_refuses_them() -> None:
     class WithoutRanks(ReferenceFramework):
-        def attempts(self):  # type: ignore[no-untyped-def]
-            return {c: attempt for c, attempt in super().attempts().items() if not c.startswith("ranks.")}
+        def supported(self):  # type: ignore[no-untyped-def]
+            return [c for c in super().supported() if not c.startswith("ranks.")]
 
     with pytest.raises(Unsupported, match=r"ranks\.full"):
         WithoutRanks("cpu").trainer(exact_linear(), Recipe(ranks=Ranks(2, "full")))

@@ -18,7 +18,7 @@ from conformance.scenarios.table import rows
 from conformance.scenarios.training import SideResult, train
 from fixtures.arrays import Array
 from fixtures.recipe import Adam, Offload, OffloadedKind, Recipe
-from frameworks.contract import Attempt, Capability, Conventions, Framework
+from frameworks.contract import Capability, Conventions, Framework
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.offload import ArrayStore, HostStore
 from frameworks.reference.training.trainer import ReferenceTrainer
@@ -132,9 +132,6 @@ class WithoutActivations(ReferenceFramework):
 
     def refusals(self) -> Mapping[Capability, str]:
         return {**super().refusals(), Capability.OFFLOAD_ACTIVATIONS: "not here"}
-
-    def attempts(self) -> Mapping[Capability, Attempt]:
-        return {each: one for each, one in super().attempts().items() if each != Capability.OFFLOAD_ACTIVATIONS}
 
 
 def test_what_a_framework_declines_costs_that_side_alone() -> None:

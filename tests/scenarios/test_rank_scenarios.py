@@ -20,7 +20,7 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import SGD, Adam, Ranks, Recipe, Sharding
 from frameworks.base import Arguments
-from frameworks.contract import Attempt, Capability, Framework, RankFailed, Trainer
+from frameworks.contract import Capability, Framework, RankFailed, Trainer
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.distributed.ranks import ReferenceRankGroup
 from results.record.outcomes import Outcome
@@ -176,9 +176,6 @@ class WithoutRanks(ReferenceFramework):
 
     def refusals(self) -> Mapping[Capability, str]:
         return {**super().refusals(), Capability.RANKS_FULL: "not here"}
-
-    def attempts(self) -> Mapping[Capability, Attempt]:
-        return {each: attempt for each, attempt in super().attempts().items() if each != Capability.RANKS_FULL}
 
 
 class SecondFails(ReferenceFramework):

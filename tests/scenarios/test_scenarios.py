@@ -138,8 +138,7 @@ class Refusing(ReferenceFramework):
         return {**super().refusals(), **dict.fromkeys(REFUSED, "not here")}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        attempts = {each: attempt for each, attempt in super().attempts().items() if each not in REFUSED}
-        return {**attempts, Capability.O1_FLOAT16: lambda: False}
+        return {**super().attempts(), Capability.O1_FLOAT16: lambda: False}
 
 
 class Raising(ReferenceFramework):

@@ -6,9 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
+
 from fixtures.arrays import Array
+from fixtures.data import exact_batch
 from fixtures.model import Model
-from fixtures.recipe import FLOAT32, Precision, Recipe
+from fixtures.models import exact_linear
+from fixtures.recipe import FLOAT16, FLOAT32, Precision, Recipe
+from frameworks.contract import Attempt, Capability
+from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core import scope
 from frameworks.reference.core.scope import Scope
@@ -30,6 +36,13 @@ class ScopeIsInert(ReferenceFramework):
         del precision
         return nullcontext()
 
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        return {**super().attempts(), Capability.AUTOCAST_SCOPE: self._casts}
+
+    def _casts(self) -> bool:
+        with self.autocast(FLOAT16):
+            return self.run_op("matmul", *CATALOGUE["matmul"]()).dtype == "float16"
+
 
 @fault(
     "https://github.com/unslothai/unsloth-zoo/pull/962",
@@ -41,6 +54,13 @@ class TrainsInFloat32InSilence(ReferenceFramework):
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         return super().run(model, recipe.but(precision=FLOAT32), weights)
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        return {**super().attempts(), Capability.O1_FLOAT16: self._trains_low}
+
+    def _trains_low(self) -> bool:
+        outputs = self.run(exact_linear(), Recipe(precision=FLOAT16)).predict(exact_batch().inputs)
+        return outputs["output"].dtype == np.float16
 
 
 class PolicyOfAll:

@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.recipe import SGD
+from fixtures.models import scalar
+from fixtures.recipe import SGD, Recipe
+from frameworks.contract import Attempt, Capability
+from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.tensor import Tensor
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.trainer import ReferenceTrainer
@@ -108,16 +111,28 @@ class ScheduleForgottenUnderScaling(ReferenceTrainer):
         return super().learning_rate() if self.scaler is None else self.recipe.optimizer.learning_rate
 
 
+class _Unclipped(ReferenceTrainer):
+    def clip(self, gradients: Arrays) -> Arrays:
+        return gradients
+
+
 @fault(
     "https://github.com/PaddlePaddle/Paddle/pull/59611",
     component="composition",
     clauses=("composition.declarations-hold", "composition.pairs"),
 )
-class ClipIsTakenAndNeverUsed(ReferenceTrainer):
+class ClipIsTakenAndNeverUsed(ReferenceFramework):
     """The clip setting is accepted and lost, whatever it is combined with."""
 
-    def clip(self, gradients: Arrays) -> Arrays:
-        return gradients
+    trainer_class = _Unclipped
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        return {**super().attempts(), Capability.CLIP: self._clips}
+
+    def _clips(self) -> bool:
+        run = self.run(scalar(), Recipe(SGD(0.5), clip=1.0))
+        run.apply_gradients({name: np.full(shape, 8.0) for name, shape in run.model.parameter_shapes().items()})
+        return bool(run.parameters()["0.output.bias"][0] > -1.0)
 
 
 @fault(
