@@ -117,7 +117,7 @@ def _ask(subject: Subject, capability: Capability) -> None:
     """Makes a run or an interface of the framework's that needs the capability, in one place.
 
     Raises:
-        Unsupported: the framework refuses it.
+        Unsupported: the framework refuses it, and not only in the combination with this model.
     """
     framework = subject.framework
 
@@ -126,7 +126,11 @@ def _ask(subject: Subject, capability: Capability) -> None:
 
     asking = (recipe for recipe in _RECIPES if capability in needs(recipe) and declared(recipe))
     if (recipe := next(asking, None)) is not None:
-        framework.trainer(exact_stack(), recipe)
+        try:
+            framework.trainer(exact_stack(), recipe)
+        except Unsupported as refusal:
+            if refusal.attempt is None:
+                raise
     for model in (reused(), tied(), user_function()):
         if capability in model_needs(model):
             framework.trainer(model, Recipe())

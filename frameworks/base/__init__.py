@@ -6,31 +6,44 @@ from frameworks.base.framework import BaseFramework
 from frameworks.base.gpus import GPU, gpu_name, named_device
 from frameworks.base.introspection import elapsed, observed, processor
 from frameworks.base.offload_attempts import offload_attempts
-from frameworks.base.optimizer_attempts import OPTIONS, follows_metric, optimizer_attempts, takes_state
+from frameworks.base.optimizer_attempts import OPTIONS, optimizer_attempts
 from frameworks.base.quantizing_attempts import (
     KERNEL,
-    aware_attempts,
+    casts_of,
+    delayed_attempts,
     float8_attempts,
-    format_attempts,
     quantizer_attempts,
+    quantizers_of,
     technique_attempts,
+    techniques_of,
 )
-from frameworks.base.rank_attempts import with_ranks
+from frameworks.base.rank_attempts import OF_ONE_PLACE, with_ranks
 from frameworks.base.rank_group import Arguments, BaseRankGroup, ranks_of, with_items
 from frameworks.base.rank_group_trainer import RankGroupTrainer, split_across_ranks, window_across_ranks
 from frameworks.base.segments import Bounds, inner_bounds, segment_bounds
 from frameworks.base.shipped import BaseShipped, shipped_attempts
 from frameworks.base.shipping import ships, takes
-from frameworks.base.structure_attempts import structure_attempts, uses_function
 from frameworks.base.traces import traced_paths, unscaled_in_trace
 from frameworks.base.trainer import NO_AVERAGE, NO_SCALER, BaseTrainer
 from frameworks.base.window import AppliedMicroBatch, LossLedger, MicroBatch, ending, over_window
+
+_WITHOUT_ATTEMPTS = frozenset(
+    {"aware_attempts", "follows_metric", "format_attempts", "structure_attempts", "takes_state", "uses_function"}
+)
+
+
+def __getattr__(name: str) -> object:
+    if name in _WITHOUT_ATTEMPTS:
+        raise ImportError(f"frameworks.base has no {name}: name its capabilities in supported(); see docs/adapters.md")
+    raise AttributeError(name)
+
 
 __all__ = [
     "GPU",
     "KERNEL",
     "NO_AVERAGE",
     "NO_SCALER",
+    "OF_ONE_PLACE",
     "OPTIONS",
     "AppliedMicroBatch",
     "Arguments",
@@ -43,12 +56,11 @@ __all__ = [
     "LossLedger",
     "MicroBatch",
     "RankGroupTrainer",
-    "aware_attempts",
+    "casts_of",
+    "delayed_attempts",
     "elapsed",
     "ending",
     "float8_attempts",
-    "follows_metric",
-    "format_attempts",
     "gpu_name",
     "inner_bounds",
     "named_device",
@@ -59,19 +71,18 @@ __all__ = [
     "over_window",
     "processor",
     "quantizer_attempts",
+    "quantizers_of",
     "ranks_of",
     "same_parts",
     "segment_bounds",
     "shipped_attempts",
     "ships",
     "split_across_ranks",
-    "structure_attempts",
     "takes",
-    "takes_state",
     "technique_attempts",
+    "techniques_of",
     "traced_paths",
     "unscaled_in_trace",
-    "uses_function",
     "window_across_ranks",
     "with_items",
     "with_ranks",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +28,7 @@ _MESHES: Mapping[Capability, Ranks] = {
     Capability.RANKS_FULL: Ranks(2, "full"),
     Capability.RANKS_HYBRID: Ranks(4, "full", replicas=2),
 }
-_OF_ONE_PLACE = frozenset({Capability.TRACE, Capability.SAVED_BYTES})
+OF_ONE_PLACE = frozenset({Capability.TRACE, Capability.SAVED_BYTES})
 """Capabilities without ranks only: a rank's pass covers only its own samples, and gathers weights."""
 
 
@@ -38,16 +38,14 @@ def with_ranks(
     always: Ranks | None,
     *,
     reshaped: Sharding = "full",
-    offered: Collection[Capability] = (),
 ) -> Mapping[Capability, Attempt]:
     """Attempts if every recipe has ranks: the remaining ones without ranks, and one for each capability of ranks.
 
     Args:
         always: the mode's ranks, None for none.
         reshaped: sharding level of a run that another number of ranks restores.
-        offered: capabilities of one place that ranks have too.
     """
-    hidden = _OF_ONE_PLACE - {*offered} if always is not None else frozenset()
+    hidden = OF_ONE_PLACE if always is not None else frozenset()
     return {c: attempt for c, attempt in attempts.items() if c not in hidden} | _attempts(make, reshaped)
 
 

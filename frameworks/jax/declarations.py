@@ -7,10 +7,48 @@ from functools import cache
 import jax
 import numpy as np
 
+from frameworks.base import OF_ONE_PLACE, OPTIONS
 from frameworks.contract import Capability, Conventions, ScalerRule
-from frameworks.jax.core.modes import PINNED_HOST
+from frameworks.jax.core.modes import JIT, PINNED_HOST, SHARDED
 from frameworks.jax.training.options import REFUSED_OPTIONS
 from frameworks.jax.training.scaler import INITIAL, MINIMUM
+
+_SUPPORTED = OPTIONS | {
+    Capability.FLOAT64_HEADS,
+    Capability.OPERATIONS,
+    Capability.STATIC_SCALING,
+    Capability.SCALING_FACTORS,
+    Capability.SCALING_DISABLED,
+    Capability.EXPLICIT_UNSCALE,
+    Capability.TWO_OPTIMIZERS,
+    Capability.TWO_LOSSES,
+    Capability.ACCUMULATION,
+    Capability.PARTIAL_WINDOW,
+    Capability.RECOMPUTE,
+    Capability.RECOMPUTE_NESTED,
+    Capability.RECOMPUTE_CASES,
+    Capability.SEGMENT_CALLS,
+    Capability.GROUPS,
+    Capability.CLIP,
+    Capability.SCHEDULE,
+    Capability.AVERAGE,
+    Capability.FOREACH,
+    Capability.INTEGER_PRODUCTS,
+    Capability.FLOAT8_PRODUCTS,
+    Capability.LAYER_REUSE,
+    Capability.TIED_WEIGHTS,
+    Capability.USER_FUNCTION,
+    Capability.FEED,
+    Capability.CHECKPOINT,
+}
+_IN_ONE_PLACE = OF_ONE_PLACE | {Capability.LIVE_STATE, Capability.FLOAT8_TRAINING}
+
+
+def supported(mode: str) -> frozenset[Capability]:
+    """What this adapter has in a mode, unless `refusals` has it."""
+    jit = {Capability.PLATEAU, Capability.FUNCTION_USES} if mode == JIT else frozenset[Capability]()
+    return _SUPPORTED | jit | (frozenset() if mode == SHARDED else _IN_ONE_PLACE)
+
 
 _REFUSED: dict[Capability, str] = {
     **REFUSED_OPTIONS,

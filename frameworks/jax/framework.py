@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import MappingProxyType
@@ -17,20 +17,13 @@ from fixtures.model import Model
 from fixtures.plateau import Plateau
 from fixtures.recipe import Offload, Ranks, Recipe
 from frameworks.base import (
-    KERNEL,
     BaseRankGroup,
     BaseShipped,
     RankGroupTrainer,
-    float8_attempts,
-    follows_metric,
-    format_attempts,
+    casts_of,
     offload_attempts,
-    optimizer_attempts,
     shipped_attempts,
-    structure_attempts,
-    takes_state,
-    technique_attempts,
-    uses_function,
+    techniques_of,
     with_ranks,
 )
 from frameworks.contract import (
@@ -57,7 +50,7 @@ from frameworks.jax.core.modes import JIT, NOJIT, OFFLOAD, SHARDED
 from frameworks.jax.core.network import VARIANTS
 from frameworks.jax.core.on_device import WHOLE, OnDevice
 from frameworks.jax.core.operations import OPERATIONS
-from frameworks.jax.declarations import conventions, refusals
+from frameworks.jax.declarations import conventions, refusals, supported
 from frameworks.jax.launch import rank_group
 from frameworks.jax.probes import ATTEMPTS
 from frameworks.jax.quantization.formats import JaxFormats
@@ -90,29 +83,16 @@ class JaxFramework(OnDevice):
     def refusals(self) -> Mapping[Capability, str]:
         return refusals(self._place, self.mode) | refused()
 
+    def supported(self) -> Collection[Capability]:
+        interfaces = casts_of(self.rule(NumberFormats)) | techniques_of(self.rule(PostTraining))
+        return supported(self.mode) | interfaces | {Capability.DELAYED_SCALING}
+
     def attempts(self) -> Mapping[Capability, Attempt]:
         refused = {Capability.OFFLOAD_DISK: disk_is_a_memory} | (_NOT_ON_A_CPU if self.device == "cpu" else {})
         here: dict[Capability, Attempt] = {
-            c: partial(self._here, attempt) for c, attempt in (ATTEMPTS | refused).items()
+            c: partial(self._here, attempt) for c, attempt in (ATTEMPTS | refused | options.attempts()).items()
         }
-        here |= format_attempts(
-            self.rule(NumberFormats),
-            Capability.INTEGER_PRODUCTS,
-            Capability.FLOAT8_PRODUCTS,
-            delayed=partial(self._delayed_product, KERNEL, history=4),
-        )
-        here |= technique_attempts(self.rule(PostTraining)) | refused_attempts()
-        here |= {c: partial(self._here, attempt) for c, attempt in options.attempts(self._run).items()}
-        here |= {c: partial(self._here, attempt) for c, attempt in structure_attempts(self._run).items()}
-        here |= shipped_attempts(self.parts())
-        if self.mode == JIT:
-            here[Capability.PLATEAU] = partial(self._here, partial(follows_metric, rates))
-            here[Capability.FUNCTION_USES] = partial(self._here, partial(uses_function, function_used))
-        if self.ranks() is None:
-            here |= float8_attempts(self._run)
-            parts = optimizer_attempts(self._run, Capability.FROZEN, Capability.GROUP_RATES)
-            here |= {c: partial(self._here, attempt) for c, attempt in parts.items()}
-            here[Capability.LIVE_STATE] = partial(self._here, partial(takes_state, self._run))
+        here |= refused_attempts() | shipped_attempts(self.parts())
         if self.mode == "nojit":
             return here
         here |= offload_attempts(self._run, (_OFFLOAD,))

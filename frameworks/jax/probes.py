@@ -5,19 +5,15 @@ For refused capabilities, every way available to a user is tried.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jmp
-import orbax.checkpoint as ocp
 from flax import linen as nn
 
 from frameworks.contract import Attempt, Capability
-from frameworks.jax.core.arrays import wide_formats
 from frameworks.jax.training.optimizer_probes import OF_OPTIMIZERS, weight_of
 
 
@@ -47,89 +43,9 @@ def _all_low(dtype: Any) -> bool:
     return {leaf.dtype for leaf in jax.tree.leaves((parameters, gradients))} == {jnp.dtype(dtype)}
 
 
-def _float64_heads() -> bool:
-    with wide_formats(True):
-        head = nn.Dense(1, dtype=jnp.float64, param_dtype=jnp.float64)
-        output, _ = head.init_with_output(jax.random.key(0), jnp.ones((2, 4), jnp.bfloat16))
-    return output.dtype == jnp.float64
-
-
-def _operations() -> bool:
-    return jnp.matmul(jnp.ones((2, 2), jnp.float16), jnp.ones((2, 2), jnp.float16)).dtype == jnp.float16
-
-
-def _residuals(function: Callable[[jax.Array], jax.Array]) -> int:
-    _, pull = jax.vjp(function, jnp.ones((64,)))
-    return sum(array.nbytes for array in jax.tree.leaves(pull))
-
-
-def _chain(x: jax.Array) -> jax.Array:
-    for _ in range(4):
-        x = jnp.sin(x)
-    return x
-
-
-def _recompute() -> bool:
-    lean = jax.checkpoint(_chain)
-    same = bool((jax.vjp(lean, jnp.ones((64,)))[1](jnp.ones((64,)))[0] != 0.0).all())
-    return same and _residuals(lean) < _residuals(_chain)
-
-
-def _recompute_nested() -> bool:
-    inner = jax.checkpoint(_chain)
-    return _residuals(jax.checkpoint(lambda x: inner(inner(x)))) < _residuals(lambda x: inner(inner(x)))
-
-
-def _segment_calls() -> bool:
-    """Runs of a function and of its recomputation, counted by a callback."""
-    begun: list[int] = []
-
-    def count_call(_: Any) -> None:
-        begun.append(1)
-
-    def segment(x: jax.Array) -> jax.Array:
-        jax.debug.callback(count_call, x[0])
-        return jnp.sin(x).sum()
-
-    jax.block_until_ready(jax.grad(jax.checkpoint(segment))(weight_of()))
-    jax.effects_barrier()
-    return len(begun) == 2
-
-
-def _checkpoint() -> bool:
-    weight = weight_of(3.0)
-    with tempfile.TemporaryDirectory() as folder, ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(f"{folder}/run", {"weight": weight})
-        checkpointer.wait_until_finished()
-        restored = checkpointer.restore(f"{folder}/run", {"weight": weight_of(0.0)})
-    return bool((restored["weight"] == weight).all())
-
-
-def _saved_bytes() -> bool:
-    return _residuals(jnp.sin) == 256
-
-
 def _peak_bytes() -> bool:
     (device,) = weight_of().devices()
     return device.memory_stats() is not None
-
-
-def _trace() -> bool:
-    """What a module sows, and the gradient for what it perturbs."""
-
-    class Doubled(nn.Module):
-        @nn.compact
-        def __call__(self, x: jax.Array) -> jax.Array:
-            x = self.perturb("inside", 2.0 * x)
-            self.sow("intermediates", "inside", x)
-            return jnp.square(x).sum()
-
-    def loss(perturbations: Any) -> tuple[jax.Array, Any]:
-        return Doubled().apply({"perturbations": perturbations}, weight_of(), mutable=["intermediates"])
-
-    gradient, sown = jax.grad(loss, has_aux=True)({"inside": weight_of(0.0)})
-    inside = sown["intermediates"]["inside"][0]
-    return bool((inside == 2.0).all() and (gradient["inside"] == 4.0).all())
 
 
 def _tf32() -> bool:
@@ -175,18 +91,9 @@ ATTEMPTS: dict[Capability, Attempt] = {
     Capability.O2_BFLOAT16: partial(_low_model, jnp.bfloat16),
     Capability.O3_FLOAT16: partial(_all_low, jnp.float16),
     Capability.O3_BFLOAT16: partial(_all_low, jnp.bfloat16),
-    Capability.FLOAT64_HEADS: _float64_heads,
     Capability.AUTOCAST_SCOPE: _autocast_scope,
     Capability.AUTOCAST_LISTS: _autocast_lists,
-    Capability.OPERATIONS: _operations,
-    Capability.RECOMPUTE: _recompute,
-    Capability.RECOMPUTE_NESTED: _recompute_nested,
-    Capability.RECOMPUTE_CASES: _recompute,
-    Capability.SEGMENT_CALLS: _segment_calls,
-    Capability.CHECKPOINT: _checkpoint,
-    Capability.SAVED_BYTES: _saved_bytes,
     Capability.PEAK_BYTES: _peak_bytes,
     Capability.TF32: _tf32,
-    Capability.TRACE: _trace,
     **OF_OPTIMIZERS,
 }

@@ -1,14 +1,12 @@
-"""The calls by which a backend of Keras makes updates and gradients, for attempts and measured settings."""
+"""The calls by which a backend of Keras makes updates, for attempts and measured settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import keras
 import numpy as np
-
-from frameworks.keras_common.layer_outputs import Tensor
 
 
 class KerasBackend(Protocol):
@@ -17,13 +15,10 @@ class KerasBackend(Protocol):
     def apply(
         self,
         optimizer: keras.optimizers.Optimizer,
-        gradients: Sequence[float | None],
+        gradients: Sequence[float],
         weights: Sequence[keras.Variable],
     ) -> None:
         """One update of scalar float32 weights by these gradients; the optimizer is built."""
-
-    def gradient(self, function: Callable[[Tensor], Tensor], at: float) -> float:
-        """The derivative of a scalar function of a float32 tensor."""
 
 
 def scalars(count: int = 2, value: float = 1.0) -> list[keras.Variable]:
@@ -39,7 +34,7 @@ def number(variable: keras.Variable) -> float:
 def applied(
     backend: KerasBackend,
     optimizer: keras.optimizers.Optimizer,
-    *gradients: Sequence[float | None],
+    *gradients: Sequence[float],
     weights: Sequence[keras.Variable] | None = None,
 ) -> list[list[float]]:
     """Two weights, at 1 before, after each update by a pair of gradients."""

@@ -11,6 +11,35 @@ _O2 = "Keras has no dtype policy of low-precision weights with float32 masters"
 _UNSCALING = "Keras unscales inside the optimizer's update; there is no call to unscale by hand"
 _NO_MULTI = "this version of Keras has no MultiOptimizer, and another optimizer has no groups"
 
+SUPPORTED = frozenset(
+    {
+        Capability.FLOAT64_HEADS,
+        Capability.OPERATIONS,
+        Capability.STATIC_SCALING,
+        Capability.TWO_LOSSES,
+        Capability.ACCUMULATION,
+        Capability.RECOMPUTE,
+        Capability.RECOMPUTE_NESTED,
+        Capability.RECOMPUTE_CASES,
+        Capability.SEGMENT_CALLS,
+        Capability.CLIP,
+        Capability.SCHEDULE,
+        Capability.MISSING_GRADIENTS,
+        Capability.AVERAGE,
+        Capability.NESTEROV,
+        Capability.AMSGRAD,
+        Capability.ADAGRAD,
+        Capability.RMSPROP,
+        Capability.DECAY_EXCLUDED,
+        Capability.FEED,
+        Capability.CHECKPOINT,
+        Capability.TRACE,
+        Capability.LAYER_REUSE,
+        Capability.USER_FUNCTION,
+        *((Capability.TIED_WEIGHTS,) if hasattr(keras.layers, "ReversibleEmbedding") else ()),
+    }
+)
+"""What Keras has on every backend, unless the backend's refusals have it."""
 REFUSED: dict[Capability, str] = {
     **REFUSED_OPTIONS,
     Capability.O2_FLOAT16: _O2,

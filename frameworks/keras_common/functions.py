@@ -1,4 +1,4 @@
-"""An operation whose backward pass a user wrote, by Keras' call for it on every backend, and attempts of models."""
+"""An operation whose backward pass a user wrote, by Keras' call for it on every backend."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import Any
 
 import keras
 
-from frameworks.base import structure_attempts
-from frameworks.base.structure_attempts import Make
-from frameworks.contract import Attempt, Capability, FunctionFormat
+from frameworks.contract import FunctionFormat
 from frameworks.keras_common.layer_outputs import Tensor
 
 WAYS: dict[str, FunctionFormat] = {"keras.ops.custom_gradient": "input"}
@@ -24,11 +22,3 @@ def square(x: Tensor) -> Any:
         return upstream * keras.ops.clip(2.0 * x, -1.0, 1.0)
 
     return x * x, gradient
-
-
-def model_attempts(run: Make) -> dict[Capability, Attempt]:
-    """Attempts for layers used twice, functions of the user's, and, where Keras has the layer, tied weights."""
-    attempts = structure_attempts(run)
-    if not hasattr(keras.layers, "ReversibleEmbedding"):
-        del attempts[Capability.TIED_WEIGHTS]
-    return attempts

@@ -203,13 +203,8 @@ def _takes_lists() -> bool:
         return run_op("matmul", *CATALOGUE["matmul"]()).dtype == "float32"
 
 
-def _has_operations() -> bool:
-    return all(np.size(run_op(op, *make()).value) for op, make in present(CATALOGUE).items())
-
-
 OF_SCOPES: dict[Capability, Attempt] = {
     Capability.AUTOCAST_SCOPE: partial(mixed, "bfloat16"),
     Capability.AUTOCAST_LISTS: _takes_lists,
-    Capability.OPERATIONS: _has_operations,
 }
 """An attempt for each capability of scopes."""

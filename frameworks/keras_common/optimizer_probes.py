@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import keras
 
@@ -18,12 +16,6 @@ SGD, Scaler = keras.optimizers.SGD, keras.optimizers.LossScaleOptimizer
 def _dynamic(backend: KerasBackend) -> bool:
     scaler = Scaler(SGD(0.5), initial_scale=8.0)
     return applied(backend, scaler, [float("inf"), 0.0]) == [[1.0, 1.0]] and number(scaler.dynamic_scale) == 4.0
-
-
-def _static(backend: KerasBackend) -> bool:
-    optimizer = SGD(0.5, loss_scale_factor=8.0)
-    scaled = float(optimizer.scale_loss(keras.ops.convert_to_tensor(1.0)))
-    return scaled == 8.0 and applied(backend, optimizer, [8.0, 0.0]) == [[0.5, 1.0]]
 
 
 def _factors(backend: KerasBackend) -> bool:
@@ -66,23 +58,6 @@ def _two_optimizers(backend: KerasBackend) -> bool:
     return after == [[1.0, 1.0], [0.5, 0.75]] and number(scaler.dynamic_scale) == 1.0
 
 
-def _two_losses(backend: KerasBackend) -> bool:
-    scaler, weights = Scaler(SGD(0.5), initial_scale=4.0), scalars(1)
-    scaler.build(weights)
-    parts = [backend.gradient(partial(_scaled_part, scaler, factor), 1.0) for factor in (0.25, 0.5)]
-    backend.apply(scaler, [sum(parts)], weights)
-    return number(weights[0]) == 0.625
-
-
-def _scaled_part(scaler: keras.optimizers.LossScaleOptimizer, factor: float, weight: Any) -> Any:
-    return scaler.scale_loss(factor * weight)
-
-
-def _accumulates(backend: KerasBackend) -> bool:
-    optimizer = SGD(0.5, gradient_accumulation_steps=2)
-    return applied(backend, optimizer, [1.0, 0.0], [0.0, 1.0]) == [[1.0, 1.0], [0.75, 0.75]]
-
-
 def _flushes(backend: KerasBackend) -> bool:
     """Two of four micro-batches, then each call that may end the window: their mean must be applied."""
     for end in range(1, 5):
@@ -99,49 +74,15 @@ def _flushes(backend: KerasBackend) -> bool:
     return False
 
 
-def _clips(backend: KerasBackend) -> bool:
-    return applied(backend, SGD(1.0, global_clipnorm=0.5), [4.0, 0.0]) == [[0.5, 1.0]]
-
-
-def _schedules(backend: KerasBackend) -> bool:
-    rate = keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 0.25])
-    return applied(backend, SGD(rate), [1.0, 0.0], [1.0, 0.0]) == [[0.5, 1.0], [0.25, 1.0]]
-
-
-def _misses(backend: KerasBackend) -> bool:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras says which variables have no gradient
-        return applied(backend, SGD(0.5), [1.0, None]) == [[0.5, 1.0]]
-
-
-def _averages(backend: KerasBackend) -> bool:
-    optimizer, weights = SGD(0.5, use_ema=True, ema_momentum=0.5), scalars()
-    applied(backend, optimizer, [1.0, 1.0], [1.0, 1.0], weights=weights)
-    optimizer.finalize_variable_values(weights)
-    return number(weights[0]) == 0.25
-
-
-def _feeds(backend: KerasBackend) -> bool:
-    return applied(backend, SGD(0.5), [1.0, 0.0]) == [[0.5, 1.0]]
-
-
 _OF_OPTIMIZERS: dict[Capability, Callable[[KerasBackend], bool]] = {
     Capability.DYNAMIC_SCALING: _dynamic,
-    Capability.STATIC_SCALING: _static,
     Capability.SCALING_FACTORS: _factors,
     Capability.SCALING_DISABLED: _disabled,
     Capability.EXPLICIT_UNSCALE: _by_hand,
     Capability.SECOND_UNSCALE: _by_hand,
     Capability.TWO_OPTIMIZERS: _two_optimizers,
-    Capability.TWO_LOSSES: _two_losses,
-    Capability.ACCUMULATION: _accumulates,
     Capability.PARTIAL_WINDOW: _flushes,
     Capability.GROUPS: _groups,
-    Capability.CLIP: _clips,
-    Capability.SCHEDULE: _schedules,
-    Capability.MISSING_GRADIENTS: _misses,
-    Capability.AVERAGE: _averages,
-    Capability.FEED: _feeds,
 }
 
 

@@ -1,4 +1,4 @@
-"""Options of Keras' optimizers: those that it has, refusals of the others, and attempts."""
+"""Options that Keras' optimizers lack, with attempts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,6 @@ from frameworks.base import optimizer_attempts
 from frameworks.base.optimizer_attempts import Make
 from frameworks.contract import Attempt, Capability
 
-_OFFERED = (
-    Capability.NESTEROV,
-    Capability.AMSGRAD,
-    Capability.ADAGRAD,
-    Capability.RMSPROP,
-    Capability.DECAY_EXCLUDED,
-    Capability.ADAFACTOR,
-    Capability.ABSOLUTE_RATE,
-    Capability.MUON,
-    Capability.UNADJUSTED_RATE,
-)
 _ONE = "a Keras optimizer has one implementation on a backend and no argument for another"
 REFUSED_OPTIONS: dict[Capability, str] = {
     Capability.SINGLE: _ONE,
@@ -50,8 +39,8 @@ REFUSED_OPTIONS |= {
 
 
 def option_attempts(run: Make) -> dict[Capability, Attempt]:
-    """Attempts for each option, offered or refused."""
-    return optimizer_attempts(run, *_OFFERED) | {
+    """Attempts for each option that Keras, or a version of it, lacks."""
+    return optimizer_attempts(run, *(option for options in _NEWER.values() for option in options)) | {
         Capability.SINGLE: partial(_steps, foreach=False, fused=False),
         Capability.FOREACH: partial(_steps, foreach=True),
         Capability.FUSED: partial(_steps, fused=True),

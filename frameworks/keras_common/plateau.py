@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,7 +13,7 @@ import numpy as np
 from keras.callbacks import BackupAndRestore, Callback, ReduceLROnPlateau
 
 from fixtures.plateau import Plateau
-from frameworks.base import follows_metric, takes
+from frameworks.base import takes
 from frameworks.contract import Capability, Unsupported
 
 
@@ -49,13 +48,6 @@ def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) 
     with tempfile.TemporaryDirectory() as folder:
         first = _fitted(plateau, metrics, 0, _Rates(saved), BackupAndRestore(folder))
         return (*first, *_fitted(plateau, metrics, saved, _Rates(), BackupAndRestore(folder)))
-
-
-def follows() -> bool:
-    """Whether the rate falls; NumPy warns of what Keras reads the rate by."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "__array__", DeprecationWarning)
-        return follows_metric(rates)
 
 
 def _hooked(plateau: Plateau, metrics: Sequence[float]) -> list[float]:

@@ -29,11 +29,6 @@ def low(format_name: str) -> bool:
     return formats_of(format_name) == (format_name, format_name)
 
 
-def wide_head() -> bool:
-    """Whether a layer of a low network computes in float64."""
-    return formats_of("mixed_bfloat16", "float64") == ("float64", "float64")
-
-
 def mastered(format_name: str) -> bool:
     """Low-precision weights under any policy that names the format, with an optimizer that keeps float32 masters."""
     for policy in (format_name, f"mixed_{format_name}"):
@@ -56,6 +51,5 @@ OF_POLICIES: dict[Capability, Attempt] = {
     Capability.O2_BFLOAT16: partial(mastered, "bfloat16"),
     Capability.O3_FLOAT16: partial(low, "float16"),
     Capability.O3_BFLOAT16: partial(low, "bfloat16"),
-    Capability.FLOAT64_HEADS: wide_head,
 }
 """An attempt for each capability of dtype policies."""

@@ -4,7 +4,69 @@ from __future__ import annotations
 
 import paddle
 
+from frameworks.base import OF_ONE_PLACE
 from frameworks.contract import Capability
+from frameworks.paddle.core.modes import DATA_PARALLEL, DYGRAPH
+
+IN_BOTH_GRAPHS = frozenset(
+    {
+        Capability.FLOAT64_HEADS,
+        Capability.SCALING_DISABLED,
+        Capability.TWO_OPTIMIZERS,
+        Capability.CLIP,
+        Capability.SCHEDULE,
+        Capability.PLATEAU,
+        Capability.MISSING_GRADIENTS,
+        Capability.FOREACH,
+        Capability.NESTEROV,
+        Capability.COUPLED_DECAY,
+        Capability.DECAY_EXCLUDED,
+        Capability.FROZEN,
+        Capability.FREEZE,
+        Capability.AMSGRAD,
+        Capability.ADAGRAD,
+        Capability.RMSPROP,
+        Capability.INTEGER_CASTS,
+        Capability.LAYER_REUSE,
+        Capability.TIED_WEIGHTS,
+        Capability.USER_FUNCTION,
+        Capability.FUNCTION_USES,
+        Capability.FEED,
+        Capability.CHECKPOINT,
+        Capability.TRACE,
+        Capability.LOAD_ORDER,
+        Capability.LIVE_STATE,
+    }
+)
+"""What either graph has without ranks."""
+_DYGRAPH = IN_BOTH_GRAPHS | {
+    Capability.TWO_LOSSES,
+    Capability.ACCUMULATION,
+    Capability.PARTIAL_WINDOW,
+    Capability.RECOMPUTE,
+    Capability.RECOMPUTE_NESTED,
+    Capability.RECOMPUTE_CASES,
+    Capability.SEGMENT_CALLS,
+    Capability.GROUPS,
+    Capability.GROUP_RATES,
+    Capability.SAVED_BYTES,
+}
+_OF_ONE_MODE = {Capability.PLATEAU, Capability.FUNCTION_USES}
+_IN_ONE_PLACE = OF_ONE_PLACE | {
+    Capability.FROZEN,
+    Capability.FREEZE,
+    Capability.GROUP_RATES,
+    Capability.LOAD_ORDER,
+    Capability.LIVE_STATE,
+}
+
+
+def supported(mode: str) -> frozenset[Capability]:
+    """What the dynamic graph has in a mode, unless `refusals` has it."""
+    if mode == DYGRAPH:
+        return _DYGRAPH
+    return _DYGRAPH - _OF_ONE_MODE - (_IN_ONE_PLACE if mode == DATA_PARALLEL else frozenset())
+
 
 PRECISIONS = {c for c in Capability if c.startswith("precision.O")}
 SCOPES = {Capability.AUTOCAST_SCOPE, Capability.AUTOCAST_LISTS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -19,15 +19,11 @@ from frameworks.base import (
     BaseShipped,
     BaseTrainer,
     RankGroupTrainer,
-    follows_metric,
-    format_attempts,
+    casts_of,
     offload_attempts,
-    optimizer_attempts,
-    quantizer_attempts,
+    quantizers_of,
     shipped_attempts,
-    takes_state,
-    technique_attempts,
-    uses_function,
+    techniques_of,
     with_ranks,
 )
 from frameworks.contract import (
@@ -52,7 +48,7 @@ from frameworks.paddle.core.modes import DATA_PARALLEL, DYGRAPH, FORCED
 from frameworks.paddle.core.network import HOOKS, REENTRANT
 from frameworks.paddle.core.offload import ONE_PAIR, hooks_nest, shards_leave
 from frameworks.paddle.core.operations import OPERATIONS
-from frameworks.paddle.declarations import refusals
+from frameworks.paddle.declarations import refusals, supported
 from frameworks.paddle.launch import has_ranks, rank_group
 from frameworks.paddle.probes import dynamic_attempts
 from frameworks.paddle.quantization.attempts import gpu_kernel_attempts
@@ -63,7 +59,6 @@ from frameworks.paddle.shipped import operations_and_layers
 from frameworks.paddle.shipped.control_flow import PaddleFunctions
 from frameworks.paddle.shipped.optimizers import PaddleOptimizers
 from frameworks.paddle.training import options
-from frameworks.paddle.training.checkpoint import loads_in_any_order
 from frameworks.paddle.training.one_graph import OneGraph
 from frameworks.paddle.training.plateau import rates
 from frameworks.paddle.training.scaler import scales_by_itself
@@ -92,25 +87,19 @@ class PaddleFramework(OneGraph):
         refused |= {Capability.INTEGER_PRODUCTS: NO_PRODUCTS}
         return {c: why for c, why in refused.items() if has_ranks(self.device) or not c.startswith("ranks.")}
 
+    def supported(self) -> Collection[Capability]:
+        interfaces = casts_of(self.rule(NumberFormats)) | quantizers_of(self.rule(Quantizers))
+        return supported(self.mode) | interfaces | techniques_of(self.rule(PostTraining))
+
     def attempts(self) -> Mapping[Capability, Attempt]:
         here: dict[Capability, Attempt] = {
             **dynamic_attempts(forced=self.mode == FORCED),
-            **format_attempts(self.rule(NumberFormats)),
-            **quantizer_attempts(self.rule(Quantizers)),
-            **technique_attempts(self.rule(PostTraining)),
-            **self.option_attempts(),
             **options.refused_attempts(),
             **shipped_attempts(self.parts()),
             **gpu_kernel_attempts(self.device),
             Capability.INTEGER_PRODUCTS: integer_products,
         }
-        if self.mode == DYGRAPH:
-            here[Capability.PLATEAU] = partial(follows_metric, rates)
-            here[Capability.FUNCTION_USES] = partial(uses_function, recompute.function_used)
         if self.ranks() is None:
-            here[Capability.LOAD_ORDER] = loads_in_any_order
-            here |= optimizer_attempts(self.run_of, Capability.FROZEN, Capability.FREEZE, Capability.GROUP_RATES)
-            here[Capability.LIVE_STATE] = partial(takes_state, self.run_of)
             here |= offload_attempts(self.run_of, [Offload(("activations",), "disk")])
         if self.device == "cpu":
             here |= dict.fromkeys((Capability.OFFLOAD_PARAMETERS, Capability.OFFLOAD_OPTIMIZER), shards_leave)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
@@ -14,9 +13,8 @@ import paddle
 
 from frameworks.contract import Attempt, Capability
 from frameworks.operations import CATALOGUE
-from frameworks.paddle.core import recompute, saved_bytes, settings
+from frameworks.paddle.core import settings
 from frameworks.paddle.core.arrays import format_name, to_tensor
-from frameworks.paddle.core.network import REENTRANT
 from frameworks.paddle.core.operations import OPERATIONS
 from frameworks.paddle.training.forced_scaler import forced_scaler
 from frameworks.paddle.training.optimizer_probes import OF_OPTIMIZERS
@@ -105,85 +103,6 @@ def _peak() -> bool:
     return int(paddle.device.max_memory_allocated()) > 0
 
 
-def _float64() -> bool:
-    weight = paddle.create_parameter([1], "float64")
-    optimizer = paddle.optimizer.Adam(parameters=[weight])
-    with paddle.amp.auto_cast(enable=False):
-        output = paddle.nn.functional.linear(paddle.ones([1, 1], "float64"), weight.reshape([1, 1]))
-    output.sum().backward()
-    optimizer.step()
-    return format_name(output.dtype) == "float64" == format_name(weight.dtype)
-
-
-def _checkpoint() -> bool:
-    layer = paddle.nn.Linear(2, 1)
-    before = layer.weight.numpy()
-    with tempfile.TemporaryDirectory() as folder:
-        paddle.save(layer.state_dict(), f"{folder}/layer.pdparams")
-        layer.weight.set_value(before + 1.0)
-        layer.set_state_dict(paddle.load(f"{folder}/layer.pdparams"))
-    return bool((layer.weight.numpy() == before).all())
-
-
-def _segment_calls() -> bool:
-    from paddle.distributed.fleet.utils import recompute
-
-    calls = 0
-
-    def segment(x: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return paddle.tanh(x)
-
-    x = paddle.ones([2])
-    x.stop_gradient = False
-    value = recompute(segment, x).sum()
-    before = calls
-    value.backward()
-    return (before, calls) == (1, 2)
-
-
-def _recompute() -> bool:
-    x, w = np.full((2, 2), 0.5, np.float32), np.full((2, 2), 0.25, np.float32)
-    plain, again = (recompute.run_case(case, x, w, REENTRANT) for case in ("plain", "positional"))
-    return plain.w is not None and again.w is not None and bool((plain.w == again.w).all())
-
-
-def _nested() -> bool:
-    from paddle.distributed.fleet.utils import recompute
-
-    calls = 0
-
-    def inner(x: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return paddle.tanh(x)
-
-    x = paddle.ones([2])
-    x.stop_gradient = False
-    recompute(lambda y: recompute(inner, y), x).sum().backward()
-    return calls == 3 and x.grad is not None
-
-
-def _bytes() -> bool:
-    layer = paddle.nn.Linear(64, 64)
-    x = paddle.ones([64, 64])
-    return saved_bytes.allocated_bytes(lambda: layer(layer(x)).sum()) >= 64 * 64 * 4
-
-
-def _trace() -> bool:
-    values: list[float] = []
-
-    def take(_layer: Any, _inputs: Any, output: Any) -> None:
-        values.append(output.item())
-        output.register_hook(lambda gradient: values.append(gradient.item()))
-
-    layer = paddle.nn.Linear(2, 1, paddle.ParamAttr(initializer=paddle.nn.initializer.Constant(1.0)))
-    layer.register_forward_post_hook(take)
-    (layer(paddle.ones([1, 2])) * 3.0).sum().backward()
-    return values == [2.0, 3.0]
-
-
 _ATTEMPTS: dict[Capability, Attempt] = {
     **OF_OPTIMIZERS,
     Capability.O1_FLOAT16: lambda: _scope("float16") == "float16",
@@ -192,7 +111,6 @@ _ATTEMPTS: dict[Capability, Attempt] = {
     Capability.O2_BFLOAT16: _low_model("bfloat16", master=True),
     Capability.O3_FLOAT16: _low_model("float16", master=False),
     Capability.O3_BFLOAT16: _low_model("bfloat16", master=False),
-    Capability.FLOAT64_HEADS: _float64,
     Capability.AUTOCAST_SCOPE: lambda: _scope("bfloat16") == "bfloat16",
     Capability.AUTOCAST_LISTS: lambda: (
         _scope("bfloat16") == "bfloat16" and _scope("bfloat16", custom_black_list={"matmul"}) == "float32"
@@ -200,11 +118,4 @@ _ATTEMPTS: dict[Capability, Attempt] = {
     Capability.TF32: _tf32,
     Capability.OPERATIONS: _operations,
     Capability.PEAK_BYTES: _peak,
-    Capability.RECOMPUTE: _recompute,
-    Capability.RECOMPUTE_CASES: _recompute,
-    Capability.SEGMENT_CALLS: _segment_calls,
-    Capability.RECOMPUTE_NESTED: _nested,
-    Capability.SAVED_BYTES: _bytes,
-    Capability.TRACE: _trace,
-    Capability.CHECKPOINT: _checkpoint,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import MappingProxyType
@@ -18,19 +18,19 @@ from fixtures.plateau import Plateau
 from fixtures.recipe import LEVELS_OF, DynamicScaling, Precision, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
+    OF_ONE_PLACE,
     BaseFramework,
     BaseRankGroup,
     BaseShipped,
     RankGroupTrainer,
+    casts_of,
+    delayed_attempts,
     elapsed,
     float8_attempts,
-    format_attempts,
     optimizer_attempts,
-    quantizer_attempts,
+    quantizers_of,
     shipped_attempts,
-    takes_state,
-    technique_attempts,
-    uses_function,
+    techniques_of,
     with_ranks,
 )
 from frameworks.contract import (
@@ -49,9 +49,10 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
 )
-from frameworks.keras_common.functions import WAYS, model_attempts
+from frameworks.keras_common.declarations import SUPPORTED
+from frameworks.keras_common.functions import WAYS
 from frameworks.keras_common.options import option_attempts
-from frameworks.keras_common.plateau import follows, rates
+from frameworks.keras_common.plateau import rates
 from frameworks.keras_common.scaler import has_factors_of
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.keras_common.shipped_optimizers import KerasOptimizers
@@ -120,27 +121,22 @@ class TensorFlowFramework(BaseFramework):
     def refusals(self) -> Mapping[Capability, str]:
         return refusals(self.device, self.mode)
 
-    def attempts(self) -> Mapping[Capability, Attempt]:
-        delayed = partial(KerasDelayedProduct, KERNEL, 4, 1, self._alone, self._place)
-        here = attempts(self._alone, self._place)
-        here |= format_attempts(self.rule(NumberFormats), Capability.INTEGER_PRODUCTS, *packing(), delayed=delayed)
-        here |= (
-            option_attempts(self._run)
-            | model_attempts(self._run)
-            | quantizer_attempts(self.rule(Quantizers))
-            | technique_attempts(self.rule(PostTraining))
-            | shipped_attempts(self.parts())
-        )
+    def supported(self) -> Collection[Capability]:
+        here = SUPPORTED | casts_of(self.rule(NumberFormats)) | quantizers_of(self.rule(Quantizers))
+        here |= techniques_of(self.rule(PostTraining)) | {Capability.INTEGER_PRODUCTS, *packing()}
         if self.mode == "graph":
-            here[Capability.PLATEAU] = follows
-            here[Capability.FUNCTION_USES] = partial(uses_function, partial(function_used, mode=self._alone))
+            here |= {Capability.PLATEAU, Capability.FUNCTION_USES}
+        if self.ranks() is None:
+            return here | {Capability.FROZEN, Capability.FREEZE, Capability.LIVE_STATE}
+        return here - OF_ONE_PLACE
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        here = attempts(self._alone, self._place) | option_attempts(self._run) | shipped_attempts(self.parts())
+        here |= delayed_attempts(partial(KerasDelayedProduct, KERNEL, 4, 1, self._alone, self._place))
         if self.mode == tflite_models.MODE:
             here |= tflite_models.refused_attempts()
         if self.ranks() is None:
-            here |= float8_attempts(self._run) | optimizer_attempts(
-                self._run, Capability.FROZEN, Capability.FREEZE, Capability.GROUP_RATES
-            )
-            here |= {Capability.LIVE_STATE: partial(takes_state, self._run)}
+            here |= float8_attempts(self._run) | optimizer_attempts(self._run, Capability.GROUP_RATES)
         return (
             with_ranks(here, partial(started, self.mode), self.ranks()) if has_ranks(self.device, self.mode) else here
         )

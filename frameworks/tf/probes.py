@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -13,14 +11,13 @@ import tensorflow as tf
 
 from fixtures.model import Batch
 from frameworks.contract import Attempt, Capability
-from frameworks.keras_common.operations import present
 from frameworks.keras_common.optimizer_probes import optimizer_attempts
 from frameworks.keras_common.precision_probes import OF_POLICIES, low, mixed
 from frameworks.operations import CATALOGUE
 from frameworks.tf.core.backend import TapeBackend
 from frameworks.tf.core.network import VARIANTS
 from frameworks.tf.core.operations import graph_operations, run_op
-from frameworks.tf.core.recompute import recompute, recomputing
+from frameworks.tf.core.recompute import recomputing
 from frameworks.tf.core.saved_bytes import captured_bytes
 from frameworks.tf.core.settings import REWRITES, graph_rewrite, rewrite_lists, tensor_float_32
 from frameworks.tf.core.steps import compiled
@@ -89,10 +86,6 @@ def _lists(mode: str) -> bool:
         keras.config.set_dtype_policy(former)
 
 
-def _operations(mode: str) -> bool:
-    return all(np.size(run_op(op, make(), mode).value) for op, make in present(CATALOGUE).items())
-
-
 def _tf32(_: str) -> bool:
     with tensor_float_32(True):
         return bool(tf.reduce_all(tf.fill((64, 64), 1.0 + 2.0**-12) @ tf.eye(64) == 1.0))
@@ -101,44 +94,7 @@ def _tf32(_: str) -> bool:
 # recomputation
 
 
-def _counted(mode: str, depth: int) -> int:
-    """Number of calls of a function in a step, within so many recomputation calls."""
-    calls = tf.Variable(0)
-
-    def function(x: tf.Tensor) -> tf.Tensor:
-        calls.assign_add(1)
-        return tf.tanh(x)
-
-    wrapped = function
-    for _ in range(depth):
-        wrapped = recomputing(wrapped, VARIANTS[0])
-
-    def step(x: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            value = tf.reduce_sum(wrapped(x))
-        return tape.gradient(value, x)
-
-    compiled(step, mode)(tf.ones((2,)))
-    return int(calls.numpy())
-
-
-def _cases(mode: str) -> bool:
-    x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
-    plain, result = (recompute(case, x, w, VARIANTS[0], mode) for case in ("plain", "positional"))
-    return result.w is not None and plain.w is not None and np.allclose(result.w, plain.w)
-
-
 # state and memory
-
-
-def _restores(_: str) -> bool:
-    weight = keras.Variable(np.ones((), np.float32))
-    with tempfile.TemporaryDirectory() as folder:
-        path = tf.train.Checkpoint(weight=weight).write(str(Path(folder) / "weight"))
-        weight.assign(0.0)
-        tf.train.Checkpoint(weight=weight).read(path).assert_consumed()
-    return float(weight) == 1.0
 
 
 def _counts_saved_bytes(mode: str) -> bool:
@@ -218,13 +174,6 @@ _ATTEMPTS: dict[Capability, Callable[[str], bool]] = {
     Capability.TF32: _tf32,
     Capability.AUTOCAST_SCOPE: partial(_mixed, "bfloat16"),
     Capability.AUTOCAST_LISTS: _lists,
-    Capability.OPERATIONS: _operations,
-    Capability.RECOMPUTE: lambda mode: _counted(mode, 1) == 2,
-    Capability.RECOMPUTE_NESTED: lambda mode: _counted(mode, 2) > 2,
-    Capability.RECOMPUTE_CASES: _cases,
-    Capability.SEGMENT_CALLS: lambda mode: _counted(mode, 1) == 2,
-    Capability.CHECKPOINT: _restores,
     Capability.SAVED_BYTES: _counts_saved_bytes,
     Capability.PEAK_BYTES: _peak,
-    Capability.TRACE: lambda mode: _keeps_output_gradient(mode, lambda function: function),
 }

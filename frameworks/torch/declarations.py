@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from frameworks.base import OPTIONS
 from frameworks.contract import Capability, Conventions, ScalerRule
 from frameworks.torch.core import devices
 from frameworks.torch.core.compiling import MODES
@@ -16,6 +17,50 @@ from frameworks.torch.training.implementations import NOT_CAPTURABLE, REFUSED_OP
 NO_MASTERS = (
     "without torch.distributed, whose fully_shard casts float32 shards, PyTorch has no low model with float32 masters"
 )
+TRAINING = frozenset(
+    {
+        Capability.FLOAT64_HEADS,
+        Capability.STATIC_SCALING,
+        Capability.SCALING_FACTORS,
+        Capability.SCALING_DISABLED,
+        Capability.EXPLICIT_UNSCALE,
+        Capability.SECOND_UNSCALE,
+        Capability.TWO_OPTIMIZERS,
+        Capability.TWO_LOSSES,
+        Capability.ACCUMULATION,
+        Capability.PARTIAL_WINDOW,
+        Capability.RECOMPUTE,
+        Capability.RECOMPUTE_NESTED,
+        Capability.SEGMENT_CALLS,
+        Capability.GROUPS,
+        Capability.CLIP,
+        Capability.SCHEDULE,
+        Capability.MISSING_GRADIENTS,
+        Capability.AVERAGE,
+        Capability.FEED,
+        Capability.CHECKPOINT,
+        Capability.SAVED_BYTES,
+    }
+)
+"""What a training loop has, with a library or without."""
+_ALONE = TRAINING | {
+    Capability.OPERATIONS,
+    Capability.RECOMPUTE_CASES,
+    Capability.LAYER_REUSE,
+    Capability.TIED_WEIGHTS,
+    Capability.USER_FUNCTION,
+}
+_IN_ONE_PLACE = frozenset({Capability.FREEZE, Capability.LIVE_STATE, Capability.LOAD_ORDER, Capability.STEP_HOOKS})
+
+
+def supported(mode: str, *, ranks: bool) -> frozenset[Capability]:
+    """What PyTorch without a library has in a mode, with ranks in every recipe or not, unless `refusals` has it."""
+    if mode == deepspeed_start.MODE:
+        return _ALONE - {Capability.SAVED_BYTES}
+    eager = {Capability.PLATEAU, Capability.FUNCTION_USES} if mode == "eager" else frozenset[Capability]()
+    return _ALONE | OPTIONS | eager | (frozenset() if ranks else _IN_ONE_PLACE)
+
+
 _REFUSED: dict[Capability, str] = {
     **REFUSED_OPTIONS,
     Capability.O2_FLOAT16: NO_MASTERS,

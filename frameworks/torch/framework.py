@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import MappingProxyType
@@ -21,18 +21,12 @@ from frameworks.base import (
     BaseShipped,
     BaseTrainer,
     RankGroupTrainer,
-    aware_attempts,
+    casts_of,
     elapsed,
-    follows_metric,
-    format_attempts,
     offload_attempts,
-    optimizer_attempts,
-    quantizer_attempts,
+    quantizers_of,
     shipped_attempts,
-    structure_attempts,
-    takes_state,
-    technique_attempts,
-    uses_function,
+    techniques_of,
     with_ranks,
 )
 from frameworks.contract import (
@@ -60,7 +54,7 @@ from frameworks.torch.core.offload import parameters_leave
 from frameworks.torch.core.operations import OPERATIONS
 from frameworks.torch.core.recompute import VARIANTS, function_used, recompute
 from frameworks.torch.core.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
-from frameworks.torch.declarations import NO_MASTERS, conventions, no_scope, refusals
+from frameworks.torch.declarations import NO_MASTERS, conventions, no_scope, refusals, supported
 from frameworks.torch.distributed import deepspeed_start
 from frameworks.torch.launch import is_flat, own_attempts, rank_group
 from frameworks.torch.libraries import STACKS
@@ -74,7 +68,6 @@ from frameworks.torch.shipped import operations_and_layers
 from frameworks.torch.shipped.control_flow import TorchFunctions
 from frameworks.torch.shipped.optimizers import TorchOptimizers
 from frameworks.torch.training import eight_bit_state, implementations
-from frameworks.torch.training.checkpoint import loads_in_any_order
 from frameworks.torch.training.optimizer_probes import float16_clipped
 from frameworks.torch.training.plateau import rates
 from frameworks.torch.training.scaler import no_clipping, wants_fused
@@ -131,18 +124,22 @@ class TorchFramework(BaseFramework):
         )
         return refusals(self.device, self.mode) | missing
 
-    def attempts(self) -> Mapping[Capability, Attempt]:
-        here = dict(attempts(self.device, self.mode)) | quantizer_attempts(self.rule(Quantizers))
-        here |= format_attempts(self.rule(NumberFormats), *products(self.device)) | technique_attempts(
-            self.rule(PostTraining)
+    def supported(self) -> Collection[Capability]:
+        aware = (Capability.AWARE, Capability.CONVERT) if self.mode == "eager" and converts() else ()
+        return (
+            supported(self.mode, ranks=self.ranks() is not None)
+            | casts_of(self.rule(NumberFormats))
+            | quantizers_of(self.rule(Quantizers))
+            | techniques_of(self.rule(PostTraining))
+            | {*products(self.device), *aware}
         )
-        here |= structure_attempts(self._run) | shipped_attempts(self.parts())
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        here = dict(attempts(self.device, self.mode)) | shipped_attempts(self.parts())
         own = implementations.attempts(self.device, self._run)
         if self.mode == deepspeed_start.MODE:
             own = {capability: own[capability] for capability in own.keys() & self.refusals().keys()}
         here |= own
-        if self.ranks() is not None:
-            here.pop(Capability.STEP_HOOKS, None)
         if self.mode not in ("fsdp1", deepspeed_start.MODE):
             here[Capability.ADAM_8BIT] = partial(eight_bit_state.keeps_codes, self.device)
         here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
@@ -150,21 +147,9 @@ class TorchFramework(BaseFramework):
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
         if self.mode in _LIBRARIES:
             here |= _LIBRARIES[self.mode].refused_attempts()
-        if self.ranks() is None:
-            here[Capability.LOAD_ORDER] = loads_in_any_order
-            here |= optimizer_attempts(self._run, Capability.FREEZE)
-            here[Capability.LIVE_STATE] = partial(takes_state, self._run)
-        if self.mode == "eager":
-            here[Capability.PLATEAU] = partial(follows_metric, rates)
-            here[Capability.FUNCTION_USES] = partial(uses_function, partial(function_used, device=self.device))
-        if self.mode == "eager" and converts():
-            here |= aware_attempts(self._run, converts=True)
         if self.device != "cpu" or self._compiles:
             return here
-        shared = () if self.mode == deepspeed_start.MODE else (Capability.SAVED_BYTES,)
-        return with_ranks(
-            here | own_attempts(self.mode), partial(rank_group, mode=self.mode), self.ranks(), offered=shared
-        )
+        return with_ranks(here | own_attempts(self.mode), partial(rank_group, mode=self.mode), self.ranks())
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
         if self.mode != "eager" and not self._compiles:

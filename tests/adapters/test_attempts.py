@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 
 import pytest
 
+import frameworks.base
 from conformance.checks import declarations
 from conformance.checks.evidence import Misdeclared, Verdict
 from conformance.checks.outcome import conclude
@@ -16,19 +18,13 @@ from fixtures.recipe import Offload, Recipe
 from frameworks.adapter_file import Absence, AdapterFile
 from frameworks.base import (
     KERNEL,
-    OPTIONS,
-    aware_attempts,
+    delayed_attempts,
     float8_attempts,
-    follows_metric,
-    format_attempts,
     offload_attempts,
     optimizer_attempts,
     quantizer_attempts,
     shipped_attempts,
-    structure_attempts,
-    takes_state,
     technique_attempts,
-    uses_function,
 )
 from frameworks.base.introspection import observed
 from frameworks.contract import (
@@ -36,7 +32,6 @@ from frameworks.contract import (
     Attempt,
     Capability,
     DelayedProducts,
-    NumberFormats,
     PostTraining,
     Quantizers,
     Trainer,
@@ -44,6 +39,17 @@ from frameworks.contract import (
 )
 from frameworks.reference import ReferenceFramework
 from results.record.outcomes import Outcome
+
+NEWER = (
+    Capability.ADAFACTOR,
+    Capability.ABSOLUTE_RATE,
+    Capability.SMALLEST_FACTORED,
+    Capability.MUON,
+    Capability.WIDTH_RATE,
+    Capability.UNADJUSTED_RATE,
+    Capability.GROUP_RATES,
+)
+"""Options of optimizers that some framework, or version of it, lacks."""
 
 
 def warning(category: type[Warning]) -> bool:
@@ -137,31 +143,18 @@ def test_one_in_the_set_that_the_adapters_file_calls_absent_is_misdeclared(monke
 
 def of_techniques(own: ReferenceFramework) -> dict[Capability, Attempt]:
     """The shared attempts of formats and quantizers."""
-    others = (Capability.INTEGER_PRODUCTS, Capability.FLOAT8_PRODUCTS, Capability.INT4_PACKING)
     return (
-        format_attempts(own.rule(NumberFormats), *others, delayed=lambda: own.rule(DelayedProducts)(KERNEL, history=4))
+        delayed_attempts(lambda: own.rule(DelayedProducts)(KERNEL, history=4))
         | quantizer_attempts(own.rule(Quantizers))
         | technique_attempts(own.rule(PostTraining))
-        | aware_attempts(own.run, converts=True)
         | float8_attempts(own.run)
     )
 
 
 def of_runs(own: ReferenceFramework) -> dict[Capability, Attempt]:
     """The other shared ones, but for those of ranks."""
-    options = (*(each for each in OPTIONS if each != Capability.TENSOR_RATE), Capability.FREEZE)
     away = [Offload(("activations", "parameters", "optimizer"), to) for to in ("host", "disk")]
-    return (
-        optimizer_attempts(own.run, *options)
-        | structure_attempts(own.run)
-        | shipped_attempts(own.parts())
-        | offload_attempts(own.run, away)
-        | {
-            Capability.LIVE_STATE: lambda: takes_state(own.run),
-            Capability.PLATEAU: lambda: follows_metric(own.plateau),
-            Capability.FUNCTION_USES: lambda: uses_function(own.function_used),
-        }
-    )
+    return optimizer_attempts(own.run, *NEWER) | shipped_attempts(own.parts()) | offload_attempts(own.run, away)
 
 
 @pytest.mark.parametrize("made", [of_techniques, of_runs])
@@ -169,5 +162,14 @@ def test_the_shared_attempts_see_what_the_reference_does(
     made: Callable[[ReferenceFramework], dict[Capability, Attempt]],
 ) -> None:
     attempts = made(ReferenceFramework())
-    assert len(attempts) > 20
+    assert len(attempts) > 12
     assert [capability for capability, attempt in attempts.items() if not observed(attempt)] == []
+
+
+def test_what_has_no_shared_attempt_any_more_says_what_to_do() -> None:
+    with pytest.raises(
+        ImportError, match=r"frameworks\.base has no format_attempts: name its capabilities in supported"
+    ):
+        attrgetter("format_attempts")(frameworks.base)
+    with pytest.raises(ValueError, match=r"optimizer\.nesterov: no shared attempt"):
+        optimizer_attempts(ReferenceFramework().run, Capability.MUON, Capability.NESTEROV)

@@ -1,8 +1,8 @@
-"""Keras' updates and gradients on JAX, for attempts and measured settings."""
+"""Keras' updates on JAX, for attempts and measured settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,25 +10,21 @@ import keras
 
 
 class StatelessBackend:
-    """Updates by `Optimizer.stateless_apply`, assigned to the variables, and gradients by `jax.grad`."""
+    """Updates by `Optimizer.stateless_apply`, assigned to the variables."""
 
     def apply(
         self,
         optimizer: keras.optimizers.Optimizer,
-        gradients: Sequence[float | None],
+        gradients: Sequence[float],
         weights: Sequence[keras.Variable],
     ) -> None:
         """One update of scalar weights by these gradients."""
         values, state = ([variable.value for variable in own] for own in (weights, optimizer.variables))
-        given = [None if gradient is None else jnp.float32(gradient) for gradient in gradients]
+        given = [jnp.float32(gradient) for gradient in gradients]
         results = jax.jit(optimizer.stateless_apply)(state, given, values)
         for own, after in zip((weights, optimizer.variables), results, strict=True):
             for variable, value in zip(own, after, strict=True):
                 variable.assign(value)
-
-    def gradient(self, function: Callable[[jax.Array], jax.Array], at: float) -> float:
-        """The derivative of a scalar function."""
-        return float(jax.grad(function)(jnp.float32(at)))
 
 
 BACKEND = StatelessBackend()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from importlib.metadata import version
 
@@ -30,7 +30,8 @@ from frameworks.jax.keras.declarations import CONVENTIONS, refusals
 from frameworks.jax.keras.probes import ATTEMPTS, remat_case
 from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.jax.launch import rank_group
-from frameworks.keras_common.functions import WAYS, model_attempts
+from frameworks.keras_common.declarations import SUPPORTED
+from frameworks.keras_common.functions import WAYS
 from frameworks.keras_common.network import VARIANTS
 from frameworks.keras_common.operations import OF_SCOPES, ScopeOfPolicies
 from frameworks.keras_common.options import option_attempts
@@ -54,8 +55,11 @@ class KerasFramework(ScopeOfPolicies, OnDevice):
     def refusals(self) -> Mapping[Capability, str]:
         return refusals(self.device)
 
+    def supported(self) -> Collection[Capability]:
+        return SUPPORTED | {Capability.SAVED_BYTES}
+
     def attempts(self) -> Mapping[Capability, Attempt]:
-        tried = ATTEMPTS | OF_SCOPES | option_attempts(self._run) | model_attempts(self._run)
+        tried = ATTEMPTS | OF_SCOPES | option_attempts(self._run)
         here: dict[Capability, Attempt] = {c: partial(self._here, attempt) for c, attempt in tried.items()}
         return here if self.device != "cpu" else with_ranks(here, _rank_group, None)
 

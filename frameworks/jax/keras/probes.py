@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import keras
-import numpy as np
-import orbax.checkpoint as ocp
 
 from fixtures.arrays import Array
 from frameworks.contract import Attempt, Capability, RecomputeCase, RecomputeResult
-from frameworks.jax.core.arrays import wide_formats
 from frameworks.jax.keras.backend import BACKEND
 from frameworks.jax.training.recompute import differentiated
 from frameworks.keras_common.optimizer_probes import optimizer_attempts
-from frameworks.keras_common.precision_probes import OF_POLICIES, wide_head
+from frameworks.keras_common.precision_probes import OF_POLICIES
 from frameworks.keras_common.recompute import Function, recomputed
-
-
-def _wide_head() -> bool:
-    with wide_formats(True):
-        return wide_head()
 
 
 def _misses() -> bool:
@@ -36,41 +27,6 @@ def _misses() -> bool:
 # recomputation
 
 
-def _counted(depth: int) -> int:
-    """Number of calls of a function in a step, within so many `keras.remat`."""
-    begun: list[int] = []
-
-    def count_call(_: Any) -> None:
-        begun.append(1)
-
-    def function(x: jax.Array) -> jax.Array:
-        jax.debug.callback(count_call, x[0])
-        return jnp.sin(x)
-
-    wrapped: Callable[[jax.Array], jax.Array] = function
-    for _ in range(depth):
-        wrapped = keras.remat(wrapped)
-    jax.block_until_ready(jax.jit(jax.grad(lambda x: jnp.sum(wrapped(x))))(jnp.ones((2,))))
-    jax.effects_barrier()
-    return len(begun)
-
-
-def _residuals(function: Callable[[jax.Array], jax.Array]) -> int:
-    _, pull = jax.vjp(function, jnp.ones((64,)))
-    return sum(array.nbytes for array in jax.tree.leaves(pull))
-
-
-def _chain(x: jax.Array) -> jax.Array:
-    for _ in range(4):
-        x = jnp.sin(x)
-    return x
-
-
-def _nested() -> bool:
-    inner = keras.remat(_chain)
-    return _residuals(keras.remat(lambda x: inner(inner(x)))) < _residuals(lambda x: inner(inner(x)))
-
-
 def remat_case(case: RecomputeCase, x: Array, w: Array, variant: str, place: jax.Device) -> RecomputeResult:
     """One case of `Framework.recompute`; the framework's own exceptions leave this call."""
 
@@ -80,25 +36,7 @@ def remat_case(case: RecomputeCase, x: Array, w: Array, variant: str, place: jax
     return differentiated(case, x, w, run, place)
 
 
-def _cases() -> bool:
-    x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
-    (place,) = jnp.zeros(()).devices()
-    plain, result = (remat_case(case, x, w, "keras.remat", place) for case in ("plain", "positional"))
-    return result.w is not None and plain.w is not None and np.allclose(result.w, plain.w)
-
-
 # state and memory
-
-
-def _restores() -> bool:
-    dense = keras.layers.Dense(2)
-    dense.build((1, 2))
-    values = [variable.value for variable in dense.trainable_variables]
-    with tempfile.TemporaryDirectory() as folder, ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(f"{folder}/run", values)
-        checkpointer.wait_until_finished()
-        restored = checkpointer.restore(f"{folder}/run", [jnp.zeros_like(value) for value in values])
-    return all(bool((a == b).all()) for a, b in zip(restored, values, strict=True))
 
 
 def _peak() -> bool:
@@ -134,14 +72,6 @@ def shows_recomputed() -> bool:
 ATTEMPTS: dict[Capability, Attempt] = {
     **OF_POLICIES,
     **optimizer_attempts(BACKEND),
-    Capability.FLOAT64_HEADS: _wide_head,
     Capability.MISSING_GRADIENTS: _misses,
-    Capability.RECOMPUTE: lambda: _counted(1) == 2,
-    Capability.RECOMPUTE_NESTED: _nested,
-    Capability.RECOMPUTE_CASES: _cases,
-    Capability.SEGMENT_CALLS: lambda: _counted(1) == 2,
-    Capability.CHECKPOINT: _restores,
-    Capability.SAVED_BYTES: lambda: _residuals(jnp.sin) == 256,
     Capability.PEAK_BYTES: _peak,
-    Capability.TRACE: lambda: _keeps_output_gradient(lambda function: function),
 }

@@ -1,4 +1,4 @@
-"""Options of Optax' optimizers: those that it has, refusals of the others, and attempts."""
+"""Options that Optax' optimizers lack, and attempts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import optax
 
 from fixtures.recipe import Adafactor, AdamW, Muon, Recipe
-from frameworks.base import OPTIONS, optimizer_attempts
-from frameworks.base.optimizer_attempts import Make
 from frameworks.contract import Attempt, Capability, Unsupported
 
 REFUSED_OPTIONS: dict[Capability, str] = {
@@ -29,11 +27,9 @@ _AMSGRAD = "optax.adamw has no AMSGrad, and optax.amsgrad no decoupled decay"
 _MASK = "optax.flatten joins all parameters, so that a mask of weight decay cannot name one"
 
 
-def attempts(run: Make) -> dict[Capability, Attempt]:
-    """Attempts for each option, offered or refused."""
-    offered = [option for option in OPTIONS if option not in REFUSED_OPTIONS]
-    return optimizer_attempts(run, *offered) | {
-        Capability.FOREACH: _flattens,
+def attempts() -> dict[Capability, Attempt]:
+    """Attempts for each option that is refused."""
+    return {
         Capability.SINGLE: partial(_steps, optax.sgd, foreach=False),
         Capability.FUSED: partial(_steps, optax.sgd, fused=True),
         Capability.CAPTURABLE: partial(_steps, optax.adam, capturable=True),
@@ -66,14 +62,6 @@ def _moved(optimizer: optax.GradientTransformation, params: Any) -> Any:
 
 def _steps(kind: Callable[..., optax.GradientTransformation], **arguments: Any) -> bool:
     return bool(_moved(kind(0.5, **arguments), {"a": jnp.ones(2)})["a"][0] != 1.0)
-
-
-def _flattens() -> bool:
-    """Whether two parameters have one velocity together and both move."""
-    params = {"a": jnp.ones(2), "b": jnp.ones((2, 2))}
-    optimizer = optax.flatten(optax.trace(0.5))
-    moved = _moved(optimizer, params)
-    return optimizer.init(params).trace.shape == (6,) and bool(all((value == 2.0).all() for value in moved.values()))
 
 
 def _masks_flat() -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +17,9 @@ from frameworks.base import (
     BaseRankGroup,
     BaseTrainer,
     RankGroupTrainer,
-    follows_metric,
-    format_attempts,
-    optimizer_attempts,
+    casts_of,
     quantizer_attempts,
-    takes_state,
     technique_attempts,
-    uses_function,
     with_ranks,
 )
 from frameworks.contract import (
@@ -41,6 +35,7 @@ from frameworks.contract import (
 from frameworks.paddle.core.functions import STATIC_WAYS
 from frameworks.paddle.core.modes import STATIC
 from frameworks.paddle.core.operations import OPERATIONS
+from frameworks.paddle.declarations import IN_BOTH_GRAPHS
 from frameworks.paddle.launch import has_ranks, rank_group
 from frameworks.paddle.quantization.attempts import gpu_kernel_attempts
 from frameworks.paddle.quantization.post_training import PaddlePostTraining
@@ -72,21 +67,17 @@ class StaticFramework(OneGraph):
         refused = refusals(self.device)
         return {c: why for c, why in refused.items() if has_ranks(self.device) or not c.startswith("ranks.")}
 
+    def supported(self) -> Collection[Capability]:
+        return IN_BOTH_GRAPHS | casts_of(self.rule(NumberFormats))
+
     def attempts(self) -> Mapping[Capability, Attempt]:
-        tried = self.option_attempts() | optimizer_attempts(self.run_of, Capability.FROZEN, Capability.FREEZE)
-        tried |= {
-            Capability.PLATEAU: partial(follows_metric, rates),
-            Capability.FUNCTION_USES: partial(uses_function, self._function_used),
-            Capability.LIVE_STATE: partial(takes_state, self.run_of),
-            **format_attempts(self.rule(NumberFormats)),
+        here: dict[Capability, Attempt] = {
+            **static_attempts(self.device),
+            **{each: attempt for each, attempt in refused_attempts().items() if each in REFUSED_IN_BOTH},
+            **gpu_kernel_attempts(self.device),
+            **quantizer_attempts(PaddleQuantizers()),
+            **technique_attempts(PaddlePostTraining()),
         }
-        options = {capability: partial(_without_place, each) for capability, each in tried.items()}
-        refused: dict[Capability, Attempt] = {
-            each: attempt for each, attempt in refused_attempts().items() if each in REFUSED_IN_BOTH
-        }
-        refused |= gpu_kernel_attempts(self.device)
-        quantizing = quantizer_attempts(PaddleQuantizers()) | technique_attempts(PaddlePostTraining())
-        here: dict[Capability, Attempt] = {**static_attempts(self.device), **options, **quantizing, **refused}
         return with_ranks(here, self._ranks_of_a_run, None, reshaped="replicated") if has_ranks(self.device) else here
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
@@ -132,9 +123,6 @@ class StaticFramework(OneGraph):
             self.require(Capability.RECOMPUTE)
         return function_used(use, inputs)
 
-    def _function_used(self, use: FunctionUse, inputs: tuple[Array, ...], _: str | None) -> FunctionResult:
-        return function_used(use, inputs)
-
     def rules(self) -> Mapping[type, Callable[[], Any]]:
         return {NumberFormats: StaticFormats}
 
@@ -147,10 +135,3 @@ class StaticFramework(OneGraph):
 
 _OPERATIONS = OPERATIONS | {"squared_error": lambda a, b: paddle.nn.functional.square_error_cost(a, b).mean()}
 """`mse_loss` refuses what `auto_cast` would cast."""
-
-
-def _without_place(attempt: Attempt) -> bool:
-    """The attempt, without the warning that `paddle.full_like` gives of its own call in a static graph."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
-        return attempt()

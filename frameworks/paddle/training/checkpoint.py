@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import paddle
 
 from fixtures.recipe import Recipe
 from frameworks.base import LossLedger, MicroBatch, same_parts
@@ -144,13 +143,3 @@ def _load_loop(trainer: DynamicRun, saved: dict[str, Any]) -> None:
 
 
 _LOADS = (_load_model, _load_optimizers, _load_scaler, _load_loop)
-
-
-def loads_in_any_order() -> bool:
-    """Whether an optimizer takes its saved rate before the model is loaded."""
-    made = [(paddle.nn.Linear(1, 1), paddle.optimizer.lr.ExponentialDecay(1.0, 0.5)) for _ in range(2)]
-    saved, loaded = (paddle.optimizer.SGD(decay, parameters=model.parameters()) for model, decay in made)
-    made[0][1].step()
-    loaded.set_state_dict(saved.state_dict())
-    made[1][0].set_state_dict(made[0][0].state_dict())
-    return bool(loaded.get_lr() == 0.5)

@@ -14,8 +14,8 @@ from paddle.base import core
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Precision, Recipe
-from frameworks.base import BaseFramework, BaseTrainer, elapsed, structure_attempts
-from frameworks.contract import Attempt, Capability, OpResult, Trainer, Unsupported
+from frameworks.base import BaseFramework, BaseTrainer, elapsed
+from frameworks.contract import Capability, OpResult, Trainer, Unsupported
 from frameworks.paddle.core import devices, settings, ways
 from frameworks.paddle.core.modes import MODES
 from frameworks.paddle.core.operations import listed_names, missing_kernel
@@ -52,10 +52,6 @@ class OneGraph(BaseFramework):
     def run_of(self, model: Model, recipe: Recipe) -> Trainer:
         """`run` from the model's own weights."""
         return cast(Trainer, self.run(model, recipe, model.weights(recipe.seed)))
-
-    def option_attempts(self) -> dict[Capability, Attempt]:
-        """Attempts for the options of optimizers that this graph offers, and for layers that share weights."""
-        return options.attempts(self.run_of) | structure_attempts(lambda *given: cast(Trainer, self.run(*given)))
 
     @abstractmethod
     def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:

@@ -41,12 +41,6 @@ def _factors() -> bool:
     return grown == (0.5, 32.0) and _step(scaler, weight, optimizer, float("nan")) == (0.5, 8.0)
 
 
-def _disabled() -> bool:
-    scaler = paddle.amp.GradScaler(enable=False)
-    weight, _ = _weight()
-    return not scaler.is_enable() and scaler.scale(weight.sum()).item() == 1.0
-
-
 def _unscale() -> bool:
     weight, optimizer = _weight()
     scaler = paddle.amp.GradScaler(init_loss_scaling=8.0)
@@ -68,77 +62,6 @@ def _unscale_twice() -> bool:
     return False
 
 
-def _two_optimizers() -> bool:
-    (a, first), (b, second) = _weight(), _weight()
-    (a + b).sum().backward()
-    for optimizer in (first, second):
-        optimizer.step()
-    return (a.item(), b.item()) == (0.5, 0.5)
-
-
-def _two_losses() -> bool:
-    weight, optimizer = _weight()
-    for factor in (1.0, 0.5):
-        (weight * factor).sum().backward()
-    optimizer.step()
-    return bool(weight.item() == 0.25)
-
-
-def _accumulation() -> bool:
-    weight, _ = _weight()
-    for _ in range(2):
-        (weight * 3.0).sum().backward()
-    return bool(weight.grad.item() == 6.0)
-
-
-def _partial_window() -> bool:
-    weight, optimizer = _weight()
-    for _ in range(2):  # of, say, four
-        (weight / 2.0).sum().backward()
-    optimizer.step()
-    return bool(weight.item() == 0.5)
-
-
-def _feed() -> bool:
-    weight, optimizer = _weight()
-    (weight * 0.5).sum().backward()
-    optimizer.step()
-    return bool(weight.item() == 0.75)
-
-
-def _groups() -> bool:
-    a, b = _weight()[0], _weight()[0]
-    optimizer = paddle.optimizer.SGD(1.0, parameters=[{"params": [a]}, {"params": [b], "learning_rate": 0.5}])
-    (a + b).sum().backward()
-    optimizer.step()
-    return (a.item(), b.item()) == (0.0, 0.5)
-
-
-def _clip() -> bool:
-    weight, _ = _weight()
-    optimizer = paddle.optimizer.SGD(1.0, parameters=[weight], grad_clip=paddle.nn.ClipGradByGlobalNorm(0.5))
-    (weight * 4.0).sum().backward()
-    optimizer.step()
-    return bool(weight.item() == 0.5)
-
-
-def _schedule() -> bool:
-    weight, _ = _weight()
-    scheduler = paddle.optimizer.lr.PiecewiseDecay([1], [1.0, 0.5])
-    optimizer = paddle.optimizer.SGD(scheduler, parameters=[weight])
-    scheduler.step()
-    return optimizer.get_lr() == 0.5
-
-
-def _missing() -> bool:
-    weight, _ = _weight()
-    other, _ = _weight()
-    optimizer = paddle.optimizer.Momentum(1.0, parameters=[weight, other])
-    weight.sum().backward()
-    optimizer.step()
-    return (weight.item(), other.item()) == (0.0, 1.0)
-
-
 def _average() -> bool:
     weight, _ = _weight()
     average = paddle.static.ExponentialMovingAverage(0.5)
@@ -150,18 +73,8 @@ OF_OPTIMIZERS: dict[Capability, Attempt] = {
     Capability.DYNAMIC_SCALING: _dynamic,
     Capability.STATIC_SCALING: _static,
     Capability.SCALING_FACTORS: _factors,
-    Capability.SCALING_DISABLED: _disabled,
     Capability.EXPLICIT_UNSCALE: _unscale,
     Capability.SECOND_UNSCALE: _unscale_twice,
-    Capability.TWO_OPTIMIZERS: _two_optimizers,
-    Capability.TWO_LOSSES: _two_losses,
-    Capability.ACCUMULATION: _accumulation,
-    Capability.PARTIAL_WINDOW: _partial_window,
-    Capability.GROUPS: _groups,
-    Capability.CLIP: _clip,
-    Capability.SCHEDULE: _schedule,
-    Capability.MISSING_GRADIENTS: _missing,
     Capability.AVERAGE: _average,
-    Capability.FEED: _feed,
 }
 """Attempts for each capability of optimizers and of the loss scaler."""

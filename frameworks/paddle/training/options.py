@@ -1,4 +1,4 @@
-"""Options of Paddle's optimizers: those that it has, refusals of the others, and attempts."""
+"""Options that Paddle's optimizers lack, and attempts."""
 
 from __future__ import annotations
 
@@ -8,19 +8,9 @@ from typing import Any
 import paddle
 
 from fixtures.recipe import SGD, Adam, Recipe
-from frameworks.base import optimizer_attempts
-from frameworks.base.optimizer_attempts import Make
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.paddle.core.modes import in_dynamic_mode
 
-_OFFERED = (
-    Capability.NESTEROV,
-    Capability.COUPLED_DECAY,
-    Capability.AMSGRAD,
-    Capability.ADAGRAD,
-    Capability.RMSPROP,
-    Capability.DECAY_EXCLUDED,
-)
 REFUSED_OPTIONS: dict[Capability, str] = {
     Capability.SINGLE: "Paddle's optimizers update a parameter at a time unless use_multi_tensor is set",
     Capability.FUSED: "Paddle's optimizers have no argument for a fused kernel",
@@ -34,12 +24,6 @@ REFUSED_OPTIONS |= {
     Capability(f"optimizer.{name.lower()}"): f"there is no paddle.optimizer.{name}" for name in ("Adafactor", "Muon")
 }
 _MULTI = "only Momentum and Adam have use_multi_tensor"
-
-
-def attempts(run: Make) -> dict[Capability, Attempt]:
-    """Attempts for each option that Paddle has."""
-    foreach = {Capability.FOREACH: partial(_multi_tensor, run)}
-    return optimizer_attempts(run, *_OFFERED) | foreach
 
 
 REFUSED_IN_BOTH = {
@@ -91,11 +75,3 @@ def _named_steps(name: str) -> bool:
 
 def _takes_a_tensor() -> bool:
     return _steps(paddle.optimizer.Momentum, learning_rate=paddle.to_tensor(0.5))
-
-
-def _multi_tensor(run: Make) -> bool:
-    """Whether Momentum over all parameters at once makes its update."""
-    (attempt,) = optimizer_attempts(
-        lambda model, recipe: run(model, recipe.but(implementation="foreach")), Capability.NESTEROV
-    ).values()
-    return attempt()

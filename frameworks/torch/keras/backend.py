@@ -1,34 +1,25 @@
-"""Keras' updates and gradients on PyTorch, for attempts and measured settings."""
+"""Keras' updates on PyTorch, for attempts and measured settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import keras
 import torch
 
 
 class AutogradBackend:
-    """Updates by `Optimizer.apply`, and gradients by `backward`."""
+    """Updates by `Optimizer.apply`."""
 
     def apply(
         self,
         optimizer: keras.optimizers.Optimizer,
-        gradients: Sequence[float | None],
+        gradients: Sequence[float],
         weights: Sequence[keras.Variable],
     ) -> None:
         """One update of scalar weights by these gradients."""
         with torch.no_grad():
-            optimizer.apply(
-                [None if g is None else keras.ops.convert_to_tensor(g, "float32") for g in gradients], weights
-            )
-
-    def gradient(self, function: Callable[[torch.Tensor], torch.Tensor], at: float) -> float:
-        """The derivative of a scalar function."""
-        x = keras.ops.convert_to_tensor(at, "float32").requires_grad_()
-        function(x).backward()
-        assert x.grad is not None
-        return float(x.grad)
+            optimizer.apply([keras.ops.convert_to_tensor(g, "float32") for g in gradients], weights)
 
 
 BACKEND = AutogradBackend()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import keras
@@ -22,7 +22,8 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
 )
-from frameworks.keras_common.functions import WAYS, model_attempts
+from frameworks.keras_common.declarations import SUPPORTED
+from frameworks.keras_common.functions import WAYS
 from frameworks.keras_common.network import VARIANTS
 from frameworks.keras_common.operations import OF_SCOPES, ScopeOfPolicies
 from frameworks.keras_common.options import option_attempts
@@ -46,8 +47,11 @@ class KerasOnTorch(ScopeOfPolicies, StackFramework):
     def refusals(self) -> Mapping[Capability, str]:
         return refusals(self.device)
 
+    def supported(self) -> Collection[Capability]:
+        return SUPPORTED | {Capability.SAVED_BYTES}
+
     def attempts(self) -> Mapping[Capability, Attempt]:
-        tried = {**attempts(self.device), **OF_SCOPES, **option_attempts(self._started), **model_attempts(self.run)}
+        tried = {**attempts(self.device), **OF_SCOPES, **option_attempts(self._started)}
         return tried | shipped_attempts(self.parts())
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:

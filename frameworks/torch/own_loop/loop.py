@@ -8,7 +8,7 @@ the loop: optimizers, schedulers, an `AveragedModel` and a `GradScaler`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -27,7 +27,6 @@ from frameworks.torch.framework import TorchFramework
 from frameworks.torch.own_loop.attempts import ATTEMPTS, LoopAttempt, Make
 from frameworks.torch.own_loop.parts import LoopRecipe
 from frameworks.torch.own_loop.trainer import LoopTrainer
-from frameworks.torch.probes import PROBES
 
 
 class TrainingLoop(Protocol):
@@ -96,12 +95,11 @@ class LoopFramework(BaseFramework):
     def restore_global_state(self, state: Mapping[str, str]) -> None:
         self._torch.restore_global_state(state)
 
+    def supported(self) -> Collection[Capability]:
+        return (Capability.FLOAT64_HEADS,)
+
     def attempts(self) -> Mapping[Capability, Attempt]:
-        heads = partial(PROBES[Capability.FLOAT64_HEADS], self.device)
-        own: dict[Capability, Attempt] = {
-            each: partial(_without_warnings, attempt, self._run) for each, (_, attempt) in ATTEMPTS.items()
-        }
-        return own | {Capability.FLOAT64_HEADS: heads}
+        return {each: partial(_without_warnings, attempt, self._run) for each, (_, attempt) in ATTEMPTS.items()}
 
     def refusals(self) -> Mapping[Capability, str]:
         return self._ignored

@@ -19,6 +19,8 @@ BFLOAT16_SCALED = "accelerate's loss scaler comes with mixed_precision='fp16', a
 class AccelerateFramework(StackFramework):
     """Every recipe is trained by the loop that accelerate documents, with one accelerator for each run."""
 
+    of_library = frozenset({Capability.LIBRARY_REQUESTS, Capability.DATA_POSITION})
+
     def refused(self) -> Mapping[Capability, str]:
         return accelerate_probes.REFUSED
 

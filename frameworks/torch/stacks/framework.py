@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from importlib.metadata import version
@@ -19,6 +19,7 @@ from fixtures.models import scalar
 from fixtures.recipe import Adam, Implementation, Precision, Recipe
 from frameworks.base import BaseRankGroup, BaseTrainer
 from frameworks.contract import Attempt, Capability, OpResult, PostTraining, RecomputeCase, RecomputeResult
+from frameworks.torch.declarations import TRAINING
 from frameworks.torch.framework import TorchFramework
 from frameworks.torch.libraries import STACKS
 from frameworks.torch.probes import attempts
@@ -30,8 +31,6 @@ _NOT_OF_TRAINING = frozenset(
     {
         Capability.AUTOCAST_SCOPE,
         Capability.AUTOCAST_LISTS,
-        Capability.OPERATIONS,
-        Capability.RECOMPUTE_CASES,
         Capability.TF32,
     }
 )
@@ -58,14 +57,20 @@ class StackFramework(TorchFramework):
         of_training = (attempts(self.device, self.mode).keys() | self._choices.keys()) - _NOT_OF_TRAINING
         return {c: reason for c, reason in super().refusals().items() if c in of_training} | dict(self.refused())
 
+    of_library: frozenset[Capability] = frozenset()
+    """What the library has and PyTorch lacks."""
+
     def refused(self) -> Mapping[Capability, str]:
         """What the library lacks and PyTorch has, with reasons."""
         return {}
 
+    def supported(self) -> Collection[Capability]:
+        return TRAINING | {Capability.PLAIN_LOOP} | self.of_library
+
     def attempts(self) -> Mapping[Capability, Attempt]:
         own = {c: each for c, each in attempts(self.device, self.mode).items() if c not in _NOT_OF_TRAINING}
         own |= {c: partial(self._steps_by, name) for c, name in self._choices.items()}
-        return {**own, Capability.PLAIN_LOOP: own[Capability.FEED], **self.library_attempts()}
+        return {**own, **self.library_attempts()}
 
     @property
     def takes_any_optimizer(self) -> bool:
@@ -93,7 +98,7 @@ class StackFramework(TorchFramework):
 
     @abstractmethod
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        """The library's own call for what it offers or lacks, without this adapter's guards."""
+        """The library's own call for what it lacks or may ignore, without this adapter's guards."""
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
         self.require_recipe(recipe)

@@ -22,6 +22,8 @@ class TransformersFramework(StackFramework):
     recipe without clipping is `max_grad_norm=0`, and one without a schedule a constant rate.
     """
 
+    of_library = frozenset({Capability.LIBRARY_REQUESTS, Capability.DATA_POSITION, Capability.LOADED_CHECKPOINT})
+
     def refused(self) -> Mapping[Capability, str]:
         return trainer_probes.REFUSED
 
@@ -31,11 +33,7 @@ class TransformersFramework(StackFramework):
         return self.mode == "trainer"
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        return {
-            **trainer_probes.attempts(self.device),
-            **trainer_data.data_attempts(self.device),
-            Capability.LOADED_CHECKPOINT: lambda: bool(self.loaded_run("float32", 1, 0.5).moved),
-        }
+        return trainer_probes.attempts(self.device)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> TransformersRun:
         trainer_probes.require_scaling(recipe, self.device)

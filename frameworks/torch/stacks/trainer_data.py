@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from functools import partial
 from typing import Any
 
 import torch
 from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from fixtures.recipe import FormatName
-from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
+from frameworks.contract import DataRun, FormatRequest, RowOrder
 from frameworks.torch.core.arrays import dtype_name
 from frameworks.torch.stacks.accelerate_state import first_state
 from frameworks.torch.stacks.numbered_rows import EPOCHS, STEPS, Dropping, NumberedRows
@@ -51,17 +50,3 @@ def requested(format_name: FormatName, device: str) -> FormatRequest:
         made.train()
         reported = {"fp16": "float16", "bf16": "bfloat16", "no": "float32"}[made.accelerator.mixed_precision]
     return FormatRequest(dtype_name(formats[0]), reported, warned=bool(warned))
-
-
-def _answers(device: str) -> bool:
-    return requested("bfloat16", device).ran == "bfloat16"
-
-
-def _feeds(device: str) -> bool:
-    unbroken, resumed = resumed_epoch("in-order", 4, device)
-    return unbroken.rows == resumed.rows == tuple(range(8))
-
-
-def data_attempts(device: str) -> dict[Capability, Attempt]:
-    """Attempts of both."""
-    return {Capability.LIBRARY_REQUESTS: partial(_answers, device), Capability.DATA_POSITION: partial(_feeds, device)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -133,22 +133,6 @@ class TrainerAttempt(Trainer):
         return float(self.accelerator.scaler.get_scale())
 
 
-class _GradientReader(TrainerCallback):
-    """Reads the first gradient before the step, after calls of the user's own."""
-
-    def __init__(self, call: Callable[[], None] = lambda: None) -> None:
-        self.call = call
-        self.gradients: list[float] = []
-        self.raised = False
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        try:
-            self.call()
-        except RuntimeError:
-            self.raised = True
-        self.gradients.append(float(given["model"].weight.grad[0]))
-
-
 def _format_inside(dtype: torch.dtype, device: str) -> bool:
     low: dict[str, Any] = {"bf16": True}
     if dtype == torch.float16:
@@ -168,31 +152,6 @@ def _static(device: str) -> bool:
     return TrainerAttempt(device, [math.inf], scaler={"growth_factor": 1.0, "backoff_factor": 1.0}).weights() == 1.0
 
 
-def _factors(device: str) -> bool:
-    factors = {"init_scale": 16.0, "growth_factor": 4.0, "backoff_factor": 0.125, "growth_interval": 1}
-    made = TrainerAttempt(device, [1.0, math.nan], scaler=factors)
-    made.train()
-    return made.scale == 8.0
-
-
-def _disabled(device: str) -> bool:
-    return TrainerAttempt(device, [1.0], scaler={"enabled": False}).weights() == 0.5
-
-
-def _unscales(device: str) -> bool:
-    reader = _GradientReader()
-    TrainerAttempt(device, [1.0], reader, scaler={}).train()
-    return reader.gradients == [1.0]
-
-
-def _second_unscale(device: str) -> bool:
-    reader = _GradientReader()
-    made = TrainerAttempt(device, [1.0], reader, scaler={})
-    reader.call = made.accelerator.unscale_gradients
-    made.train()
-    return reader.raised and reader.gradients == [1.0]
-
-
 def _two_optimizers(device: str) -> bool:
     weights = [torch.ones(2, requires_grad=True) for _ in range(2)]
     return TrainerAttempt(device, [1.0], optimizer=[torch.optim.SGD([w], lr=0.5) for w in weights]).weights() == 0.5
@@ -200,14 +159,6 @@ def _two_optimizers(device: str) -> bool:
 
 def _two_losses(device: str) -> bool:
     return TrainerAttempt(device, [1.0], losses=2).weights() == 0.0
-
-
-def _accumulation(device: str) -> bool:
-    return TrainerAttempt(device, [1.0, 3.0], gradient_accumulation_steps=2).weights() == 0.0
-
-
-def _partial_window(device: str) -> bool:
-    return TrainerAttempt(device, [1.0, 3.0], gradient_accumulation_steps=4).weights() == 0.0
 
 
 def open_window_ends(device: str) -> bool:
@@ -226,30 +177,11 @@ def step_is_left_out(device: str) -> bool:
     return TrainerAttempt(device, [1.0], Stops(), scaler={}).weights() == 1.0
 
 
-def _clip(device: str) -> bool:
-    return 0.6 < TrainerAttempt(device, [8.0], scaler={}, max_grad_norm=1.0).weights() < 0.7
-
-
-def _schedule(device: str) -> bool:
-    made = TrainerAttempt(device, [1.0, 1.0], lr_scheduler_type="linear")
-    made.train()
-    return float(made.optimizer.param_groups[0]["lr"]) == 0.0
-
-
 def _average(device: str) -> bool:
     """Whether a training argument names an average of the weights."""
     del device
     words = {word for name in TrainingArguments.__dataclass_fields__ for word in name.split("_")}
     return bool(words & {"ema", "swa", "averaged"})
-
-
-def _checkpoint(device: str) -> bool:
-    with tempfile.TemporaryDirectory() as folder:
-        saved: dict[str, Any] = {"output_dir": folder, "save_strategy": "steps", "save_steps": 1}
-        TrainerAttempt(device, [math.inf, 1.0], scaler={}, **saved).train()
-        resumed = TrainerAttempt(device, [math.inf, 1.0], scaler={}, **saved)
-        resumed.train(resume_from_checkpoint=f"{folder}/checkpoint-2")
-        return resumed.scale == 512.0 and float(resumed.model.weight.detach()[0]) == 0.5
 
 
 def bfloat16_is_scaled(device: str) -> bool:
@@ -281,18 +213,9 @@ _PROBES: dict[Capability, Probe] = {
     Capability.O1_BFLOAT16: partial(_format_inside, torch.bfloat16),
     Capability.DYNAMIC_SCALING: _dynamic,
     Capability.STATIC_SCALING: _static,
-    Capability.SCALING_FACTORS: _factors,
-    Capability.SCALING_DISABLED: _disabled,
-    Capability.EXPLICIT_UNSCALE: _unscales,
-    Capability.SECOND_UNSCALE: _second_unscale,
     Capability.TWO_OPTIMIZERS: _two_optimizers,
     Capability.TWO_LOSSES: _two_losses,
-    Capability.ACCUMULATION: _accumulation,
-    Capability.PARTIAL_WINDOW: _partial_window,
-    Capability.CLIP: _clip,
-    Capability.SCHEDULE: _schedule,
     Capability.AVERAGE: _average,
-    Capability.CHECKPOINT: _checkpoint,
 }
 
 

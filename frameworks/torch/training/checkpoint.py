@@ -185,18 +185,6 @@ def _without_schedules(trainer: TorchRun, saved: Mapping[str, Any]) -> list[str]
     return schedules
 
 
-def loads_in_any_order() -> bool:
-    """Whether an optimizer takes a saved rate that is loaded after its schedule."""
-    parameter = torch.ones(1, requires_grad=True)
-    saved, loaded = (torch.optim.SGD([parameter], lr=1.0) for _ in range(2))
-    schedules = [torch.optim.lr_scheduler.LambdaLR(each, lambda applied: 0.5**applied) for each in (saved, loaded)]
-    saved.step()
-    schedules[0].step()
-    schedules[1].load_state_dict(schedules[0].state_dict())
-    loaded.load_state_dict(saved.state_dict())
-    return float(loaded.param_groups[0]["lr"]) == 0.5
-
-
 def go_on(trainer: TorchRun, loop: Mapping[str, Any]) -> None:
     """Restores what `loop_state` returned."""
     trainer.stream.replace(loop["random"])

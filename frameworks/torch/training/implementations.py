@@ -9,7 +9,7 @@ import torch
 
 from fixtures.model import Model
 from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, Implementation, Muon, Recipe, RMSprop
-from frameworks.base import OPTIONS, optimizer_attempts
+from frameworks.base import optimizer_attempts
 from frameworks.base.optimizer_attempts import Make
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.torch.training.optimizers import IMPLEMENTATIONS, Stepper, optimizer_kind
@@ -47,9 +47,9 @@ _TENSOR_RATE = "foreach Adam and AdamW raise ValueError for a tensor as rate, un
 
 
 def attempts(device: str, run: Make) -> dict[Capability, Attempt]:
-    """Attempts for each option of optimizers and for each implementation."""
+    """Attempts for each option that some version lacks, and for each implementation."""
     chosen = {capability: partial(_acts, name, device) for capability, name in CHOICES.items()}
-    return optimizer_attempts(run, *OPTIONS) | chosen | {Capability.STEP_HOOKS: partial(_calls_hooks, device)}
+    return optimizer_attempts(run, *_OPTIONS, Capability.ADAFACTOR, Capability.MUON, Capability.WIDTH_RATE) | chosen
 
 
 def require(model: Model, recipe: Recipe, device: str) -> None:
@@ -101,11 +101,3 @@ def _acts(name: Implementation, device: str) -> bool:
     stepper.optimizer.step()
     settings = stepper.optimizer.param_groups[0]
     return all(settings[key] is on for key, on in IMPLEMENTATIONS[name].items()) and bool((weight < 1.0).all())
-
-
-def _calls_hooks(device: str) -> bool:
-    weight = torch.ones(2, device=device, requires_grad=True)
-    stepper = Stepper(Recipe(SGD(0.5)), [weight])
-    weight.sum().backward()
-    stepper.optimizer.step()
-    return stepper.hook_calls == 1

@@ -126,15 +126,6 @@ def operations(program: StaticProgram) -> None:
         )
 
 
-def trace(program: StaticProgram) -> None:
-    """A hook shows a layer's output, and its gradient can be fetched."""
-    shown = []
-    program.net.register_forward_post_hook(lambda layer, inputs, output: shown.append(output))
-    loss = (program.net(program.x) * 3.0).sum()
-    output, gradient = program.run([*shown, *paddle.static.gradients([loss], shown)])
-    assert output.item() == 2.0 and gradient.item() == 3.0
-
-
 def peak_bytes(program: StaticProgram) -> None:
     """The allocator has a peak."""
     assert paddle.device.max_memory_allocated() > 0
@@ -150,40 +141,3 @@ def average(program: StaticProgram) -> None:
     with average.apply(program.exe):
         assert (read(program.net.weight.name) == 0.0).all()
     assert (read(program.net.weight.name) == 0.0).all()
-
-
-def checkpoint(program: StaticProgram) -> None:
-    """A load restores what was saved."""
-    import tempfile
-
-    loss = program.net(program.x).sum()
-    paddle.optimizer.SGD(0.5).minimize(loss)
-    program.run([loss])
-    with tempfile.TemporaryDirectory() as folder:
-        paddle.static.save(program.main, folder + "/run")
-        program.run([loss])
-        paddle.static.load(program.main, folder + "/run", program.exe)
-    assert (read(program.net.weight.name) == 0.5).all()
-
-
-def load_order(program: StaticProgram) -> None:
-    """The optimizer's state is loaded before the model's."""
-    import tempfile
-
-    rate = paddle.optimizer.lr.ExponentialDecay(1.0, 0.5)
-    loss = program.net(program.x).sum()
-    paddle.optimizer.Momentum(rate, 0.5).minimize(loss)
-    program.run([loss])
-    rate.step()
-    with tempfile.TemporaryDirectory() as folder:
-        paddle.static.save(program.main, folder + "/run")
-        saved = paddle.static.load_program_state(folder + "/run")
-    decayed = rate.state_dict()
-    program.run([loss])
-    rate.step()
-    rate.set_state_dict(decayed)
-    model = {name: value for name, value in saved.items() if name == program.net.weight.name}
-    for part in ({name: value for name, value in saved.items() if name not in model}, model):
-        paddle.static.set_program_state(program.main, part)
-    program.run([loss])
-    assert (read(program.net.weight.name) == -0.75).all()

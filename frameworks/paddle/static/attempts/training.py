@@ -63,13 +63,6 @@ def scaling_factors(program: StaticProgram) -> None:
     assert read("loss_scaling_0")[0] == 8.0
 
 
-def disabled_scaling(program: StaticProgram) -> None:
-    """A disabled scaler applies the plain update."""
-    loss = program.minimize(program.net, paddle.optimizer.SGD(1.0), enable=False)
-    program.run([loss])
-    assert (read(program.net.weight.name) == 0.0).all()
-
-
 def explicit_unscale(program: StaticProgram) -> None:
     """`unscale_` runs between backward and step."""
     with low_scope():
@@ -92,16 +85,6 @@ def two_losses(program: StaticProgram) -> None:
         scaler.minimize(optimizer, loss)
     program.run(losses)
     assert read("loss_scaling_0")[0] == 4.0 and (read(program.net.weight.name) == 1.0).all()
-
-
-def two_optimizers(program: StaticProgram) -> None:
-    """Two optimizers apply two rates."""
-    other = linear()
-    loss = (program.net(program.x) + other(program.x)).sum()
-    for layer, rate in ((program.net, 1.0), (other, 0.5)):
-        paddle.optimizer.SGD(rate, parameters=layer.parameters()).minimize(loss)
-    program.run([loss])
-    assert (read(program.net.weight.name) == 0.0).all() and (read(other.weight.name) == 0.5).all()
 
 
 def scales_after_bfloat16(program: StaticProgram) -> None:
@@ -169,48 +152,6 @@ def groups(program: StaticProgram) -> None:
     assert (read(program.net.weight.name) == 0.0).all() and (read(other.weight.name) == 0.5).all()
 
 
-def clip(program: StaticProgram) -> None:
-    """The global norm is clipped."""
-    loss = (program.net(program.x) * 2.0).sum()
-    paddle.optimizer.SGD(1.0, grad_clip=paddle.nn.ClipGradByGlobalNorm(0.5)).minimize(loss)
-    program.run([loss])
-    assert abs(read(program.net.weight.name) - (1 - 0.5 / 2**0.5)).max() < 1e-06
-
-
-def schedule(program: StaticProgram) -> None:
-    """The second update has the second rate."""
-    rate = paddle.optimizer.lr.PiecewiseDecay([1], [1.0, 0.5])
-    loss = program.net(program.x).sum()
-    paddle.optimizer.SGD(rate).minimize(loss)
-    program.run([loss])
-    rate.step()
-    program.run([loss])
-    assert (read(program.net.weight.name) == -0.5).all()
-
-
-def missing_gradients(program: StaticProgram) -> None:
-    """A parameter without a gradient stays."""
-    other = linear()
-    other(program.x)
-    loss = program.net(program.x).sum()
-    paddle.optimizer.Momentum(1.0).minimize(loss)
-    program.run([loss])
-    assert (read(program.net.weight.name) == 0.0).all() and (read(other.weight.name) == 1.0).all()
-
-
-def float64_heads(program: StaticProgram) -> None:
-    """Two optimizers train weights of two formats."""
-    wide = paddle.create_parameter([1], "float64", default_initializer=Constant(1.0))
-    loss = (program.net(program.x).sum().astype("float64") * wide).sum()
-    for parameters in (program.net.parameters(), [wide]):
-        paddle.optimizer.Momentum(0.5, parameters=parameters).minimize(loss)
-    assert (
-        program.run([loss])[0].dtype == np.float64
-        and read(wide.name).dtype == np.float64
-        and (read(wide.name)[0] == 0.0)
-    )
-
-
 def low_weights(program: StaticProgram, dtype: str, masters: bool) -> None:
     """Low weights move, with or without masters."""
     optimizer = paddle.optimizer.SGD(0.5)
@@ -226,13 +167,3 @@ def low_weights(program: StaticProgram, dtype: str, masters: bool) -> None:
         and (program.run([loss])[0] == 1.0)
     )
     assert any("master" in name for name in paddle.static.global_scope().local_var_names()) is masters
-
-
-def given_gradients(program: StaticProgram) -> None:
-    """Gradients from outside reach the weights."""
-    given = paddle.static.data("given", [2, 1], "float32")
-    loss = (program.net.weight * given).sum()
-    paddle.optimizer.SGD(0.5).minimize(loss)
-    program.exe.run(program.startup)
-    program.exe.run(feed={"x": ONE, "given": np.array([[0.5], [2.0]], "float32")}, fetch_list=[loss])
-    assert (read(program.net.weight.name) == [0.75, 0.0]).all()

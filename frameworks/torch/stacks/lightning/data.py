@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +11,9 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fixtures.recipe import FormatName
-from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
+from frameworks.contract import DataRun, FormatRequest, RowOrder
 from frameworks.torch.core.arrays import dtype_name
-from frameworks.torch.stacks.lightning.start import quiet, without_warnings
+from frameworks.torch.stacks.lightning.start import quiet
 from frameworks.torch.stacks.lightning.tiny import Tiny, fitted
 from frameworks.torch.stacks.numbered_rows import EPOCHS, STEPS, Dropping, loader
 from frameworks.torch.stacks.warned import watched
@@ -89,22 +88,3 @@ def fabric_requested(format_name: FormatName, device: str) -> FormatRequest:
 def _request(ran: torch.dtype, reported: str, warned: list[str]) -> FormatRequest:
     says_so = any("mixed" in text or "AMP" in text for text in warned)
     return FormatRequest(dtype_name(ran), _REPORTED[reported], warned=says_so)
-
-
-def _feeds(device: str) -> bool:
-    with without_warnings():
-        unbroken, resumed = resumed_epoch("in-order", 4, device)
-    return unbroken.rows == resumed.rows == tuple(range(8))
-
-
-def data_attempts(device: str) -> dict[Capability, Attempt]:
-    """Attempts of the Trainer's requests and data."""
-    return {
-        Capability.LIBRARY_REQUESTS: lambda: trainer_requested("bfloat16", device).ran == "bfloat16",
-        Capability.DATA_POSITION: partial(_feeds, device),
-    }
-
-
-def request_attempts(device: str) -> dict[Capability, Attempt]:
-    """Attempts of Fabric's requests."""
-    return {Capability.LIBRARY_REQUESTS: lambda: fabric_requested("bfloat16", device).ran == "bfloat16"}

@@ -10,7 +10,7 @@ from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, FormatName, Recipe
 from frameworks.contract import Attempt, Capability, FormatRequest, Unsupported
 from frameworks.torch.stacks.framework import StackFramework
-from frameworks.torch.stacks.lightning.data import fabric_requested, request_attempts
+from frameworks.torch.stacks.lightning.data import fabric_requested
 from frameworks.torch.stacks.lightning.fabric_probes import (
     clips_fused,
     clips_two_optimizers,
@@ -57,11 +57,13 @@ def clips_fused_and_scaled(recipe: Recipe) -> bool:
 class FabricFramework(StackFramework):
     """Lightning Fabric: the user's own loop with Fabric's calls in it."""
 
+    of_library = frozenset({Capability.LIBRARY_REQUESTS})
+
     def refused(self) -> Mapping[Capability, str]:
         return {Capability.STATIC_SCALING: NO_STATIC_SCALE}
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        return fabric_attempts(self.device) | request_attempts(self.device)
+        return fabric_attempts(self.device)
 
     def requested(self, format_name: FormatName) -> FormatRequest:
         return fabric_requested(format_name, self.device)

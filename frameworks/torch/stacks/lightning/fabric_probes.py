@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.precision import MixedPrecision
-from torch.optim.lr_scheduler import LambdaLR
 
 from frameworks.contract import Attempt, Capability
 from frameworks.torch.core.guards import Probe, all_guarded
@@ -34,12 +31,11 @@ class Weight(torch.nn.Module):
 class Loop:
     """The loop of Fabric's documentation, over a factor of the weights' sum, under SGD of rate 0.5."""
 
-    def __init__(self, device: str, dtype: torch.dtype = torch.float32, optimizers: int = 1, **given: Any) -> None:
+    def __init__(self, device: str, dtype: torch.dtype = torch.float32, **given: Any) -> None:
         quiet()
         self.fabric = Fabric(accelerator=device, devices=1, **given)
         self.weight = Weight(dtype)
-        made = [torch.optim.SGD(self.weight.parameters(), 0.5) for _ in range(optimizers)]
-        self.module, *self.optimizers = self.fabric.setup(self.weight, *made)
+        self.module, self.optimizer = self.fabric.setup(self.weight, torch.optim.SGD(self.weight.parameters(), 0.5))
 
     def backward(self, factor: float) -> None:
         """Forward and backward of a micro-batch."""
@@ -47,11 +43,9 @@ class Loop:
         self.fabric.backward(self.module(inputs).sum())
 
     def step(self) -> None:
-        """Steps of all optimizers, whose gradients are emptied."""
-        for optimizer in self.optimizers:
-            optimizer.step()
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
+        """A step, after which gradients are emptied."""
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
     def is_at(self, value: float) -> bool:
         """Whether both weights have this value."""
@@ -101,99 +95,6 @@ def _static_scaling(device: str) -> bool:
     return _scale(plugin) == 8.0
 
 
-def _scaling_factors(device: str) -> bool:
-    plugin = scaled(device, 16.0, growth_factor=4.0, backoff_factor=0.125, growth_interval=1)
-    _attempt(Loop(device, plugins=plugin), 1.0, float("inf"))
-    return _scale(plugin) == 8.0
-
-
-def _scaling_disabled(device: str) -> bool:
-    plugin = scaled(device, enabled=False)
-    loop = Loop(device, plugins=plugin)
-    _attempt(loop, 1.0)
-    return loop.is_at(0.5) and _scale(plugin) == 1.0
-
-
-def _explicit_unscale(device: str) -> bool:
-    plugin = scaled(device)
-    loop = Loop(device, plugins=plugin)
-    loop.backward(1.0)
-    plugin.unscale_gradients(loop.optimizers[0].optimizer)
-    gradient = loop.weight.weight.grad
-    return gradient is not None and bool((gradient == 1.0).all())
-
-
-def _second_unscale(device: str) -> bool:
-    plugin = scaled(device)
-    loop = Loop(device, plugins=plugin)
-    loop.backward(1.0)
-    plugin.unscale_gradients(loop.optimizers[0].optimizer)
-    try:
-        plugin.unscale_gradients(loop.optimizers[0].optimizer)
-    except RuntimeError:
-        return True
-    return False
-
-
-def _two_optimizers(device: str) -> bool:
-    loop = Loop(device, optimizers=2)
-    _attempt(loop, 1.0)
-    return loop.is_at(0.0)
-
-
-def _two_losses(device: str) -> bool:
-    loop = Loop(device, plugins=scaled(device))
-    loss = loop.module(torch.eye(2, device=loop.fabric.device)).sum()
-    loop.fabric.backward(loss, retain_graph=True)
-    loop.fabric.backward(loss)
-    loop.step()
-    return loop.is_at(0.0)
-
-
-def _accumulation(device: str) -> bool:
-    loop = Loop(device)
-    for index in range(3):
-        with loop.fabric.no_backward_sync(loop.module, enabled=index < 2):
-            loop.backward(1.0)
-    loop.step()
-    return loop.is_at(-0.5)
-
-
-def _clip(device: str) -> bool:
-    loop = Loop(device)
-    loop.backward(8.0)
-    loop.fabric.clip_gradients(loop.module, loop.optimizers[0], max_norm=1.0)
-    gradient = loop.weight.weight.grad
-    return gradient is not None and float(gradient.norm()) < 1.001
-
-
-def _schedule(device: str) -> bool:
-    loop = Loop(device)
-    schedule = LambdaLR(loop.optimizers[0].optimizer, lambda step: 0.5**step)
-    for _ in range(2):
-        loop.backward(1.0)
-        loop.step()
-        schedule.step()
-    return loop.is_at(0.25)
-
-
-def _checkpoint(device: str) -> bool:
-    saved, loaded = Loop(device), Loop(device)
-    _attempt(saved, 1.0)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "run.ckpt"
-        saved.fabric.save(file, {"model": saved.module, "optimizer": saved.optimizers[0]})
-        loaded.fabric.load(file, {"model": loaded.module, "optimizer": loaded.optimizers[0]})
-    return loaded.is_at(0.5)
-
-
-def _feed(device: str) -> bool:
-    loop, given = Loop(device), torch.tensor([0.5, 2.0], device=device)
-    loop.fabric.backward((loop.weight.weight * given).sum())
-    loop.step()
-    return loop.weight.weight.tolist() == [0.75, 0.0]
-
-
 PROBES: dict[Capability, Probe] = {
     Capability.O1_FLOAT16: partial(_mixed, torch.float16),
     Capability.O1_BFLOAT16: partial(_mixed, torch.bfloat16),
@@ -201,17 +102,6 @@ PROBES: dict[Capability, Probe] = {
     Capability.O3_BFLOAT16: partial(_true, torch.bfloat16),
     Capability.DYNAMIC_SCALING: _dynamic_scaling,
     Capability.STATIC_SCALING: _static_scaling,
-    Capability.SCALING_FACTORS: _scaling_factors,
-    Capability.SCALING_DISABLED: _scaling_disabled,
-    Capability.EXPLICIT_UNSCALE: _explicit_unscale,
-    Capability.SECOND_UNSCALE: _second_unscale,
-    Capability.TWO_OPTIMIZERS: _two_optimizers,
-    Capability.TWO_LOSSES: _two_losses,
-    Capability.ACCUMULATION: _accumulation,
-    Capability.CLIP: _clip,
-    Capability.SCHEDULE: _schedule,
-    Capability.CHECKPOINT: _checkpoint,
-    Capability.FEED: _feed,
 }
 
 

@@ -12,14 +12,14 @@ from fixtures.model import Model
 from fixtures.recipe import FormatName, Recipe
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder, Unsupported
 from frameworks.torch.stacks.framework import StackFramework
-from frameworks.torch.stacks.lightning.data import data_attempts, resumed_epoch, trainer_requested
+from frameworks.torch.stacks.lightning.data import resumed_epoch, trainer_requested
 from frameworks.torch.stacks.lightning.fabric import (
     NO_FUSED_CLIPPING,
     NO_STATIC_SCALE,
     clips_fused_and_scaled,
     require_together,
 )
-from frameworks.torch.stacks.lightning.loops import clipped_by_hand, scheduled, shown_to_hook, steps_by_hand
+from frameworks.torch.stacks.lightning.loops import clipped_by_hand, scheduled, shown_to_hook
 from frameworks.torch.stacks.lightning.probes import (
     clips_fused,
     keeps_float64_head,
@@ -35,6 +35,16 @@ _BY_ITSELF = "Trainer unscales gradients itself, after the last backward pass of
 class LightningFramework(StackFramework):
     """Lightning's Trainer with automatic optimization: one fit for each run."""
 
+    of_library = frozenset(
+        {
+            Capability.LIBRARY_REQUESTS,
+            Capability.DATA_POSITION,
+            Capability.SCHEDULE_FREQUENCY,
+            Capability.STEP_HOOK,
+            Capability.MANUAL_STEP,
+        }
+    )
+
     def refused(self) -> Mapping[Capability, str]:
         averages = {} if hasattr(callbacks, "EMAWeightAveraging") else {Capability.AVERAGE: _BEFORE_2_6}
         return averages | {
@@ -46,11 +56,7 @@ class LightningFramework(StackFramework):
         }
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        return (
-            library_attempts(self.device)
-            | data_attempts(self.device)
-            | {Capability.MANUAL_STEP: partial(steps_by_hand, self.device)}
-        )
+        return library_attempts(self.device)
 
     def requested(self, format_name: FormatName) -> FormatRequest:
         return trainer_requested(format_name, self.device)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
 from torch.optim.lr_scheduler import LambdaLR
@@ -103,8 +102,3 @@ def clipped_by_hand(device: str, gradient: Array, *, limit: float, scale: float)
     with without_warnings():
         fitted(device, module, 1.0, plugins=plugin)
     return to_array(-module.weight)
-
-
-def steps_by_hand(device: str) -> bool:
-    """Whether a step of manual optimization applies a gradient that it clips, without a loss scale."""
-    return clipped_by_hand(device, np.ones(1, np.float32), limit=2.0, scale=1.0).tolist() == [1.0]

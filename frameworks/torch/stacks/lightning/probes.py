@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,13 +23,6 @@ def scaled(device: str, scale: float = 8.0, **given: Any) -> MixedPrecision:
 def _scale(plugin: MixedPrecision) -> float:
     assert plugin.scaler is not None
     return float(plugin.scaler.get_scale())
-
-
-def _scheduled(module: Tiny, frequency: int = 1) -> dict[str, Any]:
-    optimizer = torch.optim.SGD([module.weight], 0.5)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
-    config = {"scheduler": schedule, "interval": "step", "frequency": frequency}
-    return {"optimizer": optimizer, "lr_scheduler": config}
 
 
 def _product(module: Tiny, factor: float) -> torch.Tensor:
@@ -66,18 +57,6 @@ def _static_scaling(device: str) -> bool:
     return _scale(plugin) == 8.0
 
 
-def _scaling_factors(device: str) -> bool:
-    plugin = scaled(device, 16.0, growth_factor=4.0, backoff_factor=0.125, growth_interval=1)
-    fitted(device, Tiny(), 1.0, float("inf"), plugins=plugin)
-    return _scale(plugin) == 8.0
-
-
-def _scaling_disabled(device: str) -> bool:
-    module, plugin = Tiny(), scaled(device, enabled=False)
-    fitted(device, module, 1.0, plugins=plugin)
-    return module.is_at(0.5) and _scale(plugin) == 1.0
-
-
 def _unscaled_by_hand(times: int, device: str) -> bool:
     """Whether gradients can be unscaled by hand after the backward pass, and then stepped with."""
     module, plugin = Tiny(), scaled(device)
@@ -105,18 +84,6 @@ def _two_losses(device: str) -> bool:
     return module.is_at(0.0)
 
 
-def _accumulation(device: str) -> bool:
-    module = Tiny()
-    fitted(device, module, 1.0, 3.0, accumulate_grad_batches=2)
-    return module.is_at(0.0)
-
-
-def _partial_window(device: str) -> bool:
-    module = Tiny()
-    fitted(device, module, 1.0, accumulate_grad_batches=2)
-    return not module.is_at(1.0)
-
-
 def ends_a_window_early(device: str = "cpu") -> bool:
     """Whether anything that a step returns or sets ends a window before its last micro-batch."""
 
@@ -130,12 +97,6 @@ def ends_a_window_early(device: str = "cpu") -> bool:
     return not module.is_at(1.0)
 
 
-def _clip(device: str) -> bool:
-    module = Tiny()
-    fitted(device, module, 8.0, gradient_clip_val=1.0)
-    return float((1.0 - module.weight.detach()).norm()) < 0.501
-
-
 def clips_fused(device: str) -> bool:
     """Whether the scaled gradients of a fused optimizer are clipped."""
     module = Tiny(configured=lambda own: torch.optim.SGD([own.weight], 0.5, fused=True))
@@ -144,67 +105,10 @@ def clips_fused(device: str) -> bool:
     return float((1.0 - module.weight.detach()).norm()) < 0.501
 
 
-def _schedule(device: str) -> bool:
-    module = Tiny(configured=_scheduled)
-    fitted(device, module, 1.0, 1.0)
-    return module.is_at(0.25)
-
-
-def _schedule_frequency(device: str) -> bool:
-    """Whether the schedule steps after the second update of four, and the fourth."""
-    module, rates = Tiny(configured=partial(_scheduled, frequency=2)), list[float]()
-    module.on_before_optimizer_step = lambda optimizer: rates.append(optimizer.param_groups[0]["lr"])
-    fitted(device, module, 0.0, 0.0, 0.0, 0.0)
-    return rates == [0.5, 0.5, 0.25, 0.25]
-
-
-def _step_hook(device: str) -> bool:
-    module = Tiny()
-    module.on_before_optimizer_step = lambda _: module.readings.append(module.weight.grad.tolist())
-    fitted(device, module, 1.0, plugins=scaled(device))
-    return module.readings == [[1.0, 1.0]]
-
-
-def _groups(device: str) -> bool:
-    other = torch.nn.Parameter(torch.ones(2))
-
-    def groups(module: Tiny) -> torch.optim.Optimizer:
-        own: list[dict[str, Any]] = [{"params": [module.weight]}, {"params": [other], "lr": 0.25}]
-        return torch.optim.SGD(own, 0.5)
-
-    module = Tiny(lambda own, factor: ((own.weight + other) * factor).sum(), groups)
-    module.other = other
-    fitted(device, module, 1.0)
-    return module.is_at(0.5) and bool((other == 0.75).all())
-
-
-def _missing_gradients(device: str) -> bool:
-    module, other = Tiny(configured=lambda own: torch.optim.AdamW(own.parameters())), torch.nn.Parameter(torch.ones(2))
-    module.other = other
-    fitted(device, module, 1.0)
-    return not module.is_at(1.0) and bool((other == 1.0).all())
-
-
 def _average(device: str) -> bool:
     module = Tiny()
     fitted(device, module, 1.0, 2.0, callbacks=[callbacks.EMAWeightAveraging(decay=0.5)])
     return module.is_at(0.0)  # (0.5 - 0.5) / 2, of the weights 0.5 and -0.5
-
-
-def _checkpoint(device: str) -> bool:
-    saved, loaded = Tiny(), Tiny()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "run.ckpt"
-        fitted(device, saved, 1.0).save_checkpoint(file)
-        fitted(device, loaded, 1.0, epochs=2, file=file)
-    return loaded.is_at(0.0)
-
-
-def _feed(device: str) -> bool:
-    given = torch.tensor([0.5, 2.0], device=device)
-    module = Tiny(lambda own, _: (own.weight * given).sum())
-    fitted(device, module, 1.0)
-    return module.weight.tolist() == [0.75, 0.0]
 
 
 PROBES: dict[Capability, Probe] = {
@@ -214,23 +118,11 @@ PROBES: dict[Capability, Probe] = {
     Capability.O3_BFLOAT16: partial(_true, torch.bfloat16),
     Capability.DYNAMIC_SCALING: _dynamic_scaling,
     Capability.STATIC_SCALING: _static_scaling,
-    Capability.SCALING_FACTORS: _scaling_factors,
-    Capability.SCALING_DISABLED: _scaling_disabled,
     Capability.EXPLICIT_UNSCALE: partial(_unscaled_by_hand, 1),
     Capability.SECOND_UNSCALE: partial(_unscaled_by_hand, 2),
     Capability.TWO_OPTIMIZERS: _two_optimizers,
     Capability.TWO_LOSSES: _two_losses,
-    Capability.ACCUMULATION: _accumulation,
-    Capability.PARTIAL_WINDOW: _partial_window,
-    Capability.CLIP: _clip,
-    Capability.SCHEDULE: _schedule,
-    Capability.SCHEDULE_FREQUENCY: _schedule_frequency,
-    Capability.STEP_HOOK: _step_hook,
-    Capability.GROUPS: _groups,
-    Capability.MISSING_GRADIENTS: _missing_gradients,
     Capability.AVERAGE: _average,
-    Capability.CHECKPOINT: _checkpoint,
-    Capability.FEED: _feed,
 }
 
 
