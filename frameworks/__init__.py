@@ -1,5 +1,5 @@
 """Adapters: the contract, the registry, and one package for each adapter."""
 
-from frameworks.version_1 import install
+from frameworks.former_names import install
 
 install()

@@ -16,7 +16,7 @@ from conformance.bundle.target import Target
 from conformance.doctor.wheels import cuda_required
 from frameworks.installer import locks, pip, uv
 from frameworks.installer.distributions import DISTRIBUTIONS, Unavailable, bare
-from frameworks.installer.resolution import WantedEnvironment, package_of, requirements_of, suite_requirements
+from frameworks.installer.resolution import EnvironmentRequest, package_of, requirements_of, suite_requirements
 
 ROUNDS = 8
 """How often what is still missing is downloaded."""
@@ -37,7 +37,7 @@ def wanted_of(framework: str, version: str, modes: Sequence[str], target: Target
     result: dict[str, None] = {}
     indexes: list[str] = []
     for mode in modes or ("",):
-        requirements, indexes = requirements_of(WantedEnvironment(framework, version, mode, gpu=gpu))
+        requirements, indexes = requirements_of(EnvironmentRequest(framework, version, mode, gpu=gpu))
         result |= dict.fromkeys(requirements)
     if given := os.environ.get(f"{framework.upper()}_INDEX"):
         indexes = [given]

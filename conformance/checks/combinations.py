@@ -32,7 +32,7 @@ def compare(subject: Subject, verdict: Verdict, row: Row, folder: Path | None = 
     verdict.same_state({name: ends[name] for name in constants}, constants, "parameters not trained", "frozen-moved")
     rates = [update.learning_rate for update in updates]
     verdict.equal(rates, row.rates, "learning rate of every update", "rate-differs")
-    envelope = subject.envelope(row.model, row.recipe.but(recompute=None), row.windows)
+    envelope = subject.envelope(row.model, row.recipe.replace(recompute=None), row.windows)
     losses = np.array([update.loss for update in updates])
     verdict.trace("loss", loss=losses, exact=envelope.exact.losses, spread=envelope.loss_spread)
     with naming_the_layer(subject, row.model, row.recipe, row.windows[0][0]):

@@ -87,9 +87,9 @@ class Row:
         """The names of the values, as a test's id."""
         return "-".join(name for _, name in self.values)
 
-    def but(self, **changes: Any) -> Row:
+    def replace(self, **changes: Any) -> Row:
         """This row with some fields of its recipe changed."""
-        return replace(self, recipe=self.recipe.but(**changes))
+        return replace(self, recipe=self.recipe.replace(**changes))
 
     @cached_property
     def model(self) -> Model:

@@ -189,12 +189,12 @@ class Verdict:
         what: str,
         signature: str = "state-differs",
         *,
-        but: Sequence[str] = (),
+        ignoring: Sequence[str] = (),
     ) -> None:
         """Two full states are equal bit for bit, except for entries that begin with one of `but`."""
         __tracebackhide__ = True
-        left = {k: v for k, v in measured.items() if not k.startswith(tuple(but))}
-        right = {k: v for k, v in expected.items() if not k.startswith(tuple(but))}
+        left = {k: v for k, v in measured.items() if not k.startswith(tuple(ignoring))}
+        right = {k: v for k, v in expected.items() if not k.startswith(tuple(ignoring))}
         apart = difference(left, right)
         measured_text = apart or f"{len(left)} equal entries"
         self._add(Check(what, not apart, measured_text, f"{len(right)} equal entries"), signature, apart)

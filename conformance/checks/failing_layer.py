@@ -215,7 +215,7 @@ def naming_the_layer(subject: Subject, model: Model, recipe: Recipe, batch: Batc
 
 
 def _located(subject: Subject, model: Model, recipe: Recipe, batch: Batch) -> str:
-    for asked in (recipe, recipe.but(recompute=None)):
+    for asked in (recipe, recipe.replace(recompute=None)):
         try:
             trace = subject.trainer(model, asked).trace(batch)
             bounds = layer_bounds(subject.conventions, model, subject.seeded(asked), batch)

@@ -55,7 +55,7 @@ class Subject:
     def seeded(self, recipe: Recipe) -> Recipe:
         """The recipe at the session's seed, with the ranks, offload and ways of the session where it names none."""
         always = self.framework
-        return recipe.but(
+        return recipe.replace(
             ways=recipe.ways or tuple(str(way) for way in self.ways if recipe.uses(way.technique)),
             seed=recipe.seed + self.seed,
             ranks=recipe.ranks or always.ranks(),
@@ -64,7 +64,7 @@ class Subject:
 
     def in_place(self, recipe: Recipe) -> Recipe:
         """The same without offload, ways and a chosen implementation of the optimizer, which change no value."""
-        return self.seeded(recipe).but(offload=None, implementation="default", tensor_rate=False, ways=())
+        return self.seeded(recipe).replace(offload=None, implementation="default", tensor_rate=False, ways=())
 
     def envelope(self, model: Model, recipe: Recipe, windows: Sequence[Window]) -> errormodel.Envelope:
         """Where a correct run of this recipe may end up, under the framework's conventions."""

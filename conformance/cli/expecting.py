@@ -12,7 +12,7 @@ import click
 
 from conformance.known_failures.confirm import ConfirmError, summary_lines
 from conformance.known_failures.reading import FILE, read_known
-from conformance.known_failures.update import Cause, Updated
+from conformance.known_failures.update import Cause, ExpectationUpdate
 from conformance.known_failures.update import update as updated
 from conformance.spec.findings import NO_LINK
 from frameworks.adapter_file import folder_of
@@ -42,9 +42,7 @@ def expectations() -> None:
     "--class", "kind", type=click.Choice([each.value for each in FindingKind]), help="Class of the new finding."
 )
 @click.option(
-    "--consequence",
-    type=click.Choice([each.value for each in Consequence]),
-    help="Consequence of the new finding.",
+    "--consequence", type=click.Choice([each.value for each in Consequence]), help="Consequence of the new finding."
 )
 @click.option("--reason", metavar="TEXT", help="Reason of the new finding: what goes wrong, in one sentence.")
 @click.option(
@@ -154,7 +152,7 @@ def _file(recorded: str, named: str | None) -> Path:
     return folder / FILE
 
 
-def _report(outcome: Updated, name: str, *, changed: bool, written: bool) -> None:
+def _report(outcome: ExpectationUpdate, name: str, *, changed: bool, written: bool) -> None:
     confirmed = outcome.confirmed
     series = ", ".join(map(str, confirmed.series))
     if not changed:

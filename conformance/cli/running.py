@@ -15,7 +15,7 @@ from rich.console import Console
 from conformance.cli.progress import watched
 from conformance.runner import jobs
 from conformance.scenarios import SCENARIOS, Scenario
-from conformance.scenarios.launching import FOLDER, Ended, launch
+from conformance.scenarios.launching import FOLDER, FrameworkResult, launch
 from conformance.scenarios.table import draw
 from frameworks.adapter_file import adapter_file
 from frameworks.registry import DEVICE_HELP, known, path_of
@@ -55,10 +55,7 @@ class RunCommand(click.Command):
         return super().parse_args(ctx, [*own, *others, *args[end + 1 :]])
 
 
-@click.command(
-    cls=RunCommand,
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-)
+@click.command(cls=RunCommand, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("framework", required=False, default="", shell_complete=names)
 @click.option(
     "--modes",
@@ -80,12 +77,7 @@ class RunCommand(click.Command):
     help="Run the tests that catch most in this time, such as 60s or 5m; the modes share it.",
 )
 @click.option(
-    "--device",
-    envvar="CONFORMANCE_DEVICE",
-    default="auto",
-    show_default=True,
-    metavar="NAME",
-    help=DEVICE_HELP,
+    "--device", envvar="CONFORMANCE_DEVICE", default="auto", show_default=True, metavar="NAME", help=DEVICE_HELP
 )
 @click.option(
     "--scenario", metavar="NAME", shell_complete=scenario_names, help="Run this scenario instead of the tests."
@@ -196,7 +188,7 @@ def _scene(
     return _status(ended, named=bool(wanted))
 
 
-def _status(ended: Sequence[Ended], *, named: bool) -> int:
+def _status(ended: Sequence[FrameworkResult], *, named: bool) -> int:
     broken = [one for one in ended if one.record is None and (named or not one.absent)]
     if broken or not any(one.record for one in ended):
         return 2

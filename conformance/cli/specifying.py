@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.cli.progress import watched
-from conformance.runner.adapter_info import Declared, ask
+from conformance.runner.adapter_info import AdapterInfo, ask
 from conformance.runner.baselines import BASELINES
 from conformance.spec.clauses import Clause, Level, load_clauses
 from conformance.test_ids.inventory import inventory
@@ -160,7 +160,7 @@ def frameworks(names: tuple[str, ...], device: str) -> int:
     for heading in ("adapter", "version", "device", "modes", "declares", "confirmed by a run"):
         table.add_column(heading)
     asked = {name: ask(name, device) for name in watched(names or sorted(known()), "asking the adapters")}
-    answers = [answer for answer in asked.values() if isinstance(answer, Declared)]
+    answers = [answer for answer in asked.values() if isinstance(answer, AdapterInfo)]
     records = newest()
     for declared in answers:
         table.add_row(*_row(declared, records))
@@ -180,7 +180,7 @@ def frameworks(names: tuple[str, ...], device: str) -> int:
     return 2 if names and len(answers) < len(names) else 0
 
 
-def _row(declared: Declared, records: Iterable[Record]) -> tuple[str, ...]:
+def _row(declared: AdapterInfo, records: Iterable[Record]) -> tuple[str, ...]:
     answers: list[Json] = [
         one.value
         for record in records

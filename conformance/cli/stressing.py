@@ -16,13 +16,7 @@ from frameworks.registry import DEVICE_HELP, path_of
 @click.argument("framework", shell_complete=names)
 @click.argument("pytest_arguments", nargs=-1, metavar="[-- PYTEST ARGUMENTS]...")
 @click.option("--modes", default="", metavar="A,B", help="Modes to run (default: the framework's first).")
-@click.option(
-    "--device",
-    envvar="CONFORMANCE_DEVICE",
-    default="auto",
-    show_default=True,
-    help=DEVICE_HELP,
-)
+@click.option("--device", envvar="CONFORMANCE_DEVICE", default="auto", show_default=True, help=DEVICE_HELP)
 @click.option(
     "--seeds", type=click.IntRange(min=2), default=10, show_default=True, metavar="N", help="Number of seeds."
 )

@@ -14,7 +14,7 @@ from conformance.runner.subprocesses import guarded
 
 
 @dataclass(frozen=True)
-class EndedCommand:
+class CommandResult:
     """How a command ended.
 
     Attributes:
@@ -32,7 +32,7 @@ class EndedCommand:
 
 def run_apart(
     command: Sequence[str], limit_s: float, folder: Path | None = None, environment: Mapping[str, str] | None = None
-) -> EndedCommand:
+) -> CommandResult:
     """Runs a command to its end or to the limit, in seconds; all of its group has ended then.
 
     A command that cannot be started has a problem, too.
@@ -48,7 +48,7 @@ def run_apart(
             stderr=subprocess.PIPE,
         )
     except OSError as error:
-        return EndedCommand("", "", f"cannot be started ({(error.strerror or type(error).__name__).lower()})")
+        return CommandResult("", "", f"cannot be started ({(error.strerror or type(error).__name__).lower()})")
     late = False
     try:
         with guarded(process.pid):
@@ -63,8 +63,8 @@ def run_apart(
         process.wait()
     output, errors = (part.decode("utf-8", "replace") for part in said)
     if late:
-        return EndedCommand(output, errors, f"did not end within {limit_s:g} s", late=True)
-    return EndedCommand(output, errors, _problem(process.returncode), crashed=process.returncode < 0)
+        return CommandResult(output, errors, f"did not end within {limit_s:g} s", late=True)
+    return CommandResult(output, errors, _problem(process.returncode), crashed=process.returncode < 0)
 
 
 def _problem(status: int) -> str:

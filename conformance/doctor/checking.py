@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from conformance.doctor import wheels
-from conformance.doctor.apart import EndedCommand, run_apart
+from conformance.doctor.apart import CommandResult, run_apart
 from conformance.doctor.driver import Driver, examine
 from conformance.doctor.program import file_of
 from conformance.doctor.steps import MACHINE, Step
@@ -169,7 +169,7 @@ def _said(output: str) -> list[dict[str, str]]:
     return result
 
 
-def _why(problem: str, ended: EndedCommand) -> str:
+def _why(problem: str, ended: CommandResult) -> str:
     if problem:
         return one_line(problem, 300)
     words = [line.strip() for line in ended.errors.splitlines() if line.strip()]

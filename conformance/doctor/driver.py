@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conformance.doctor.apart import EndedCommand, run_apart
+from conformance.doctor.apart import CommandResult, run_apart
 from conformance.doctor.steps import MACHINE, Step
 
 LIBRARY = "libcuda.so.1"
@@ -92,7 +92,7 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _library(ended: EndedCommand, said: dict[str, Any]) -> Step:
+def _library(ended: CommandResult, said: dict[str, Any]) -> Step:
     name = "driver"
     if (problem := said.get("problem")) or ended.problem:
         status = said.get("status")

@@ -80,17 +80,17 @@ def _recipes(draw: st.DrawFn, framework: Framework, drawn: RevealingModel) -> Re
     scalings: list[Scaling | None] = [None]
     scalings += [StaticScaling(8.0)] if supports(Capability.STATIC_SCALING) else []
     scalings += [DynamicScaling(8.0, interval=1000)] if supports(Capability.DYNAMIC_SCALING) else []
-    recipe = recipe.but(scaling=draw(st.sampled_from(scalings)))
+    recipe = recipe.replace(scaling=draw(st.sampled_from(scalings)))
     if not _deep(drawn) and supports(Capability.ACCUMULATION) and draw(st.booleans()):
-        recipe = recipe.but(accumulation=draw(st.sampled_from([2, 3])))
+        recipe = recipe.replace(accumulation=draw(st.sampled_from([2, 3])))
     if supports(Capability.RECOMPUTE) and draw(st.integers(0, 2)) == 0:
         segments = draw(st.integers(1, len(drawn.layers) - 1))
-        recipe = recipe.but(recompute=Recompute(segments, variant=draw(variants(framework, drawn))))
+        recipe = recipe.replace(recompute=Recompute(segments, variant=draw(variants(framework, drawn))))
     if len(drawn.losses) > 1 and supports(Capability.TWO_LOSSES) and draw(st.booleans()):
-        recipe = recipe.but(separate_losses=True)
+        recipe = recipe.replace(separate_losses=True)
     if not offered(framework, recipe):
         recipe = Recipe(OPTIMIZER)
-    return recipe.but(seed=draw(st.integers(0, 3)))
+    return recipe.replace(seed=draw(st.integers(0, 3)))
 
 
 def _deep(drawn: RevealingModel) -> bool:

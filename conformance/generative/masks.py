@@ -91,7 +91,7 @@ class _Executor(SubjectExecutor):
     runs, stride = 0, 1
 
     def make(self, weights: dict[str, Array] | None = None) -> Trainer:
-        recipe = self.case.recipe.but(seed=self.case.recipe.seed + self.runs * self.stride)
+        recipe = self.case.recipe.replace(seed=self.case.recipe.seed + self.runs * self.stride)
         return self._subject.trainer(self.case.drawn.model, recipe, weights)
 
     def batch(self, micro: GeneratedBatch) -> Batch:

@@ -18,13 +18,7 @@ Excluded = tuple[Exclusion, ...]
 ALL_LEFT_OUT = "every generated case is excluded by a known defect"
 
 
-def explore(
-    subject: Subject,
-    verdict: Verdict,
-    excluded: Excluded,
-    clause: str,
-    part: int = 0,
-) -> None:
+def explore(subject: Subject, verdict: Verdict, excluded: Excluded, clause: str, part: int = 0) -> None:
     """Checks the law of a clause for instances generated for the framework.
 
     Args:

@@ -47,7 +47,7 @@ class ConfirmError(Exception):
 
 
 @dataclass(frozen=True)
-class Confirmed:
+class Confirmation:
     """The update of an adapter's file.
 
     Attributes:
@@ -67,7 +67,7 @@ class Confirmed:
     unnamed: tuple[TestVerdict, ...]
 
 
-def confirm(records: Sequence[Record], known: Known, text: str) -> Confirmed:
+def confirm(records: Sequence[Record], known: Known, text: str) -> Confirmation:
     """The update of an adapter's file by records of one version.
 
     Args:
@@ -112,7 +112,7 @@ class _Confirmation:
         """Every judged series, those of the records among them."""
         return merged(self._before, dict.fromkeys(map(_where, self.records), (self.version,)))
 
-    def file(self, text: str) -> Confirmed:
+    def file(self, text: str) -> Confirmation:
         """The update of the file's text."""
         parts: dict[int, tuple[Part, ...]] = {}
         changes: list[tuple[str, str, str]] = []
@@ -138,7 +138,7 @@ class _Confirmation:
             changes.append((name, exclusion.versions, str(news[0]) if news else "dropped"))
         self._refuse_twins(after)
         series = tuple(VersionSeries(self.version, *_where(record)) for record in self.records)
-        return Confirmed(after, series, self.judged, tuple(changes), tuple(self._unnamed()))
+        return Confirmation(after, series, self.judged, tuple(changes), tuple(self._unnamed()))
 
     def _idle(self, text: str) -> list[str]:
         """Findings whose last entry was dropped, and that no workaround or exclusion names."""

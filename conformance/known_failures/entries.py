@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from conformance.known_failures.exclusions import Exclusion
 from conformance.known_failures.judged_series import (
-    Bearing,
     Judged,
     Place,
+    Relevance,
     Versions,
     VersionSeries,
     every_version,
@@ -80,7 +80,7 @@ class Expectation:
         """Its address, or "none found"."""
         return self.finding.text.link
 
-    def bearing(self, place: Place) -> Bearing | None:
+    def bearing(self, place: Place) -> Relevance | None:
         """How the entry applies to a series, on any processor; None if it does not."""
         return place.bearing(self.versions, self.device, self.mode)
 
@@ -93,7 +93,7 @@ class Expectation:
         """Whether the entry applies to runs at this seed."""
         return seed != 0 or self.depends_on != OTHER_SEEDS
 
-    def taken(self, bearing: Bearing, seed: int) -> Expectation:
+    def taken(self, bearing: Relevance, seed: int) -> Expectation:
         """The entry for a run of a series at a seed."""
         may_pass = not bearing.settled or self.depends_on == KERNELS or (self.depends_on != "" and seed != 0)
         return replace(self, inferred_from=bearing.inferred_from, may_pass=may_pass)

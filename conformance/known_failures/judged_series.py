@@ -54,7 +54,7 @@ def parsed(framework: str, version: str) -> Version:
 
 
 @dataclass(frozen=True)
-class Bearing:
+class Relevance:
     """How an entry applies to a run.
 
     Attributes:
@@ -111,16 +111,16 @@ class Versions:
         alike = [each for each in near if Version(each).public == self.version.public]
         return self.same or (alike or near or [""])[0]
 
-    def bearing(self, versions: str) -> Bearing | None:
+    def bearing(self, versions: str) -> Relevance | None:
         """How an entry with these PEP 440 specifiers applies to the version; None if it does not."""
         meant = SpecifierSet(versions)
         here = meant.contains(self.version, prereleases=True)
         if self.confirmed:
-            return Bearing() if here else None
+            return Relevance() if here else None
         below, above = (bool(each) and meant.contains(each, prereleases=True) for each in (self.below, self.above))
         if self.below and self.above and below != above:
-            return Bearing(self.below if below else self.above, settled=False)
-        return Bearing(self.nearest) if here or meant.contains(self.nearest, prereleases=True) else None
+            return Relevance(self.below if below else self.above, settled=False)
+        return Relevance(self.nearest) if here or meant.contains(self.nearest, prereleases=True) else None
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Place:
         """The judged series whose expectations are taken: its version alone where device and mode are the same."""
         return self._label(self._nearest[0], self._at(self._nearest[0]).nearest) if self.judged else ""
 
-    def bearing(self, versions: str, device: str, mode: str) -> Bearing | None:
+    def bearing(self, versions: str, device: str, mode: str) -> Relevance | None:
         """How an entry for these versions, device and mode applies to the series; None if it does not.
 
         An entry that names this device and mode is inferred from the nearest judged series that it names; any other
@@ -167,7 +167,7 @@ class Place:
         result = self._at(where).bearing(versions)
         if result is None or where == self._here:
             return result
-        return Bearing(self._label(where, result.inferred_from or self._at(where).nearest), settled=False)
+        return Relevance(self._label(where, result.inferred_from or self._at(where).nearest), settled=False)
 
     @property
     def _here(self) -> tuple[str, str]:

@@ -161,11 +161,7 @@ def _by_id(tables: Iterable[Table], framework: str, folder: Traversable) -> dict
 
 
 def _expectations(
-    tables: Iterable[Table],
-    name: str,
-    framework: str,
-    findings: dict[str, Finding],
-    clauses: Collection[str] | None,
+    tables: Iterable[Table], name: str, framework: str, findings: dict[str, Finding], clauses: Collection[str] | None
 ) -> tuple[Expectation, ...]:
     read: list[Expectation] = []
     for table in tables:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from conformance.known_failures.confirm import FAILED, Confirmed, ConfirmError, confirm
+from conformance.known_failures.confirm import FAILED, Confirmation, ConfirmError, confirm
 from conformance.known_failures.entries import Known
 from conformance.known_failures.judged_series import every_version
 from conformance.known_failures.toml_edit import Part, edited, inserted, table
@@ -33,7 +33,7 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Updated:
+class ExpectationUpdate:
     """The update of an adapter's file.
 
     Attributes:
@@ -44,7 +44,7 @@ class Updated:
     """
 
     text: str
-    confirmed: Confirmed
+    confirmed: Confirmation
     added: tuple[str, ...] = ()
     unnamed: tuple[TestVerdict, ...] = ()
 
@@ -64,7 +64,7 @@ class _Entry:
         return f"{self.clause} ({self.signature}{', ' if where else ''}{where}): {cases}"
 
 
-def update(records: Sequence[Record], known: Known, text: str, cause: Cause | None) -> Updated:
+def update(records: Sequence[Record], known: Known, text: str, cause: Cause | None) -> ExpectationUpdate:
     """The update of an adapter's file by records of one version.
 
     Entries are changed to apply exactly where the records show their failure; one that would apply in no judged series
@@ -80,7 +80,7 @@ def update(records: Sequence[Record], known: Known, text: str, cause: Cause | No
     """
     confirmed = confirm(records, known, text)
     if cause is None:
-        return Updated(confirmed.text, confirmed, (), confirmed.unnamed)
+        return ExpectationUpdate(confirmed.text, confirmed, (), confirmed.unnamed)
     _check(cause, known)
     chosen = {id(v) for v in confirmed.unnamed if v.outcome in FAILED and v.signature and _meant(v, cause.clauses)}
     entries = list(_entries(records, chosen))
@@ -99,7 +99,7 @@ def update(records: Sequence[Record], known: Known, text: str, cause: Cause | No
             after = edited(after, {place: (Part(versions, (*cases, *entry.cases)),)}, confirmed.judged)
     after = inserted(after, cause.id, cause.text, new)
     left = tuple(verdict for verdict in confirmed.unnamed if id(verdict) not in chosen)
-    return Updated(after, confirmed, tuple(entry.line for entry in entries), left)
+    return ExpectationUpdate(after, confirmed, tuple(entry.line for entry in entries), left)
 
 
 def _check(cause: Cause, known: Known) -> None:

@@ -19,11 +19,11 @@ from conformance.sweep.known_names import check_device
 from conformance.sweep.known_releases import check_release
 from frameworks.installer import locks, request
 from frameworks.installer.distributions import Unavailable, bare
-from frameworks.installer.resolution import WantedEnvironment, distribution_of, resolve
+from frameworks.installer.resolution import EnvironmentRequest, distribution_of, resolve
 
 
 @dataclass(frozen=True)
-class WantedSide:
+class SideRequest:
     """A side as the user names it.
 
     Attributes:
@@ -39,7 +39,7 @@ class WantedSide:
 
 
 @contextmanager
-def interpreter(wanted: WantedSide) -> Iterator[Path]:
+def interpreter(wanted: SideRequest) -> Iterator[Path]:
     """The Python of a side: the one that is named; of a version, that of an environment of its time, installed if it is
     missing; or this one for the new side.
 
@@ -57,14 +57,14 @@ def interpreter(wanted: WantedSide) -> Iterator[Path]:
         raise _unnamed(wanted)
 
 
-def _unnamed(wanted: WantedSide, why: str = "") -> RaceError:
+def _unnamed(wanted: SideRequest, why: str = "") -> RaceError:
     python = f"--{wanted.side}-python, the Python of an environment with {wanted.framework}"
     if distribution_of(wanted.framework) is None:
         return RaceError(f"{wanted.side}: nothing is installed for {wanted.framework}; name {python}")
     return RaceError(f"{wanted.side}: {why}name --{wanted.side}, its version, or {python}")
 
 
-def check_named(wanted: WantedSide, index: PackageIndex) -> None:
+def check_named(wanted: SideRequest, index: PackageIndex) -> None:
     """Refuses a side that cannot run, as far as that is known before anything is resolved or installed.
 
     Raises:
@@ -94,7 +94,7 @@ def check_named(wanted: WantedSide, index: PackageIndex) -> None:
         raise _unnamed(wanted, f"this Python has no {wanted.framework}; ")
 
 
-def _check_version(wanted: WantedSide, package: str, index: PackageIndex) -> None:
+def _check_version(wanted: SideRequest, package: str, index: PackageIndex) -> None:
     try:
         version = Version(wanted.version)
     except InvalidVersion:
@@ -107,9 +107,9 @@ def _check_version(wanted: WantedSide, package: str, index: PackageIndex) -> Non
 
 
 @contextmanager
-def _installed(wanted: WantedSide) -> Iterator[Path]:
+def _installed(wanted: SideRequest) -> Iterator[Path]:
     gpu = None if wanted.device == "cpu" else request.driver()
-    asked = WantedEnvironment(wanted.framework, wanted.version, wanted.mode, gpu=gpu)
+    asked = EnvironmentRequest(wanted.framework, wanted.version, wanted.mode, gpu=gpu)
     with ExitStack() as stack:
         try:
             python = stack.enter_context(EnvironmentCache(environments_folder()).using(resolve(asked)))
@@ -118,7 +118,7 @@ def _installed(wanted: WantedSide) -> Iterator[Path]:
         yield python
 
 
-def check(wanted: WantedSide, got: str) -> None:
+def check(wanted: SideRequest, got: str) -> None:
     """Whether a side has the version that the user names.
 
     Raises:

@@ -17,21 +17,21 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from conformance.race.works import Works
+from conformance.race.works import TimedWork
 from frameworks.contract import MissingDevice
 from frameworks.registry import UnknownFramework, load
 
 
 def serve(name: str, device: str, mode: str, fixture: str, answers: TextIO) -> None:
     """Answers every line of standard input."""
-    works: Works | None = None
+    works: TimedWork | None = None
 
     def loaded() -> dict[str, Any]:
         nonlocal works
         begin = process_time_ns()
         framework = load(name, device, mode or None)
         spent = process_time_ns() - begin
-        works = Works(framework, fixture)
+        works = TimedWork(framework, fixture)
         place = f"{framework.device} {framework.mode}"
         return {"value": spent, "version": framework.version(), "numpy": np.__version__, "place": place}
 

@@ -15,8 +15,8 @@ from fixtures.model import Batch, Model
 from fixtures.models import digits_mlp
 from fixtures.recipe import Adam, Recipe
 from frameworks.base import elapsed
-from frameworks.by_hand import FIXTURES as NATIVE
 from frameworks.contract import Framework, Trainer, Unsupported
+from frameworks.native_loop import FIXTURES as NATIVE
 
 FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
     **NATIVE,
@@ -34,7 +34,7 @@ _STATUS = Path("/proc/self/status")
 _NUMBERS = 40_000
 
 
-class Works:
+class TimedWork:
     """The timed work of one process.
 
     Args:

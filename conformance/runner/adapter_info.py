@@ -23,7 +23,7 @@ LIMIT_S = 120
 
 
 @dataclass(frozen=True)
-class Declared:
+class AdapterInfo:
     """An adapter.
 
     Attributes:
@@ -39,7 +39,7 @@ class Declared:
     refused: dict[str, str]
 
 
-def ask(name: str, device: str = "auto") -> Declared | str:
+def ask(name: str, device: str = "auto") -> AdapterInfo | str:
     """What an adapter declares on a device in its default mode, or one line that says why it cannot be loaded."""
     command = [sys.executable, "-m", "conformance.runner.adapter_info", name, device]
     try:
@@ -51,7 +51,7 @@ def ask(name: str, device: str = "auto") -> Declared | str:
         said = (ended.stderr.strip() or "it printed nothing").splitlines()
         return said[-1]
     result = json.loads(lines[-1])
-    return Declared(**{**result, "modes": tuple(result["modes"]), "supported": tuple(result["supported"])})
+    return AdapterInfo(**{**result, "modes": tuple(result["modes"]), "supported": tuple(result["supported"])})
 
 
 def check_mode(framework: str, mode: str, *, loadable: bool = False) -> None:
@@ -69,7 +69,7 @@ def check_mode(framework: str, mode: str, *, loadable: bool = False) -> None:
     if not mode or mode in modes:
         return
     answer = ask(framework)
-    if isinstance(answer, Declared):
+    if isinstance(answer, AdapterInfo):
         modes = [*answer.modes]
     elif framework not in built_in():
         if loadable:

@@ -23,7 +23,7 @@ _PARAMETERS = {"workaround": Workaround, **dict.fromkeys(("way", "rank_way", "fi
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class UnselectedTests:
     """Tests of the suites that a run did not select.
 
     Attributes:
@@ -55,7 +55,7 @@ class Completeness:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self.tests: set[str] = set()
-        self.left_out: LeftOut | None = None
+        self.left_out: UnselectedTests | None = None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
@@ -66,7 +66,7 @@ class Completeness:
         functions = {code.function for test in collected if (code := code_of(test))}
         left = {item.nodeid for item in items}
         self.tests |= {id_of(test) for test in left & collected.keys()}
-        self.left_out = LeftOut(
+        self.left_out = UnselectedTests(
             tuple(sorted(code.id for name, code in inventory().items() if name not in functions)),
             tuple(sorted(id_of(test) for test, judged in collected.items() if judged and test not in left)),
         )
@@ -84,7 +84,7 @@ class Completeness:
         output: Mapping[str, Any] = getattr(node, "workeroutput", None) or {}
         if _OUTPUT in output:
             functions, tests = output[_OUTPUT]
-            self.left_out = LeftOut(tuple(functions), tuple(tests))
+            self.left_out = UnselectedTests(tuple(functions), tuple(tests))
 
     def status(
         self, judged: Collection[str], ended: bool, selection: str, budget: str = ""

@@ -34,7 +34,7 @@ AREAS = {
     "oracle": ("conformance/oracle", "frameworks/reference"),
     "contract": (
         "frameworks/base",
-        "frameworks/by_hand.py",
+        "frameworks/native_loop.py",
         "frameworks/contract",
         "frameworks/keras_common",
         "frameworks/operations.py",

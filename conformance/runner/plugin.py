@@ -42,7 +42,7 @@ from conformance.runner.isolation import (
 from conformance.runner.pytest_reports import described, junit_properties, show
 from conformance.runner.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.runner.streams import no_commands
-from conformance.runner.surface import Surface, Unrecorded
+from conformance.runner.surface import RecordingPause, Surface
 from conformance.runner.trained_runs import TrainedRun, recorded_runs
 from conformance.runner.ways import Ways, WayTests, chosen_ways
 from conformance.runner.workers import FullWorkers, LostWorkers
@@ -137,7 +137,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if not 0 <= option.seed < 2**63:
             raise ValueError(f"--seed: got {option.seed}, want 0 to {2**63 - 1}")
         if option.surface:
-            config.pluginmanager.register(Unrecorded(TIMED), "conformance-unrecorded")
+            config.pluginmanager.register(RecordingPause(TIMED), "conformance-unrecorded")
             if not worker:
                 recording = Surface(config, option.framework, option.surface.absolute())
                 config.pluginmanager.register(recording, "conformance-surface")

@@ -195,12 +195,7 @@ class Recorder:
             return
         self._write(
             TestVerdict(
-                id_of(node_id),
-                code.clause,
-                outcome,
-                message=message,
-                seed=self._seed,
-                repro=self._repro(node_id),
+                id_of(node_id), code.clause, outcome, message=message, seed=self._seed, repro=self._repro(node_id)
             )
         )
 

@@ -35,7 +35,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True)
-class Repeated:
+class RepeatResults:
     """The results of the repetitions.
 
     Attributes:
@@ -108,7 +108,7 @@ def repeat(
     command: Sequence[str],
     tell: Callable[[str], object] = print,
     run: Callable[[Sequence[str]], object] = _to_end,
-) -> Repeated:
+) -> RepeatResults:
     """Repeats the regressions of a record, and rewrites its file with the results.
 
     Args:
@@ -123,7 +123,7 @@ def repeat(
     tests = due(record)
     asked = tuple(tests[:MOST])
     if not asked:
-        return Repeated(record)
+        return RepeatResults(record)
     tell(f"repeating {number(len(asked), 'verdict')} that got worse, {TIMES} times, in new processes")
     rounds = [_round([*command, f"--seed={record.seed}"], asked, run) for _ in range(TIMES)]
     again = [{verdict.test: verdict for verdict in each.verdicts} if each else {} for each in rounds]
@@ -138,7 +138,7 @@ def repeat(
     if late:
         record = _with_parts(record, next(each for each in reversed(rounds) if each), late)
     write(path, record)
-    return Repeated(record, asked, unstable, late, len(tests) - len(asked))
+    return RepeatResults(record, asked, unstable, late, len(tests) - len(asked))
 
 
 def _with_parts(record: Record, other: Record, tests: Sequence[str]) -> Record:

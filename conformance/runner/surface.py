@@ -24,7 +24,7 @@ from results.record.files import one_line
 _ROOT = Path(__file__).parents[2]
 
 
-class Unrecorded:
+class RecordingPause:
     """Plugin of every process: records nothing while times are measured.
 
     Args:

@@ -37,7 +37,7 @@ class TrainedRun:
 def run_of(model: Model, recipe: Recipe) -> TrainedRun:
     """The record of a run of this model; a folder of offloaded files becomes `FOLDER`."""
     if recipe.offload is not None and recipe.offload.folder is not None:
-        recipe = recipe.but(offload=replace(recipe.offload, folder=FOLDER))
+        recipe = recipe.replace(offload=replace(recipe.offload, folder=FOLDER))
     default = Recipe()
     given = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}
     return TrainedRun(

@@ -27,8 +27,8 @@ DIGITS_ACCUMULATION = Scenario(
     setting=digits_setting,
     sides=(
         Side("128 at once", _PLAIN),
-        Side("4 × 32, flushed", _PLAIN.but(accumulation=4), micro=32),
-        Side("4 × 32, whole windows", _PLAIN.but(accumulation=4), micro=32, whole=True),
+        Side("4 × 32, flushed", _PLAIN.replace(accumulation=4), micro=32),
+        Side("4 × 32, whole windows", _PLAIN.replace(accumulation=4), micro=32, whole=True),
         Side("32, no accumulation", _PLAIN, micro=32),
     ),
     batch=128,

@@ -15,8 +15,8 @@ GRAPH_REWRITE = Scenario(
     setting=digits_setting,
     sides=(
         Side("graph", _PLAIN),
-        Side("rewritten float16", _PLAIN.but(precision=FLOAT16, scaling=DynamicScaling())),
-        Side("rewritten bfloat16", _PLAIN.but(precision=BFLOAT16)),
+        Side("rewritten float16", _PLAIN.replace(precision=FLOAT16, scaling=DynamicScaling())),
+        Side("rewritten bfloat16", _PLAIN.replace(precision=BFLOAT16)),
     ),
     batch=64,
     epochs=3,

@@ -8,7 +8,7 @@ from statistics import median
 
 from conformance.checks.evidence import Abstention, Violation
 from conformance.checks.outcome import conclude
-from conformance.scenarios.scenario import MODEL, REDUCED, SAVED, Scenario, Setting, Side, away_bytes, rank_bytes
+from conformance.scenarios.scenario import MODEL, REDUCED, SAVED, Scenario, Setting, Side, offloaded_bytes, rank_bytes
 from conformance.scenarios.training import SideResult
 from frameworks.contract import Framework
 from results.record.model import CheckResult, Curves, Measurement, TestVerdict, Trace
@@ -119,8 +119,8 @@ def _counted(clause: str, result: SideResult) -> Iterator[Measurement]:
         yield Measurement(clause, SAVED, result.side.label, "B", (float(result.saved_bytes),))
     if result.model_bytes is not None:
         yield Measurement(clause, MODEL, result.side.label, "B", (float(result.model_bytes),))
-    for kind, size in result.away.items():
-        yield Measurement(clause, away_bytes(kind), result.side.label, "B", (float(size),))
+    for kind, size in result.offloaded.items():
+        yield Measurement(clause, offloaded_bytes(kind), result.side.label, "B", (float(size),))
     if result.resident_bytes is not None:
         for kind, size in result.resident_bytes.bytes.items():
             yield Measurement(clause, rank_bytes(kind), result.side.label, "B", (float(size),))

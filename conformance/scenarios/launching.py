@@ -23,7 +23,7 @@ Watch = Callable[[range, str], Iterator[int]]
 
 
 @dataclass(frozen=True)
-class Ended:
+class FrameworkResult:
     """The result of one framework.
 
     Attributes:
@@ -44,7 +44,7 @@ class Ended:
 
 def launch(
     scenario: Scenario, framework: str, device: str, mode: str, rounds: int, folder: Path, watch: Watch
-) -> Ended:
+) -> FrameworkResult:
     """Runs one framework's part to its end; `rounds` 0 runs all of them."""
     words = [scenario.name, framework, device, mode, str(rounds), str(folder.resolve())]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
@@ -70,8 +70,8 @@ def launch(
         errors.seek(0)
         lines = errors.read().strip().splitlines()
     if place:
-        return Ended(framework, status, load(Path(place)))
-    return Ended(framework, status, reason=lines[-1] if lines else f"the process exited with status {status}")
+        return FrameworkResult(framework, status, load(Path(place)))
+    return FrameworkResult(framework, status, reason=lines[-1] if lines else f"the process exited with status {status}")
 
 
 def _follow(lines: Iterator[str] | Sequence[str], label: str, watch: Watch) -> str:

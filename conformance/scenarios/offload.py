@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from conformance.scenarios.encoder_digits import LEARNS_IN, PLAIN, reading_digits
-from conformance.scenarios.scenario import OFFLOADED, Scenario, Side, away_bytes, share_of
+from conformance.scenarios.scenario import OFFLOADED, Scenario, Side, offloaded_bytes, share_of
 from fixtures.recipe import Offload
 
 HERE = "here"
@@ -17,12 +17,12 @@ def _with_offload(
     name: str, to: Literal["host", "disk"], place: str, source: str, emulated: int = LEARNS_IN
 ) -> Scenario:
     published: dict[tuple[str, str], str] = {
-        (kind, share_of(away_bytes(kind), HERE)): AT_LEAST[kind] for kind in OFFLOADED
+        (kind, share_of(offloaded_bytes(kind), HERE)): AT_LEAST[kind] for kind in OFFLOADED
     }
     published |= {(kind, f"distance from {HERE}'s parameters"): "0" for kind in OFFLOADED}
-    away = (Side(kind, PLAIN.but(offload=Offload((kind,), to)), equal=True) for kind in OFFLOADED)
+    offloaded = (Side(kind, PLAIN.replace(offload=Offload((kind,), to)), equal=True) for kind in OFFLOADED)
     beside = f"all of it on the device, and activations, parameters or the optimizer's state in {place}"
-    return reading_digits(name, beside, source, (Side(HERE, PLAIN), *away), published, emulated)
+    return reading_digits(name, beside, source, (Side(HERE, PLAIN), *offloaded), published, emulated)
 
 
 CPU_OFFLOAD = _with_offload(

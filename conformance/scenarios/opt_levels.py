@@ -15,9 +15,9 @@ OPT_LEVELS = Scenario(
     setting=digits_setting,
     sides=(
         Side("O0", _O0),
-        Side("O1", _O0.but(precision=Precision("O1", "float16"), scaling=DynamicScaling())),
-        Side("O2", _O0.but(precision=Precision("O2", "float16"), scaling=DynamicScaling())),
-        Side("O3", _O0.but(precision=Precision("O3", "float16"))),
+        Side("O1", _O0.replace(precision=Precision("O1", "float16"), scaling=DynamicScaling())),
+        Side("O2", _O0.replace(precision=Precision("O2", "float16"), scaling=DynamicScaling())),
+        Side("O3", _O0.replace(precision=Precision("O3", "float16"))),
     ),
     batch=64,
     epochs=3,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from conformance.scenarios.scenario import MODEL, QuantizedSide, Scenario, Setting, Side, accuracy, rank_bytes, share_of
 from fixtures.data import digits_batch
 from fixtures.models import digits_mlp
-from fixtures.recipe import Adam, Aware, Recipe
+from fixtures.recipe import Adam, Qat, Recipe
 
 TRAINED, TESTED = 1400, 397
 FLOAT = "float32"
@@ -71,15 +71,15 @@ INT8_LOAD = replace(
     ),
     modes={"torch": "transformers"},
 )
-AWARE, CONVERTED = "aware", "converted"
+QAT_SIDE, CONVERTED = "aware", "converted"
 QAT = _with_digits(
     "qat",
     "in float32 and by QAT, whose model is converted to int8",
     _INTEGERS,
     (
         Side(FLOAT, _TRAINING),
-        Side(AWARE, _TRAINING.but(quantization=Aware())),
-        QuantizedSide(CONVERTED, _TRAINING, beside=AWARE),
+        Side(QAT_SIDE, _TRAINING.replace(quantization=Qat())),
+        QuantizedSide(CONVERTED, _TRAINING, beside=QAT_SIDE),
     ),
     {(CONVERTED, share_of(MODEL, FLOAT)): "0.25"},
 )

@@ -17,7 +17,7 @@ def _with_ranks(name: str, level: Sharding, what: str, source: str) -> Scenario:
         for count, side in zip(COUNTS, SIDES, strict=True)
         for kind in Ranks(count, level).sharded
     }
-    ranks = (Side(side, PLAIN.but(ranks=Ranks(count, level))) for count, side in zip(COUNTS, SIDES, strict=True))
+    ranks = (Side(side, PLAIN.replace(ranks=Ranks(count, level))) for count, side in zip(COUNTS, SIDES, strict=True))
     sides = (Side(ONE_PLACE, PLAIN), *ranks)
     return reading_digits(name, f"one place, two and four ranks, {what}", source, sides, published)
 

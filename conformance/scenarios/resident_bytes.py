@@ -52,7 +52,7 @@ def _moments(state: Mapping[str, Array], parameters: Mapping[str, Array]) -> Ite
             yield name, value
 
 
-def away_in_an_update(trainer: Trainer, window: Window) -> dict[str, int]:
+def offloaded_in_an_update(trainer: Trainer, window: Window) -> dict[str, int]:
     """Offloaded bytes by kind after one more update; for activations, bytes offloaded during it."""
     trainer.offloaded()
     trainer.update(window)
@@ -63,7 +63,7 @@ def rank_resident_bytes(framework: Framework, model: Model, recipe: Recipe, wind
     """Resident bytes of a new run's ranks after an update from this window, split across them."""
     with closing(framework.rank_group(model, recipe)) as rank_group:
         rank_group.update(window_across_ranks(window, rank_group.count))
-        by_rank = rank_group.bytes_held()
+        by_rank = rank_group.resident_bytes()
         most = {kind: max(own[kind] for own in by_rank) for kind in by_rank[0] if kind != "buffer"}
         if not framework.declares(Capability.RANKS_COLLECTIVES).supported:
             return ResidentBytes(most)

@@ -195,7 +195,7 @@ def rank_bytes(kind: str) -> str:
     return f"{kind} bytes"
 
 
-def away_bytes(kind: str) -> str:
+def offloaded_bytes(kind: str) -> str:
     """Name of the offloaded bytes of a kind; for activations, of the bytes offloaded in an update."""
     return f"{kind.removesuffix('s')} bytes away"
 

@@ -35,7 +35,7 @@ SEGMENTS = Scenario(
     title=f"Three linear layers of width {WIDTH} with GELU, recomputed in two segments against not at all",
     source="the gradient-checkpointing example: segments=2",
     setting=_setting,
-    sides=(Side("plain", _PLAIN), Side(SEGMENTED, _PLAIN.but(recompute=Recompute(2)), equal=True)),
+    sides=(Side("plain", _PLAIN), Side(SEGMENTED, _PLAIN.replace(recompute=Recompute(2)), equal=True)),
     batch=256,
     epochs=4,
     shorter={"emulated": 20},

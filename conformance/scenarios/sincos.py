@@ -21,8 +21,8 @@ SINCOS = Scenario(
     setting=_setting,
     sides=(
         Side("plain", _PLAIN),
-        Side("mixed float16", _PLAIN.but(precision=FLOAT16, scaling=DynamicScaling())),
-        Side("mixed bfloat16", _PLAIN.but(precision=BFLOAT16)),
+        Side("mixed float16", _PLAIN.replace(precision=FLOAT16, scaling=DynamicScaling())),
+        Side("mixed bfloat16", _PLAIN.replace(precision=BFLOAT16)),
     ),
     batch=20_000,
     epochs=1_000,

@@ -19,8 +19,8 @@ from conformance.scenarios.scenario import (
     SAVED,
     Scenario,
     Side,
-    away_bytes,
     here_bytes,
+    offloaded_bytes,
     rank_bytes,
     share_of,
 )
@@ -38,7 +38,7 @@ _COUNTED = (
     (SAVED, "bytes held", "bytes", SAVED),
     (MODEL, MODEL, MODEL, MODEL),
     *((name, name, name, name) for name in map(rank_bytes, ("parameter", "gradient", "optimizer"))),
-    *((away_bytes(kind), away_bytes(kind), away_bytes(kind), here_bytes(kind)) for kind in OFFLOADED),
+    *((offloaded_bytes(kind), offloaded_bytes(kind), offloaded_bytes(kind), here_bytes(kind)) for kind in OFFLOADED),
 )
 """Byte quantities: name in a record, name in the table, name of the share of the first side, and name of the first
 side's quantity in a record."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from conformance.scenarios.resident_bytes import (
     ResidentBytes,
-    away_in_an_update,
+    offloaded_in_an_update,
     process_resident_bytes,
     rank_resident_bytes,
 )
@@ -50,7 +50,7 @@ class SideResult:
     quality: float | None = None
     saved_bytes: int | None = None
     resident_bytes: ResidentBytes | None = None
-    away: Mapping[str, int] = field(default_factory=dict)
+    offloaded: Mapping[str, int] = field(default_factory=dict)
     model_bytes: int | None = None
     apart: float | None = None
     moved: float = 0.0
@@ -145,8 +145,8 @@ class _TrainedSide:
         else:
             self.result.resident_bytes = process_resident_bytes(self.trainer, window)
 
-    def count_away(self, window: Window) -> None:
-        self.result.away = away_in_an_update(self.trainer, window)
+    def count_offloaded(self, window: Window) -> None:
+        self.result.offloaded = offloaded_in_an_update(self.trainer, window)
 
 
 def train(
@@ -205,7 +205,7 @@ def _end(run: _TrainedSide, scenario: Scenario, batch: Batch) -> None:
     window = run.result.side.windows(batch)[0]
     run.attempt(partial(run.end, scenario.quality))
     if run.result.side.recipe.offload is not None:
-        run.attempt(partial(run.count_away, window))
+        run.attempt(partial(run.count_offloaded, window))
         return
     if scenario.shows_resident_bytes:
         run.attempt(partial(run.count_resident_bytes, window))

@@ -37,8 +37,8 @@ def use_fp16(*, real: bool) -> Scenario:
         setting=_pretrained if real else _small,
         sides=(
             Side("float32", plain),
-            Side("float16", plain.but(precision=FLOAT16, scaling=DynamicScaling())),
-            Side("bfloat16", plain.but(precision=BFLOAT16)),
+            Side("float16", plain.replace(precision=FLOAT16, scaling=DynamicScaling())),
+            Side("bfloat16", plain.replace(precision=BFLOAT16)),
         ),
         batch=8 if real else 16,
         epochs=1 if real else 5,

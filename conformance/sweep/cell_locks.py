@@ -12,15 +12,15 @@ from pathlib import Path
 from conformance.sweep.cells import PYTHON, SweepCell
 from conformance.sweep.requests import lock_document, read_lock
 from frameworks.installer import request
-from frameworks.installer.distributions import InstallerEnded, Unavailable
-from frameworks.installer.resolution import Lock, WantedEnvironment, distribution_of, package_of, resolve
+from frameworks.installer.distributions import InstallerInterrupted, Unavailable
+from frameworks.installer.resolution import EnvironmentRequest, Lock, distribution_of, package_of, resolve
 from results.record.files import RecordError, one_line, replace
 
 AT_ONCE = 4
 """Resolutions at the same time."""
 
 
-def environment_of(cell: SweepCell, *, suite: bool = True) -> WantedEnvironment | None:
+def environment_of(cell: SweepCell, *, suite: bool = True) -> EnvironmentRequest | None:
     """What a cell's environment is asked to have; None where nothing is installed for its framework."""
     if distribution_of(cell.framework) is None:
         return None
@@ -28,7 +28,7 @@ def environment_of(cell: SweepCell, *, suite: bool = True) -> WantedEnvironment 
     if gpu is None and cell.device not in ("cpu", "auto"):
         gpu = ""
     varying = "" if cell.package == package_of(cell.framework) else cell.package
-    return WantedEnvironment(cell.framework, cell.framework_version, cell.mode, cell.packages, gpu, varying, suite)
+    return EnvironmentRequest(cell.framework, cell.framework_version, cell.mode, cell.packages, gpu, varying, suite)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class CellLocks:
 
     folder: Path
     suite: bool = True
-    solve: Callable[[WantedEnvironment], Lock] = resolve
+    solve: Callable[[EnvironmentRequest], Lock] = resolve
 
     def read(self, cells: Sequence[SweepCell], *, again: bool = False) -> dict[str, Lock | str | None]:
         """By the key of each cell its lock, why there is none, or None where nothing is installed.
@@ -55,7 +55,7 @@ class CellLocks:
             solved = dict(zip(places, pool.map(lambda each: self._one(each, again), places.values()), strict=True))
         return {key: None if each is None else solved[self._name(each)] for key, each in wanted.items()}
 
-    def _name(self, wanted: WantedEnvironment) -> str:
+    def _name(self, wanted: EnvironmentRequest) -> str:
         mode_packages = (
             sorted(distribution.companions_in([wanted.mode]))
             if (distribution := distribution_of(wanted.framework))
@@ -65,7 +65,7 @@ class CellLocks:
         text = repr((*parts, wanted.gpu, wanted.varying, wanted.suite, PYTHON))
         return f"{wanted.framework.replace(':', '.')}-{wanted.version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
-    def _one(self, wanted: WantedEnvironment, again: bool) -> Lock | str:
+    def _one(self, wanted: EnvironmentRequest, again: bool) -> Lock | str:
         path = self.folder / f"{self._name(wanted)}.json"
         try:
             known = json.loads(path.read_bytes())
@@ -80,7 +80,7 @@ class CellLocks:
         try:
             lock = self.solve(wanted)
             document = lock_document(lock)
-        except InstallerEnded as ended:
+        except InstallerInterrupted as ended:
             raise RecordError(f"{wanted.framework} {wanted.version}", str(ended), "run the command again") from None
         except Unavailable as refusal:
             lock = one_line(request.redacted(str(refusal)))

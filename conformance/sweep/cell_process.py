@@ -31,7 +31,7 @@ from conformance.sweep.supervision import Finished
 from conformance.sweep.verdict_cache import VerdictCache, VerdictKey, due, of_cell, selection_digest, verdicts_folder
 from conformance.test_ids.inventory import ROOT, code_of, id_of, node_of
 from frameworks.installer import locks
-from frameworks.installer.distributions import InstallerEnded, Unavailable, bare
+from frameworks.installer.distributions import InstallerInterrupted, Unavailable, bare
 from frameworks.installer.resolution import distribution_of
 from results.record.files import RecordError, one_line, packed, replace
 from results.record.journal import journal_of
@@ -52,7 +52,7 @@ _DEFAULTS = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
 _LEFT_OUT = ("RAY_", "PYTEST_", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONFORMANCE_MODES", "CONFORMANCE_DEVICE")
 
 
-class CellEnded(Exception):
+class CellNotJudged(Exception):
     """A cell cannot be judged; the arguments are those of its result."""
 
     def __init__(self, outcome: str, reason: str, log: str = "") -> None:
@@ -127,7 +127,7 @@ class CellRun:
         reason = f"the import took more than {PROBE_S:.0f} s" if ended.status is None else ended.last_line
         if ended.status is not None and ended.status < 0:
             reason = f"the import ended by {_signal(ended.status)}"
-        raise CellEnded("import failed", reason, ended.output)
+        raise CellNotJudged("import failed", reason, ended.output)
 
     def _check_version(self, packages: Mapping[str, str]) -> None:
         """Compares the installed versions with those that were asked for."""
@@ -140,7 +140,7 @@ class CellRun:
         for name, (names, version) in wanted.items():
             there = [packages[each] for each in names if each in packages]
             if not any(locks.same(each, version) for each in there):
-                raise CellEnded("wrong version", f"{name}: got {', '.join(there) or 'none'}, want {version}")
+                raise CellNotJudged("wrong version", f"{name}: got {', '.join(there) or 'none'}, want {version}")
 
     def _key(self, probed: Mapping[str, Any]) -> VerdictKey:
         return VerdictKey(
@@ -169,7 +169,7 @@ class CellRun:
         file = self.folder / "collected.txt"
         ended = self._command(words, PROBE_S, file)
         if ended.status not in (0, 5):
-            raise CellEnded("crash", f"the tests cannot be collected ({ended.last_line})", ended.output)
+            raise CellNotJudged("crash", f"the tests cannot be collected ({ended.last_line})", ended.output)
         nodes = [line.strip() for line in file.read_text("utf-8", "replace").splitlines() if "::" in line]
         return [id_of(node) for node in nodes if code_of(node) is not None]
 
@@ -197,9 +197,9 @@ class CellRun:
         if ended.status is None:
             reached = 0 if record is None else len(record.verdicts)
             reason = f"the suite took more than {self.request.limit_s:.0f} s, with {reached} verdicts until then"
-            raise CellEnded("timeout", reason, ended.output)
+            raise CellNotJudged("timeout", reason, ended.output)
         if ended.status not in (0, 1) or record is None:
-            raise CellEnded("crash", f"pytest ended with {_signal(ended.status)}: {ended.last_line}", ended.output)
+            raise CellNotJudged("crash", f"pytest ended with {_signal(ended.status)}: {ended.last_line}", ended.output)
         return record
 
     def _command(self, words: Sequence[str], limit_s: float, log: Path | None = None) -> Finished:
@@ -238,7 +238,7 @@ def judge(request: CellRequest, folder: Path) -> CellResult:
         with environments.using(read_lock(request.lock)) as python:
             run = CellRun(request, cell, folder, python, {"install": round(time.monotonic() - begun, 1)})
             return _judged(run)
-    except InstallerEnded:
+    except InstallerInterrupted:
         raise
     except Unavailable as refusal:
         return CellResult("install failed", one_line(shareable(str(refusal))))
@@ -247,7 +247,7 @@ def judge(request: CellRequest, folder: Path) -> CellResult:
 def _judged(run: CellRun) -> CellResult:
     try:
         return run.judge()
-    except CellEnded as ended:
+    except CellNotJudged as ended:
         return ended.result
     except (RecordError, OSError) as error:
         return CellResult("crash", one_line(shareable(str(error))))
@@ -295,7 +295,7 @@ def main(folder: Path) -> int:
         result = judge(decode_request((folder / REQUEST).read_bytes()), folder)
         replace(folder / RESULT, result.encoded())
         supervision.end_descendants()
-    except InstallerEnded as ended:
+    except InstallerInterrupted as ended:
         print(ended, file=sys.stderr)
         return 1
     finally:

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from frameworks.cache_folder import cache_folder
 from frameworks.installer import locks, pip
-from frameworks.installer.distributions import InstallerEnded, Unavailable
+from frameworks.installer.distributions import InstallerInterrupted, Unavailable
 from frameworks.installer.request import redacted
 from frameworks.installer.resolution import Lock
 from results.record.files import replace
@@ -114,7 +114,7 @@ class EnvironmentCache:
             words = ["--no-compile"] if not pip.by_uv() else []
             pip.install(lock.requirements, lock.pins, lock.indexes, str(python_of(place)), words)
             _check(place, lock)
-        except InstallerEnded:
+        except InstallerInterrupted:
             _discard(place)
             raise
         except Unavailable as refusal:
@@ -145,7 +145,7 @@ def _check(place: Path, lock: Lock) -> None:
     for name in names:
         pinned = lock.pins.get(name, "")
         if name not in there or (pinned and not locks.same(there[name], pinned)):
-            raise InstallerEnded(f"the installer left {name} {there.get(name, 'out')}, want {pinned or 'it'}")
+            raise InstallerInterrupted(f"the installer left {name} {there.get(name, 'out')}, want {pinned or 'it'}")
 
 
 def python_of(place: Path) -> Path:

@@ -31,7 +31,7 @@ _BETWEEN: tuple[Layer, ...] = (Activation("relu"), Activation("tanh"), LayerNorm
 def quantized(framework: Framework) -> SearchStrategy[QuantizedCase | QatCase]:
     """Models that are quantized when they are trained, and where a framework converts them, those trained for it."""
     trained = _quantized(framework)
-    converts = framework.declares(Capability.AWARE).supported and framework.declares(Capability.CONVERT).supported
+    converts = framework.declares(Capability.QAT).supported and framework.declares(Capability.CONVERT).supported
     return trained | converted(framework) if converts else trained
 
 

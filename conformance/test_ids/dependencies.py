@@ -23,7 +23,7 @@ from conformance.test_ids.syntax import Chain, Reading, imported, read, statemen
 COUNTED = ("conformance", "fixtures")
 """Folders of the suite's definitions."""
 
-CONTROL = ("frameworks", "by_hand")
+CONTROL = ("frameworks", "native_loop")
 """The module of baseline loops; modules of the same name in the adapters' folders count too."""
 
 UNCOUNTED = ("conformance", "oracle", "bounds_cache")

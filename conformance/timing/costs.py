@@ -23,7 +23,7 @@ def saved_bytes(subject: Subject, fixture: Fixture, segments: int, variant: str 
     """Saved bytes of a fixture with so many recomputed segments, 0 for no recomputation."""
     model, batch = fixture
     recompute = Recompute(segments, variant=variant) if segments else None
-    return subject.trainer(model, RECIPE.but(recompute=recompute)).saved_bytes(batch)
+    return subject.trainer(model, RECIPE.replace(recompute=recompute)).saved_bytes(batch)
 
 
 def equal_blocks(count: int, width: int, rows: int, inputs: int | None = None) -> Fixture:

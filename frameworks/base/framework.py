@@ -15,7 +15,7 @@ from fixtures.functions import FunctionUse
 from fixtures.model import Model
 from fixtures.plateau import Plateau
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
-from frameworks import version_1
+from frameworks import former_names
 from frameworks.adapter_file import adapter_file
 from frameworks.base.gpus import named_device
 from frameworks.base.introspection import elapsed, observed
@@ -80,7 +80,7 @@ class BaseFramework(ABC):
 
     def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
-        version_1.rename(cls)
+        former_names.rename(cls)
 
     @abstractmethod
     def devices(self) -> tuple[str, ...]:
@@ -157,12 +157,7 @@ class BaseFramework(ABC):
         return Unsupported.declared(capability, self.declares(capability), attempt)
 
     def autocast(
-        self,
-        precision: Precision,
-        *,
-        enabled: bool = True,
-        wide: Sequence[str] = (),
-        low: Sequence[str] = (),
+        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
     ) -> AbstractContextManager[None]:
         raise self.refusal(Capability.AUTOCAST_SCOPE)
 
@@ -223,7 +218,7 @@ class BaseFramework(ABC):
 
     def rule(self, kind: type[R]) -> R:
         capability, several = offer_of(kind)
-        made = self.rules().get(kind) or version_1.former_rule(self, kind.__name__)
+        made = self.rules().get(kind) or former_names.former_rule(self, kind.__name__)
         if made is None:
             raise self.refusal(capability)
         if not several:
@@ -236,10 +231,10 @@ class BaseFramework(ABC):
     def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
         raise self.refusal(Capability.PLATEAU)
 
-    def clipped_by_hand(self, gradient: Array, *, limit: float, scale: float) -> Array:
+    def clip_in_manual_step(self, gradient: Array, *, limit: float, scale: float) -> Array:
         raise self.refusal(Capability.MANUAL_STEP)
 
-    def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
+    def gradient_in_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
         raise self.refusal(Capability.STEP_HOOK)
 
     def probe(self, capability: Capability) -> bool | None:

@@ -71,10 +71,10 @@ def _trains_in_eighths(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
     """Whether a window enters the amax history, and predictions have fewer distinct values than inputs."""
     run = trainer(exact_linear(), Recipe(SGD(), quantization=Float8(4)))
     run.update((exact_batch(),))
-    (remembered,) = run.view(AmaxHistories).values()
+    (history,) = run.view(AmaxHistories).values()
     fine = np.repeat(np.linspace(1.0, 1.0625, 9, dtype=np.float32)[:, None], 8, axis=1)
     (outputs,) = run.predict(fine).values()
-    return bool(remembered["input"].maxima.any()) and len(np.unique(outputs[:, 0])) <= 2
+    return bool(history["input"].amax.any()) and len(np.unique(outputs[:, 0])) <= 2
 
 
 def _quantizes_a_model(post_training: PostTraining, name: str) -> bool:

@@ -33,11 +33,7 @@ OF_ONE_PLACE = frozenset({Capability.TRACE, Capability.SAVED_BYTES})
 
 
 def with_ranks(
-    attempts: Mapping[Capability, Attempt],
-    make: Make,
-    always: Ranks | None,
-    *,
-    reshaped: Sharding = "full",
+    attempts: Mapping[Capability, Attempt], make: Make, always: Ranks | None, *, reshaped: Sharding = "full"
 ) -> Mapping[Capability, Attempt]:
     """Attempts if every recipe has ranks: the remaining ones without ranks, and one for each capability of ranks.
 
@@ -72,7 +68,7 @@ def _shards(make: Make, ranks: Ranks) -> bool:
     """Whether ranks hold only a part of what the level shards."""
     size = 4 * sum(int(np.prod(shape)) for shape in exact_stack().parameter_shapes().values())
     copy = {"parameter": size, "gradient": size, "optimizer": 2 * size}
-    sizes = _trained(make, ranks).bytes_held()
+    sizes = _trained(make, ranks).resident_bytes()
     below = {kind: size if kind in ranks.sharded else size + 1 for kind, size in copy.items()}
     return all(0 < own[kind] < below[kind] for own in sizes for kind in copy)
 

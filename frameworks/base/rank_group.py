@@ -38,7 +38,7 @@ def ranks_of(recipe: Recipe) -> Ranks:
 class BaseRankGroup(ABC):
     """The methods of `RankGroup`, each of which calls every rank's trainer.
 
-    A rank's trainer is the adapter's own, with two more methods: `bytes_held()` and `collectives()`.
+    A rank's trainer is the adapter's own, with two more methods: `resident_bytes()` and `collectives()`.
     """
 
     count: int
@@ -97,8 +97,8 @@ class BaseRankGroup(ABC):
     def states(self) -> tuple[dict[str, Array], ...]:
         return self.all("state")
 
-    def bytes_held(self) -> tuple[dict[str, int], ...]:
-        return self.all("bytes_held")
+    def resident_bytes(self) -> tuple[dict[str, int], ...]:
+        return self.all("resident_bytes")
 
     def collectives(self) -> tuple[dict[str, int], ...]:
         return self.all("collectives")

@@ -11,7 +11,7 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
-from frameworks import version_1
+from frameworks import former_names
 from frameworks.base.window import over_window
 from frameworks.contract import (
     NOT_OFFERED,
@@ -49,7 +49,7 @@ class BaseTrainer(ABC):
 
     def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
-        version_1.rename(cls)
+        former_names.rename(cls)
 
     @abstractmethod
     def accumulate(self, batch: Batch, items: int) -> float: ...

@@ -19,13 +19,13 @@ from frameworks.contract.capabilities import (
 from frameworks.contract.conventions import Conventions, ScalerRule
 from frameworks.contract.delayed_scaling import (
     AmaxHistories,
+    AmaxHistory,
     DelayedProduct,
     DelayedProducts,
     DelayedRule,
     Float8Rule,
     Operand,
-    Passed,
-    Remembered,
+    PassResult,
 )
 from frameworks.contract.eight_bit_state import EightBitRule
 from frameworks.contract.framework import Framework
@@ -52,7 +52,7 @@ from frameworks.contract.values import (
     Update,
 )
 
-CONTRACT_VERSION = 2
+CONTRACT_VERSION = 3
 """Increased by changes that break existing adapters; see docs/versioning.md."""
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "SHIPPED",
     "SUPPORTED",
     "AmaxHistories",
+    "AmaxHistory",
     "Attempt",
     "Calibrated",
     "CalibratedRanges",
@@ -90,7 +91,7 @@ __all__ = [
     "OpResult",
     "Operand",
     "Part",
-    "Passed",
+    "PassResult",
     "PostTraining",
     "QatRule",
     "QuantRule",
@@ -101,7 +102,6 @@ __all__ = [
     "RankGroup",
     "RecomputeCase",
     "RecomputeResult",
-    "Remembered",
     "RowOrder",
     "ScalerRule",
     "Shipped",

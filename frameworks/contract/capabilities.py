@@ -13,12 +13,12 @@ from fixtures.recipe import (
     Adagrad,
     Adam,
     AdamW,
-    Aware,
     DynamicScaling,
     Float8,
     Muon,
     Offload,
     Precision,
+    Qat,
     Ranks,
     Recipe,
     RMSprop,
@@ -129,7 +129,7 @@ class Capability(StrEnum):
     WEIGHT_INT8 = "quantization.weight-int8"  # trained models: weights alone
     WEIGHT_INT4 = "quantization.weight-int4"  # the same in four bits
     LOAD_INT8 = "quantization.load-int8"  # trained models that are loaded in eight bits, outliers in floating point
-    AWARE = "quantization.aware"  # training with fake quantization
+    QAT = "quantization.aware"  # training with fake quantization
     CONVERT = "quantization.convert"  # what was trained so becomes a model in integer codes
     LAYER_REUSE = "model.layer-reuse"  # one layer that is called twice in a forward pass
     TIED_WEIGHTS = "model.tied-weights"  # an embedding's table that is the weight of a head too
@@ -249,13 +249,7 @@ def of_optimizer(recipe: Recipe) -> tuple[Capability, ...]:
     return (*asked, *(capability for capability, wanted in conditions.items() if wanted))
 
 
-_OPTIONS = (
-    Capability.NESTEROV,
-    Capability.DAMPENING,
-    Capability.AMSGRAD,
-    Capability.MAXIMIZE,
-    Capability.RATE_DECAY,
-)
+_OPTIONS = (Capability.NESTEROV, Capability.DAMPENING, Capability.AMSGRAD, Capability.MAXIMIZE, Capability.RATE_DECAY)
 """Options that are called as the optimizer's field is."""
 
 
@@ -277,7 +271,7 @@ def needs(recipe: Recipe) -> tuple[Capability, ...]:
         Capability.TWO_OPTIMIZERS: recipe.optimizers > 1,
         Capability.TWO_LOSSES: recipe.separate_losses,
         Capability.AVERAGE: recipe.average is not None,
-        Capability.AWARE: isinstance(recipe.quantization, Aware),
+        Capability.QAT: isinstance(recipe.quantization, Qat),
         Capability.FLOAT8_TRAINING: isinstance(recipe.quantization, Float8),
         Capability.ADAM_8BIT: isinstance(recipe.optimizer, Adam) and recipe.optimizer.state_bits == 8,
     }

@@ -52,20 +52,20 @@ class Float8Rule:
 
 
 @dataclass(frozen=True)
-class Remembered:
+class AmaxHistory:
     """The delayed-scaling state of one operand.
 
     Attributes:
         scale: a value is its code times this scale; the stored value, which does not yet include the last step.
-        maxima: the amax history, in any order.
+        amax: the amax history, in any order.
     """
 
     scale: float
-    maxima: Array
+    amax: Array
 
 
 @dataclass(frozen=True)
-class Passed:
+class PassResult:
     """Results of forward and backward of one micro-batch.
 
     Attributes:
@@ -84,13 +84,13 @@ class DelayedProduct(Protocol):
 
     rule: DelayedRule
 
-    def train(self, *window: tuple[Array, Array]) -> tuple[Passed, ...]:
+    def train(self, *window: tuple[Array, Array]) -> tuple[PassResult, ...]:
         """One training step: forward and backward of each micro-batch, given as inputs (n, k) and gradient (n, m)."""
 
     def predict(self, inputs: Array) -> Array:
         """The product outside training, (n, m)."""
 
-    def remembered(self) -> Mapping[Operand, Remembered]:
+    def amax_histories(self) -> Mapping[Operand, AmaxHistory]:
         """The present delayed-scaling state."""
 
 
@@ -110,5 +110,5 @@ class DelayedProducts(Protocol):
 
 
 @offered(Capability.FLOAT8_TRAINING)
-class AmaxHistories(dict[str, Mapping[Operand, Remembered]]):
+class AmaxHistories(dict[str, Mapping[Operand, AmaxHistory]]):
     """The amax history and scales of each dense layer's operands in float8 training, by the name of its weight."""

@@ -194,7 +194,7 @@ class Framework(Protocol):
             Unsupported: PLATEAU, also for settings that the framework does not have.
         """
 
-    def clipped_by_hand(self, gradient: Array, *, limit: float, scale: float) -> Array:
+    def clip_in_manual_step(self, gradient: Array, *, limit: float, scale: float) -> Array:
         """The gradient (n,), float32, that a step of SGD applies after the loop's own call that clips it to a norm.
 
         The user's step makes these calls inside the library's loop.
@@ -207,7 +207,7 @@ class Framework(Protocol):
             Unsupported: MANUAL_STEP.
         """
 
-    def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
+    def gradient_in_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
         """The gradient (n,), float32, that a hook before the optimizer step finds, of weights with this unscaled one.
 
         Args:

@@ -74,7 +74,7 @@ class QuantizedModel(Protocol):
     def weights(self) -> Mapping[str, Quantized | None]:
         """The stored weight (inputs, outputs) of every dense layer; None if it is not quantized."""
 
-    def kept(self) -> Mapping[str, Array]:
+    def unquantized(self) -> Mapping[str, Array]:
         """Every other parameter by canonical name, in its true format."""
 
     def calibrated(self) -> Mapping[str, Calibrated]:

@@ -10,7 +10,7 @@ from frameworks.contract.post_training import Calibrated, LinearRule
 from frameworks.contract.rules import offered
 
 
-@offered(Capability.AWARE)
+@offered(Capability.QAT)
 @dataclass(frozen=True)
 class QatRule:
     """The computation of QAT dense layers, as documented by the framework.
@@ -30,6 +30,6 @@ class QatRule:
     gradient: Literal["codes", "range", "everywhere"] = "codes"
 
 
-@offered(Capability.AWARE)
+@offered(Capability.QAT)
 class CalibratedRanges(dict[str, Calibrated]):
     """The ranges of the dense layers that a training pass has reached, by the names of their weights."""

@@ -96,7 +96,7 @@ class RankGroup(Protocol):
     def states(self) -> tuple[dict[str, Array], ...]:
         """`Trainer.state` of each rank."""
 
-    def bytes_held(self) -> tuple[dict[str, int], ...]:
+    def resident_bytes(self) -> tuple[dict[str, int], ...]:
         """Bytes that each rank holds between updates: "parameter", "gradient", "optimizer" and "buffer".
 
         "optimizer" is moments and masters without counters; "gradient" the last window's reduced gradients.

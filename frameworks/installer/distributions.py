@@ -26,7 +26,7 @@ class Unavailable(Exception):
     """What was asked for is not to be had; the message says so in one line, with what to do."""
 
 
-class InstallerEnded(Unavailable):
+class InstallerInterrupted(Unavailable):
     """The installer did not finish (Ctrl-C, a signal, no network): what was asked for may be available all the same."""
 
 
@@ -42,9 +42,9 @@ def check_ended(status: int, errors: str) -> None:
     """
     if status < 0:
         names = {number.value: number.name for number in signal.Signals}
-        raise InstallerEnded(f"the installer was ended by {names.get(-status, f'signal {-status}')}")
+        raise InstallerInterrupted(f"the installer was ended by {names.get(-status, f'signal {-status}')}")
     if status == _CTRL_C or (status and _CANCELLED in errors):
-        raise InstallerEnded(f"the installer was ended by {signal.SIGINT.name}")
+        raise InstallerInterrupted(f"the installer was ended by {signal.SIGINT.name}")
 
 
 @dataclass(frozen=True)

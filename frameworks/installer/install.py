@@ -30,7 +30,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from frameworks.installer import locks, pip, uv
-from frameworks.installer.distributions import DISTRIBUTIONS, Distribution, InstallerEnded, Unavailable, bare
+from frameworks.installer.distributions import DISTRIBUTIONS, Distribution, InstallerInterrupted, Unavailable, bare
 from frameworks.installer.locks import installed_version as installed
 from frameworks.installer.request import InstallRequest, read_request, redacted
 
@@ -88,11 +88,11 @@ def install(names: list[str], request: InstallRequest) -> list[str]:
         try:
             pip.install([*requirements, *beside], pins, indices)
         except Unavailable as refusal:
-            if isinstance(refusal, InstallerEnded) or not (request.pinned and request.packages):
+            if isinstance(refusal, InstallerInterrupted) or not (request.pinned and request.packages):
                 raise
             pins, remark = {name: pins[name] for name in pins if name in {**suite, **request.packages}}, AROUND
             pip.install([*requirements, *beside], pins, indices)
-    except InstallerEnded:
+    except InstallerInterrupted:
         raise
     except Unavailable as refusal:
         ways = " or ".join(f"{name.upper()}_VERSION" for name in names)
@@ -146,7 +146,7 @@ def _pins(names: list[str], request: InstallRequest, suite: Mapping[str, str]) -
             pins = uv.of_its_time(
                 package, wanted, [f"{package}=={wanted}", *_beside(names, request)], request.packages, suite
             )
-        except InstallerEnded:
+        except InstallerInterrupted:
             raise
         except Unavailable as refusal:
             remark = f"{NEWEST} ({refusal})"

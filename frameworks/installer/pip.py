@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from frameworks.installer import uv
-from frameworks.installer.distributions import InstallerEnded, Unavailable, check_ended
+from frameworks.installer.distributions import InstallerInterrupted, Unavailable, check_ended
 from frameworks.installer.request import redacted
 
 INSTALLER = "CONFORMANCE_INSTALLER"
@@ -106,7 +106,9 @@ def _run(
     check_ended(ended.returncode, ended.stderr)
     if ended.returncode and (unreached := _UNREACHED.search(said + ended.stderr)):
         why = redacted(" ".join((unreached["index"] or unreached["installer"]).split()))
-        raise InstallerEnded(f"a package index or server did not answer ({why}); check the network and pip's index-url")
+        raise InstallerInterrupted(
+            f"a package index or server did not answer ({why}); check the network and pip's index-url"
+        )
     return ended
 
 

@@ -17,7 +17,7 @@ from frameworks.installer import locks, pip, uv
 from frameworks.installer.distributions import (
     DISTRIBUTIONS,
     Distribution,
-    InstallerEnded,
+    InstallerInterrupted,
     Unavailable,
     bare,
     read_distribution,
@@ -27,7 +27,7 @@ _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 @dataclass(frozen=True)
-class WantedEnvironment:
+class EnvironmentRequest:
     """What an environment is asked to have.
 
     Attributes:
@@ -94,7 +94,7 @@ def suite_requirements() -> list[str]:
     return [*groups["suite"], *groups["run"]]
 
 
-def requirements_of(wanted: WantedEnvironment) -> tuple[list[str], list[str]]:
+def requirements_of(wanted: EnvironmentRequest) -> tuple[list[str], list[str]]:
     """The requirements of an environment, and the additional indexes that have them.
 
     Raises:
@@ -114,7 +114,7 @@ def requirements_of(wanted: WantedEnvironment) -> tuple[list[str], list[str]]:
     return [f"{package}=={wanted.version}", *beside, *limits, *suite], [index] if index else []
 
 
-def resolve(wanted: WantedEnvironment) -> Lock:
+def resolve(wanted: EnvironmentRequest) -> Lock:
     """The lock of an environment: the newest versions of its time, by uv; where uv finds none, the newest by pip.
 
     Raises:
@@ -129,7 +129,7 @@ def resolve(wanted: WantedEnvironment) -> Lock:
     try:
         pins = uv.of_its_time(package, wanted.version, requirements, fixed, suite, others, *options)
         return Lock(tuple(requirements), _without_labels(pins), tuple(indexes))
-    except InstallerEnded:
+    except InstallerInterrupted:
         raise
     except Unavailable as refusal:
         remark = f"the newest versions that go with each other, whatever their time ({refusal})"
@@ -140,7 +140,7 @@ def _by_pip(requirements: Sequence[str], suite: Mapping[str, str], indexes: Sequ
     """pip's solution under the suite's lock, or without it where there is none."""
     try:
         return _without_labels(pip.resolve(requirements, suite, indexes))
-    except InstallerEnded:
+    except InstallerInterrupted:
         raise
     except Unavailable:
         return _without_labels(pip.resolve(requirements, {}, indexes))

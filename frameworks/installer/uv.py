@@ -22,7 +22,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from frameworks.installer.distributions import InstallerEnded, Unavailable, check_ended
+from frameworks.installer.distributions import InstallerInterrupted, Unavailable, check_ended
 
 
 def program() -> str | None:
@@ -97,7 +97,7 @@ def _next_release(package: str, wanted: str, output: Path) -> str:
     """When the release after a version was uploaded, "" if there is none or the index does not say."""
     try:
         solve([f"{package}>{wanted}"], output, "--no-deps", "--universal", "--resolution=lowest")
-    except InstallerEnded:
+    except InstallerInterrupted:
         raise
     except Unavailable:
         return ""

@@ -126,8 +126,8 @@ def conventions(mode: str) -> Conventions:
 def refusals(device: jax.Device, mode: str) -> dict[Capability, str]:
     """Unsupported capabilities on this device and in this mode, with reasons."""
     if device.platform == "cpu":
-        away = {} if PINNED_HOST in {memory.kind for memory in device.addressable_memories()} else _NO_HOST_MEMORY
-        return _REFUSED | _CPU_REFUSED | away | ({} if mode == "nojit" else _RANKS_REFUSED)
+        offloaded = {} if PINNED_HOST in {memory.kind for memory in device.addressable_memories()} else _NO_HOST_MEMORY
+        return _REFUSED | _CPU_REFUSED | offloaded | ({} if mode == "nojit" else _RANKS_REFUSED)
     return _REFUSED | ({} if _has_tf32(device) else {Capability.TF32: _NO_TF32})
 
 

@@ -146,7 +146,7 @@ class JaxFramework(OnDevice):
         self.require_recipe(recipe)
         options.require(recipe)
         if recipe.ranks is not None:
-            recipe = recipe.but(ways=())
+            recipe = recipe.replace(ways=())
             return self.bound(RankGroupTrainer(rank_group(model, recipe, weights)))
         return self.bound(self._run(model, recipe, weights))
 

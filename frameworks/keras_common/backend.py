@@ -13,10 +13,7 @@ class KerasBackend(Protocol):
     """One backend, as its guide to custom training loops calls Keras."""
 
     def apply(
-        self,
-        optimizer: keras.optimizers.Optimizer,
-        gradients: Sequence[float],
-        weights: Sequence[keras.Variable],
+        self, optimizer: keras.optimizers.Optimizer, gradients: Sequence[float], weights: Sequence[keras.Variable]
     ) -> None:
         """One update of scalar float32 weights by these gradients; the optimizer is built."""
 

@@ -54,13 +54,7 @@ if not hasattr(keras.optimizers, "MultiOptimizer"):
     REFUSED |= dict.fromkeys((Capability.GROUPS, Capability.GROUP_RATES, Capability.TWO_OPTIMIZERS), _NO_MULTI)
 
 _SCALER = ScalerRule(
-    initial=2.0**15,
-    growth=2.0,
-    backoff=0.5,
-    interval=2000,
-    counts="micro-batches",
-    nonfinite="scaled",
-    latched=False,
+    initial=2.0**15, growth=2.0, backoff=0.5, interval=2000, counts="micro-batches", nonfinite="scaled", latched=False
 )
 
 CONVENTIONS = Conventions(

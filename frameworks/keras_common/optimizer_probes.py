@@ -35,7 +35,7 @@ def _disabled(backend: KerasBackend) -> bool:
     return applied(backend, scaler, [float("inf"), 0.0]) != [[1.0, 1.0]]
 
 
-def _by_hand(_: KerasBackend) -> bool:
+def _manually(_: KerasBackend) -> bool:
     """A call to unscale: Keras 2 had `get_unscaled_gradients`, other frameworks have `unscale`."""
     return any("unscale" in name for name in dir(Scaler) if not name.startswith("_"))
 
@@ -78,8 +78,8 @@ _OF_OPTIMIZERS: dict[Capability, Callable[[KerasBackend], bool]] = {
     Capability.DYNAMIC_SCALING: _dynamic,
     Capability.SCALING_FACTORS: _factors,
     Capability.SCALING_DISABLED: _disabled,
-    Capability.EXPLICIT_UNSCALE: _by_hand,
-    Capability.SECOND_UNSCALE: _by_hand,
+    Capability.EXPLICIT_UNSCALE: _manually,
+    Capability.SECOND_UNSCALE: _manually,
     Capability.TWO_OPTIMIZERS: _two_optimizers,
     Capability.PARTIAL_WINDOW: _flushes,
     Capability.GROUPS: _groups,

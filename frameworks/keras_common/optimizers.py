@@ -44,8 +44,7 @@ def _rate(recipe: Recipe) -> float | keras.optimizers.schedules.LearningRateSche
     if isinstance(recipe.schedule, Curve):
         return shipped(base, recipe.schedule)
     return keras.optimizers.schedules.PiecewiseConstantDecay(
-        [boundary - 1 for boundary in recipe.schedule.boundaries],
-        [base * factor for factor in recipe.schedule.factors],
+        [boundary - 1 for boundary in recipe.schedule.boundaries], [base * factor for factor in recipe.schedule.factors]
     )
 
 
@@ -117,7 +116,7 @@ def _inner(
     if recipe.clip is not None:
         asked = Capability.GROUPS if recipe.groups > 1 else Capability.TWO_OPTIMIZERS
         raise Unsupported(asked, CLIPS_APART, partial(clips_together, backend))
-    second = _one(recipe.but(optimizer=recipe.of_groups[-1]), given, undecayed)
+    second = _one(recipe.replace(optimizer=recipe.of_groups[-1]), given, undecayed)
     first = _one(recipe, given, undecayed)
     at_even_places = {variable.path: first for variable in variables[::2]}  # a MultiOptimizer lists its default last
     chosen = keras.optimizers.OptimizerMap(second, at_even_places)
@@ -162,7 +161,7 @@ def clips_together(backend: KerasBackend) -> bool:
     return False
 
 
-def optimizer_with_readings(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+def readable_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """The optimizer whose count of updates and rate are read.
 
     One of a `MultiOptimizer`'s own, as its documentation says: it has no rate, and its count is one of calls.

@@ -7,16 +7,7 @@ from functools import partial
 import keras
 from keras.optimizers import schedules
 
-from fixtures.schedules import (
-    Cosine,
-    CosineRestarts,
-    Curve,
-    Exponential,
-    InverseTime,
-    Joined,
-    Linear,
-    Polynomial,
-)
+from fixtures.schedules import Cosine, CosineRestarts, Curve, Exponential, InverseTime, Joined, Linear, Polynomial
 from frameworks.base import ships
 from frameworks.contract import Capability, Unsupported
 

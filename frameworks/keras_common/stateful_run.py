@@ -16,12 +16,12 @@ from frameworks.base import NO_AVERAGE, traced_paths, unscaled_in_trace
 from frameworks.contract import LayerTrace
 from frameworks.keras_common.layer_outputs import Tensor
 from frameworks.keras_common.micro_batches import KerasMicroBatch
-from frameworks.keras_common.optimizers import optimizer_with_readings
+from frameworks.keras_common.optimizers import readable_optimizer
 from frameworks.keras_common.run import KerasRun
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedPass:
     """One pass from inside.
 
     Attributes:
@@ -46,7 +46,7 @@ class KerasLoop(Protocol):
     def gradients(self, batch: Batch) -> dict[str, Tensor]:
         """Existing gradients of one micro-batch, divided by the loss scale as `optimizer.apply` would."""
 
-    def trace(self, batch: Batch) -> Traced:
+    def trace(self, batch: Batch) -> TracedPass:
         """The pass of `gradients` on one micro-batch, with outputs and gradients of every layer."""
 
     def apply_gradients(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
@@ -72,7 +72,7 @@ class StatefulRun(KerasRun):
         """A copy of a tensor in its true format."""
 
     def applied_updates(self) -> Array:
-        return self.array(keras.ops.convert_to_tensor(optimizer_with_readings(self.optimizer).iterations))
+        return self.array(keras.ops.convert_to_tensor(readable_optimizer(self.optimizer).iterations))
 
     def accumulate(self, batch: Batch, items: int) -> float:
         with self.scope():

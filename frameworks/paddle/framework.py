@@ -154,7 +154,7 @@ class PaddleFramework(OneGraph):
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
         if recipe.ranks is not None:
             return RankGroupTrainer(
-                self._ranks_of_a_run(model, recipe.but(ways=recipe.ways_of(*LEVELS_OF).ways), weights)
+                self._ranks_of_a_run(model, recipe.replace(ways=recipe.ways_of(*LEVELS_OF).ways), weights)
             )
         return DygraphTrainer(model, recipe, weights, forced=self.mode == FORCED)
 

@@ -19,7 +19,7 @@ class RankWorker(Protocol):
     """
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> Any:
-        """This rank's trainer: the adapter's own with `update_share`, `gradients_share`, `bytes_held`, `collectives`.
+        """The adapter's own trainer, with `update_share`, `gradients_share`, `resident_bytes` and `collectives`.
 
         For a process with several ranks, a `SeveralRanks`.
         """

@@ -27,7 +27,7 @@ from frameworks.ranks.messages import Answer, Command, Opening, packed
 from frameworks.ranks.protocol import RankWorker
 
 
-class Servant:
+class CommandHandler:
     """The commands of a rank: its public methods."""
 
     def __init__(self) -> None:
@@ -91,13 +91,13 @@ def _counted(answers: tuple[Any, ...], count: int, verb: str) -> tuple[Any, ...]
     return answers
 
 
-def answered(servant: Servant, command: Command) -> Answer:
+def answered(handler: CommandHandler, command: Command) -> Answer:
     """Executes a command."""
     for run in command.dropped:
-        servant.runs.pop(run, None)
+        handler.runs.pop(run, None)
     try:
         method, arguments = pickle.loads(command.call)
-        returned = getattr(servant, method)(*arguments)
+        returned = getattr(handler, method)(*arguments)
         return Answer(command.number, False, _pickled(returned))
     except Exception as error:
         return Answer(command.number, True, packed(error, traceback.format_exc()))
@@ -112,11 +112,11 @@ def _pickled(returned: Any) -> bytes:
 
 def serve(connection: Connection) -> NoReturn:
     """Executes commands until the parent is gone."""
-    servant = Servant()
+    handler = CommandHandler()
     try:
         while True:
             command: Command = pickle.loads(connection.recv_bytes())
-            connection.send_bytes(pickle.dumps(answered(servant, command)))
+            connection.send_bytes(pickle.dumps(answered(handler, command)))
     except (EOFError, OSError):
         vanish()
     except SystemExit as leaving:

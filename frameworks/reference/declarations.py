@@ -33,7 +33,7 @@ LACKING_IN_RANKS = frozenset(
     {
         Capability.FREEZE,
         Capability.FLOAT8_TRAINING,
-        Capability.AWARE,
+        Capability.QAT,
         Capability.CONVERT,
         Capability.SAVED_BYTES,
         Capability.TRACE,

@@ -181,7 +181,7 @@ class ReferenceFramework(BaseFramework):
             NumberFormats: self.formats_class,
             Quantizers: self.quantizers_class,
             PostTraining: partial(ReferencePostTraining, self.quantized_model_class),
-            QatRule: lambda: self.trainer_class.aware_class.rule,
+            QatRule: lambda: self.trainer_class.qat_class.rule,
             Float8Rule: lambda: self.trainer_class.float8_class.rule,
             DelayedProducts: lambda: self._delayed_product,
             EightBitRule: self._eight_bit_rule,
@@ -212,10 +212,10 @@ class ReferenceFramework(BaseFramework):
     def loaded_run(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
         return self.loop_class(self.run).loaded(saved, updates, rate)
 
-    def clipped_by_hand(self, gradient: Array, *, limit: float, scale: float) -> Array:
+    def clip_in_manual_step(self, gradient: Array, *, limit: float, scale: float) -> Array:
         return self.loop_class(self.run).clipped(gradient, limit, scale)
 
-    def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
+    def gradient_in_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
         return self.loop_class(self.run).hooked(gradient, scale)
 
     def recompute_variants(self) -> tuple[str, ...]:

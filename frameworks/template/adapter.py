@@ -12,15 +12,7 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.base import BaseFramework
-from frameworks.contract import (
-    Attempt,
-    Capability,
-    Conventions,
-    OpResult,
-    RecomputeCase,
-    RecomputeResult,
-    Trainer,
-)
+from frameworks.contract import Attempt, Capability, Conventions, OpResult, RecomputeCase, RecomputeResult, Trainer
 
 
 class TemplateAdapter(BaseFramework):

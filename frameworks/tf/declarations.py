@@ -10,18 +10,14 @@ from frameworks.keras_common.operations import NO_LISTS
 from frameworks.tf.core.settings import has_tf32
 from frameworks.tf.quantization import tflite_models
 
-_POLICIES: dict[Capability, str] = {
-    Capability.AUTOCAST_LISTS: NO_LISTS,
-}
+_POLICIES: dict[Capability, str] = {Capability.AUTOCAST_LISTS: NO_LISTS}
 _REWRITE: dict[Capability, str] = {
     Capability.O3_FLOAT16: "a graph rewrite leaves the weights in float32",
     Capability.O3_BFLOAT16: "a graph rewrite leaves the weights in float32",
 }
-_CPU_REWRITE: dict[Capability, str] = {
-    Capability.O1_FLOAT16: "auto_mixed_precision needs a GPU or a CPU with AMX-FP16",
-}
+_CPU_REWRITE: dict[Capability, str] = {Capability.O1_FLOAT16: "auto_mixed_precision needs a GPU or a CPU with AMX-FP16"}
 _GPU_REWRITE: dict[Capability, str] = {
-    Capability.O1_BFLOAT16: "auto_mixed_precision_onednn_bfloat16 is a rewrite for CPUs",
+    Capability.O1_BFLOAT16: "auto_mixed_precision_onednn_bfloat16 is a rewrite for CPUs"
 }
 _FLOAT8_WANTS_A_GRAPH = (
     "Keras' float8 layers have no gradient in eager execution: model.fit with run_eagerly=True raises ValueError"

@@ -176,7 +176,7 @@ class TensorFlowFramework(BaseFramework):
         self.require_recipe(recipe)
         ways.require(recipe)
         if recipe.ranks is not None:
-            recipe = recipe.but(ways=recipe.ways_of(*LEVELS_OF).ways)
+            recipe = recipe.replace(ways=recipe.ways_of(*LEVELS_OF).ways)
             return self.bound(RankGroupTrainer(rank_group(self.mode, model, recipe, weights)))
         return self.bound(self._run(model, recipe, weights))
 

@@ -80,22 +80,22 @@ _NO_SHARDS = dict.fromkeys(
     "before PyTorch 2.7 fully_shard raises on a CPU, whose Stream has no record_event",
 )
 _BEFORE_AMPERE: dict[Capability, str] = {
-    Capability.TF32: "TensorFloat-32 products need a GPU of compute capability 8.0 or above",
+    Capability.TF32: "TensorFloat-32 products need a GPU of compute capability 8.0 or above"
 }
 
 _WITHOUT_TF32: dict[Capability, str] = {
-    Capability.TF32: "on this device float32 products keep their operands, whatever float32_matmul_precision says",
+    Capability.TF32: "on this device float32 products keep their operands, whatever float32_matmul_precision says"
 }
 _NO_PEAK = "PyTorch's module of this device has no peak of its allocator that can be reset"
 
 _COMPILED: dict[Capability, str] = {
-    Capability.TRACE: "a compiled graph lets no hook inside it take a gradient out, so no layer's is shown",
+    Capability.TRACE: "a compiled graph lets no hook inside it take a gradient out, so no layer's is shown"
 }
 _REFUSED_IN_MODE: dict[str, dict[Capability, str]] = {
     **dict.fromkeys(MODES, _COMPILED),
     "ddp": {
         Capability.TWO_LOSSES: "DDP takes a second backward pass through one forward pass for a parameter that is ready"
-        " twice, and raises",
+        " twice, and raises"
     },
     "fsdp1": {
         Capability.TWO_LOSSES: "FullyShardedDataParallel frees gathered parameters with the first backward pass"

@@ -125,13 +125,13 @@ class TorchFramework(BaseFramework):
         return refusals(self.device, self.mode) | missing
 
     def supported(self) -> Collection[Capability]:
-        aware = (Capability.AWARE, Capability.CONVERT) if self.mode == "eager" and converts() else ()
+        qat = (Capability.QAT, Capability.CONVERT) if self.mode == "eager" and converts() else ()
         return (
             supported(self.mode, ranks=self.ranks() is not None)
             | casts_of(self.rule(NumberFormats))
             | quantizers_of(self.rule(Quantizers))
             | techniques_of(self.rule(PostTraining))
-            | {*products(self.device), *aware}
+            | {*products(self.device), *qat}
         )
 
     def attempts(self) -> Mapping[Capability, Attempt]:
@@ -208,7 +208,7 @@ class TorchFramework(BaseFramework):
             low = Capability(f"precision.{recipe.precision.label}")
             raise Unsupported(low, NO_MASTERS, attempts(self.device, self.mode)[low])
         if recipe.ranks is not None:
-            recipe = recipe.but(ways=recipe.ways_of(*LEVELS_OF).ways)
+            recipe = recipe.replace(ways=recipe.ways_of(*LEVELS_OF).ways)
             return self.bound(RankGroupTrainer(rank_group(model, recipe, weights, mode=self.mode)))
         return self.bound(self._run(model, recipe, weights))
 

@@ -103,7 +103,10 @@ def _as_without_ranks(model: Model, recipe: Recipe, mode: str) -> bool:
     """Whether an update from gradients of powers of two is that of a run without ranks."""
     shapes = model.parameter_shapes().items()
     given = {name: np.resize([1.0, -0.5, 0.25], shape).astype(np.float32) for name, shape in shapes}
-    ranks, alone = _started(model, recipe, mode=mode), TorchTrainer(model, recipe.but(ranks=None), None, "cpu", "eager")
+    ranks, alone = (
+        _started(model, recipe, mode=mode),
+        TorchTrainer(model, recipe.replace(ranks=None), None, "cpu", "eager"),
+    )
     ranks.apply_gradients([[given]] * ranks.count)
     alone.apply_gradients(given)
     result, wanted = ranks.all("parameters")[0], alone.parameters()

@@ -69,13 +69,7 @@ _WORSE = frozenset(
     }
 )
 _COUNTED = frozenset(
-    {
-        ChangeKind.REMOVED,
-        ChangeKind.NOT_COMPARABLE,
-        ChangeKind.BOUND_CHANGED,
-        ChangeKind.ADDED,
-        ChangeKind.NOT_JUDGED,
-    }
+    {ChangeKind.REMOVED, ChangeKind.NOT_COMPARABLE, ChangeKind.BOUND_CHANGED, ChangeKind.ADDED, ChangeKind.NOT_JUDGED}
 )
 
 

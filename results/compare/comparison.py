@@ -21,7 +21,7 @@ from results.compare.checks import number
 from results.compare.comparability import LEAST, Verdicts, incomparable, share
 from results.compare.environment import Environment, environment
 from results.compare.measurements import measurements
-from results.compare.numbers import Courses, Moved, Movement
+from results.compare.numbers import Courses, MovedNumbers, Movement
 from results.compare.strictness import demands
 from results.compare.suites import SuiteChange, suite_change
 from results.compare.verdicts import kind_of, measuring, untimed, value_text, verdicts
@@ -30,7 +30,7 @@ from results.record.outcomes import Outcome
 from results.record.reading import Observation, Record, TestVerdict
 from results.record.values import Json, same
 
-__all__ = ["Change", "ChangeKind", "Comparison", "Moved", "Movement", "compare", "same"]
+__all__ = ["Change", "ChangeKind", "Comparison", "MovedNumbers", "Movement", "compare", "same"]
 
 _FAILING = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE})
 
@@ -51,7 +51,7 @@ class Comparison:
     changes: tuple[Change, ...]
     compared: int
     refusals: tuple[str, ...] = ()
-    numbers: tuple[Moved, ...] = ()
+    numbers: tuple[MovedNumbers, ...] = ()
     of: int = 0
     share: float = 0.0
 
@@ -167,7 +167,7 @@ def _refusals(old: Record, new: Record) -> Iterator[str]:
         yield f"different selections of tests: {old.selection} and {new.selection}"
 
 
-def _numbers(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iterator[Moved]:
+def _numbers(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iterator[MovedNumbers]:
     courses = Courses.of(old), Courses.of(new)
     for test, verdict in after.items():
         if measuring(new, verdict):
@@ -179,7 +179,7 @@ def _numbers(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Ite
                 yield one
 
 
-def _located(changes: Iterator[Change], moved: tuple[Moved, ...]) -> Iterator[Change]:
+def _located(changes: Iterator[Change], moved: tuple[MovedNumbers, ...]) -> Iterator[Change]:
     """The same changes, a failure with the first tensor that differs."""
     where = {one.test: one.where for one in moved if one.where}
     for change in changes:

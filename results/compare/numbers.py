@@ -57,7 +57,7 @@ class Movement(StrEnum):
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedNumbers:
     """How far the numbers of one test moved.
 
     Attributes:
@@ -110,7 +110,7 @@ class Courses:
         return cls(curves, {(each.key, each.case): each.arrays for each in record.tensors})
 
 
-def moved(old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, failing: bool) -> Moved | None:
+def moved(old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, failing: bool) -> MovedNumbers | None:
     """How far the numbers of one test moved; None if the records do not share any.
 
     Args:
@@ -129,7 +129,7 @@ def moved(old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, f
     tensor = next(filter(None, (first_difference(*pair) for pair in arrays)), "")
     texts = tuple(_differences(errors, traces if curves else None, arrays))
     if failing:
-        return Moved(*named, Movement.FAILING, "; ".join(texts), tensor, repro=after.repro)
+        return MovedNumbers(*named, Movement.FAILING, "; ".join(texts), tensor, repro=after.repro)
     drifts = [
         *_drifted_errors(errors),
         *(_drifted_losses(*traces, before, after) if curves else ()),
@@ -137,8 +137,8 @@ def moved(old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, f
     ]
     if drifts:
         worst = max(drifts, key=lambda drift: drift.excess)
-        return Moved(*named, Movement.DRIFT, worst.detail, tensor, worst.old, worst.new, after.repro)
-    return Moved(*named, Movement.ROUNDING if texts else Movement.IDENTICAL, "; ".join(texts), tensor)
+        return MovedNumbers(*named, Movement.DRIFT, worst.detail, tensor, worst.old, worst.new, after.repro)
+    return MovedNumbers(*named, Movement.ROUNDING if texts else Movement.IDENTICAL, "; ".join(texts), tensor)
 
 
 def _differences(
@@ -262,7 +262,7 @@ def _bounds(old: Curves, new: Curves, before: TestVerdict, after: TestVerdict) -
     return ()
 
 
-def counts(numbers: Sequence[Moved]) -> Mapping[Movement, int]:
+def counts(numbers: Sequence[MovedNumbers]) -> Mapping[Movement, int]:
     """How many tests there are of each movement, without those that no test has."""
     counted = Counter(one.movement for one in numbers)
     return {movement: counted[movement] for movement in Movement if counted[movement]}

@@ -96,8 +96,8 @@ def explained(
 ) -> tuple[tuple[str, str], ...]:
     """Text and link of what explains a point: entries of the file, else findings with a link; none if nothing does."""
     entries = explanations() if known is None else known
-    by_hand = tuple((each.text, each.link) for each in entries if each.explains(line, point))
-    return by_hand or tuple((text, link) for text, link in point.links if link.startswith(("http://", "https://")))
+    listed = tuple((each.text, each.link) for each in entries if each.explains(line, point))
+    return listed or tuple((text, link) for text, link in point.links if link.startswith(("http://", "https://")))
 
 
 def unexplained(line: VersionLine, points: Sequence[ChangePoint]) -> Iterator[ChangePoint]:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from results.compare.environment import COMPANIONS, LIBRARIES, OWN
-from results.history.states import Condensing, JudgedVersion
+from results.history.states import Condenser, JudgedVersion
 from results.record.encoding import without_collecting
 from results.record.files import RecordError, read
 from results.record.folders import Watch, find, listed
@@ -78,7 +78,7 @@ class PlannedSweep:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class FolderContents:
     """What the folders contain.
 
     Attributes:
@@ -90,7 +90,7 @@ class Gathered:
     planned: tuple[tuple[PlannedCell, JudgedVersion | None], ...]
 
 
-def gather(folders: Sequence[Path], watch: Watch = lambda files: files) -> Gathered:
+def gather(folders: Sequence[Path], watch: Watch = lambda files: files) -> FolderContents:
     """Reads records, folders of records, and folders of sweeps.
 
     Args:
@@ -99,7 +99,7 @@ def gather(folders: Sequence[Path], watch: Watch = lambda files: files) -> Gathe
     Raises:
         RecordError: a file cannot be read, or a folder has neither records nor a plan.
     """
-    condensed = Condensing()
+    condensed = Condenser()
     sweeps = {path: _plan(path / OUTCOMES) for path in folders if (path / OUTCOMES).is_file()}
     own = {file: path for path in sweeps for file in listed(path / RECORDS)}
     others = find([path for path in folders if path not in sweeps]) if len(sweeps) < len(folders) else []
@@ -115,7 +115,7 @@ def gather(folders: Sequence[Path], watch: Watch = lambda files: files) -> Gathe
     planned = [pair for path, plan in sweeps.items() for pair in _matched(path, plan, named)]
     used = {(path, cell.record) for path, plan in sweeps.items() for cell in plan.cells}
     plain += [one for key, one in named.items() if key not in used]
-    return Gathered(tuple(plain), tuple(planned))
+    return FolderContents(tuple(plain), tuple(planned))
 
 
 def _matched(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from packaging.version import InvalidVersion, Version
 
-from results.history.folders import Gathered, PlannedCell
+from results.history.folders import FolderContents, PlannedCell
 from results.history.states import JudgedVersion
 
 _Labels = tuple[tuple[str, str], ...]
@@ -87,7 +87,7 @@ def age(version: str) -> tuple[bool, Version, str]:
         return False, Version("0"), version
 
 
-def lines(gathered: Gathered) -> tuple[VersionLine, ...]:
+def lines(gathered: FolderContents) -> tuple[VersionLine, ...]:
     """Every line of at least one judged version, by name.
 
     A line of a framework with one judged version is left out if that record is in a line of a companion.
@@ -244,9 +244,7 @@ def _one_for_each_version(members: Sequence[JudgedVersion]) -> Iterator[JudgedVe
     yield from (one for one in members if chosen[one.version] == _labels(one))
 
 
-def _with_other_companions(
-    members: Sequence[JudgedVersion],
-) -> Iterator[tuple[str, str, _Labels, JudgedVersion]]:
+def _with_other_companions(members: Sequence[JudgedVersion]) -> Iterator[tuple[str, str, _Labels, JudgedVersion]]:
     """Package, its version, what is fixed, and the record, where only that package differs between records."""
     places: dict[tuple[str, _Labels], list[tuple[str, JudgedVersion]]] = defaultdict(list)
     for one in members:

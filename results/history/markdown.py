@@ -7,16 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from results.history.changes import ChangePoint, LineHistory
 from results.history.explanations import explained
 from results.history.lines import VersionLine
-from results.history.statements import (
-    DOT,
-    NOT_JUDGED,
-    alongside,
-    between,
-    change,
-    interval,
-    segments,
-    signatures,
-)
+from results.history.statements import DOT, NOT_JUDGED, alongside, between, change, interval, segments, signatures
 from results.show.clauses import number
 from results.show.marks import code, cut, source, words
 

@@ -75,7 +75,7 @@ class RowView:
 
 
 @dataclass(frozen=True)
-class Newest:
+class NewestChanges:
     """What changed in the newest judged version of a line."""
 
     line: str
@@ -212,7 +212,7 @@ def _named(tests: Sequence[str]) -> str:
     return ", ".join(clean(test.partition("/")[2], 2 * NAME) for test in tests[:_NAMED]) + more
 
 
-def _newest(one: LineHistory) -> Newest | None:
+def _newest(one: LineHistory) -> NewestChanges | None:
     """The newest version of a line with an older judged one; None if there is none."""
     place = one.newest
     judged = [number for number, column in enumerate(one.line.columns) if column.judged]
@@ -220,4 +220,6 @@ def _newest(one: LineHistory) -> Newest | None:
         return None
     column, before = one.line.columns[place], one.line.columns[judged[-2]]
     points = tuple(_point(one.line, point) for point in one.points if point.after == place)
-    return Newest(clean(one.line.name, VALUE), clean(column.version), column.released, clean(before.version), points)
+    return NewestChanges(
+        clean(one.line.name, VALUE), clean(column.version), column.released, clean(before.version), points
+    )

@@ -90,12 +90,7 @@ def _note(run: VersionRun) -> str:
     return MOVED[_manner(run.point)] if run.point and run.point.kind != "outcome" else ""
 
 
-MOVED = {
-    "more": "in more tests",
-    "fewer": "in fewer tests",
-    "otherwise": "otherwise",
-    "support": "with other support",
-}
+MOVED = {"more": "in more tests", "fewer": "in fewer tests", "otherwise": "otherwise", "support": "with other support"}
 
 
 def _manner(point: ChangePoint) -> str:

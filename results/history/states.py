@@ -94,7 +94,7 @@ class JudgedVersion:
     findings: Mapping[str, tuple[str, str]]
 
 
-class Condensing:
+class Condenser:
     """Condenses records, with one object for equal parts of them."""
 
     def __init__(self) -> None:

@@ -19,10 +19,7 @@ Status = Literal["complete", "partial", "interrupted"]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Seconds = Annotated[float, Meta(ge=0.0)]
 _DAY, _TIME = "[0-9]{4}-[0-9]{2}-[0-9]{2}", "[0-9]{2}:[0-9]{2}:[0-9]{2}"
-Date = Annotated[
-    str,
-    Meta(pattern=rf"^{_DAY}T{_TIME}(\.[0-9]{{1,9}})?(Z|[+-][0-9]{{2}}:[0-9]{{2}}){END}"),
-]
+Date = Annotated[str, Meta(pattern=rf"^{_DAY}T{_TIME}(\.[0-9]{{1,9}})?(Z|[+-][0-9]{{2}}:[0-9]{{2}}){END}")]
 """ISO 8601 date and time with its offset from UTC."""
 
 

@@ -25,7 +25,7 @@ class Breakage:
 
 
 @dataclass(frozen=True)
-class Across:
+class AcrossFrameworks:
     """The word of a clause.
 
     Attributes:
@@ -50,7 +50,7 @@ def _broken_in(broken: Broken) -> str:
     return f"broken in {clean(broken.framework, NAME)}"
 
 
-def view_of(word: Word, listed: Sequence[str]) -> Across:
+def view_of(word: Word, listed: Sequence[str]) -> AcrossFrameworks:
     """A word as cleaned texts, where `listed` are the filter choices."""
     broken = tuple(
         Breakage(
@@ -63,4 +63,6 @@ def view_of(word: Word, listed: Sequence[str]) -> Across:
     )
     chosen = (word.kind.value, *map(_broken_in, word.broken))
     owners = tuple(clean(str(owner), NAME) for owner in word.owners)
-    return Across(word.kind.value, broken, owners, tuple(listed.index(choice) for choice in dict.fromkeys(chosen)))
+    return AcrossFrameworks(
+        word.kind.value, broken, owners, tuple(listed.index(choice) for choice in dict.fromkeys(chosen))
+    )

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import Comparison
 from results.compare.measurements import NOT_JUDGED
-from results.compare.numbers import Moved, Movement
+from results.compare.numbers import MovedNumbers, Movement
 from results.record.reading import Record
-from results.report.text import NAME, VALUE, Piece, clean, linked
+from results.report.text import NAME, VALUE, TextPart, clean, linked
 from results.show.clauses import number
 from results.show.differences import UNSET, grouped, movements, not_judged, short
 
@@ -27,12 +27,12 @@ class Difference:
     subject: str
     old: str
     new: str
-    detail: tuple[Piece, ...]
+    detail: tuple[TextPart, ...]
     repro: str
 
 
 @dataclass(frozen=True)
-class Counted:
+class ChangeCounts:
     """Changes of one kind by clause, the first few of each."""
 
     title: str
@@ -52,7 +52,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparisonText:
     """A comparison as cleaned texts, the worst change first.
 
     Attributes:
@@ -72,13 +72,13 @@ class Compared:
     crossed: str
     crossing: str
     differences: tuple[Difference, ...]
-    counted: tuple[Counted, ...]
+    counted: tuple[ChangeCounts, ...]
     numbers: tuple[Number, ...]
     moved: str
     left: str
 
 
-def compared(comparison: Comparison) -> Compared:
+def compared(comparison: Comparison) -> ComparisonText:
     """The lines of a comparison."""
     changes = sorted(comparison.changes, key=lambda change: not change.kind.worse)
     worse = sum(change.kind.worse for change in changes)
@@ -86,7 +86,7 @@ def compared(comparison: Comparison) -> Compared:
     timed = sum(change.kind is ChangeKind.NOT_JUDGED for change in changes)
     kinds = (kind for kind in ChangeKind if not kind.listed and kind is not ChangeKind.NOT_JUDGED)
     counted = (_counted(kind, [change for change in changes if change.kind is kind]) for kind in kinds)
-    return Compared(
+    return ComparisonText(
         old=_name(comparison.old),
         new=_name(comparison.new),
         verdict=f"{_said(comparison, worse)} {comparison.compared} of {comparison.of} tests were compared.",
@@ -134,11 +134,11 @@ def _difference(change: Change) -> Difference:
     )
 
 
-def _counted(kind: ChangeKind, changes: Sequence[Change]) -> Counted:
+def _counted(kind: ChangeKind, changes: Sequence[Change]) -> ChangeCounts:
     groups = ((clean(group.clause), clean(group.subjects, 2 * VALUE)) for group in grouped(changes))
-    return Counted(f"{len(changes)} {kind}", kind.worse, tuple(groups))
+    return ChangeCounts(f"{len(changes)} {kind}", kind.worse, tuple(groups))
 
 
-def _number(one: Moved) -> Number:
+def _number(one: MovedNumbers) -> Number:
     subject, detail, tensor = clean(short(one.test), 2 * NAME), clean(one.detail, VALUE), clean(one.tensor, VALUE)
     return Number(one.movement.value, clean(one.clause), subject, detail, tensor)

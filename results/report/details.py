@@ -9,7 +9,7 @@ from results.record.reading import CheckResult, FindingText, Record, RunSetup, T
 from results.report.about import identity
 from results.report.matrix import ClauseRow, Family
 from results.report.runs import RunColumn
-from results.report.text import MESSAGE, NAME, VALUE, Piece, clean, described, embedded, href, linked, number
+from results.report.text import MESSAGE, NAME, VALUE, TextPart, clean, described, embedded, href, linked, number
 from results.show.clauses import GRAVITY, inferred
 
 _CHECKS, _LEAKS, _PAIRS, _REPEATS, _RUNS, _PACKAGES = 200, 20, 40, 20, 50, 1000
@@ -19,7 +19,7 @@ _REPRO = 2000
 _Distinct = TypeVar("_Distinct", bound=Hashable)
 
 
-class Numbered(Generic[_Distinct]):
+class Numbering(Generic[_Distinct]):
     """Numbers for distinct things."""
 
     def __init__(self) -> None:
@@ -39,10 +39,10 @@ class Details:
     """Numbered texts, checks, verdicts and findings of the cells."""
 
     def __init__(self) -> None:
-        self._texts: Numbered[str] = Numbered()
-        self._checks: Numbered[tuple[Any, ...]] = Numbered()
-        self._verdicts: Numbered[tuple[Any, ...]] = Numbered()
-        self._findings: Numbered[tuple[str, ...]] = Numbered()
+        self._texts: Numbering[str] = Numbering()
+        self._checks: Numbering[tuple[Any, ...]] = Numbering()
+        self._verdicts: Numbering[tuple[Any, ...]] = Numbering()
+        self._findings: Numbering[tuple[str, ...]] = Numbering()
         self._known: dict[tuple[str, int, bool], int] = {}
         self._shared: dict[int, int] = {}
 
@@ -170,5 +170,5 @@ def _packages(record: Record) -> list[list[str]]:
     return [[clean(name), clean(version)] for name, version in listed]
 
 
-def _pieces(pieces: Sequence[Piece]) -> tuple[tuple[str, ...], ...]:
+def _pieces(pieces: Sequence[TextPart]) -> tuple[tuple[str, ...], ...]:
     return tuple((piece.text, piece.href) if piece.href else (piece.text,) for piece in pieces)

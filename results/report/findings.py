@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from results.record.reading import Record
-from results.report.text import NAME, VALUE, Piece, clean, href, linked
+from results.report.text import NAME, VALUE, TextPart, clean, href, linked
 from results.show.findings import HEADINGS, UNCLASSED, ListedFinding, findings
 
 
@@ -23,7 +23,7 @@ class FindingRow:
 
     framework: str
     consequence: str
-    reason: tuple[Piece, ...]
+    reason: tuple[TextPart, ...]
     link: str
     shows: str
     clauses: tuple[str, ...]

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from results.record.outcomes import Outcome
 from results.record.reading import ClauseText, Record, TestVerdict
 from results.report import across
-from results.report.across import Across
+from results.report.across import AcrossFrameworks
 from results.report.runs import RunColumn, judged, runs
-from results.report.text import NAME, VALUE, Piece, clean, href, linked
+from results.report.text import NAME, VALUE, TextPart, clean, href, linked
 from results.show.clauses import FAILURE_OUTCOMES, GRAVITY, Count, by_clause, inferred, outcome
 from results.show.portability import Portability, words
 
@@ -106,10 +106,10 @@ class ClauseRow:
     name: str
     level: str
     requirement: str
-    source: tuple[Piece, ...]
-    history: tuple[tuple[Piece, ...], ...]
+    source: tuple[TextPart, ...]
+    history: tuple[tuple[TextPart, ...], ...]
     cells: tuple[Cell, ...]
-    word: Across | None
+    word: AcrossFrameworks | None
     alone: str
     passing: tuple[str, ...]
 
@@ -135,7 +135,7 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Alone:
+class SoleFailure:
     """A clause that only one framework fails, with the failing cells and the reasons."""
 
     row: ClauseRow
@@ -168,14 +168,14 @@ def families(records: Sequence[Record]) -> tuple[Family, ...]:
     return tuple(result)
 
 
-def alone(matrix: Sequence[Family]) -> tuple[Alone, ...]:
+def alone(matrix: Sequence[Family]) -> tuple[SoleFailure, ...]:
     """The clauses that exactly one framework fails while another one passes them."""
     result = []
     for row in sorted((row for family in matrix for row in family.rows if row.alone), key=lambda row: row.alone):
         cells = tuple(cell for cell in row.cells if _fails(cell.verdicts))
         failures = [verdict for cell in cells for verdict in cell.verdicts if verdict.outcome in FAILURE_OUTCOMES]
         reasons = dict.fromkeys((clean(v.reason or v.message, VALUE), href(v.link)) for v in failures)
-        result.append(Alone(row, cells, tuple(reasons)[:_REASONS]))
+        result.append(SoleFailure(row, cells, tuple(reasons)[:_REASONS]))
     return tuple(result)
 
 
@@ -186,7 +186,7 @@ def _row(
     text: ClauseText,
     verdicts: Sequence[Sequence[TestVerdict]],
     sides: tuple[Sequence[str], Sequence[str]],
-    word: Across | None,
+    word: AcrossFrameworks | None,
     columns: Sequence[RunColumn],
 ) -> ClauseRow:
     result, plain = [], _SLUG.fullmatch(name)

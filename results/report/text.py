@@ -25,7 +25,7 @@ _MAX_ITEMS = 64
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPart:
     """A part of a text; `href` is its link, or ""."""
 
     text: str
@@ -73,7 +73,7 @@ def href(link: str) -> str:
     return link if parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc else ""
 
 
-def linked(text: str, limit: int = VALUE) -> tuple[Piece, ...]:
+def linked(text: str, limit: int = VALUE) -> tuple[TextPart, ...]:
     """`text` with the addresses in it turned into links."""
     result, at, head = [], 0, text[:limit]
     for match in _URL.finditer(head):
@@ -81,9 +81,9 @@ def linked(text: str, limit: int = VALUE) -> tuple[Piece, ...]:
         end = match.start() + len(address)
         if end == limit < len(text) or not href(address):
             continue
-        result += [Piece(clean(head[at : match.start()], limit)), Piece(clean(address, limit), address)]
+        result += [TextPart(clean(head[at : match.start()], limit)), TextPart(clean(address, limit), address)]
         at = end
-    return tuple(piece for piece in (*result, Piece(clean(text[at:], max(limit - at, 0)))) if piece.text)
+    return tuple(piece for piece in (*result, TextPart(clean(text[at:], max(limit - at, 0)))) if piece.text)
 
 
 def embedded(document: Any) -> str:

@@ -18,17 +18,13 @@ from results.compare.comparability import LEAST
 from results.compare.comparison import Comparison
 from results.compare.environment import Environment
 from results.compare.measurements import NOT_JUDGED
-from results.compare.numbers import Moved, Movement, counts
+from results.compare.numbers import MovedNumbers, Movement, counts
 from results.compare.pairing import Comparisons, name, series
 from results.record.files import one_line
 from results.record.values import plain
 from results.show.marks import code, cut, escaped, words
 
-VERDICTS = {
-    0: "no regressions",
-    1: "regressions found",
-    2: "cannot be judged",
-}
+VERDICTS = {0: "no regressions", 1: "regressions found", 2: "cannot be judged"}
 UNSET = "unset"
 """What is shown for a side that has no value."""
 
@@ -129,7 +125,7 @@ def summary(pair: Comparison) -> str:
     return f"{'; '.join(filter(None, parts))} {tests}"
 
 
-def movements(numbers: Sequence[Moved]) -> str:
+def movements(numbers: Sequence[MovedNumbers]) -> str:
     """The number of tests of each movement; "" for no test."""
     return ", ".join(f"{count} {movement}" for movement, count in counts(numbers).items())
 

@@ -38,7 +38,7 @@ TABLES = {
 
 
 MODULES = {
-    "": ("by_hand", "declarations", "framework", "launch", "probes"),
+    "": ("declarations", "framework", "launch", "native_loop", "probes"),
     "core": ("arrays", "layers", "losses", "network", "operations", "saved_bytes", "settings", "ways"),
     "training": ("checkpoint", "optimizer_probes", "optimizers", "scaler", "trainer"),
     "distributed": ("ranks",),

@@ -116,8 +116,7 @@ def test_a_capability_in_the_plain_set_is_declared_and_its_case_passes(capabilit
 
 
 @pytest.mark.parametrize(
-    ("kind", "capability"),
-    [(Refusing, Capability.SCHEDULE), (WithoutOperations, Capability.SHIPPED_OPERATIONS)],
+    ("kind", "capability"), [(Refusing, Capability.SCHEDULE), (WithoutOperations, Capability.SHIPPED_OPERATIONS)]
 )
 def test_one_in_the_set_that_is_refused_is_misdeclared(kind: type[ReferenceFramework], capability: Capability) -> None:
     framework = kind()

@@ -58,7 +58,7 @@ class DrawsTwice(Network):
 def results(module: Any) -> dict[str, str]:
     """The result of each check, by clause."""
     torch.manual_seed(0)
-    result = plain.Made(module, torch.randn(8, 4))
+    result = plain.ModuleAndBatch(module, torch.randn(8, 4))
     return {check.clause: check.outcome for check in plain.checks(result, ("bfloat16",))}
 
 
@@ -69,11 +69,7 @@ def test_a_plain_module_passes_every_check() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "clauses"),
-    [
-        (SumOfRows, {EQUAL, "accumulation.normalised-once"}),
-        (LowLoss, {"autocast.loss-is-wide"}),
-    ],
+    ("kind", "clauses"), [(SumOfRows, {EQUAL, "accumulation.normalised-once"}), (LowLoss, {"autocast.loss-is-wide"})]
 )
 def test_a_fault_fails_its_clauses_alone(kind: Any, clauses: set[str]) -> None:
     assert {clause for clause, outcome in results(kind()).items() if outcome == "fail"} == clauses

@@ -42,7 +42,9 @@ def test_a_mesh_has_a_short_name() -> None:
 
 def test_the_view_of_a_company_is_a_run_of_the_whole_batch() -> None:
     reference = ReferenceFramework("cpu")
-    alone, spread = (reference.trainer(exact_linear(), EXACT.but(ranks=ranks)) for ranks in (None, Ranks(2, "full")))
+    alone, spread = (
+        reference.trainer(exact_linear(), EXACT.replace(ranks=ranks)) for ranks in (None, Ranks(2, "full"))
+    )
     assert isinstance(spread, RankGroupTrainer)
     assert alone.update((exact_batch(8),)) == spread.update((exact_batch(8),))
     for name, value in alone.parameters().items():
@@ -50,7 +52,7 @@ def test_the_view_of_a_company_is_a_run_of_the_whole_batch() -> None:
 
 
 def test_the_view_saves_the_losses_of_an_open_window(tmp_path: Path) -> None:
-    recipe = EXACT.but(accumulation=2, ranks=Ranks(2))
+    recipe = EXACT.replace(accumulation=2, ranks=Ranks(2))
     saved, loaded = (ReferenceFramework("cpu").trainer(exact_stack(), recipe) for _ in range(2))
     first, second = exact_batch(8).into(2)
     saved.accumulate(first, 8)
@@ -100,7 +102,7 @@ def test_an_entry_may_mean_several_modes() -> None:
 def test_a_rank_without_samples_goes_through_a_convolution() -> None:
     batch = digits_batch(1, image=True)
     losses = [
-        ReferenceFramework("cpu").trainer(digits_convolution(), EXACT.but(ranks=ranks)).update((batch,)).loss
+        ReferenceFramework("cpu").trainer(digits_convolution(), EXACT.replace(ranks=ranks)).update((batch,)).loss
         for ranks in (None, Ranks(2))
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)

@@ -36,10 +36,10 @@ def test_an_adapter_of_this_contract_is_loaded(tmp_path: Path, monkeypatch: pyte
     source = (
         "from frameworks.reference import ReferenceFramework\n\n\nclass Mine(ReferenceFramework):\n    contract = {}\n"
     )
-    for name, version in (("current", CONTRACT_VERSION), ("former", 1), ("older", 0)):
+    for name, version in (("current", CONTRACT_VERSION), ("former", 1), ("last", 2), ("older", 0)):
         (tmp_path / f"contract_{name}.py").write_text(source.format(version), "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    assert load("contract_current:Mine").name == load("contract_former:Mine").name == "reference"
+    assert {load(f"contract_{name}:Mine").name for name in ("current", "former", "last")} == {"reference"}
     with pytest.raises(UnknownFramework, match=f"got 0, want {CONTRACT_VERSION}; "):
         load("contract_older:Mine")
 
@@ -75,3 +75,27 @@ def test_an_adapter_of_version_1_runs_by_its_former_names(tmp_path: Path, monkey
     before = run.parameters()
     run.apply_gradients({name: np.ones_like(value) for name, value in before.items()})
     assert all((run.parameters()[name] == value - 1.0).all() for name, value in before.items())
+
+
+OF_VERSION_2 = """
+from fixtures.recipe import Aware, Recipe
+from frameworks.base import BaseFramework
+from frameworks.contract import Capability, Passed, Remembered
+from frameworks.reference import ReferenceFramework
+
+class Mine(ReferenceFramework):
+    contract = 2
+
+    def clipped_by_hand(self, gradient, *, limit, scale):
+        recipe = Recipe().but(quantization=Aware())
+        assert Capability.AWARE in {Capability.AWARE} and recipe.quantization is not None
+        return gradient + limit + scale
+"""
+
+
+def test_an_adapter_of_version_2_runs_by_its_former_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "of_version_2.py").write_text(OF_VERSION_2, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.warns(DeprecationWarning, match="Mine.clipped_by_hand is now clip_in_manual_step"):
+        framework = load("of_version_2:Mine")
+    assert framework.clip_in_manual_step(np.ones(1), limit=2.0, scale=3.0).tolist() == [6.0]

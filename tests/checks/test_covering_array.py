@@ -48,6 +48,6 @@ def test_no_mask_changes_what_is_judged() -> None:
     weights = row.model.weights(0)
     ends = []
     for seed in (0, 1):
-        trainer = ReferenceFramework().trainer(row.model, row.recipe.but(seed=seed), weights)
+        trainer = ReferenceFramework().trainer(row.model, row.recipe.replace(seed=seed), weights)
         ends.append([*(trainer.update(window).loss for window in row.windows), trainer.parameters()])
     np.testing.assert_equal(ends[0], ends[1])

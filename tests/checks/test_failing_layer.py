@@ -152,7 +152,7 @@ def test_the_reference_shows_the_pass_of_its_gradients(
     fixture: str, recipe: Recipe, recompute: Recompute | None
 ) -> None:
     make, given = FIXTURES[fixture]
-    model, batch, recipe = make(), given(), recipe.but(recompute=recompute)
+    model, batch, recipe = make(), given(), recipe.replace(recompute=recompute)
     trained, traced = (ReferenceFramework("cpu").trainer(model, recipe) for _ in range(2))
     gradients, trace = trained.gradients((batch,)), traced.trace(batch)
     assert list(trace.outputs) == list(trace.gradients) == list(model.output_shapes())
@@ -232,7 +232,7 @@ def test_a_violation_stays_one_where_layers_cannot_be_shown(trainer: type[Refere
 
 def test_a_run_whose_segments_are_not_shown_is_looked_at_without_them() -> None:
     model, batch = digits_mlp((8,), "tanh"), digits_batch(4)
-    assert failing(framework_of(BlindToSegments), model, batch, RECIPE.but(recompute=Recompute(1))).endswith(WITHIN)
+    assert failing(framework_of(BlindToSegments), model, batch, RECIPE.replace(recompute=Recompute(1))).endswith(WITHIN)
 
 
 def test_a_record_takes_every_tensor_of_a_pass_where_it_is_shown() -> None:
@@ -240,7 +240,7 @@ def test_a_record_takes_every_tensor_of_a_pass_where_it_is_shown() -> None:
     traced, blind = Verdict(), Verdict()
     record_layers(subject(seed=1), traced, model, RECIPE, batch)
     record_layers(subject(framework_of(Blind)), blind, model, RECIPE, batch)
-    expected = tensors(model, trace_of(model, RECIPE.but(seed=1), batch))
+    expected = tensors(model, trace_of(model, RECIPE.replace(seed=1), batch))
     assert traced.fingerprints == {"layers": [fingerprint(name, array) for name, array in expected.items()]}
     assert blind.fingerprints == {}
 

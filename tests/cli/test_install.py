@@ -42,11 +42,7 @@ def test_wrong_usage_is_one_line(pip: Installers, arguments: list[str], capsys: 
     ],
 )
 def test_pinned_versions_are_installed_under_their_lock(
-    pip: Installers,
-    frameworks: list[str],
-    requirements: list[str],
-    pins: list[str],
-    capsys: pytest.CaptureFixture[str],
+    pip: Installers, frameworks: list[str], requirements: list[str], pins: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert install.main(frameworks) == 0
     assert pip.installed == [(requirements, pins)]

@@ -46,7 +46,7 @@ class _PredictionsCount(ReferenceDelayedProduct):
     def predict(self, inputs: Array) -> Array:
         result = super().predict(inputs)
         before = self._memory["input"]
-        self._memory["input"] = type(before)(before.scale, self.shifted(before.maxima, self.largest(inputs)))
+        self._memory["input"] = type(before)(before.scale, self.shifted(before.amax, self.largest(inputs)))
         return result
 
 

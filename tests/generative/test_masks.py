@@ -71,7 +71,7 @@ class SeedOf32Bits(ReferenceTrainer):
     """The upper half of the seed does not count."""
 
     def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
-        self.recipe = self.recipe.but(seed=self.recipe.seed % 2**32)
+        self.recipe = self.recipe.replace(seed=self.recipe.seed % 2**32)
         return super().draw_mask(shape, rate)
 
 

@@ -14,16 +14,16 @@ import pytest
 from conformance.checks.subject import Subject
 from conformance.generative.programs.case import (
     Accumulate,
+    ApplyGradients,
     DamageOffloaded,
-    Feed,
     GeneratedCase,
-    Given,
     Restore,
+    RestoreOverrides,
     Save,
+    SpikedGradient,
     StartAgain,
     Target,
     Train,
-    Under,
 )
 from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.judge import against_the_oracle
@@ -62,19 +62,19 @@ def clause(subject: Subject, recipe: Recipe, *verbs: Any) -> str | None:
     return triaged(case, failure, lambda other: against_the_oracle(subject, laws, other)).clause
 
 
-FOUR = Restore(under=Under(Ranks(4, "optimizer")))
-HERE = Restore(under=Under(PAIR))
-AWAY = Restore(under=Under(offload=DISK))
+FOUR = Restore(under=RestoreOverrides(Ranks(4, "optimizer")))
+HERE = Restore(under=RestoreOverrides(PAIR))
+AWAY = Restore(under=RestoreOverrides(offload=DISK))
 
 
 @pytest.mark.parametrize(
     ("recipe", "verbs"),
     [
-        (MOMENTUM.but(ranks=PAIR), (TRAIN, Save(), FOUR, Accumulate(WINDOW[0], 4), TRAIN)),
-        (MOMENTUM.but(ranks=PAIR), (TRAIN, Save(), FOUR, TRAIN, Save(), Restore(), TRAIN)),
-        (MOMENTUM.but(ranks=PAIR, offload=DISK), (TRAIN, Save(), HERE, TRAIN, Save(), Restore(into="used"), TRAIN)),
+        (MOMENTUM.replace(ranks=PAIR), (TRAIN, Save(), FOUR, Accumulate(WINDOW[0], 4), TRAIN)),
+        (MOMENTUM.replace(ranks=PAIR), (TRAIN, Save(), FOUR, TRAIN, Save(), Restore(), TRAIN)),
+        (MOMENTUM.replace(ranks=PAIR, offload=DISK), (TRAIN, Save(), HERE, TRAIN, Save(), Restore(into="used"), TRAIN)),
         (MOMENTUM, (TRAIN, Save(), AWAY, TRAIN, DamageOffloaded(0.5, 0.5), TRAIN)),
-        (MOMENTUM.but(offload=DISK), (TRAIN, DamageOffloaded(), DamageOffloaded(0.99, 0.99), TRAIN)),
+        (MOMENTUM.replace(offload=DISK), (TRAIN, DamageOffloaded(), DamageOffloaded(0.99, 0.99), TRAIN)),
     ],
     ids=["mid-window", "there-and-back", "no-files", "files", "damage"],
 )
@@ -95,8 +95,10 @@ class _DropsMomentsOfOthers(ReferenceRankGroup):
 
 def test_what_other_ranks_load_is_what_was_saved() -> None:
     subject = broken(rank_group_class=_DropsMomentsOfOthers)
-    assert clause(subject, MOMENTUM.but(ranks=PAIR), TRAIN, Save(), FOUR, TRAIN) == "sharding.resumes-in-another-size"
-    assert clause(subject, MOMENTUM.but(ranks=PAIR), TRAIN, Save(), Restore(), TRAIN) is None
+    assert (
+        clause(subject, MOMENTUM.replace(ranks=PAIR), TRAIN, Save(), FOUR, TRAIN) == "sharding.resumes-in-another-size"
+    )
+    assert clause(subject, MOMENTUM.replace(ranks=PAIR), TRAIN, Save(), Restore(), TRAIN) is None
 
 
 class _FirstRankAloneLoadsTheAverage(ReferenceRankGroup):
@@ -111,20 +113,20 @@ class _FirstRankAloneLoadsTheAverage(ReferenceRankGroup):
 @pytest.mark.parametrize("into", ["same", "fresh", "used", "predicted"])
 def test_a_save_of_other_ranks_is_resumed_by_as_many(into: Target) -> None:
     model = replace(MODEL, layers=(Dropout(0.5), *MODEL.layers))
-    moved = Restore(0, under=Under(Ranks(4, "optimizer")))
-    case = GeneratedCase(model, MOMENTUM.but(ranks=PAIR), (StartAgain(), Save(), moved, TRAIN))
+    moved = Restore(0, under=RestoreOverrides(Ranks(4, "optimizer")))
+    case = GeneratedCase(model, MOMENTUM.replace(ranks=PAIR), (StartAgain(), Save(), moved, TRAIN))
     assert ResumedCase(case, 3, into).failure(broken(), generative_settings(broken().framework)) is None
 
 
 def test_a_load_that_is_not_played_leaves_the_other_ranks_on() -> None:
     """An open window is loaded by as many ranks alone; the first rank's part of one depends on how many there are."""
-    moved = Restore(0, under=Under(Ranks(1)))
+    moved = Restore(0, under=RestoreOverrides(Ranks(1)))
     window = (Accumulate(GeneratedBatch(2), 4), Save(), Restore(), Accumulate(GeneratedBatch(2, seed=5), 4))
-    assert clause(broken(), MOMENTUM.but(ranks=Ranks(2)), Save(), moved, TRAIN, *window) is None
+    assert clause(broken(), MOMENTUM.replace(ranks=Ranks(2)), Save(), moved, TRAIN, *window) is None
 
 
 def test_every_rank_is_looked_at() -> None:
-    recipe = MOMENTUM.but(ranks=Ranks(2), average=0.5)
+    recipe = MOMENTUM.replace(ranks=Ranks(2), average=0.5)
     subject = broken(rank_group_class=_FirstRankAloneLoadsTheAverage)
     assert clause(subject, recipe, TRAIN, TRAIN, Save(), Restore()) == "sharding.replicas-equal"
     assert clause(broken(), recipe, TRAIN, TRAIN, Save(), Restore(), TRAIN) is None
@@ -168,7 +170,7 @@ class _Careless(ReferenceTrainer):
 
 @pytest.mark.parametrize("damage", [DamageOffloaded(), DamageOffloaded(0.3, 0.9)], ids=["missing", "changed"])
 def test_an_offloaded_file_that_is_read_damaged_is_seen(damage: DamageOffloaded) -> None:
-    assert clause(broken(_Careless), MOMENTUM.but(offload=DISK), TRAIN, damage) == "offload.disk-fault"
+    assert clause(broken(_Careless), MOMENTUM.replace(offload=DISK), TRAIN, damage) == "offload.disk-fault"
 
 
 class _NeverRecovers(DiskStore):
@@ -196,7 +198,7 @@ class _LosesWhatWasDamaged(ReferenceTrainer):
 
 def test_a_run_is_as_it_was_once_its_file_is_back() -> None:
     damage = DamageOffloaded(0.3, 0.9)
-    assert clause(broken(_LosesWhatWasDamaged), MOMENTUM.but(offload=DISK), TRAIN, damage) == "offload.disk-fault"
+    assert clause(broken(_LosesWhatWasDamaged), MOMENTUM.replace(offload=DISK), TRAIN, damage) == "offload.disk-fault"
 
 
 class _OneFolder(DiskStore):
@@ -217,7 +219,7 @@ class _SharesFiles(ReferenceTrainer):
 
 
 def test_runs_that_share_a_folder_have_files_of_their_own() -> None:
-    case = GeneratedCase(MODEL, MOMENTUM.but(offload=DISK), (StartAgain(), TRAIN, DamageOffloaded(), TRAIN))
+    case = GeneratedCase(MODEL, MOMENTUM.replace(offload=DISK), (StartAgain(), TRAIN, DamageOffloaded(), TRAIN))
     other = replace(case, program=(StartAgain(), TRAIN, TRAIN, TRAIN), drawn=replace(MODEL, seed=5))
     pair, laws = SecondRun(case, other, in_turn=True), generative_settings(broken().framework)
     assert pair.failure(broken(), laws) is None
@@ -225,8 +227,8 @@ def test_runs_that_share_a_folder_have_files_of_their_own() -> None:
 
 
 def test_a_loaded_run_of_many_updates_is_not_offloaded_to_files() -> None:
-    often = Feed((Given(1.0),), times=300)
+    often = ApplyGradients((SpikedGradient(1.0),), times=300)
     case = few_files(GeneratedCase(MODEL, Recipe(), (StartAgain(), Save(), AWAY, often)))
     restore = case.program[2]
     assert isinstance(restore, Restore)
-    assert restore.under == Under(offload=replace(DISK, to="host"))
+    assert restore.under == RestoreOverrides(offload=replace(DISK, to="host"))

@@ -18,13 +18,13 @@ from conformance.checks.subject import Profile, Subject
 from conformance.generative import coverage, paste, vocabulary
 from conformance.generative.operation_strategies import WAYS
 from conformance.generative.programs.case import (
-    Feed,
+    ApplyGradients,
     GeneratedCase,
-    Given,
     Predict,
     Restore,
     Save,
     Spike,
+    SpikedGradient,
     StartAgain,
     Train,
 )
@@ -56,11 +56,11 @@ from tools.faults.catalogue import faults
 MODEL = GeneratedModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
 WINDOW = (GeneratedBatch(2), GeneratedBatch(2, seed=1))
 SCALED = Recipe(SGD(2.0**-4), scaling=DynamicScaling(initial=16.0, interval=2), accumulation=2)
-INFINITE = Given(1.0, (Spike(float("inf"), 0.0, 0.0),))
-SKIPPED = GeneratedCase(MODEL, SCALED, (StartAgain(), Train(WINDOW), Feed((INFINITE, Given(1.0)))))
+INFINITE = SpikedGradient(1.0, (Spike(float("inf"), 0.0, 0.0),))
+SKIPPED = GeneratedCase(MODEL, SCALED, (StartAgain(), Train(WINDOW), ApplyGradients((INFINITE, SpikedGradient(1.0)))))
 RESUMED = GeneratedCase(
     MODEL,
-    SCALED.but(average=0.5),
+    SCALED.replace(average=0.5),
     (StartAgain(), Train(WINDOW), Train(WINDOW), Save(), Train(WINDOW), Restore(), Predict(GeneratedBatch(1))),
 )
 ONWARD = GeneratedCase(MODEL, SCALED, (StartAgain(), Train(WINDOW), StartAgain(onward=True), Train(WINDOW)))
@@ -345,5 +345,5 @@ def test_a_search_that_has_used_up_its_time_draws_no_further_case() -> None:
 
 
 def test_the_precision_of_a_pasted_case_is_the_one_that_was_drawn() -> None:
-    case = GeneratedCase(MODEL, SCALED.but(precision=Precision("O1", "float16")), (StartAgain(),))
+    case = GeneratedCase(MODEL, SCALED.replace(precision=Precision("O1", "float16")), (StartAgain(),))
     assert eval(repr(case), vars(paste)) == case

@@ -18,7 +18,7 @@ from frameworks.contract import QuantRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
 from frameworks.reference.training.trainer import ReferenceTrainer
-from tools.faults.quantization import aware
+from tools.faults.quantization import qat
 
 MODEL = Model(
     "aware", (Dense(5), Activation("relu"), Heads((Head("output", 3),))), (8,), (("output", "squared_error"),)
@@ -52,7 +52,7 @@ class _ConvertsTheAverage(ReferenceTrainer):
 
     def convert(self) -> ReferenceQuantizedModel:
         weights = {name: self.averaged(name).astype(np.float32) for name in self.averages} or self.parameters()
-        return self.quantized_model_class(self.aware_layers().rule.linear, self.model, weights, known=self.observed())
+        return self.quantized_model_class(self.qat_layers().rule.linear, self.model, weights, known=self.observed())
 
 
 class _LoadsOverItself(ReferenceTrainer):
@@ -60,20 +60,20 @@ class _LoadsOverItself(ReferenceTrainer):
 
     def restore(self, path: Path) -> None:
         super().restore(path)
-        if self.aware is not None:
-            self.statistics |= self.aware.initial_statistics(self.model)
+        if self.qat is not None:
+            self.statistics |= self.qat.initial_statistics(self.model)
 
 
 @pytest.mark.parametrize(
     ("framework", "verbs", "clause"),
     [
-        (aware.AverageStartsAtOne, (), "quantization.ranges-follow"),
-        (aware.WidestRangeStays, (LARGE, TRAIN), "quantization.ranges-follow"),
-        (aware.PredictionsAreObserved, (PredictQat(3, 4),), "quantization.observers-hold-still"),
-        (aware.ConvertsByAnotherScale, (Convert(2),), "quantization.convert-is-faithful"),
-        (aware.ConvertedClipsElsewhere, (LARGE, Convert(33)), "quantization.convert-is-faithful"),
+        (qat.AverageStartsAtOne, (), "quantization.ranges-follow"),
+        (qat.WidestRangeStays, (LARGE, TRAIN), "quantization.ranges-follow"),
+        (qat.PredictionsAreObserved, (PredictQat(3, 4),), "quantization.observers-hold-still"),
+        (qat.ConvertsByAnotherScale, (Convert(2),), "quantization.convert-is-faithful"),
+        (qat.ConvertedClipsElsewhere, (LARGE, Convert(33)), "quantization.convert-is-faithful"),
         (framework_of(_ConvertsOnce), (Convert(2), LARGE, Convert(2)), "quantization.convert-is-faithful"),
-        (aware.RangesAreNotLoaded, (LARGE, Reload("fresh")), "quantization.aware-survives-saving"),
+        (qat.RangesAreNotLoaded, (LARGE, Reload("fresh")), "quantization.aware-survives-saving"),
         (framework_of(_LoadsOverItself), (Reload("itself"),), "quantization.aware-survives-saving"),
     ],
 )
@@ -91,7 +91,7 @@ def test_the_weights_are_converted_and_not_their_average() -> None:
 
 def test_ranges_that_never_freeze_are_seen() -> None:
     assert failure(ReferenceFramework, LARGE, TRAIN, freeze=2) is None
-    assert failure(aware.NeverFrozen, LARGE, freeze=1).name == "quantization.ranges-follow"
+    assert failure(qat.NeverFrozen, LARGE, freeze=1).name == "quantization.ranges-follow"
 
 
 class _FreezesByWindows(ReferenceTrainer):
@@ -104,8 +104,8 @@ class _FreezesByWindows(ReferenceTrainer):
         self.windows += 1
 
     def observes(self) -> bool:
-        aware = self.recipe.quantization
-        return super().observes() and (aware is None or aware.freeze is None or self.windows < aware.freeze)
+        qat = self.recipe.quantization
+        return super().observes() and (qat is None or qat.freeze is None or self.windows < qat.freeze)
 
 
 def test_a_skipped_window_freezes_nothing() -> None:

@@ -117,10 +117,7 @@ def test_a_change_is_not_reported_again_over_a_wider_interval() -> None:
     assert [interval(one.line, point) for point in one.points] == ["2.0 → 2.1"]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"revision": 2}, {"revision": 0}],
-)
+@pytest.mark.parametrize("changes", [{"revision": 2}, {"revision": 0}])
 def test_another_revision_is_no_change(changes: dict[str, Any]) -> None:
     one = history(only_line(judged("2.0", {"test_a": "pass"}), judged("2.1", {"test_a": "fail"}, **changes)))
     assert one.points == ()

@@ -22,7 +22,7 @@ from results.history.markdown import markdown
 from results.history.states import CaseState, ClauseFacts, JudgedVersion
 from results.record.reading import write
 from tests.support.reporting import HOSTILE, infected
-from tests.support.versions import Condensing, gathered, history_of, judged, only_line, record
+from tests.support.versions import Condenser, gathered, history_of, judged, only_line, record
 from tools.browser import Browser, Reader, in_browser
 
 VERSIONS, CLAUSES, LINES = 200, 260, 8
@@ -99,7 +99,7 @@ def hostile() -> Iterator[JudgedVersion]:
             ("2", tuple(replace(v, signature=f"{text}2") for v in verdicts)),
         ):
             variant = replace(whole.variant, framework_version=f"{text}{version}")
-            yield Condensing()(replace(safe, variant=variant, verdicts=verdicts_of_version))
+            yield Condenser()(replace(safe, variant=variant, verdicts=verdicts_of_version))
 
 
 def test_pages_of_an_earlier_history_are_removed(tmp_path: Path) -> None:

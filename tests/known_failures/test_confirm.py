@@ -42,11 +42,7 @@ def test_a_range_is_widened_and_nothing_else_changes(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "judged"),
-    [
-        ("eager", '["1.0", "2.0", "3.1"]  # by hand'),
-        ("companion", '["2.0+cpu", "3.1+cpu"]'),
-        ("other", '["3.1+cpu"]'),
-    ],
+    [("eager", '["1.0", "2.0", "3.1"]  # by hand'), ("companion", '["2.0+cpu", "3.1+cpu"]'), ("other", '["3.1+cpu"]')],
 )
 def test_a_local_label_counts_where_judged_versions_have_one(path: Path, mode: str, judged: str) -> None:
     text = path.read_text("utf-8")

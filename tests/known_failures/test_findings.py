@@ -293,10 +293,7 @@ def test_every_known_failure_can_be_reported(finding: Finding) -> None:
     [
         (("issue", "scaling.stays-put", "--framework", "torch"), "no clause 'scaling.stays-put': scaling.stays-"),
         (("issue", "scaling.stays-positive", "--framework", "caffe"), "no built-in adapter 'caffe': one of reference,"),
-        (
-            ("issue", "scaling.detects-inf", "--framework", "torch"),
-            "no known failure of torch in scaling.det",
-        ),
+        (("issue", "scaling.detects-inf", "--framework", "torch"), "no known failure of torch in scaling.det"),
         (("findings", "caffe"), "no built-in adapter 'caffe'"),
     ],
 )

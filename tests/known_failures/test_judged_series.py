@@ -9,7 +9,7 @@ import pytest
 from packaging.version import Version
 
 from conformance.checks.outcome import judge as decide
-from conformance.known_failures.judged_series import Bearing, Judged, Place, Versions
+from conformance.known_failures.judged_series import Judged, Place, Relevance, Versions
 from conformance.known_failures.reading import known_of
 from frameworks.reference import ReferenceFramework
 from results.record.model import TestVerdict
@@ -50,19 +50,19 @@ def test_the_nearest_judged_version(judged: tuple[str, ...], version: str, neare
 @pytest.mark.parametrize(
     ("version", "versions", "bearing"),
     [
-        ("2.13.0+cpu", "==2.13.0", Bearing()),
+        ("2.13.0+cpu", "==2.13.0", Relevance()),
         ("2.13.0+cpu", "==2.15.0", None),
-        ("2.16.0", ">=2.6.0,<=2.15.0", Bearing("2.15.0")),
+        ("2.16.0", ">=2.6.0,<=2.15.0", Relevance("2.15.0")),
         ("2.16.0", "==2.13.0", None),
-        ("2.16.0", "==2.16.0", Bearing("2.15.0")),
-        ("2.2.0", "==2.6.0", Bearing("2.6.0")),
-        ("2.14.1", ">=2.6.0,<=2.15.0", Bearing("2.13.0")),
-        ("2.14.1", "==2.13.0", Bearing("2.13.0", settled=False)),
-        ("2.14.1", "==2.15.0", Bearing("2.15.0", settled=False)),
+        ("2.16.0", "==2.16.0", Relevance("2.15.0")),
+        ("2.2.0", "==2.6.0", Relevance("2.6.0")),
+        ("2.14.1", ">=2.6.0,<=2.15.0", Relevance("2.13.0")),
+        ("2.14.1", "==2.13.0", Relevance("2.13.0", settled=False)),
+        ("2.14.1", "==2.15.0", Relevance("2.15.0", settled=False)),
         ("2.14.1", "==2.6.0", None),
     ],
 )
-def test_what_an_entry_says_of_a_version(version: str, versions: str, bearing: Bearing | None) -> None:
+def test_what_an_entry_says_of_a_version(version: str, versions: str, bearing: Relevance | None) -> None:
     assert Versions(Version(version), TORCH).bearing(versions) == bearing
 
 
@@ -102,22 +102,22 @@ def test_the_nearest_judged_series(version: str, device: str, mode: str, nearest
 @pytest.mark.parametrize(
     ("where", "entry", "bearing"),
     [
-        (("2.13.0", "cpu", "eager"), ("==2.13.0", "cpu", "*"), Bearing()),
+        (("2.13.0", "cpu", "eager"), ("==2.13.0", "cpu", "*"), Relevance()),
         (("2.13.0", "cpu", "eager"), ("==2.13.0", "cuda", "*"), None),
         (("2.13.0", "cuda", "eager"), (">=2.6.0", "cpu", "*"), None),
-        (("2.13.0", "cuda", "eager"), ("==2.11.0", "cuda", "*"), Bearing("2.11.0")),
-        (("2.13.0", "cuda", "ddp"), ("==2.13.0", "cpu", "ddp"), Bearing("2.13.0 cpu ddp", settled=False)),
+        (("2.13.0", "cuda", "eager"), ("==2.11.0", "cuda", "*"), Relevance("2.11.0")),
+        (("2.13.0", "cuda", "ddp"), ("==2.13.0", "cpu", "ddp"), Relevance("2.13.0 cpu ddp", settled=False)),
         (("2.13.0", "cuda", "ddp"), ("==2.6.0", "cpu", "ddp"), None),
         (("2.13.0", "cuda", "ddp"), ("==2.13.0", "cpu", "eager"), None),
-        (("2.13.0", "cuda", "ddp"), ("==2.11.0", "cuda", "*"), Bearing("2.11.0 cuda eager", settled=False)),
+        (("2.13.0", "cuda", "ddp"), ("==2.11.0", "cuda", "*"), Relevance("2.11.0 cuda eager", settled=False)),
         (("2.13.0", "cuda", "ddp"), ("==2.11.0", "cuda", "eager"), None),
-        (("2.13.0", "cpu", "fsdp"), ("==2.13.0", "*", "eager"), Bearing("2.13.0 cpu eager", settled=False)),
+        (("2.13.0", "cpu", "fsdp"), ("==2.13.0", "*", "eager"), Relevance("2.13.0 cpu eager", settled=False)),
         (("2.13.0", "cpu", "fsdp"), ("==2.13.0", "*", "compile"), None),
-        (("2.13.0", "cpu", "fsdp"), ("==2.13.0", "cpu", "fsdp"), Bearing("2.13.0 cpu eager", settled=False)),
+        (("2.13.0", "cpu", "fsdp"), ("==2.13.0", "cpu", "fsdp"), Relevance("2.13.0 cpu eager", settled=False)),
     ],
 )
 def test_what_an_entry_says_of_a_series(
-    where: tuple[str, str, str], entry: tuple[str, str, str], bearing: Bearing | None
+    where: tuple[str, str, str], entry: tuple[str, str, str], bearing: Relevance | None
 ) -> None:
     version, device, mode = where
     assert Place(Version(version), device, mode, SERIES).bearing(*entry) == bearing

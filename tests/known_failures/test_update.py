@@ -17,7 +17,7 @@ from conformance.cli.main import main
 from conformance.known_failures.confirm import ConfirmError
 from conformance.known_failures.reading import read_known
 from conformance.known_failures.toml_edit import table
-from conformance.known_failures.update import Cause, Updated, update
+from conformance.known_failures.update import Cause, ExpectationUpdate, update
 from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import Record, write
@@ -35,7 +35,7 @@ def failed(case: str, signature: str = "raises-ValueError", clause: str = "scali
     return replace(failing(case, signature, clause), outcome=Outcome.FAIL)
 
 
-def updated(path: Path, cause: Cause | None, *records: Record) -> Updated:
+def updated(path: Path, cause: Cause | None, *records: Record) -> ExpectationUpdate:
     """What records make of the file."""
     return update(records, read_known(path.parent, "twin"), path.read_text("utf-8"), cause)
 

@@ -212,8 +212,8 @@ def test_the_cache_gives_the_same_envelope_without_deriving_it(own: Path, monkey
 def test_what_the_envelope_derives_from_tells_envelopes_apart() -> None:
     model, recipe, windows = exact_case(FLOAT16)
     changes = [
-        (model, recipe.but(seed=1), windows),
-        (model, recipe.but(optimizer=SGD(2.0**-5)), windows),
+        (model, recipe.replace(seed=1), windows),
+        (model, recipe.replace(optimizer=SGD(2.0**-5)), windows),
         (model, recipe, windows[:2]),
         (model, recipe, windows[::-1]),
         (replace(model, starts=()), recipe, windows),

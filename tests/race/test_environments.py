@@ -14,21 +14,21 @@ from packaging.version import Version
 from conformance.cli.main import main
 from conformance.cli.versions import racing
 from conformance.race import environments
-from conformance.race.environments import WantedSide, check, check_named, interpreter
+from conformance.race.environments import SideRequest, check, check_named, interpreter
 from conformance.race.processes import RaceError
 from conformance.sweep.index import IndexSettings, PackageIndex, Release
 from frameworks.installer.distributions import Unavailable
-from frameworks.installer.resolution import Lock, WantedEnvironment
+from frameworks.installer.resolution import EnvironmentRequest, Lock
 from results.record.files import RecordError
 from tests.support.suite_runs import ROOT
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[WantedEnvironment]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[EnvironmentRequest]:
     """What is to be resolved; nothing is installed, and no version begins with 9."""
-    result: list[WantedEnvironment] = []
+    result: list[EnvironmentRequest] = []
 
-    def resolve(wanted: WantedEnvironment) -> Lock:
+    def resolve(wanted: EnvironmentRequest) -> Lock:
         if wanted.version.startswith("9"):
             raise Unavailable("there is no torch 9")
         result.append(wanted)
@@ -43,16 +43,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[WantedEnvironment]:
     return result
 
 
-def test_a_version_has_an_environment(asked: list[WantedEnvironment]) -> None:
-    with interpreter(WantedSide("old", "torch", "2.12.1", device="cpu", mode="compile")) as python:
+def test_a_version_has_an_environment(asked: list[EnvironmentRequest]) -> None:
+    with interpreter(SideRequest("old", "torch", "2.12.1", device="cpu", mode="compile")) as python:
         assert str(python) == "torch==2.12.1"
-    assert asked == [WantedEnvironment("torch", "2.12.1", "compile")]
+    assert asked == [EnvironmentRequest("torch", "2.12.1", "compile")]
 
 
-def test_a_named_python_is_taken(asked: list[WantedEnvironment]) -> None:
-    with interpreter(WantedSide("old", "torch", "2.12.1", Path("/x/python"))) as python:
+def test_a_named_python_is_taken(asked: list[EnvironmentRequest]) -> None:
+    with interpreter(SideRequest("old", "torch", "2.12.1", Path("/x/python"))) as python:
         assert python == Path("/x/python")
-    with interpreter(WantedSide("new", "torch")) as python:
+    with interpreter(SideRequest("new", "torch")) as python:
         assert python == Path(sys.executable)
     assert asked == []
 
@@ -60,24 +60,24 @@ def test_a_named_python_is_taken(asked: list[WantedEnvironment]) -> None:
 @pytest.mark.parametrize(
     ("wanted", "why"),
     [
-        (WantedSide("old", "torch", "9.0", device="cpu"), "old: torch 9.0: there is no torch 9"),
-        (WantedSide("old", "torch"), "old: name --old, its version, or --old-python, the Python of an environment"),
+        (SideRequest("old", "torch", "9.0", device="cpu"), "old: torch 9.0: there is no torch 9"),
+        (SideRequest("old", "torch"), "old: name --old, its version, or --old-python, the Python of an environment"),
         (
-            WantedSide("old", "reference", "1"),
+            SideRequest("old", "reference", "1"),
             "old: nothing is installed for reference; name --old-python, the Python of",
         ),
     ],
 )
-def test_a_side_without_an_interpreter(asked: list[WantedEnvironment], wanted: WantedSide, why: str) -> None:
+def test_a_side_without_an_interpreter(asked: list[EnvironmentRequest], wanted: SideRequest, why: str) -> None:
     with pytest.raises(RaceError, match=f"^{why}"), interpreter(wanted):
         pass
     assert asked == []
 
 
 def test_another_version_than_the_named_one() -> None:
-    check(WantedSide("old", "torch", "2.12.1"), "2.12.1+cpu")
+    check(SideRequest("old", "torch", "2.12.1"), "2.12.1+cpu")
     with pytest.raises(RaceError, match=r"has torch 2.13.0\+cpu, want 2.12.1"):
-        check(WantedSide("old", "torch", "2.12.1"), "2.13.0+cpu")
+        check(SideRequest("old", "torch", "2.12.1"), "2.13.0+cpu")
 
 
 def known(*versions: str) -> PackageIndex:
@@ -91,33 +91,39 @@ def known(*versions: str) -> PackageIndex:
     ("wanted", "why"),
     [
         (
-            WantedSide("old", "torch", "2.6.0", Path(sys.executable)),
+            SideRequest("old", "torch", "2.6.0", Path(sys.executable)),
             "old: got --old and --old-python, want one of them",
         ),
+        (SideRequest("old", "torch", python=Path("/x/python")), "old: --old-python: /x/python: no such file or dire"),
+        (SideRequest("new", "torch", python=ROOT), f"new: --new-python: {ROOT}: no program; name a Python"),
+        (SideRequest("old", "torch", "abc"), "old: got 'abc', want a version such as 2.6.0"),
+        (SideRequest("old", "torch", "2.5"), "torch 2.5: no index has it; the next one is 2.6.0"),
+        (SideRequest("new", "torch", "99.0"), "torch 99.0: no index has it; the next one is 2.13.0"),
+        (SideRequest("new", "jax", "0.9"), "new: releases of jax cannot be listed"),
         (
-            WantedSide("old", "torch", python=Path("/x/python")),
-            "old: --old-python: /x/python: no such file or dire",
-        ),
-        (WantedSide("new", "torch", python=ROOT), f"new: --new-python: {ROOT}: no program; name a Python"),
-        (WantedSide("old", "torch", "abc"), "old: got 'abc', want a version such as 2.6.0"),
-        (WantedSide("old", "torch", "2.5"), "torch 2.5: no index has it; the next one is 2.6.0"),
-        (WantedSide("new", "torch", "99.0"), "torch 99.0: no index has it; the next one is 2.13.0"),
-        (WantedSide("new", "jax", "0.9"), "new: releases of jax cannot be listed"),
-        (
-            WantedSide("old", "torch"),
+            SideRequest("old", "torch"),
             "old: name --old, its version, or --old-python, the Python of an environment with",
         ),
-        (WantedSide("new", "torch"), "new: this Python has no torch; name --new, its version, or --new-python, the Py"),
-        (WantedSide("new", "reference", "2"), "new: nothing is installed for reference; name --new-python, the Python"),
-        (WantedSide("old", "torch", "2.6.0", mode="eagr"), "old: got mode 'eagr', want a mode of torch, such as eager"),
         (
-            WantedSide("old", "torch", "2.6.0", device="cpuu"),
+            SideRequest("new", "torch"),
+            "new: this Python has no torch; name --new, its version, or --new-python, the Py",
+        ),
+        (
+            SideRequest("new", "reference", "2"),
+            "new: nothing is installed for reference; name --new-python, the Python",
+        ),
+        (
+            SideRequest("old", "torch", "2.6.0", mode="eagr"),
+            "old: got mode 'eagr', want a mode of torch, such as eager",
+        ),
+        (
+            SideRequest("old", "torch", "2.6.0", device="cpuu"),
             "old: got device 'cpuu', want cpu, auto or an accelerator",
         ),
     ],
 )
 def test_a_side_that_cannot_run_is_refused_at_once(
-    asked: list[WantedEnvironment], wanted: WantedSide, why: str, monkeypatch: pytest.MonkeyPatch
+    asked: list[EnvironmentRequest], wanted: SideRequest, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environments.locks, "installed_version", lambda _: None)
     with pytest.raises((RaceError, RecordError)) as refused:
@@ -129,11 +135,11 @@ def test_a_side_that_cannot_run_is_refused_at_once(
 def test_sides_that_may_run_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments.locks, "installed_version", lambda _: "2.13.0")
     for wanted in (
-        WantedSide("old", "torch", "2.6.0"),
-        WantedSide("old", "torch", "2.6.0+cpu", mode="compile"),
-        WantedSide("new", "torch"),
-        WantedSide("new", "reference"),
-        WantedSide("old", "reference", python=Path(sys.executable)),
+        SideRequest("old", "torch", "2.6.0"),
+        SideRequest("old", "torch", "2.6.0+cpu", mode="compile"),
+        SideRequest("new", "torch"),
+        SideRequest("new", "reference"),
+        SideRequest("old", "reference", python=Path(sys.executable)),
     ):
         check_named(wanted, known("2.6.0", "2.13.0"))
 
@@ -149,7 +155,7 @@ def test_a_folder_that_is_missing_is_refused_before_the_race(
 
 
 def test_both_sides_are_looked_at_before_one_is_installed(
-    asked: list[WantedEnvironment], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    asked: list[EnvironmentRequest], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(racing, "PackageIndex", lambda: known("2.6.0", "2.13.0"))
     assert main(["race", "torch", "--old", "2.6.0", "--new-python", "/x/python"]) == 2

@@ -64,15 +64,7 @@ def test_whatever_the_numbers_are_they_are_classed_and_told(old: Record, new: Re
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [
-        ("0.5", None),
-        (2, 2.0),
-        (1e-07, 1e-7),
-        (True, None),
-        ("float32[3][1.0, 2.0]", None),
-        (None, None),
-        ([1.0], None),
-    ],
+    [("0.5", None), (2, 2.0), (1e-07, 1e-7), (True, None), ("float32[3][1.0, 2.0]", None), (None, None), ([1.0], None)],
 )
 def test_what_is_no_number_is_none(value: object, expected: float | None) -> None:
     assert number(value) == expected  # type: ignore[arg-type]

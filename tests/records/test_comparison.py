@@ -14,10 +14,7 @@ from results.compare.changes import ChangeKind
 from results.compare.comparison import compare
 from results.compare.pairing import Comparisons, compare_sets
 from results.record.files import RecordError
-from results.record.reading import (
-    Outcome,
-    Record,
-)
+from results.record.reading import Outcome, Record
 from results.record.values import same
 from results.show.differences import markdown, to_text
 from tests.support.small_record import BASE, BOUND, CLAUSE, TESTS, measured, observed, verdict
@@ -86,11 +83,7 @@ def test_a_refusal_excuses_no_other_test() -> None:
     silent = verdict(refusing, 2, outcome=Outcome.UNSUPPORTED, reason="it is gone")
     without = replace(refusing, verdicts=refusing.verdicts[1:])
     less = replace(refusing, observations=refusing.observations[1:])
-    for new, kind in (
-        (silent, ChangeKind.NEWLY_UNJUDGED),
-        (without, ChangeKind.REMOVED),
-        (less, ChangeKind.REMOVED),
-    ):
+    for new, kind in ((silent, ChangeKind.NEWLY_UNJUDGED), (without, ChangeKind.REMOVED), (less, ChangeKind.REMOVED)):
         result = compare(old, new)
         assert (result.status, kind in {change.kind for change in result.changes}) == (1, True)
 

@@ -10,9 +10,7 @@ import pytest
 from results.compare.changes import ChangeKind
 from results.compare.comparison import compare
 from results.compare.pairing import Comparisons
-from results.record.reading import (
-    Outcome,
-)
+from results.record.reading import Outcome
 from results.show.differences import markdown, to_text
 from tests.support.small_record import BASE, CLAUSE, measured, timed, verdict
 

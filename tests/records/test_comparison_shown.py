@@ -12,10 +12,7 @@ from rich.console import Console
 from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import compare
 from results.compare.pairing import compare_sets
-from results.record.reading import (
-    Outcome,
-    Variant,
-)
+from results.record.reading import Outcome, Variant
 from results.show.differences import document, draw, grouped, headline, markdown, to_text
 from tests.support.small_record import BASE, CLAUSE, measured, verdict
 

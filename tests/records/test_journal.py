@@ -15,16 +15,7 @@ import pytest
 
 from results.record import lines
 from results.record.journal import Journal, convert, recover
-from results.record.reading import (
-    JudgedTest,
-    Observation,
-    Outcome,
-    RecordBusy,
-    RecordError,
-    TestVerdict,
-    load,
-    write,
-)
+from results.record.reading import JudgedTest, Observation, Outcome, RecordBusy, RecordError, TestVerdict, load, write
 from tests.support.recorded import CLAUSE, filled, header, judged, verdict
 
 ROOT = Path(__file__).parents[2]

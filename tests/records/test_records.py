@@ -25,16 +25,7 @@ from results.record.encoding import from_document
 from results.record.files import MAX_BYTES
 from results.record.folders import read
 from results.record.journal import Journal
-from results.record.reading import (
-    Outcome,
-    RecordError,
-    RunSetup,
-    encode_number,
-    from_json,
-    load,
-    to_json,
-    write,
-)
+from results.record.reading import Outcome, RecordError, RunSetup, encode_number, from_json, load, to_json, write
 from results.record.schema import schema, text
 from results.record.values import as_number
 from tests.support.recorded import CLAUSE, filled, header

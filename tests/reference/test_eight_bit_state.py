@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from conformance.runner.trained_runs import run_of
-from conformance.techniques.eight_bit_state.expected_moments import Unencoded, block_maxima, paper_values, state_bytes
+from conformance.techniques.eight_bit_state.expected_moments import (
+    MomentBeforeEncoding,
+    block_maxima,
+    paper_values,
+    state_bytes,
+)
 from fixtures.arrays import Array
 from fixtures.models import exact_linear
 from fixtures.recipe import Adam, Offload, Precision, Ranks, Recipe, written
@@ -55,11 +60,11 @@ def test_they_are_asked_for_as_a_capability() -> None:
 @pytest.mark.parametrize(
     "recipe",
     [
-        RECIPE.but(groups=2),
-        RECIPE.but(optimizers=2),
-        RECIPE.but(offload=Offload(("optimizer",), "disk")),
-        RECIPE.but(offload=Offload(("optimizer",))),
-        RECIPE.but(ranks=Ranks(2)),
+        RECIPE.replace(groups=2),
+        RECIPE.replace(optimizers=2),
+        RECIPE.replace(offload=Offload(("optimizer",), "disk")),
+        RECIPE.replace(offload=Offload(("optimizer",))),
+        RECIPE.replace(ranks=Ranks(2)),
     ],
     ids=["groups", "optimizers", "disk", "host", "ranks"],
 )
@@ -72,25 +77,25 @@ def test_combinations_keep_the_same_codes(recipe: Recipe) -> None:
 
 
 def test_masters_have_codes_and_low_weights_follow() -> None:
-    assert state_after(RECIPE.but(precision=FLOAT16_MASTERS))["codes/first_moment/0.output.bias"].dtype == np.uint8
+    assert state_after(RECIPE.replace(precision=FLOAT16_MASTERS))["codes/first_moment/0.output.bias"].dtype == np.uint8
 
 
 def test_bytes_that_are_away_are_those_of_codes() -> None:
-    trainer = ReferenceFramework("cpu").trainer(MODEL, RECIPE.but(offload=Offload(("optimizer",))))
+    trainer = ReferenceFramework("cpu").trainer(MODEL, RECIPE.replace(offload=Offload(("optimizer",))))
     trainer.apply_gradients(gradients(0))
     assert trainer.offloaded() == {"optimizer": 2 * state_bytes(ENTRIES, 256, 4096)}
 
 
 def test_ranks_hold_the_bytes_of_codes() -> None:
-    rank_group = ReferenceFramework("cpu").rank_group(MODEL, RECIPE.but(ranks=Ranks(2)))
-    assert [sizes["optimizer"] for sizes in rank_group.bytes_held()] == [2 * state_bytes(ENTRIES, 256, 4096)] * 2
+    rank_group = ReferenceFramework("cpu").rank_group(MODEL, RECIPE.replace(ranks=Ranks(2)))
+    assert [sizes["optimizer"] for sizes in rank_group.resident_bytes()] == [2 * state_bytes(ENTRIES, 256, 4096)] * 2
 
 
 @pytest.mark.parametrize("level", ["optimizer", "gradients", "full"])
 def test_shards_are_refused_with_a_try_that_does_not_act(level: str) -> None:
     framework = ReferenceFramework("cpu")
     with pytest.raises(Unsupported, match="blocks of a shard") as refused:
-        framework.trainer(MODEL, RECIPE.but(ranks=Ranks(2, level)))  # type: ignore[arg-type]
+        framework.trainer(MODEL, RECIPE.replace(ranks=Ranks(2, level)))  # type: ignore[arg-type]
     assert refused.value.attempt is not None
     assert refused.value.attempt() is False
 
@@ -124,7 +129,7 @@ def test_the_last_block_may_be_shorter() -> None:
 
 def test_a_code_next_to_the_nearest_is_noticed_and_one_half_way_is_not() -> None:
     values = np.array([-1.0, 0.0, 0.5, 1.0], np.float32)
-    moment = Unencoded(np.array([1.0, 0.25, 0.4, 0.0]), np.array([1.0, 0.25, 0.4, 0.0]))
+    moment = MomentBeforeEncoding(np.array([1.0, 0.25, 0.4, 0.0]), np.array([1.0, 0.25, 0.4, 0.0]))
     largest = np.ones(1, np.float32)
     for codes in ([3, 2, 2, 1], [3, 1, 2, 1]):
         assert moment.off(np.array(codes), largest, values, 4) <= 1.0
@@ -134,7 +139,7 @@ def test_a_code_next_to_the_nearest_is_noticed_and_one_half_way_is_not() -> None
 
 def test_in_a_block_of_zeros_every_code_stands_for_zero() -> None:
     values, zero, one = np.array([-1.0, 0.0, 1.0], np.float32), np.zeros(1, np.float32), np.ones(1, np.float32)
-    moment = Unencoded(np.zeros(2), np.zeros(2))
+    moment = MomentBeforeEncoding(np.zeros(2), np.zeros(2))
     assert moment.off(np.array([1, 2]), zero, values, 2) == 0.0
     assert moment.largest_off(zero, 2) == 0.0
     assert not moment.off(np.array([1, 2]), one, values, 2) <= 1.0

@@ -146,7 +146,7 @@ def test_segments_that_cannot_be_cut_are_refused(segments: int) -> None:
 
 def test_a_changed_recipe_is_another_one() -> None:
     recipe = Recipe()
-    assert recipe.but(seed=1).seed == 1
+    assert recipe.replace(seed=1).seed == 1
     assert recipe == Recipe()
     assert [Precision().label, Precision("O2", "bfloat16").label] == ["O0", "O2-bfloat16"]
 

@@ -93,7 +93,9 @@ class TestRecomputation:
         model, batch = SMALL[fixture]()
         recipe = Recipe(Adam(), precision, DynamicScaling(2.0**8))
         plain = trained(model, recipe)
-        others = [trained(model, recipe.but(recompute=r)) for r in (Recompute(1), Recompute(3), Recompute(2, depth=2))]
+        others = [
+            trained(model, recipe.replace(recompute=r)) for r in (Recompute(1), Recompute(3), Recompute(2, depth=2))
+        ]
         expected = [plain.update((batch,)).loss for _ in range(3)]
         for other in others:
             assert [other.update((batch,)).loss for _ in range(3)] == expected
@@ -200,7 +202,7 @@ class TestCheckpoint:
     def test_a_run_goes_on_bit_for_bit(self, tmp_path: Path, precision: Precision) -> None:
         model, batch = SMALL["digits-convolution"]()
         recipe = Recipe(Adam(), precision, DynamicScaling(2.0**8, interval=2), accumulation=2)
-        run, other = trained(model, recipe), trained(model, recipe.but())
+        run, other = trained(model, recipe), trained(model, recipe.replace())
         run.update((batch, batch))
         run.accumulate(batch, 6)
         run.save(tmp_path)

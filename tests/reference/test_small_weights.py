@@ -77,10 +77,7 @@ def test_a_foreign_model_has_another_output(model: Model) -> None:
 
 @pytest.mark.parametrize(
     ("sample", "layers", "first"),
-    [
-        ((2,), (Dense(3), Activation("relu")), "0.weight"),
-        ((3, 5), (Flatten(), Dense(8, bias=False)), "1.weight"),
-    ],
+    [((2,), (Dense(3), Activation("relu")), "0.weight"), ((3, 5), (Flatten(), Dense(8, bias=False)), "1.weight")],
     ids=["rows", "matrices"],
 )
 def test_a_drawn_model_is_made_large_enough(sample: tuple[int, ...], layers: tuple[Layer, ...], first: str) -> None:

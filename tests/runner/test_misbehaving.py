@@ -55,10 +55,7 @@ def ended_with(folder: Path, which: str, *words: str) -> tuple[Ended, Record]:
     return ended, load(record)
 
 
-RUNS: dict[str, tuple[str, ...]] = {
-    "one process": (),
-    "a worker": (*WORKERS, "-n1", "--dist=load"),
-}
+RUNS: dict[str, tuple[str, ...]] = {"one process": (), "a worker": (*WORKERS, "-n1", "--dist=load")}
 
 
 @pytest.fixture(scope="module", params=RUNS)

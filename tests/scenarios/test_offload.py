@@ -34,8 +34,8 @@ PASS = (Outcome.PASS, "")
 
 def small(to: Literal["host", "disk"] = "host") -> Scenario:
     """The small scenario with offload in the place of its sides."""
-    away = (Side(kind, PLAIN.but(offload=Offload((kind,), to)), equal=True) for kind in OFFLOADED)
-    return replace(SMALL, name="small-offload", sides=(Side("here", PLAIN), *away), published={})
+    offloaded = (Side(kind, PLAIN.replace(offload=Offload((kind,), to)), equal=True) for kind in OFFLOADED)
+    return replace(SMALL, name="small-offload", sides=(Side("here", PLAIN), *offloaded), published={})
 
 
 def trained(framework: Framework, scenario: Scenario, rounds: int) -> tuple[SideResult, ...]:
@@ -71,7 +71,7 @@ def test_all_of_what_the_control_holds_is_away(to: Literal["host", "disk"]) -> N
 def test_activations_are_those_of_one_update() -> None:
     scenario = small()
     both = [trained(ReferenceFramework("cpu"), scenario, rounds) for rounds in (1, 3)]
-    once, thrice = (next(one.away for one in results if one.away) for results in both)
+    once, thrice = (next(one.offloaded for one in results if one.offloaded) for results in both)
     assert once == thrice
 
 

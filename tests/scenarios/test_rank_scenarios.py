@@ -35,7 +35,7 @@ OF_RANKS = ("ddp", "shard-grad-op", "fsdp")
 
 def small(level: Sharding, *counts: int) -> Any:
     """The small scenario with ranks in the place of its sides."""
-    with_ranks = (Side(f"{count} ranks", PLAIN.but(ranks=Ranks(count, level))) for count in counts)
+    with_ranks = (Side(f"{count} ranks", PLAIN.replace(ranks=Ranks(count, level))) for count in counts)
     return replace(SMALL, name="small-ranks", sides=(Side("one place", PLAIN), *with_ranks), published={})
 
 
@@ -214,7 +214,7 @@ class Still(ReferenceFramework):
     def rank_group(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
     ) -> ReferenceRankGroup:
-        return super().rank_group(model, recipe.but(optimizer=SGD(0.0)), weights)
+        return super().rank_group(model, recipe.replace(optimizer=SGD(0.0)), weights)
 
 
 def test_what_a_framework_declines_or_fails_in_costs_that_side_alone() -> None:

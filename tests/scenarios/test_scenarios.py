@@ -51,10 +51,10 @@ SMALL = Scenario(
     setting=_setting,
     sides=(
         Side("plain", PLAIN),
-        Side("segments", PLAIN.but(recompute=Recompute(2)), equal=True),
-        Side("mixed", PLAIN.but(precision=FLOAT16, scaling=DynamicScaling())),
-        Side("flushed", PLAIN.but(accumulation=2), micro=8),
-        Side("whole", PLAIN.but(accumulation=2), micro=8, whole=True, beside="flushed"),
+        Side("segments", PLAIN.replace(recompute=Recompute(2)), equal=True),
+        Side("mixed", PLAIN.replace(precision=FLOAT16, scaling=DynamicScaling())),
+        Side("flushed", PLAIN.replace(accumulation=2), micro=8),
+        Side("whole", PLAIN.replace(accumulation=2), micro=8, whole=True, beside="flushed"),
     ),
     batch=16,
     epochs=6,
@@ -79,7 +79,7 @@ def results() -> dict[str, SideResult]:
 
 def test_a_round_is_cut_into_windows_that_hold_each_sample_once() -> None:
     batch = _points(70, 0)
-    side = Side("x", PLAIN.but(accumulation=4), micro=16)
+    side = Side("x", PLAIN.replace(accumulation=4), micro=16)
     assert [[len(part) for part in window] for window in side.windows(batch)] == [[16] * 4, [6]]
     assert [len(window) for window in replace(side, whole=True).windows(batch)] == [4]
     inputs = np.concatenate([part.inputs for window in side.windows(batch) for part in window])
@@ -125,7 +125,7 @@ class Still(ReferenceFramework):
     """Its updates move nothing."""
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
-        return super().trainer(model, recipe.but(optimizer=SGD(0.0)), weights)
+        return super().trainer(model, recipe.replace(optimizer=SGD(0.0)), weights)
 
 
 REFUSED = (Capability.O1_FLOAT16, Capability.PARTIAL_WINDOW)
@@ -154,7 +154,7 @@ class Restarting(ReferenceFramework):
     """With recomputation it starts from other weights."""
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
-        other = recipe if recipe.recompute is None else recipe.but(seed=1)
+        other = recipe if recipe.recompute is None else recipe.replace(seed=1)
         return super().trainer(model, other, weights)
 
 

@@ -80,10 +80,10 @@ def clauses_with_tests() -> Counter[str]:
 
 
 def test_steps_by_hand_import_the_fixtures_alone() -> None:
-    paths = sorted((ROOT / "frameworks").rglob("by_hand.py"))
+    paths = sorted((ROOT / "frameworks").rglob("native_loop.py"))
     assert len(paths) > 2
     for path in paths:
-        named = {name for name in imported(path) if not name.startswith("frameworks.by_hand")}
+        named = {name for name in imported(path) if not name.startswith("frameworks.native_loop")}
         rooms = {name.split(".")[0] for name in named} & {*ROOMS, "tests", "benchmarks"}
         assert rooms <= {"fixtures"}, f"{path.relative_to(ROOT)} imports {sorted(rooms)}"
 

@@ -215,7 +215,7 @@ def copied(tmp_path: Path) -> Path:
             "test_mixed_precision_is_no_slower",
         ),
         (
-            "frameworks/torch/by_hand.py",
+            "frameworks/torch/native_loop.py",
             "def make(",
             "PLANTED = print()\n\n\ndef make(",
             "test_adapter_overhead_over_native_loop",

@@ -59,7 +59,6 @@ def test_names_code_and_generated_blocks_are_not_searched(tmp_path: Path, name: 
     ("name", "source"),
     [
         ("a.py", "def walk(found):\n    seen = set()\n    return seen | found"),
-        ("a.py", "class Ranks:\n    def bytes_held(self): pass"),
         ("a.py", "def test_a_change_is_told(): pass"),
         ("held_out_scaling.py", ""),
         ("a.py", "from calls import shown"),

@@ -32,11 +32,7 @@ CRASH = b"\x0f\x0b" if _X86 else struct.pack("<I", 0)
 
 def libcuda(version: int = 13000, gpus: int = 1, status: int = 0) -> dict[str, bytes]:
     """Functions of a library whose `cuInit` returns a status."""
-    return {
-        "cuInit": _returns(status),
-        "cuDriverGetVersion": _stores(version),
-        "cuDeviceGetCount": _stores(gpus),
-    }
+    return {"cuInit": _returns(status), "cuDriverGetVersion": _stores(version), "cuDeviceGetCount": _stores(gpus)}
 
 
 def write_library(path: Path, functions: Mapping[str, bytes]) -> None:

@@ -151,22 +151,7 @@ def infected(text: str, message: str | None = None) -> Record:
     runs = (RunSetup(text, {text: [text]}),)
     derivation: dict[str, Json] = {text: text, "list": [text, {text: text}], "number": math.nan}
     check = CheckResult(text, text, text, {text: [text]}, False, derivation)
-    rest = (
-        text,
-        message or text,
-        (check,),
-        text,
-        text,
-        text,
-        3,
-        text,
-        0.1,
-        (text,),
-        text,
-        text,
-        (text, text),
-        runs,
-    )
+    rest = (text, message or text, (check,), text, text, text, 3, text, 0.1, (text,), text, text, (text, text), runs)
     verdicts = tuple(TestVerdict(f"{clause}/{text}{outcome}", clause, outcome, *rest) for outcome in Outcome)
     finding = FindingText(FindingKind.DEFECT, Consequence.ERROR, text, text, text)
     texts = ClauseText(text, text, text, (text, f"{text} https://example.org/{text}"), text)
@@ -190,10 +175,7 @@ def infected(text: str, message: str | None = None) -> Record:
             Observation(porting.FORMATS, text, "test_x", {text: text, "matmul": "float16 / float16"}),
         ),
         (Measurement(clause, text, text, text, numbers), Measurement(clause, f"{text}2", "", text, (1.0, 2.0, 9.0))),
-        (
-            Trace(text, "", {**curves, text: numbers}),
-            Trace("scale", text, {"scale": numbers}),
-        ),
+        (Trace(text, "", {**curves, text: numbers}), Trace("scale", text, {"scale": numbers})),
         notes=(text, text),
         findings={text: finding} if text else {},
     )

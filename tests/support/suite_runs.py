@@ -65,13 +65,7 @@ def command(*arguments: str | Path) -> list[str]:
 def run(words: list[str], root: Path = ROOT, **changes: str) -> Ended:
     """Runs a command to its end."""
     done = subprocess.run(
-        words,
-        cwd=root,
-        env=environment(**changes),
-        capture_output=True,
-        text=True,
-        timeout=hang_limit(),
-        check=False,
+        words, cwd=root, env=environment(**changes), capture_output=True, text=True, timeout=hang_limit(), check=False
     )
     return Ended(done.returncode, done.stdout, done.stderr)
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from results.history.changes import LineHistory, history
-from results.history.folders import Gathered, PlannedCell
+from results.history.folders import FolderContents, PlannedCell
 from results.history.lines import VersionLine, lines
-from results.history.states import Condensing, JudgedVersion
+from results.history.states import Condenser, JudgedVersion
 from results.record.reading import ClauseText, Outcome, Record, Series, Suite, TestVerdict, Variant
 from tests.support.small_record import DATE
 
@@ -33,12 +33,14 @@ def record(version: str, tests: Mapping[str, str], revision: int = 1, **changes:
 
 def judged(version: str, tests: Mapping[str, str], revision: int = 1, **changes: Any) -> JudgedVersion:
     """The same, condensed."""
-    return Condensing()(record(version, tests, revision, **changes))
+    return Condenser()(record(version, tests, revision, **changes))
 
 
-def gathered(*members: JudgedVersion, planned: Sequence[tuple[PlannedCell, JudgedVersion | None]] = ()) -> Gathered:
+def gathered(
+    *members: JudgedVersion, planned: Sequence[tuple[PlannedCell, JudgedVersion | None]] = ()
+) -> FolderContents:
     """Records without a plan, and cells of a plan."""
-    return Gathered(members, tuple(planned))
+    return FolderContents(members, tuple(planned))
 
 
 def only_line(*members: JudgedVersion, planned: Sequence[tuple[PlannedCell, JudgedVersion | None]] = ()) -> VersionLine:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conformance.sweep import cell_process, supervision
-from conformance.sweep.cell_process import CellEnded, CellRun, judge
+from conformance.sweep.cell_process import CellNotJudged, CellRun, judge
 from conformance.sweep.cells import SweepCell
 from conformance.sweep.driver import SweepSettings, judge_cell, request_of
 from conformance.sweep.plan import SweepPlan
@@ -94,7 +94,7 @@ def test_a_suite_without_a_record_has_a_reason(
 ) -> None:
     monkeypatch.setattr(supervision, "run", lambda *_: ended)
     monkeypatch.setattr(cell_process, "repeat", lambda *_: None)
-    with pytest.raises(CellEnded) as refused:
+    with pytest.raises(CellNotJudged) as refused:
         run._run([], VerdictCache(tmp_path / "x.json.gz"))
     assert (refused.value.result.outcome, refused.value.result.reason) == (outcome, reason)
     assert refused.value.result.log == ended.output
@@ -116,7 +116,7 @@ def test_an_import_that_fails_has_a_reason(
     run: CellRun, monkeypatch: pytest.MonkeyPatch, status: int | None, output: str, reason: str
 ) -> None:
     monkeypatch.setattr(supervision, "run", lambda *_: Finished(status, output))
-    with pytest.raises(CellEnded) as refused:
+    with pytest.raises(CellNotJudged) as refused:
         run.judge()
     assert (refused.value.result.outcome, refused.value.result.reason) == ("import failed", reason)
 
@@ -133,7 +133,7 @@ def test_the_installed_version_is_compared(run: CellRun, packages: dict[str, str
     if not reason:
         run._check_version(packages)
         return
-    with pytest.raises(CellEnded) as refused:
+    with pytest.raises(CellNotJudged) as refused:
         run._check_version(packages)
     assert (refused.value.result.outcome, refused.value.result.reason) == ("wrong version", reason)
 

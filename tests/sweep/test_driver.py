@@ -17,7 +17,7 @@ from conformance.sweep.journal import CellEnding, opened
 from conformance.sweep.plan import SweepPlan
 from conformance.sweep.requests import CellRequest, CellResult, decode_request, decode_result
 from frameworks.installer.distributions import Unavailable
-from frameworks.installer.resolution import Lock, WantedEnvironment
+from frameworks.installer.resolution import EnvironmentRequest, Lock
 from results.record.files import RecordBusy, packed
 from results.record.journal import Journal
 from results.record.reading import load, to_json
@@ -73,11 +73,11 @@ class AnsweringEngine:
 
 
 @pytest.fixture(autouse=True)
-def solved(monkeypatch: pytest.MonkeyPatch) -> list[WantedEnvironment]:
+def solved(monkeypatch: pytest.MonkeyPatch) -> list[EnvironmentRequest]:
     """The environments that are resolved; the toy's version 9 has no solution."""
-    asked: list[WantedEnvironment] = []
+    asked: list[EnvironmentRequest] = []
 
-    def solve(wanted: WantedEnvironment) -> Lock:
+    def solve(wanted: EnvironmentRequest) -> Lock:
         asked.append(wanted)
         if wanted.version.startswith("9"):
             raise Unavailable("nothing goes with it")
@@ -87,7 +87,7 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[WantedEnvironment]:
     return asked
 
 
-def driver_locks(folder: Path, suite: bool, solve: Callable[[WantedEnvironment], Lock]) -> object:
+def driver_locks(folder: Path, suite: bool, solve: Callable[[EnvironmentRequest], Lock]) -> object:
     from conformance.sweep.cell_locks import CellLocks
 
     return CellLocks(folder, suite, solve)
@@ -214,7 +214,7 @@ def test_a_raised_revision_makes_cells_due_again(
     assert len(again.asked) == 6
 
 
-def test_the_locks_of_a_sweep_stay(tmp_path: Path, content: bytes, solved: list[WantedEnvironment]) -> None:
+def test_the_locks_of_a_sweep_stay(tmp_path: Path, content: bytes, solved: list[EnvironmentRequest]) -> None:
     swept(tmp_path, AnsweringEngine(content))
     assert sorted(each.version for each in solved) == ["1.0", "2.0", "3.0"], "once for both modes"
     (tmp_path / "sweep" / "journal.jsonl").unlink()

@@ -13,7 +13,7 @@ import pytest
 
 from conformance.sweep.environments import EnvironmentCache, python_of
 from frameworks.installer.distributions import Unavailable
-from frameworks.installer.resolution import Lock, WantedEnvironment, package_of, requirements_of, resolve
+from frameworks.installer.resolution import EnvironmentRequest, Lock, package_of, requirements_of, resolve
 from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here, offline, write_wheel
 
 PRINT_VERSION = "import conformance_toy, numpy; print(conformance_toy.VERSION)"
@@ -137,13 +137,13 @@ def test_an_environment_is_named_by_its_lock() -> None:
 
 
 def test_the_requirements_are_the_frameworks_companions_limits_and_suite() -> None:
-    wanted = WantedEnvironment("jax", "0.4.20", "keras", {"flax": "0.7.0", "keras": "3.3.3"})
+    wanted = EnvironmentRequest("jax", "0.4.20", "keras", {"flax": "0.7.0", "keras": "3.3.3"})
     requirements, indexes = requirements_of(wanted)
     assert requirements[:5] == ["jax==0.4.20", "flax==0.7.0", "optax", "jmp", "orbax-checkpoint"]
     assert requirements[5:7] == ["keras==3.3.3", "numpy<2"]
     assert any(each.startswith("pytest-xdist") for each in requirements)
     assert indexes == []
-    alone, _ = requirements_of(WantedEnvironment("torch", "2.13.0", "trainer", {"accelerate": "1.12.0"}, suite=False))
+    alone, _ = requirements_of(EnvironmentRequest("torch", "2.13.0", "trainer", {"accelerate": "1.12.0"}, suite=False))
     assert alone == ["torch==2.13.0", "transformers", "accelerate==1.12.0"]
 
 
@@ -152,6 +152,6 @@ def test_requirements_of_a_wheel_are_part_of_its_lock(wheels: Path) -> None:
     write_wheel(wheels, PACKAGE, "4.0", requires=["toy-core<2"])
     write_wheel(wheels, PACKAGE, "5.0", requires=["toy-core>=2"])
     assert package_of(TOY) == PACKAGE
-    assert resolve(WantedEnvironment(TOY, "4.0", suite=False)).pins == {PACKAGE: "4.0", "toy-core": "1.5"}
+    assert resolve(EnvironmentRequest(TOY, "4.0", suite=False)).pins == {PACKAGE: "4.0", "toy-core": "1.5"}
     with pytest.raises(Unavailable, match="toy-core"):
-        resolve(WantedEnvironment(TOY, "5.0", suite=False))
+        resolve(EnvironmentRequest(TOY, "5.0", suite=False))

@@ -18,8 +18,8 @@ from conformance.sweep.cell_locks import CellLocks
 from conformance.sweep.cells import SweepCell
 from conformance.sweep.environments import EnvironmentCache
 from frameworks.installer import pip, resolution, uv
-from frameworks.installer.distributions import InstallerEnded, Unavailable, check_ended
-from frameworks.installer.resolution import Lock, WantedEnvironment, resolve
+from frameworks.installer.distributions import InstallerInterrupted, Unavailable, check_ended
+from frameworks.installer.resolution import EnvironmentRequest, Lock, resolve
 from results.record.files import RecordError
 from tests.support.suite_runs import ROOT
 from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here
@@ -83,7 +83,7 @@ def settings(address: str) -> dict[str, str]:
     [(-2, "", "SIGINT"), (-9, "", "SIGKILL"), (130, "", "SIGINT"), (1, "ERROR: Operation cancelled by user", "SIGINT")],
 )
 def test_an_ended_installer_refuses_nothing(status: int, errors: str, how: str) -> None:
-    with pytest.raises(InstallerEnded, match=f"ended by {how}$"):
+    with pytest.raises(InstallerInterrupted, match=f"ended by {how}$"):
         check_ended(status, errors)
     check_ended(1, "ERROR: No matching distribution found for x")
     check_ended(0, "Operation cancelled by user")
@@ -93,22 +93,22 @@ def test_both_installers_are_asked_how_they_ended(monkeypatch: pytest.MonkeyPatc
     killed = subprocess.CompletedProcess[str]([], -15, "", "")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: killed)
     monkeypatch.setattr(uv, "program", lambda: "uv")
-    with pytest.raises(InstallerEnded, match="SIGTERM"):
+    with pytest.raises(InstallerInterrupted, match="SIGTERM"):
         pip.install(["x"], {})
-    with pytest.raises(InstallerEnded, match="SIGTERM"):
+    with pytest.raises(InstallerInterrupted, match="SIGTERM"):
         pip.resolve(["x"], {})
-    with pytest.raises(InstallerEnded, match="SIGTERM"):
+    with pytest.raises(InstallerInterrupted, match="SIGTERM"):
         uv.solve(["x"], tmp_path / "pins.txt")
 
 
 def test_nothing_else_is_tried_after_an_ended_resolution(monkeypatch: pytest.MonkeyPatch) -> None:
     def ended(*_: object) -> dict[str, str]:
-        raise InstallerEnded("the installer was ended by SIGINT")
+        raise InstallerInterrupted("the installer was ended by SIGINT")
 
     monkeypatch.setattr(uv, "of_its_time", ended)
     monkeypatch.setattr(resolution, "_by_pip", lambda *_: pytest.fail("pip is asked"))
-    with pytest.raises(InstallerEnded):
-        resolve(WantedEnvironment(TOY, "1.0", suite=False))
+    with pytest.raises(InstallerInterrupted):
+        resolve(EnvironmentRequest(TOY, "1.0", suite=False))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_an_index_that_does_not_answer_refuses_nothing(
             monkeypatch.setenv(name, value)
         with pytest.raises(RecordError, match=rf"1\.0: a package index or server did not .*{PACKAGE}/: {how}run the"):
             CellLocks(tmp_path, False).read([CELL])
-        with pytest.raises(InstallerEnded, match=how):
+        with pytest.raises(InstallerInterrupted, match=how):
             pip.install([PACKAGE], {}, words=["--dry-run"])
     assert not [*tmp_path.iterdir()]
 
@@ -149,17 +149,17 @@ def test_a_package_that_no_index_has_is_refused_for_good(tmp_path: Path, monkeyp
 def test_a_download_that_the_network_ends_refuses_nothing(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = subprocess.CompletedProcess[str]([], 1, "", said)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
-    with pytest.raises(InstallerEnded, match="did not answer"):
+    with pytest.raises(InstallerInterrupted, match="did not answer"):
         pip.install(["x"], {})
     ended.stderr = "error: Failed to fetch: https://x/y/\n  cause: HTTP status client error (404 Not Found)"
     with pytest.raises(Unavailable, match="404") as refusal:
         pip.install(["x"], {})
-    assert not isinstance(refusal.value, InstallerEnded)
+    assert not isinstance(refusal.value, InstallerInterrupted)
 
 
 def test_an_ended_resolution_is_not_stored(tmp_path: Path) -> None:
-    def ended(_: WantedEnvironment) -> Lock:
-        raise InstallerEnded("the installer was ended by SIGINT")
+    def ended(_: EnvironmentRequest) -> Lock:
+        raise InstallerInterrupted("the installer was ended by SIGINT")
 
     with pytest.raises(RecordError, match=r"1\.0: the installer was ended by SIGINT; run the command again"):
         CellLocks(tmp_path, False, ended).read([CELL])
@@ -170,7 +170,7 @@ def test_an_ended_resolution_is_not_stored(tmp_path: Path) -> None:
 def test_an_environment_without_what_was_asked_for_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments.pip, "install", lambda *_: None)
     cache = EnvironmentCache(tmp_path, beneath=here())
-    with pytest.raises(InstallerEnded, match=f"left {PACKAGE} out, want 1.0"), cache.using(LOCK):
+    with pytest.raises(InstallerInterrupted, match=f"left {PACKAGE} out, want 1.0"), cache.using(LOCK):
         pass
     assert not (tmp_path / LOCK.name).exists()
 
@@ -178,7 +178,7 @@ def test_an_environment_without_what_was_asked_for_is_not_kept(tmp_path: Path, m
 def test_another_version_than_the_pinned_one_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments.pip, "install", lambda *_: None)
     cache, lock = EnvironmentCache(tmp_path, beneath=here()), Lock(("numpy",), {"numpy": "1.0"})
-    with pytest.raises(InstallerEnded, match=r"left numpy 2\S+, want 1\.0"), cache.using(lock):
+    with pytest.raises(InstallerInterrupted, match=r"left numpy 2\S+, want 1\.0"), cache.using(lock):
         pass
     assert not (tmp_path / lock.name).exists()
 
@@ -195,7 +195,7 @@ def test_a_cell_whose_installer_was_ended_has_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def ended(*_: object) -> None:
-        raise InstallerEnded("the installer was ended by SIGKILL")
+        raise InstallerInterrupted("the installer was ended by SIGKILL")
 
     for name in ("adopt_orphans", "end_with", "end_descendants"):
         monkeypatch.setattr(cell_process.supervision, name, lambda *_: None)
@@ -206,4 +206,4 @@ def test_a_cell_whose_installer_was_ended_has_no_result(
     assert cell_process.main(tmp_path) == 1
     assert capsys.readouterr().err == "the installer was ended by SIGKILL\n"
     assert not (tmp_path / cell_process.RESULT).exists()
-    assert issubclass(InstallerEnded, Unavailable)
+    assert issubclass(InstallerInterrupted, Unavailable)

@@ -235,10 +235,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("label", "clause"),
-    [
-        ("ScaleGrowsToInfinity", "scaling.stays-finite"),
-        ("ClippingScalesUp", "accumulation.clips-only-what-is-larger"),
-    ],
+    [("ScaleGrowsToInfinity", "scaling.stays-finite"), ("ClippingScalesUp", "accumulation.clips-only-what-is-larger")],
     ids=["a clause with one test", "a clause whose other tests are left out"],
 )
 def test_one_fault_can_be_run_by_name(label: str, clause: str) -> None:

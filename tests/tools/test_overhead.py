@@ -11,15 +11,15 @@ import pytest
 
 from fixtures.arrays import Array
 from fixtures.model import Batch
-from frameworks.by_hand import CASES, FIXTURES, parts
+from frameworks.native_loop import CASES, FIXTURES, parts
 from frameworks.reference import ReferenceFramework
 from tests.support.suite_runs import one_page
 from tools.benchmarks.overhead import __main__ as command
 from tools.benchmarks.overhead import measuring, tables
-from tools.benchmarks.overhead.samples import STORE, Measured, Overhead
+from tools.benchmarks.overhead.samples import STORE, CaseTimes, Overhead
 
 OVERHEAD = Overhead(
-    "some", "1", "cpu eager", "a machine", "2026-01-01", 1e-7, (Measured("x", (100,) * 60, (103,) * 60),)
+    "some", "1", "cpu eager", "a machine", "2026-01-01", 1e-7, (CaseTimes("x", (100,) * 60, (103,) * 60),)
 )
 
 
@@ -64,8 +64,8 @@ def test_every_weight_of_a_fixture_belongs_to_one_part(fixture: str) -> None:
 def test_sides_that_train_the_same_are_timed_in_pairs(tmp_path: Path) -> None:
     result = measuring.overhead(ReferenceFramework("cpu"), Same(), pairs=3)
     (case,) = result.cases
-    assert (result.framework, case.case, len(case.by_hand), len(case.adapter)) == ("reference", "digits-mlp O0", 3, 3)
-    assert all(0 < ticks * result.tick_s < 10 for ticks in (*case.by_hand, *case.adapter))
+    assert (result.framework, case.case, len(case.native), len(case.adapter)) == ("reference", "digits-mlp O0", 3, 3)
+    assert all(0 < ticks * result.tick_s < 10 for ticks in (*case.native, *case.adapter))
     store = replace(STORE, folder=tmp_path / "some")
     store.save(result, "file")
     assert store.load("file") == result
@@ -73,7 +73,7 @@ def test_sides_that_train_the_same_are_timed_in_pairs(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_a_side_that_trains_something_else_is_not_timed() -> None:
-    with pytest.raises(measuring.Apart, match=r"reference, digits-mlp O0: loss 0 through the adapter: got "):
+    with pytest.raises(measuring.TrainingMismatch, match=r"reference, digits-mlp O0: loss 0 through the adapter: got "):
         measuring.overhead(ReferenceFramework("cpu"), Same(1.01), pairs=3)
 
 
@@ -88,7 +88,7 @@ def test_what_a_framework_does_not_support_is_left_out(monkeypatch: pytest.Monke
 
 def test_only_an_interval_beyond_the_limit_is_a_problem() -> None:
     def beyond(ticks: int) -> list[str]:
-        return tables.beyond(replace(OVERHEAD, cases=(Measured("x", (100,) * 60, (ticks,) * 60),)))
+        return tables.beyond(replace(OVERHEAD, cases=(CaseTimes("x", (100,) * 60, (ticks,) * 60),)))
 
     assert beyond(105) == []
     (line,) = beyond(106)
@@ -116,7 +116,7 @@ def test_the_command_measures_keeps_and_fills_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measured(ticks: int) -> Any:
-        return lambda *_: replace(OVERHEAD, cases=(Measured("x", (100,) * 60, (ticks,) * 60),))
+        return lambda *_: replace(OVERHEAD, cases=(CaseTimes("x", (100,) * 60, (ticks,) * 60),))
 
     page = one_page(tmp_path, monkeypatch, "nothing to fill\n")
     store = replace(STORE, folder=tmp_path / "samples")

@@ -57,10 +57,7 @@ def blocks(records: Sequence[Record]) -> dict[str, str]:
         name: {row: _said(name, {part: cells[part] for part in parts}) for row, parts in SHORT.items()}
         for name, cells in _widest(columns).items()
     }
-    return {
-        "formats": _table(ROWS, rows),
-        "formats in short": _table(dict(zip(SHORT, SHORT, strict=True)), joined),
-    }
+    return {"formats": _table(ROWS, rows), "formats in short": _table(dict(zip(SHORT, SHORT, strict=True)), joined)}
 
 
 def _table(rows: Mapping[str, str], columns: Mapping[str, Mapping[str, str]]) -> str:

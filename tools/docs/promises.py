@@ -24,30 +24,12 @@ from conformance.scenarios.quantized import (
     WIDE,
 )
 from conformance.scenarios.ranks import FSDP, ONE_PLACE, SHARD_GRAD_OP, SIDES
-from conformance.scenarios.scenario import (
-    MODEL,
-    OFFLOADED,
-    Scenario,
-    away_bytes,
-    here_bytes,
-    rank_bytes,
-    share_of,
-)
+from conformance.scenarios.scenario import MODEL, OFFLOADED, Scenario, here_bytes, offloaded_bytes, rank_bytes, share_of
 from conformance.scenarios.segments import SEGMENTED, SEGMENTS
 from conformance.scenarios.sincos import SINCOS
 from results.record.outcomes import Outcome
 from results.record.reading import Record
-from tools.docs.figures import (
-    NONE,
-    Figures,
-    checked,
-    counted,
-    joined,
-    parameters,
-    side_bytes,
-    side_times,
-    timed,
-)
+from tools.docs.figures import NONE, Figures, checked, counted, joined, parameters, side_bytes, side_times, timed
 
 NO_RECORD = "no record"
 CPU = "cpu"
@@ -85,7 +67,7 @@ def _of_ranks(what: str, scenario: Scenario, kind: str) -> Quantity:
 
 def _offloaded(what: str, scenario: Scenario, kind: str) -> Quantity:
     """Bytes of a kind that are offloaded or sent, over the bytes that the control holds; and the time."""
-    away = side_bytes(HERE, kind, quantity=away_bytes(kind), over=here_bytes(kind))
+    away = side_bytes(HERE, kind, quantity=offloaded_bytes(kind), over=here_bytes(kind))
     return Quantity(f"{what}, {kind}", AT_LEAST[kind], scenario.clause, kind, away, side_times(kind))
 
 
@@ -102,11 +84,7 @@ _BYTES, _TIME = "bytes ÷ plain's", "time ÷ plain's"
 PROMISES: Mapping[str, tuple[Quantity, ...]] = {
     "mixed precision's bytes": (
         Quantity(
-            "eight dense blocks, 512 rows",
-            "0.5",
-            "cost.mixed-bytes",
-            "O1-",
-            bytes=checked("cost.mixed-bytes", "O1-"),
+            "eight dense blocks, 512 rows", "0.5", "cost.mixed-bytes", "O1-", bytes=checked("cost.mixed-bytes", "O1-")
         ),
         *(
             Quantity(what, "0.5", "cost.mixed-bytes", f"{name}-", bytes=counted(_SAVED_BYTES, f"{name}-"))
@@ -138,13 +116,7 @@ PROMISES: Mapping[str, tuple[Quantity, ...]] = {
             "mixed",
             times=side_times(*SINCOS.labels[1:]),
         ),
-        Quantity(
-            "fine-tuning a pair classifier",
-            "",
-            "scenario.use-fp16",
-            "",
-            times=side_times("float16", "bfloat16"),
-        ),
+        Quantity("fine-tuning a pair classifier", "", "scenario.use-fp16", "", times=side_times("float16", "bfloat16")),
     ),
     "recomputation": (
         Quantity(

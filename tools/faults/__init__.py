@@ -41,13 +41,7 @@ PLACES: Mapping[type, tuple[str, type]] = {
 
 
 def fault(
-    link: str,
-    *,
-    component: str,
-    clauses: tuple[str, ...],
-    raises: bool = False,
-    mode: str = "",
-    names: str = "",
+    link: str, *, component: str, clauses: tuple[str, ...], raises: bool = False, mode: str = "", names: str = ""
 ) -> Callable[[type], type]:
     """Makes a framework of a class that overrides part of one.
 

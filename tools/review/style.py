@@ -22,7 +22,7 @@ PACKAGES = ("conformance", "frameworks", "results", "fixtures", "tools")
 _PAGE = ROOT / "docs" / "style.md"
 _SUFFIXES = (".py", ".toml", ".html", ".js", ".jinja", ".j2")
 _NOT_PROSE = re.compile(r"```.*?```|<!-- ([\w' ]+): begin -->.*?<!-- \1: end -->|`[^`\n]*`|\]\([^)\n]*\)", re.DOTALL)
-FORMER = "version_1.py"
+FORMER = "former_names.py"
 """The module of former names."""
 
 _WORD = re.compile("[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
@@ -80,20 +80,10 @@ def participles() -> dict[str, str]:
 
 
 @cache
-def fixed() -> frozenset[str]:
-    """Names that keep their participles, and modules and folders whose names do.
-
-    Raises:
-        ValueError: as `phrases`.
-    """
-    return frozenset(find for find, _ in _tables()["fixed"])
-
-
-@cache
 def _tables() -> dict[str, list[tuple[str, str]]]:
-    second = {"phrase": "write", "word": "write", "participle": "write", "fixed": "why"}
-    tables = read_tables(FILE, {kind: Kind("find", frozenset({"find", key})) for kind, key in second.items()})
-    return {kind: [(each.text("find"), each.text(key)) for each in tables[kind]] for kind, key in second.items()}
+    kind = Kind("find", frozenset({"find", "write"}))
+    tables = read_tables(FILE, dict.fromkeys(("phrase", "word", "participle"), kind))
+    return {name: [(each.text("find"), each.text("write")) for each in entries] for name, entries in tables.items()}
 
 
 def _pattern(find: str) -> re.Pattern[str]:
@@ -140,8 +130,6 @@ def _named(place: str, tree: ast.Module) -> Iterator[Phrase]:
 
 def _defined(place: str, tree: ast.Module) -> Iterator[Phrase]:
     """Participles in the names of a module, its classes and functions, and its own variables; not those of tests."""
-    if fixed() & {place, *(each.as_posix() for each in Path(place).parents)}:
-        return
     names = [(1, Path(place).stem)]
     for node in ast.walk(tree):
         match node:
@@ -152,7 +140,7 @@ def _defined(place: str, tree: ast.Module) -> Iterator[Phrase]:
             for node in ast.walk(statement):
                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                     names.append((node.lineno, node.id))
-    own = [(line, name) for line, name in names if name not in fixed() and not name.startswith(("test_", "held_out_"))]
+    own = [(line, name) for line, name in names if not name.startswith(("test_", "held_out_"))]
     yield from _containing(place, own, participles())
 
 

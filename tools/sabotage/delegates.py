@@ -10,11 +10,7 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.contract import (
-    Framework,
-    Trainer,
-    Update,
-)
+from frameworks.contract import Framework, Trainer, Update
 
 PARTS = {
     "parameter": "parameters",

@@ -15,14 +15,7 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Precision, Recipe
-from frameworks.contract import (
-    Capability,
-    Gradients,
-    OpResult,
-    State,
-    Trainer,
-    Update,
-)
+from frameworks.contract import Capability, Gradients, OpResult, State, Trainer, Update
 from tools.sabotage.delegates import Sabotaged, SabotagedTrainer
 
 

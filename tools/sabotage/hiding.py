@@ -13,15 +13,7 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from fixtures.recipe import FLOAT32, Precision, Recipe
-from frameworks.contract import (
-    Gradients,
-    OpResult,
-    RecomputeCase,
-    RecomputeResult,
-    State,
-    Trainer,
-    Update,
-)
+from frameworks.contract import Gradients, OpResult, RecomputeCase, RecomputeResult, State, Trainer, Update
 from tools.sabotage.delegates import Sabotaged, SabotagedTrainer
 
 
@@ -201,7 +193,7 @@ class NoPrecision(Sabotaged):
     """Everything is computed in float32, whatever precision is requested; scopes have no effect."""
 
     def asked(self, recipe: Recipe) -> Recipe:
-        return recipe.but(precision=FLOAT32)
+        return recipe.replace(precision=FLOAT32)
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
@@ -214,7 +206,7 @@ class NoRecomputation(Sabotaged):
     """Nothing is recomputed, whatever is requested."""
 
     def asked(self, recipe: Recipe) -> Recipe:
-        return recipe.but(recompute=None)
+        return recipe.replace(recompute=None)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         del case, variant

@@ -12,7 +12,7 @@ from conformance.cli.options import FORMAT, OUTPUT, FiniteRange
 from conformance.cli.progress import watched
 from conformance.race import rendering
 from conformance.race.driver import LIMIT_S, PAIRS, ROUNDS, RaceSettings, race
-from conformance.race.environments import WantedSide, check, check_named, interpreter
+from conformance.race.environments import SideRequest, check, check_named, interpreter
 from conformance.race.judgement import judge
 from conformance.race.processes import RaceError, Racer
 from conformance.race.samples import FIXTURES, RaceSamples, load, write
@@ -86,8 +86,8 @@ def race_command(
         path_of(framework)
         index = PackageIndex()
         sides = (
-            WantedSide("old", framework, old, old_python, device, mode),
-            WantedSide("new", framework, new, new_python, device, mode),
+            SideRequest("old", framework, old, old_python, device, mode),
+            SideRequest("new", framework, new, new_python, device, mode),
         )
         try:
             for side in sides:
@@ -112,7 +112,7 @@ def _watch(pairs: range) -> Iterator[int]:
     yield from watched(pairs, "pairs of processes")
 
 
-def _raced(sides: tuple[WantedSide, WantedSide], fixture: str, settings: RaceSettings) -> RaceSamples:
+def _raced(sides: tuple[SideRequest, SideRequest], fixture: str, settings: RaceSettings) -> RaceSamples:
     with ExitStack() as stack:
         old, new = (
             Racer(stack.enter_context(interpreter(each)), each.framework, each.device, each.mode, fixture)

@@ -28,7 +28,7 @@ class Spike:
 
 
 @dataclass(frozen=True)
-class Given:
+class SpikedGradient:
     """The gradient of one micro-batch: `base` everywhere but in the spikes.
 
     Attributes:
@@ -80,13 +80,13 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Feed:
+class ApplyGradients:
     """Gradients from outside, so often in a row; the other fields as in `Trainer.apply_gradients`."""
 
-    window: tuple[Given, ...]
+    window: tuple[SpikedGradient, ...]
     unscale_calls: int | None = None
     discard: bool = False
-    inject: Given | None = None
+    inject: SpikedGradient | None = None
     times: int = 1
 
 
@@ -114,7 +114,7 @@ class Save:
 
 
 @dataclass(frozen=True)
-class Under:
+class RestoreOverrides:
     """Overrides for a restored run: ranks and offload."""
 
     ranks: Ranks | None = None
@@ -122,7 +122,7 @@ class Under:
 
     def recipe(self, saved: Recipe) -> Recipe:
         """The recipe of the loaded run."""
-        return saved.but(ranks=self.ranks, offload=self.offload)
+        return saved.replace(ranks=self.ranks, offload=self.offload)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Restore:
 
     slot: int = 0
     into: Target = "fresh"
-    under: Under | None = None
+    under: RestoreOverrides | None = None
     alike: bool = False
 
     def by_others(self, usual: Recipe) -> bool:
@@ -199,7 +199,7 @@ class CountBytes:
 
 
 @dataclass(frozen=True)
-class Break:
+class WrongWidth:
     """A micro-batch of the wrong width, whose forward pass raises, in one of the methods that take one."""
 
     micro: GeneratedBatch
@@ -219,7 +219,7 @@ Verb = (
     Accumulate
     | Apply
     | Train
-    | Feed
+    | ApplyGradients
     | Gradients
     | Predict
     | Save
@@ -229,7 +229,7 @@ Verb = (
     | StartAgain
     | TraceLayers
     | CountBytes
-    | Break
+    | WrongWidth
     | OpenScope
 )
 
@@ -242,7 +242,7 @@ class GeneratedCase:
     recipe: Recipe
     program: tuple[Verb, ...]
 
-    def loaded_under(self, change: Callable[[Under], Under]) -> GeneratedCase:
+    def loaded_under(self, change: Callable[[RestoreOverrides], RestoreOverrides]) -> GeneratedCase:
         """The case with every restore that has overrides replaced."""
         verbs = (
             replace(verb, under=change(verb.under)) if isinstance(verb, Restore) and verb.under else verb

@@ -38,7 +38,7 @@ COUNTED = (
 
 
 @dataclass(frozen=True)
-class Unlike:
+class Mismatch:
     """The first difference.
 
     Attributes:
@@ -72,7 +72,7 @@ def counted(name: str) -> bool:
 
 def first_difference(
     measured: Sequence[Observation | None], ensemble: Ensemble, left: Mapping[int, frozenset[str]]
-) -> Unlike | None:
+) -> Mismatch | None:
     """The first value, by verb and name, whose distance from the oracle's exceeds the bound.
 
     Args:
@@ -101,7 +101,7 @@ def first_difference(
                 return None
             bound = _exceeded(name, place, mine[name], exact[name], ensemble, ensemble.further())
             if bound is not None:
-                return Unlike(place, name, mine[name], exact[name], bound)
+                return Mismatch(place, name, mine[name], exact[name], bound)
     return None
 
 
@@ -258,12 +258,8 @@ def _others(members: Sequence[Play], place: int) -> Iterator[Observation]:
 
 
 def apart_from_twin(
-    measured: Play,
-    twin: Play,
-    ensembles: tuple[Ensemble, ...] = (),
-    left: tuple[str, ...] = (),
-    underflow: float = 0.0,
-) -> Unlike | None:
+    measured: Play, twin: Play, ensembles: tuple[Ensemble, ...] = (), left: tuple[str, ...] = (), underflow: float = 0.0
+) -> Mismatch | None:
     """The first value in which two plays of a framework differ, verb by verb.
 
     Args:
@@ -284,7 +280,7 @@ def apart_from_twin(
                 continue
             bound = sum(bound for bound in bounds if bound is not None)
             if not ensembles or not distance(mine[name], other[name]) <= bound:
-                return Unlike(place, name, mine[name], other[name], bound)
+                return Mismatch(place, name, mine[name], other[name], bound)
     return None
 
 

@@ -11,6 +11,9 @@ from conformance.generative.programs.case import GeneratedCase, StartAgain
 from conformance.generative.programs.executor import Play
 from conformance.generative.programs.oracle_executor import OracleExecutor
 from conformance.generative.programs.rounding_freedom import (
+    Float32Updates,
+    Float64Rounding,
+    IndependentRounding,
     NarrowNorms,
     NarrowWhereAllowed,
     NotesDrops,
@@ -18,9 +21,6 @@ from conformance.generative.programs.rounding_freedom import (
     OverflowsEarly,
     OverflowsNever,
     PartsAndTiles,
-    RoundedApart,
-    RoundedEverywhere,
-    WideSteps,
 )
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
 from conformance.search.distances import equal, wide
@@ -87,9 +87,9 @@ class Ensemble:
         """So many plays with random roundings, each played once."""
         for number in range(len(self._rounded), count):
             rng = np.random.default_rng([self._seed, 24, number])
-            everywhere = RoundedEverywhere(rng), PartsAndTiles, NarrowWhereAllowed
+            everywhere = Float64Rounding(rng), PartsAndTiles, NarrowWhereAllowed
             self._rounded.append(
-                self._play(*((RoundedApart(rng), NarrowNorms, WideSteps) if number % 2 else everywhere))
+                self._play(*((IndependentRounding(rng), NarrowNorms, Float32Updates) if number % 2 else everywhere))
             )
         return tuple(self._rounded[:count])
 

@@ -12,10 +12,9 @@ from conformance.checks.evidence import cleaned
 from conformance.generative.programs.case import (
     Accumulate,
     Apply,
-    Break,
+    ApplyGradients,
     CountBytes,
     DamageOffloaded,
-    Feed,
     GeneratedCase,
     Gradients,
     OpenScope,
@@ -27,6 +26,7 @@ from conformance.generative.programs.case import (
     TraceLayers,
     Train,
     Verb,
+    WrongWidth,
     cut_otherwise,
 )
 from conformance.generative.programs.data import GeneratedBatch
@@ -68,11 +68,11 @@ class PlayFailed(Exception):
         return cls(place, verb, f"raised {type(error).__name__}: {cleaned(str(error))[:300]}")
 
 
-class Misloaded(Exception):
+class LoadMismatch(Exception):
     """The state after a load differs from the saved one."""
 
 
-class RanksApart(Exception):
+class RankMismatch(Exception):
     """A rank's state differs from that of rank 0."""
 
 
@@ -148,9 +148,9 @@ class Executor(ABC):
                 observation = {f"result/{name}": np.asarray(v) for name, v in result.items()} | self.state()
             except (Unsupported, NotPlayed):
                 yield None
-            except Misloaded as error:
+            except LoadMismatch as error:
                 raise PlayFailed(place, verb, str(error), "loaded") from error
-            except RanksApart as error:
+            except RankMismatch as error:
                 raise PlayFailed(place, verb, str(error), "apart") from error
             except Exception as error:
                 raise PlayFailed.by(place, verb, error) from error
@@ -168,7 +168,7 @@ class Executor(ABC):
             case Train(micros=micros, cut=cut, times=times):
                 window = self.window(micros, cut)
                 return _update_values([trainer.update(window) for _ in range(times)][-1])
-            case Feed():
+            case ApplyGradients():
                 return self.apply_gradients(verb)
             case Gradients(micros=micros, times=times):
                 window = self.window(micros)
@@ -196,13 +196,13 @@ class Executor(ABC):
                 return self.traced(micro)
             case CountBytes(micro=micro):
                 return {"bytes": trainer.saved_bytes(self.batch(micro))}
-            case Break():
+            case WrongWidth():
                 return {"raised": self.breaks(verb)}
             case OpenScope():
                 self.scope(verb)
         return {}
 
-    def apply_gradients(self, verb: Feed) -> Mapping[str, object]:
+    def apply_gradients(self, verb: ApplyGradients) -> Mapping[str, object]:
         """Gradients from outside; what the last time gave. A new run begins where a second unscaling is refused."""
         parameters = self.case.drawn.model.weights(0)
         window = [given.gradients(parameters) for given in verb.window]
@@ -232,7 +232,7 @@ class Executor(ABC):
         masters = self.trainer.master_parameters().items()
         return {name: v.astype(np.float64).astype(model.parameter_format(name)) for name, v in masters}
 
-    def breaks(self, verb: Break) -> bool:
+    def breaks(self, verb: WrongWidth) -> bool:
         """Whether a micro-batch whose inputs are a value too wide raises."""
         batch = self.batch(verb.micro)
         wider = np.concatenate([batch.inputs, batch.inputs[..., :1]], axis=-1)

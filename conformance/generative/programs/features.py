@@ -10,9 +10,8 @@ import numpy as np
 from conformance.generative.programs.case import (
     Accumulate,
     Apply,
-    Break,
+    ApplyGradients,
     CountBytes,
-    Feed,
     GeneratedCase,
     Gradients,
     OpenScope,
@@ -22,6 +21,7 @@ from conformance.generative.programs.case import (
     TraceLayers,
     Train,
     Verb,
+    WrongWidth,
     cut_otherwise,
 )
 from conformance.generative.programs.data import GeneratedBatch
@@ -146,7 +146,7 @@ def program_features(case: GeneratedCase) -> Iterator[str]:
         yield from ["window=unequal-items"] if len(set(window)) > 1 else []
     waiting = moved = False
     for verb in case.program:
-        yield from ["break=after-a-step"] if moved and isinstance(verb, Break) else []
+        yield from ["break=after-a-step"] if moved and isinstance(verb, WrongWidth) else []
         moved = isinstance(verb, Accumulate | Train) or (moved and not isinstance(verb, StartAgain))
         if waiting and not isinstance(verb, Accumulate | Apply):
             yield f"mid-window={word(verb)}"
@@ -179,7 +179,7 @@ def _optimizer_without_gradient(case: GeneratedCase) -> bool:
     missing: list[set[str]] = []
     for verb in case.program:
         match verb:
-            case Feed(window=window):
+            case ApplyGradients(window=window):
                 given = [g.gradients({name: np.zeros(()) for name in names}) for g in window]
                 missing.append({name for name in names if all(each[name] is None for each in given)})
             case Accumulate(micro=micro):
@@ -201,13 +201,13 @@ def _of_heads(names: list[str], heads: set[str]) -> set[str]:
 def word(verb: Verb) -> str:
     """A verb's name."""
     match verb:
-        case Break(way=way):
+        case WrongWidth(way=way):
             return f"Break.{way}"
         case Apply(flush=True):
             return "Flush"
         case Predict(averaged=True):
             return "PredictAveraged"
-        case Feed(discard=True):
+        case ApplyGradients(discard=True):
             return "Abandon"
         case Restore(into=into):
             return f"Restore.{into}"
@@ -230,7 +230,7 @@ def _trained(verb: Verb) -> tuple[GeneratedBatch, ...]:
 
 def _data(verb: Verb, length: int) -> Iterator[str]:
     match verb:
-        case Feed(window=window):
+        case ApplyGradients(window=window):
             values = [value for given in window for value in (given.base, *(s.value for s in given.spikes))]
             for value in values:
                 yield f"feed={_size(value)}"

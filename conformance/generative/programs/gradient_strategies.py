@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from conformance.generative.programs.batch_strategies import Habits
-from conformance.generative.programs.case import Feed, Given, Spike
+from conformance.generative.programs.case import ApplyGradients, Spike, SpikedGradient
 from conformance.generative.programs.data import GeneratedModel
 from conformance.generative.programs.grammar import LARGE
 from fixtures.recipe import DynamicScaling, Recipe
@@ -51,46 +51,46 @@ class Feeds:
         self._longest = LONG if recipe.accumulation == 1 and not self._large else OFTEN
         self._places = [i / 16 for i in range(16)] + [sizes.index(max(sizes)) / len(sizes)] * 8
 
-    def apply_gradients(self, draw: st.DrawFn) -> Feed:
+    def apply_gradients(self, draw: st.DrawFn) -> ApplyGradients:
         """One attempt, or several in a row."""
         window = tuple(self._given(draw) for _ in range(self._count))
         if self._large and self._dynamic and draw(st.booleans()):
             window = self._with_one_at_the_end(draw)
         if self._missing and not self.counted and draw(st.integers(0, 11)) == 0:
-            return Feed((Given(0.0, nothing=True),) * len(window))
+            return ApplyGradients((SpikedGradient(0.0, nothing=True),) * len(window))
         if not self._unscale:
-            return Feed(window, times=draw(st.sampled_from([1] * 12 + [OFTEN] * 3 + [self._longest])))
+            return ApplyGradients(window, times=draw(st.sampled_from([1] * 12 + [OFTEN] * 3 + [self._longest])))
         match draw(st.sampled_from(["plain", "plain", "plain", "by-hand", "twice", "abandon", "poison", "often"])):
             case "by-hand":
-                return Feed(window, unscale_calls=1)
+                return ApplyGradients(window, unscale_calls=1)
             case "twice":
-                return Feed(window, unscale_calls=2 if self._second_unscale else 1)
+                return ApplyGradients(window, unscale_calls=2 if self._second_unscale else 1)
             case "abandon":
-                return Feed(self._overflowing(draw, window), discard=True)
+                return ApplyGradients(self._overflowing(draw, window), discard=True)
             case "poison":
-                inject = Given(0.0, (Spike(draw(st.sampled_from([math.inf, math.nan, 0.5])), 0.5, 0.5),))
-                return Feed(tuple(replace(given, missing=None) for given in window), inject=inject)
+                inject = SpikedGradient(0.0, (Spike(draw(st.sampled_from([math.inf, math.nan, 0.5])), 0.5, 0.5),))
+                return ApplyGradients(tuple(replace(given, missing=None) for given in window), inject=inject)
             case "often":
-                return Feed(window, times=draw(st.sampled_from([OFTEN] * 3 + [self._longest])))
+                return ApplyGradients(window, times=draw(st.sampled_from([OFTEN] * 3 + [self._longest])))
             case _:
-                return Feed(window)
+                return ApplyGradients(window)
 
-    def _with_one_at_the_end(self, draw: st.DrawFn) -> tuple[Given, ...]:
+    def _with_one_at_the_end(self, draw: st.DrawFn) -> tuple[SpikedGradient, ...]:
         """A window of which a single value is not finite, the last one of the largest parameter."""
         spike = Spike(draw(st.sampled_from([math.inf, math.nan])), self._places[-1], LAST)
-        plain = Given(0.25, missing=self._habits.missing)
+        plain = SpikedGradient(0.25, missing=self._habits.missing)
         return (*[plain] * (self._count - 1), replace(plain, spikes=(spike,)))
 
-    def _overflowing(self, draw: st.DrawFn, window: tuple[Given, ...]) -> tuple[Given, ...]:
+    def _overflowing(self, draw: st.DrawFn, window: tuple[SpikedGradient, ...]) -> tuple[SpikedGradient, ...]:
         """The window; with two optimizers, often one in which a single parameter alone overflows."""
         if not (self._two and self._dynamic and draw(st.booleans())):
             return window
-        return (Given(0.25, (Spike(math.inf, draw(st.sampled_from(self._places)), 0.5),)), *window[1:])
+        return (SpikedGradient(0.25, (Spike(math.inf, draw(st.sampled_from(self._places)), 0.5),)), *window[1:])
 
-    def _given(self, draw: st.DrawFn) -> Given:
+    def _given(self, draw: st.DrawFn) -> SpikedGradient:
         base = draw(st.sampled_from([0.0, 0.25, 0.3, 1.0, -0.5, 2.0**-14, 2.0**-24]))
         if self.largest is not None and draw(st.integers(0, 15)) == 0:
-            return Given(self.largest)
+            return SpikedGradient(self.largest)
         rare = (
             [math.inf, -math.inf, math.nan, 2.0**127, -(2.0**120), 2.0**15, *self._beyond]
             if self._dynamic
@@ -110,7 +110,7 @@ class Feeds:
         missing = self._habits.missing
         if missing is None and self._missing:
             missing = draw(st.sampled_from([None, None, None, 0.0, 0.5, 0.99]))
-        return Given(base, tuple(spikes), missing)
+        return SpikedGradient(base, tuple(spikes), missing)
 
 
 def _largest(recipe: Recipe) -> float:

@@ -14,10 +14,9 @@ from conformance.checks.subject import Subject
 from conformance.generative.programs.case import (
     Accumulate,
     Apply,
-    Break,
+    ApplyGradients,
     CountBytes,
     DamageOffloaded,
-    Feed,
     GeneratedCase,
     Gradients,
     OpenScope,
@@ -28,8 +27,9 @@ from conformance.generative.programs.case import (
     TraceLayers,
     Train,
     Verb,
+    WrongWidth,
 )
-from conformance.generative.programs.compare import Unlike, first_difference
+from conformance.generative.programs.compare import Mismatch, first_difference
 from conformance.generative.programs.ensemble import Ensemble
 from conformance.generative.programs.executor import Play, PlayFailed
 from conformance.generative.programs.subject_executor import SubjectExecutor
@@ -61,9 +61,9 @@ def play_in_turn(subject: Subject, *cases: GeneratedCase) -> list[Play]:
         Unsupported: the framework refuses a recipe.
     """
     with ExitStack() as folders:
-        away = Path(folders.enter_context(TemporaryDirectory()))
+        offloaded = Path(folders.enter_context(TemporaryDirectory()))
         saves = [Path(folders.enter_context(TemporaryDirectory())) for _ in cases]
-        players = [SubjectExecutor(subject, case, folder, away) for case, folder in zip(cases, saves, strict=True)]
+        players = [SubjectExecutor(subject, case, folder, offloaded) for case, folder in zip(cases, saves, strict=True)]
         rounds = list(zip_longest(*(executor.steps() for executor in players)))
     return [Play(tuple(each[i] for each in rounds[: len(case.program)])) for i, case in enumerate(cases)]
 
@@ -142,11 +142,11 @@ def canonical_play(measured: Play, laws: GenerativeSettings, case: GeneratedCase
 
 def ensemble_of(subject: Subject, case: GeneratedCase, measured: Play) -> Ensemble:
     """The oracle's plays of the same verbs, without recomputation and offload, which must have no effect."""
-    plain = replace(case, recipe=subject.seeded(case.recipe).but(recompute=None, offload=None))
+    plain = replace(case, recipe=subject.seeded(case.recipe).replace(recompute=None, offload=None))
     return Ensemble(subject.conventions, plain, measured.left_out, subject.seed)
 
 
-def failure_of(case: GeneratedCase, ensemble: Ensemble, apart: Unlike) -> Failure:
+def failure_of(case: GeneratedCase, ensemble: Ensemble, apart: Mismatch) -> Failure:
     """The failure for a difference."""
     skipped = ensemble.skipped(apart.place)
     where = f"after step {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"
@@ -173,16 +173,16 @@ def not_judged(
     left: dict[int, frozenset[str]] = {}
     broken = apart = uncounted = others = False
     for place, verb in enumerate(case.program):
-        broken = broken or isinstance(verb, Break)
+        broken = broken or isinstance(verb, WrongWidth)
         apart = ensemble.skipped(place) if isinstance(verb, Train) else apart or not isinstance(verb, _STILL)
-        uncounted = uncounted or (isinstance(verb, Feed) and all(given.nothing for given in verb.window))
+        uncounted = uncounted or (isinstance(verb, ApplyGradients) and all(given.nothing for given in verb.window))
         left[place] = (counts if uncounted else always) | ({"buffer/"} if broken else set())
         if isinstance(verb, StartAgain):
             others = False
         elif isinstance(verb, Restore) and verb.into != "same" and place not in ensemble.left_out:
             others = verb.by_others(case.recipe)
         left[place] |= {"accumulator/"} if others else set()
-        if isinstance(verb, Feed):
+        if isinstance(verb, ApplyGradients):
             left[place] |= {"result/micro_losses"}
         if isinstance(verb, Predict) and verb.averaged and moving and (apart or broken):
             left[place] |= {"result/output."}

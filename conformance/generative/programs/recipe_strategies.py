@@ -17,12 +17,12 @@ from fixtures.recipe import (
     SGD,
     Adam,
     AdamW,
-    Aware,
     DynamicScaling,
     Offload,
     OffloadedKind,
     Optimizer,
     Precision,
+    Qat,
     Ranks,
     Recipe,
     Recompute,
@@ -70,27 +70,29 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel) -> Rec
     precisions = [p for p in PRECISIONS if offered(framework, Recipe(precision=p))]
     precision = draw(st.sampled_from([Precision(), *precisions]))
     recipe = Recipe(draw(_optimizers(drawn.exact)), precision)
-    recipe = recipe.but(scaling=draw(_scalings(framework)))
+    recipe = recipe.replace(scaling=draw(_scalings(framework)))
     if maybe(Capability.ACCUMULATION, 2):
-        recipe = recipe.but(accumulation=draw(st.sampled_from([2, 2, 2, 3, 3, 3, 4, 4, 4, 7, 7, 17])))
+        recipe = recipe.replace(accumulation=draw(st.sampled_from([2, 2, 2, 3, 3, 3, 4, 4, 4, 7, 7, 17])))
     if (layers := len(drawn.layers) - 1) and maybe(Capability.RECOMPUTE, 2):
         depth: Literal[1, 2] = 2 if supports(Capability.RECOMPUTE_NESTED) and draw(st.booleans()) else 1
-        recipe = recipe.but(recompute=Recompute(draw(st.integers(1, layers)), depth, draw(variants(framework, drawn))))
+        recipe = recipe.replace(
+            recompute=Recompute(draw(st.integers(1, layers)), depth, draw(variants(framework, drawn)))
+        )
     if maybe(Capability.CLIP, 3):
-        recipe = recipe.but(clip=draw(st.sampled_from([2.0**-6, 0.3, 0.5, 2.0, 64.0])))
+        recipe = recipe.replace(clip=draw(st.sampled_from([2.0**-6, 0.3, 0.5, 2.0, 64.0])))
     if maybe(Capability.SCHEDULE, 3):
-        recipe = recipe.but(schedule=draw(st.sampled_from(SCHEDULES)))
+        recipe = recipe.replace(schedule=draw(st.sampled_from(SCHEDULES)))
     apart = recipe.scaling is None or recipe.schedule is None
     if apart and maybe(Capability.TWO_OPTIMIZERS, 5):
-        recipe = recipe.but(optimizers=2)
+        recipe = recipe.replace(optimizers=2)
     elif maybe(Capability.GROUPS, 4):
-        recipe = recipe.but(groups=2)
+        recipe = recipe.replace(groups=2)
     if len(drawn.losses) > 1 and maybe(Capability.TWO_LOSSES, 3):
-        recipe = recipe.but(separate_losses=True)
+        recipe = recipe.replace(separate_losses=True)
     if maybe(Capability.AVERAGE, 2):
-        recipe = recipe.but(average=draw(st.sampled_from([0.5, 0.75, 0.9, 0.999, 0.0])))
+        recipe = recipe.replace(average=draw(st.sampled_from([0.5, 0.75, 0.9, 0.999, 0.0])))
     recipe = draw(_techniques(framework, drawn, recipe))
-    return _with_ways(framework, recipe.but(seed=draw(st.integers(0, 3))))
+    return _with_ways(framework, recipe.replace(seed=draw(st.integers(0, 3))))
 
 
 def _with_ways(framework: Framework, recipe: Recipe) -> Recipe:
@@ -100,7 +102,7 @@ def _with_ways(framework: Framework, recipe: Recipe) -> Recipe:
     if not ways or recipe.ranks is not None or choice % 2:
         return recipe
     chosen = ways[choice // 2 % len(ways)]
-    return recipe.but(ways=tuple(str(way) for way in chosen if recipe.uses(way.technique)))
+    return recipe.replace(ways=tuple(str(way) for way in chosen if recipe.uses(way.technique)))
 
 
 @cache
@@ -135,7 +137,7 @@ def _techniques(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel, re
 
     def with_one(field: str, values: Sequence[Any], one_in: int) -> Recipe:
         wanted = bool(values) and draw(st.integers(1, one_in)) == 1
-        return recipe.but(**{field: draw(st.sampled_from(values))}) if wanted else recipe
+        return recipe.replace(**{field: draw(st.sampled_from(values))}) if wanted else recipe
 
     techniques = techniques_of(framework)
     norms = any(isinstance(layer, BatchNorm) for _, layer in walk(drawn.layers))
@@ -143,7 +145,7 @@ def _techniques(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel, re
         recipe = with_one("ranks", techniques.ranks, ONE_IN if drawn.values <= SMALL else ONE_IN // 4)
     recipe = with_one("offload", techniques.offloads, ONE_IN // 2)
     if recipe.ranks is None:
-        recipe = with_one("quantization", techniques.aware, ONE_IN)
+        recipe = with_one("quantization", techniques.qat, ONE_IN)
     if isinstance(recipe.optimizer, Adam) and recipe.ranks is None:
         eight = [replace(recipe.optimizer, state_bits=8, block=n, smallest=least) for n, least in techniques.blocks]
         recipe = with_one("optimizer", eight, ONE_IN // 2)
@@ -160,7 +162,7 @@ class Techniques:
 
     ranks: Sequence[Ranks]
     offloads: Sequence[Offload]
-    aware: Sequence[Aware]
+    qat: Sequence[Qat]
     blocks: Sequence[tuple[int, int]]
 
 
@@ -178,8 +180,8 @@ def _techniques_of(framework: Framework) -> Techniques:
 
     eight = here("optimizer", [Adam(state_bits=8)])
     blocks = [(block, smallest) for block in (2, 7, 256) for smallest in (1, 2, 16)] if eight else []
-    aware = here("quantization", [Aware(), Aware(1), Aware(2)])
-    return Techniques(here("ranks", RANKS), here("offload", OFFLOADS), aware, blocks)
+    qat = here("quantization", [Qat(), Qat(1), Qat(2)])
+    return Techniques(here("ranks", RANKS), here("offload", OFFLOADS), qat, blocks)
 
 
 @st.composite

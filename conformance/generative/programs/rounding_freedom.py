@@ -248,7 +248,7 @@ class OtherRange:
 MANY_TERMS = 32
 
 
-class RoundedEverywhere(Stochastic):
+class Float64Rounding(Stochastic):
     """Rounds float64 values too, each by up to half a unit, so that what cancels in one order of a sum is seen.
 
     Sums of many terms are off even where the format holds them, as it need not hold what they are added up from.
@@ -263,7 +263,7 @@ class RoundedEverywhere(Stochastic):
         return np.asarray(array * (1.0 + 2.0**-52 * (self._rng.random(np.shape(array)) - 0.5)))
 
 
-class RoundedApart(RoundedEverywhere):
+class IndependentRounding(Float64Rounding):
     """Rounds equal values one by one, as kernels do that do not compute every row of a product in one way."""
 
     def _truncated(self, value: Array, dropped: int) -> Array:
@@ -313,7 +313,7 @@ class NarrowWhereAllowed(NotesDrops):
                 self.statistics[name] = self.rounding.round(self.statistics[name], self.recipe.precision.format)
 
 
-class WideSteps(NarrowWhereAllowed):
+class Float32Updates(NarrowWhereAllowed):
     """A member whose optimizer computes in float32 what it keeps in a low format."""
 
     def apply_update(self, gradients: dict[str, Array], rate: float) -> None:

@@ -10,25 +10,25 @@ from conformance.generative.programs.batch_strategies import Batches, Habits, ha
 from conformance.generative.programs.case import (
     Accumulate,
     Apply,
-    Break,
+    ApplyGradients,
     CountBytes,
     Damage,
     DamageOffloaded,
-    Feed,
     GeneratedCase,
     Gradients,
     OpenScope,
     Predict,
     Restore,
     RestoreDamaged,
+    RestoreOverrides,
     Save,
     StartAgain,
     Target,
     TraceLayers,
     Train,
-    Under,
     Verb,
     Way,
+    WrongWidth,
 )
 from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.gradient_strategies import LONG, OFTEN, Feeds
@@ -89,24 +89,24 @@ def cases(draw: st.DrawFn, framework: Framework, dropout: bool = False, subnorma
 
 def few_files(case: GeneratedCase) -> GeneratedCase:
     """The case; offloaded to the host where so many updates would write files by the thousand."""
-    if not any(isinstance(verb, Train | Feed) and verb.times > OFTEN for verb in case.program):
+    if not any(isinstance(verb, Train | ApplyGradients) and verb.times > OFTEN for verb in case.program):
         return case
     case = case.loaded_under(lambda under: replace(under, offload=_to_host(under.offload)))
-    return replace(case, recipe=case.recipe.but(offload=_to_host(case.recipe.offload)))
+    return replace(case, recipe=case.recipe.replace(offload=_to_host(case.recipe.offload)))
 
 
 def _to_host(offload: Offload | None) -> Offload | None:
     return None if offload is None else replace(offload, to="host")
 
 
-def _others(framework: Framework, recipe: Recipe) -> list[Under]:
+def _others(framework: Framework, recipe: Recipe) -> list[RestoreOverrides]:
     """The ways in which a run that another one saved may go on, if there are any but that one's own."""
     ranks, offloads = recipe.ranks, [None, *techniques_of(framework).offloads]
-    moves = [Under(ranks, offload) for offload in offloads if offload != recipe.offload]
+    moves = [RestoreOverrides(ranks, offload) for offload in offloads if offload != recipe.offload]
     if ranks is None or not framework.declares(Capability.RANKS_RESHAPE).supported:
         return moves
     counts = [Ranks(count, ranks.level, reduce=ranks.reduce) for count in (1, 2, 3, 4) if count != ranks.count]
-    return moves + [Under(other, recipe.offload) for other in counts] * 4
+    return moves + [RestoreOverrides(other, recipe.offload) for other in counts] * 4
 
 
 def _takes_any_width(drawn: GeneratedModel) -> bool:
@@ -142,7 +142,7 @@ class _Steps:
         self.breaks = not drawn.token_level and not drawn.integer_inputs and not _takes_any_width(drawn)
         self._moves = _others(framework, recipe)
         offload = recipe.offload
-        self.away = offload is not None and offload.to == "disk" and offload.what != ("activations",)
+        self.offloaded = offload is not None and offload.to == "disk" and offload.what != ("activations",)
         self.by_itself = framework.conventions().remainder != "flush"
         self.formats = [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
 
@@ -154,7 +154,7 @@ class _Steps:
         steps += ["save"] if self.checkpoint else []
         steps += ["restore", "restore", "damaged"] if saved else []
         steps += ["trace"] if self.trace else []
-        steps += ["damage-offloaded"] * 2 if self.away else []
+        steps += ["damage-offloaded"] * 2 if self.offloaded else []
         steps += ["bytes"] if self.count else []
         steps += ["averaged", "averaged", "train-averaged"] if self.recipe.average is not None else []
         steps += ["relay"] if self.checkpoint else []
@@ -221,12 +221,12 @@ class _Steps:
             case "break":
                 ways: list[Way] = ["accumulate", "predict"]
                 ways += ["averaged", "averaged"] if self.recipe.average is not None else []
-                return Break(GeneratedBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(ways)))
+                return WrongWidth(GeneratedBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(ways)))
             case "break-update":
                 others: list[Way] = ["update", "gradients"]
                 others += ["trace"] if self.trace else []
                 others += ["bytes"] if self.count else []
-                return Break(GeneratedBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(others)))
+                return WrongWidth(GeneratedBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(others)))
             case _:
                 return OpenScope(draw(st.sampled_from(self.formats)), draw(st.booleans()), draw(st.booleans()))
 

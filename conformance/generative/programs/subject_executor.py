@@ -21,7 +21,7 @@ from conformance.generative.programs.case import (
     RestoreDamaged,
 )
 from conformance.generative.programs.data import GeneratedBatch
-from conformance.generative.programs.executor import Executor, Misloaded, NotPlayed, Play, PlayFailed, RanksApart
+from conformance.generative.programs.executor import Executor, LoadMismatch, NotPlayed, Play, PlayFailed, RankMismatch
 from conformance.search.layouts import laid_out, nth
 from conformance.search.observed_names import Observation
 from conformance.techniques.sharding.replicas import apart
@@ -44,9 +44,9 @@ class SubjectExecutor(Executor):
         away: folder of offloaded files; runs may share it. None for one below `folder`.
     """
 
-    def __init__(self, subject: Subject, case: GeneratedCase, folder: Path, away: Path | None = None) -> None:
-        self._subject, self._folder, self._away = subject, folder, away or folder / "away"
-        self._away.mkdir(exist_ok=True)
+    def __init__(self, subject: Subject, case: GeneratedCase, folder: Path, offloaded: Path | None = None) -> None:
+        self._subject, self._folder, self._offloaded = subject, folder, offloaded or folder / "away"
+        self._offloaded.mkdir(exist_ok=True)
         self._saved: dict[int, Path] = {}
         self._states: dict[int, Observation] = {}
         self._recipes: dict[int, Recipe] = {}
@@ -60,10 +60,10 @@ class SubjectExecutor(Executor):
             self.lend(weights.values())
         recipe, offload = self.recipe, self.recipe.offload
         if offload is not None and offload.to == "disk":
-            recipe = recipe.but(offload=replace(offload, folder=str(self._away)))
-        before = {*self._away.iterdir()}
+            recipe = recipe.replace(offload=replace(offload, folder=str(self._offloaded)))
+        before = {*self._offloaded.iterdir()}
         made = self._subject.trainer(self.case.drawn.model, recipe, weights)
-        self._folders[id(made)] = {*self._away.iterdir()} - before
+        self._folders[id(made)] = {*self._offloaded.iterdir()} - before
         return made
 
     def laid_out(self, batch: Batch, seed: int) -> Batch:
@@ -93,7 +93,7 @@ class SubjectExecutor(Executor):
 
     def state(self) -> Observation:
         if isinstance(self.trainer, RankGroupTrainer) and (differs := apart(self.trainer.rank_group)):
-            raise RanksApart(f"leaves {differs}")
+            raise RankMismatch(f"leaves {differs}")
         return self._subject.state(self.trainer)
 
     def lend(self, arrays: Iterable[Array]) -> None:
@@ -166,7 +166,7 @@ class SubjectExecutor(Executor):
         """
         for name, value in saved.items():
             if name in loaded and not same_bits(loaded[name], value):
-                raise Misloaded(f"loaded {name}: got {short_text(loaded[name])}, want {short_text(value)} as saved")
+                raise LoadMismatch(f"loaded {name}: got {short_text(loaded[name])}, want {short_text(value)} as saved")
 
     def restore_damaged(self, verb: RestoreDamaged) -> bool:
         if verb.slot not in self._saved:

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from conformance.generative.programs.case import (
-    Break,
+    ApplyGradients,
     CountBytes,
     DamageOffloaded,
-    Feed,
     GeneratedCase,
     Gradients,
     OpenScope,
@@ -20,6 +19,7 @@ from conformance.generative.programs.case import (
     StartAgain,
     TraceLayers,
     Verb,
+    WrongWidth,
     open_windows,
 )
 from conformance.generative.programs.features import word
@@ -57,7 +57,7 @@ def _less(*kinds: type[Verb]) -> Simpler:
 
 
 def _but(**fields: object) -> Simpler:
-    return lambda case: replace(case, recipe=case.recipe.but(**fields))
+    return lambda case: replace(case, recipe=case.recipe.replace(**fields))
 
 
 def _no_loads_in_windows(case: GeneratedCase) -> GeneratedCase:
@@ -76,7 +76,7 @@ def _wide_moments(case: GeneratedCase) -> GeneratedCase:
     """The case with 32-bit moments."""
     optimizer = case.recipe.optimizer
     wide = replace(optimizer, state_bits=32) if isinstance(optimizer, Adam) else optimizer
-    return replace(case, recipe=case.recipe.but(optimizer=wide))
+    return replace(case, recipe=case.recipe.replace(optimizer=wide))
 
 
 CAUSES: dict[str, Simpler] = {
@@ -89,7 +89,7 @@ CAUSES: dict[str, Simpler] = {
     "the first run": lambda case: replace(
         _less(StartAgain)(case), program=(StartAgain(), *_less(StartAgain)(case).program)
     ),
-    "the exception": _less(Break),
+    "the exception": _less(WrongWidth),
     "the scope": _less(OpenScope),
     "other ways": _but(ways=()),
     "ranks": _but(ranks=None),
@@ -168,7 +168,7 @@ def clause_of(case: GeneratedCase, failure: Failure, cause: str) -> str:
     if part == "loaded":
         return "resume.bit-identical"
     if part == "raised":
-        return "scaling.overflow-path-does-not-raise" if isinstance(verb, Feed) else LAW
+        return "scaling.overflow-path-does-not-raise" if isinstance(verb, ApplyGradients) else LAW
     match word(verb):
         case "Save":
             return "resume.save-has-no-side-effects"

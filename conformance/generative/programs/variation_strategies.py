@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from conformance.generative.programs.case import (
     Accumulate,
-    Feed,
+    ApplyGradients,
     GeneratedCase,
-    Given,
     Gradients,
+    SpikedGradient,
     Target,
     TraceLayers,
     Train,
@@ -57,7 +57,7 @@ def recomputed(draw: st.DrawFn, framework: Framework) -> RecomputedCase:
     if case.recipe.recompute is None:
         segments = draw(st.integers(1, len(case.drawn.layers) - 1))
         recompute = Recompute(segments, variant=draw(variants(framework, case.drawn)))
-        case = replace(case, recipe=case.recipe.but(recompute=recompute))
+        case = replace(case, recipe=case.recipe.replace(recompute=recompute))
     return RecomputedCase(draw(_after_many(case)))
 
 
@@ -79,9 +79,9 @@ def scaled(draw: st.DrawFn, framework: Framework) -> ScaledCase:
     case = draw(cases(framework, dropout=True))
     if any(isinstance(layer, BatchNorm | LayerNorm) for _, layer in walk(case.drawn.layers)):
         case = replace(case, drawn=replace(case.drawn, gain=min(case.drawn.gain, 0)))
-    recipe = case.recipe.but(scaling=None)
+    recipe = case.recipe.replace(scaling=None)
     if recipe.precision.format == "float16":
-        recipe = recipe.but(precision=replace(recipe.precision, level="O0", format="float32"))
+        recipe = recipe.replace(precision=replace(recipe.precision, level="O0", format="float32"))
     program = tuple(_tame(verb) for verb in case.program)
     scalings: list[Scaling] = []
     exponent = draw(st.integers(1, 16))
@@ -95,8 +95,8 @@ def scaled(draw: st.DrawFn, framework: Framework) -> ScaledCase:
 def _tame(verb: Verb) -> Verb:
     """A verb whose gradients are of ordinary size, and whose scaler is not asked for."""
     match verb:
-        case Feed(window=window):
-            return Feed(tuple(Given(max(-1.0, min(1.0, given.base))) for given in window))
+        case ApplyGradients(window=window):
+            return ApplyGradients(tuple(SpikedGradient(max(-1.0, min(1.0, given.base))) for given in window))
         case Train(micros=micros) | Gradients(micros=micros):
             return replace(verb, micros=tuple(replace(micro, spoilt=None) for micro in micros))
         case Accumulate(micro=micro) | TraceLayers(micro=micro):
@@ -130,7 +130,7 @@ def elsewhere(framework: Framework) -> st.SearchStrategy[Elsewhere]:
 
 
 def _reseeded(case: GeneratedCase) -> GeneratedCase:
-    return replace(case, recipe=case.recipe.but(seed=case.recipe.seed + 1))
+    return replace(case, recipe=case.recipe.replace(seed=case.recipe.seed + 1))
 
 
 @st.composite
@@ -162,17 +162,17 @@ def _alike(draw: st.DrawFn, framework: Framework) -> tuple[GeneratedCase, Genera
     changed = {
         "rates": replace(case, drawn=replace(case.drawn, layers=rates)),
         "epsilons": replace(case, drawn=replace(case.drawn, layers=norms)),
-        "precision": replace(case, recipe=recipe.but(precision=other.recipe.precision)),
-        "schedule": replace(case, recipe=recipe.but(schedule=other.recipe.schedule)),
-        "optimizer": replace(case, recipe=recipe.but(optimizer=other.recipe.optimizer)),
+        "precision": replace(case, recipe=recipe.replace(precision=other.recipe.precision)),
+        "schedule": replace(case, recipe=recipe.replace(schedule=other.recipe.schedule)),
+        "optimizer": replace(case, recipe=recipe.replace(optimizer=other.recipe.optimizer)),
         "weights": replace(case, drawn=replace(case.drawn, seed=case.drawn.seed + 1)),
         "seed": _reseeded(case),
-        "clip": replace(case, recipe=recipe.but(clip=None)),
+        "clip": replace(case, recipe=recipe.replace(clip=None)),
     }
     if isinstance(recipe.scaling, DynamicScaling) and isinstance(other.recipe.scaling, DynamicScaling):
-        changed["scaling"] = replace(case, recipe=recipe.but(scaling=other.recipe.scaling))
+        changed["scaling"] = replace(case, recipe=recipe.replace(scaling=other.recipe.scaling))
     if recipe.average is not None:
-        changed["average"] = replace(case, recipe=recipe.but(average=1.0 - recipe.average))
+        changed["average"] = replace(case, recipe=recipe.replace(average=1.0 - recipe.average))
     return case, changed[draw(st.sampled_from(sorted(changed)))]
 
 
@@ -184,8 +184,8 @@ def cuts(draw: st.DrawFn, framework: Framework) -> CutWindows:
         whose ranges follow the micro-batches.
     """
     drawn = draw(models(framework).filter(lambda m: not any(isinstance(la, BatchNorm) for _, la in walk(m.layers))))
-    recipe = draw(recipes(framework, drawn)).but(accumulation=1, recompute=None, quantization=None)
-    recipe = recipe.but(scaling=None) if recipe.precision.format == "float16" else recipe
+    recipe = draw(recipes(framework, drawn)).replace(accumulation=1, recompute=None, quantization=None)
+    recipe = recipe.replace(scaling=None) if recipe.precision.format == "float16" else recipe
     count = draw(st.integers(2, 4))
     even = st.integers(1, 4).map(lambda size: (size,) * count)
     sizes = draw(even | st.tuples(*[st.integers(1, 4)] * count))

@@ -12,14 +12,8 @@ import numpy as np
 
 from conformance.checks.subject import Subject
 from conformance.checks.subprocesses import apart, same_framework
-from conformance.generative.programs.case import (
-    GeneratedCase,
-    Restore,
-    Save,
-    Target,
-    Train,
-)
-from conformance.generative.programs.compare import Unlike, apart_from_twin
+from conformance.generative.programs.case import GeneratedCase, Restore, Save, Target, Train
+from conformance.generative.programs.compare import Mismatch, apart_from_twin
 from conformance.generative.programs.executor import Play, PlayFailed
 from conformance.generative.programs.features import features
 from conformance.generative.programs.judge import canonical_play, ensemble_of, play, play_in_turn, raised
@@ -62,7 +56,7 @@ class RecomputedCase(Variation):
         return features(self.case)
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
-        plain = replace(self.case, recipe=self.case.recipe.but(recompute=None))
+        plain = replace(self.case, recipe=self.case.recipe.replace(recompute=None))
         unmasked = replace(self.case, drawn=self.case.drawn.without_masks())
         rounded = unmasked if subject.conventions.compiled else None
         return _compared(subject, laws, self.case, plain, rounded, ("global/", "result/bytes"))
@@ -79,7 +73,7 @@ class ScaledCase(Variation):
 
     @property
     def _scaled(self) -> GeneratedCase:
-        return replace(self.case, recipe=self.case.recipe.but(scaling=self.scaling))
+        return replace(self.case, recipe=self.case.recipe.replace(scaling=self.scaling))
 
     def words(self) -> frozenset[str]:
         return features(self.case) | features(self._scaled)
@@ -209,7 +203,7 @@ class CutWindows(Variation):
     @property
     def _cut(self) -> GeneratedCase:
         program = tuple(replace(verb, cut=self.sizes) for verb in self.case.program if isinstance(verb, Train))
-        return GeneratedCase(self.case.drawn, self.case.recipe.but(accumulation=len(self.sizes)), program)
+        return GeneratedCase(self.case.drawn, self.case.recipe.replace(accumulation=len(self.sizes)), program)
 
     def words(self) -> frozenset[str]:
         return features(self.case) | features(self._cut)
@@ -274,7 +268,7 @@ def _below(observation: Observation, largest: float) -> bool:
     return all(bool((np.abs(value.astype(np.float64)) <= largest).all()) for value in arrays)
 
 
-def _failure(case: GeneratedCase, apart: Unlike | None) -> Failure | None:
+def _failure(case: GeneratedCase, apart: Mismatch | None) -> Failure | None:
     if apart is None:
         return None
     where = f"after step {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"

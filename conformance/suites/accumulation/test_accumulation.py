@@ -52,7 +52,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 def test_equal_micro_batches_match_full_batch_bitwise(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     k = 4
     recipe = Recipe(OPTIMIZERS[optimizer])
-    whole, parts = (subject.trainer(exact_linear(), recipe.but(accumulation=n)) for n in (1, k))
+    whole, parts = (subject.trainer(exact_linear(), recipe.replace(accumulation=n)) for n in (1, k))
     batch = exact_batch(8)
     losses = [whole.update((batch,)).loss, parts.update(batch.into(k)).loss]
     verdict.equal(losses[1], losses[0], "loss of the window")
@@ -68,7 +68,9 @@ def test_accumulated_training_stays_within_full_batch_envelope(
     model, recipe = digits_mlp((32,)), Recipe(SGD(0.1) if optimizer == "sgd" else Adam())
     whole = [digits_batch(24, 24 * i) for i in range(3)]
     expected = subject.envelope(model, recipe, [(batch,) for batch in whole])
-    measured = errormodel.run(subject.trainer(model, recipe.but(accumulation=k)), [batch.into(k) for batch in whole])
+    measured = errormodel.run(
+        subject.trainer(model, recipe.replace(accumulation=k)), [batch.into(k) for batch in whole]
+    )
     with naming_the_layer(subject, model, recipe, whole[0]):
         verdict.within(*expected.gradient(measured.gradient), "relative distance of the gradient from the full batch's")
         verdict.within(
@@ -82,7 +84,7 @@ def test_unequal_micro_batches_are_weighted_by_samples(
     subject: Subject, verdict: Verdict, sizes: tuple[int, ...]
 ) -> None:
     batch = exact_batch(sum(sizes))
-    whole, parts = (subject.trainer(exact_linear(), RECIPE.but(accumulation=n)) for n in (1, len(sizes)))
+    whole, parts = (subject.trainer(exact_linear(), RECIPE.replace(accumulation=n)) for n in (1, len(sizes)))
     whole.update((batch,))
     parts.update(batch.split(*sizes))
     verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after {sizes} samples", "mean-of-means")
@@ -95,7 +97,7 @@ def test_ragged_sequences_are_weighted_by_tokens(subject: Subject, verdict: Verd
     order = np.argsort(drawn.mask.sum(axis=1), kind="stable")
     batch = Batch(drawn.inputs[order], {k: v[order] for k, v in drawn.targets.items()}, drawn.mask[order])
     expected = subject.envelope(model, RECIPE, [(batch,)])
-    measured = errormodel.run(subject.trainer(model, RECIPE.but(accumulation=2)), [batch.into(2)])
+    measured = errormodel.run(subject.trainer(model, RECIPE.replace(accumulation=2)), [batch.into(2)])
     verdict.within(
         *expected.gradient(measured.gradient),
         "relative distance of the gradient from the full batch's",
@@ -112,7 +114,7 @@ def test_fully_masked_micro_batch_has_no_weight(subject: Subject, verdict: Verdi
     assert batch.mask is not None
     parts = [batch, replace(batch, mask=np.zeros_like(batch.mask))]
     expected = subject.envelope(model, RECIPE, [(batch,)])
-    trainer = subject.trainer(model, RECIPE.but(accumulation=2))
+    trainer = subject.trainer(model, RECIPE.replace(accumulation=2))
     measured = errormodel.run(trainer, [tuple(parts if place else reversed(parts))])
     verdict.finite(trainer.parameters(), "parameters after a window with an empty micro-batch", "empty-counts")
     verdict.within(
@@ -136,7 +138,7 @@ def test_only_accumulator_changes_inside_window(subject: Subject, verdict: Verdi
     for batch in exact_batch(8, seed=1).into(4)[:3]:
         trainer.accumulate(batch, 8)
         now = subject.state(trainer)
-        verdict.same_state(now, before, "training state (excluding accumulator)", but=("accumulator/", "random/"))
+        verdict.same_state(now, before, "training state (excluding accumulator)", ignoring=("accumulator/", "random/"))
     trainer.accumulate(exact_batch(8, seed=1).into(4)[3], 8)
     trainer.apply()
     moved = {k: v for k, v in trainer.state().items() if k.startswith("parameter/")}
@@ -153,7 +155,7 @@ def scaling_if(subject: Subject) -> DynamicScaling | None:
 @clause("accumulation.evaluation-changes-nothing")
 @pytest.mark.parametrize("inside", [False, True], ids=["between-windows", "inside-a-window"])
 def test_prediction_does_not_change_training_state(subject: Subject, verdict: Verdict, inside: bool) -> None:
-    trainer = subject.trainer(digits_convolution(0.25, 2), RECIPE.but(accumulation=2))
+    trainer = subject.trainer(digits_convolution(0.25, 2), RECIPE.replace(accumulation=2))
     parts = digits_batch(8, image=True).into(2)
     trainer.update(parts)
     if inside:
@@ -167,7 +169,7 @@ def test_prediction_does_not_change_training_state(subject: Subject, verdict: Ve
 @clause("accumulation.evaluation-changes-nothing")
 @pytest.mark.parametrize("inside", [False, True], ids=["between-windows", "inside-a-window"])
 def test_training_mode_resumes_after_prediction(subject: Subject, verdict: Verdict, inside: bool) -> None:
-    evaluated, plain = (subject.trainer(digits_convolution(0.25, 2), RECIPE.but(accumulation=2)) for _ in range(2))
+    evaluated, plain = (subject.trainer(digits_convolution(0.25, 2), RECIPE.replace(accumulation=2)) for _ in range(2))
     parts = digits_batch(8, image=True).into(2)
     for run in (evaluated, plain):
         run.update(parts)
@@ -201,7 +203,7 @@ def test_prediction_before_update_does_not_change_update(subject: Subject, verdi
 @clause("accumulation.each-counts-once")
 def test_each_micro_batch_contributes_once(subject: Subject, verdict: Verdict) -> None:
     batch = one_hot_batch(8)
-    whole, parts = (subject.trainer(exact_linear(), RECIPE.but(accumulation=n)) for n in (1, 8))
+    whole, parts = (subject.trainer(exact_linear(), RECIPE.replace(accumulation=n)) for n in (1, 8))
     for window in (1, 2):
         whole.update((batch,))
         parts.update(batch.into(8))
@@ -243,7 +245,7 @@ def test_optimizer_clipping_and_schedule_act_once_per_window(
     subject: Subject, verdict: Verdict, optimizer: str, clip: float | None
 ) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], clip=clip, schedule=Steps((1, 2), (1.0, 0.5, 0.25)))
-    whole, parts = (subject.trainer(exact_linear(), recipe.but(accumulation=n)) for n in (1, 4))
+    whole, parts = (subject.trainer(exact_linear(), recipe.replace(accumulation=n)) for n in (1, 4))
     for step in range(3):
         micro = [full(whole, (2.0**-step) * f) for f in (1.0, -0.5, 2.0, 1.5)]
         for gradients, turn in zip(micro, (1.0, -2.0, -0.5, 4.0), strict=True):
@@ -285,7 +287,7 @@ def test_gradients_accumulate_in_their_own_format(subject: Subject, verdict: Ver
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 def test_clipping_uses_mean_gradient_of_window(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     recipe, batch = Recipe(OPTIMIZERS[optimizer], clip=2.0**-2), exact_batch(8)
-    whole, parts = (subject.trainer(exact_linear(), recipe.but(accumulation=k)) for k in (1, 4))
+    whole, parts = (subject.trainer(exact_linear(), recipe.replace(accumulation=k)) for k in (1, 4))
     whole.update((batch,))
     parts.update(batch.into(4))
     verdict.same_state(parts.parameters(), whole.parameters(), "parameters after a clipped window", "differs")
@@ -295,13 +297,13 @@ def test_clipping_uses_mean_gradient_of_window(subject: Subject, verdict: Verdic
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_window_of_one_equals_no_accumulation(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], accumulation=1)
-    at_once, by_hand = subject.trainer(exact_linear(), recipe), subject.trainer(exact_linear(), recipe)
+    at_once, manual = subject.trainer(exact_linear(), recipe), subject.trainer(exact_linear(), recipe)
     for seed in range(2):
         batch = exact_batch(8, seed=seed)
         at_once.update((batch,))
-        by_hand.accumulate(batch, batch.items)
-        by_hand.apply()
-    left, right = subject.state(by_hand), subject.state(at_once)
+        manual.accumulate(batch, batch.items)
+        manual.apply()
+    left, right = subject.state(manual), subject.state(at_once)
     verdict.same_state(left, right, "training state after two windows of one micro-batch")
 
 
@@ -319,7 +321,7 @@ def test_each_micro_batch_has_its_own_dropout_mask(subject: Subject, verdict: Ve
 
 @clause("accumulation.batch-statistics")
 def test_observe_running_statistics_updates_per_window(subject: Subject, verdict: Verdict) -> None:
-    trainer = subject.trainer(digits_convolution(0.0, 2), RECIPE.but(accumulation=4))
+    trainer = subject.trainer(digits_convolution(0.0, 2), RECIPE.replace(accumulation=4))
     moves, before = 0, trainer.buffers()
     for part in digits_batch(16, image=True).into(4):
         trainer.accumulate(part, 16)
@@ -335,7 +337,7 @@ def test_observe_running_statistics_updates_per_window(subject: Subject, verdict
 def test_saved_bytes_are_independent_of_window_size(subject: Subject, verdict: Verdict) -> None:
     measured: dict[str, float] = {}
     for k in (1, 2, 4, 8):
-        trainer = subject.trainer(digits_mlp((256, 128)), RECIPE.but(accumulation=k))
+        trainer = subject.trainer(digits_mlp((256, 128)), RECIPE.replace(accumulation=k))
         parts = digits_batch(32 * k).into(k)
         for part in parts[:-1]:
             trainer.accumulate(part, 32 * k)

@@ -29,7 +29,7 @@ def test_accumulator_receives_unscaled_gradients(subject: Subject, verdict: Verd
 
 @clause("accumulation.scale-is-constant-in-window")
 def test_scale_is_constant_within_window(subject: Subject, verdict: Verdict) -> None:
-    recipe = RECIPE.but(accumulation=4, scaling=DynamicScaling(initial=2.0**10, interval=1))
+    recipe = RECIPE.replace(accumulation=4, scaling=DynamicScaling(initial=2.0**10, interval=1))
     trainer, plain = subject.trainer(exact_linear(), recipe), subject.trainer(exact_linear(), RECIPE)
     batch, scales = exact_batch(8), []
     for part in batch.into(4)[:3]:
@@ -60,7 +60,9 @@ def test_nonfinite_micro_batch_is_never_applied(subject: Subject, verdict: Verdi
     update = trainer.apply_gradients(*spoilt_window(trainer))
     verdict.finite(trainer.parameters(), "parameters after inf in the second of four", "applied-non-finite")
     left = ("scaler/", "accumulator/")
-    verdict.same_state(subject.state(trainer), state, "training state while the window cannot be applied", but=left)
+    verdict.same_state(
+        subject.state(trainer), state, "training state while the window cannot be applied", ignoring=left
+    )
     verdict.holds(update.skipped, "the window is reported as not applied", update.skipped, True)
     rule = subject.conventions.nonfinite_micro_batch
     following = [full(trainer, 2.0**-3)] * (4 if rule == "drop-window" else 1)
@@ -79,7 +81,7 @@ def test_nonfinite_micro_batch_is_never_applied(subject: Subject, verdict: Verdi
 def test_overflow_window_does_not_affect_later_windows(
     subject: Subject, verdict: Verdict, bad: float, scaling: DynamicScaling | None
 ) -> None:
-    recipe = RECIPE.but(accumulation=2, scaling=scaling)
+    recipe = RECIPE.replace(accumulation=2, scaling=scaling)
     trainer = subject.trainer(exact_linear(), recipe)
     calm = full(trainer, 2.0**-3)
     trainer.apply_gradients(spiked(trainer, bad, base=2.0**-3), calm)

@@ -24,7 +24,7 @@ UNIT = 2.0**-24
 
 @clause("accumulation.remainder")
 def test_incomplete_window_follows_declared_rule(subject: Subject, verdict: Verdict) -> None:
-    recipe = RECIPE.but(accumulation=2)
+    recipe = RECIPE.replace(accumulation=2)
     trainer, expected = subject.trainer(exact_linear(), recipe), subject.trainer(exact_linear(), recipe)
     first, second = exact_batch(4), exact_batch(4, seed=1)
     for _epoch in range(2):
@@ -61,7 +61,7 @@ def end_of_epoch(subject: Subject, verdict: Verdict, trainer: Trainer, expected:
 @clause("accumulation.remainder-rule")
 def test_observe_remainder_rule(subject: Subject, verdict: Verdict) -> None:
     verdict.observe("rule", subject.conventions.remainder)
-    trainer = subject.trainer(exact_linear(), RECIPE.but(accumulation=2))
+    trainer = subject.trainer(exact_linear(), RECIPE.replace(accumulation=2))
     before = trainer.parameters()
     trainer.accumulate(exact_batch(4), 4)
     try:
@@ -78,7 +78,7 @@ def test_observe_remainder_rule(subject: Subject, verdict: Verdict) -> None:
 @pytest.mark.parametrize("k", [2, 3])
 def test_epoch_of_any_length_makes_declared_number_of_updates(subject: Subject, verdict: Verdict, k: int) -> None:
     rule = subject.conventions.remainder
-    trainer = subject.trainer(exact_linear(), RECIPE.but(accumulation=k))
+    trainer = subject.trainer(exact_linear(), RECIPE.replace(accumulation=k))
     made: dict[int, int] = {}
     expected: dict[int, int] = {}
     waiting = 0
@@ -112,7 +112,7 @@ def epoch(trainer: Trainer, length: int, k: int, waiting: int, rule: str) -> int
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_flush_equals_full_batch_of_partial_window(subject: Subject, verdict: Verdict, micro_batches: int) -> None:
     need(subject, Capability.PARTIAL_WINDOW)
-    whole, cut = (subject.trainer(exact_linear(), RECIPE.but(accumulation=k)) for k in (1, 4))
+    whole, cut = (subject.trainer(exact_linear(), RECIPE.replace(accumulation=k)) for k in (1, 4))
     batch = exact_batch(4 * micro_batches)
     whole.update((batch,))
     cut.update(batch.into(micro_batches))
@@ -127,7 +127,7 @@ def test_gradient_of_one_micro_batch_is_kept_when_others_have_none(
     subject: Subject, verdict: Verdict, absent: tuple[int, ...]
 ) -> None:
     need(subject, Capability.MISSING_GRADIENTS)
-    trainer = subject.trainer(exact_linear(), RECIPE.but(accumulation=4))
+    trainer = subject.trainer(exact_linear(), RECIPE.replace(accumulation=4))
     before, name = trainer.parameters(), "0.output.weight"
     feeds = [full(trainer, 1.0) for _ in range(4)]
     trainer.apply_gradients(
@@ -144,7 +144,7 @@ def test_gradient_of_one_micro_batch_is_kept_when_others_have_none(
 def test_finite_gradients_are_applied_unclipped_beside_nonfinite(
     subject: Subject, verdict: Verdict, k: int, bad: float
 ) -> None:
-    trainer = subject.trainer(exact_linear(), RECIPE.but(accumulation=k))
+    trainer = subject.trainer(exact_linear(), RECIPE.replace(accumulation=k))
     before, spike = trainer.parameters(), spiked(trainer, bad, base=1.0)
     trainer.apply_gradients(*[spike] * k)
     expected = {name: (value - np.float32(2.0**-4) * spike[name]).astype(value.dtype) for name, value in before.items()}
@@ -167,7 +167,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 @pytest.mark.parametrize("clip", [None, 0.25], ids=["unclipped", "clipped"])
 def test_two_parameter_groups_equal_one(subject: Subject, verdict: Verdict, optimizer: str, clip: float | None) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], accumulation=2, clip=clip)
-    one, two = (subject.trainer(exact_stack(), recipe.but(groups=groups)) for groups in (1, 2))
+    one, two = (subject.trainer(exact_stack(), recipe.replace(groups=groups)) for groups in (1, 2))
     for seed in range(3):
         before = one.state()
         parts = exact_batch(8, seed=seed).into(2)
@@ -177,7 +177,7 @@ def test_two_parameter_groups_equal_one(subject: Subject, verdict: Verdict, opti
             verdict.same_state(two.state(), one.state(), f"training state after update {seed + 1}", "groups-differ")
         else:
             _same_movement(verdict, before, one.state(), two.state(), f"update {seed + 1}")
-            one, two = (subject.trainer(exact_stack(), recipe.but(groups=groups)) for groups in (1, 2))
+            one, two = (subject.trainer(exact_stack(), recipe.replace(groups=groups)) for groups in (1, 2))
 
 
 def _same_movement(

@@ -34,7 +34,7 @@ def test_matmul_of_every_layer_is_low_precision(
 ) -> None:
     of_one_pass(subject, verdict)
     model, batch = arranged(fixture)
-    gradients = subject.trainer(model, RECIPE.but(precision=precision)).gradients((batch,))
+    gradients = subject.trainer(model, RECIPE.replace(precision=precision)).gradients((batch,))
     tables = {"0.weight", "1.weight"} if fixture == "encoder" else set()
     products = {n: g.astype(np.float32) for n, g in gradients.items() if n.endswith(".weight") and n not in tables}
     low = FORMATS[precision.format].dtype
@@ -47,7 +47,7 @@ def test_matmul_of_every_layer_is_low_precision(
 @each_model
 def test_every_layer_trains(subject: Subject, verdict: Verdict, fixture: str, precision: Precision) -> None:
     model, batch = arranged(fixture, dropout=0.25)
-    trainer = subject.trainer(model, RECIPE.but(precision=precision))
+    trainer = subject.trainer(model, RECIPE.replace(precision=precision))
     gradients = trainer.gradients((batch,))
     verdict.equal(sorted(gradients), sorted(model.parameter_shapes()), "parameters that have a gradient", "no-gradient")
     verdict.finite(gradients, "gradients of a model with dropout")
@@ -62,7 +62,7 @@ def test_running_statistics_are_float32(subject: Subject, verdict: Verdict, prec
     values = np.full(16, 2048.0, np.float32)
     values[-1] = 2064.0
     batch = Batch(values.reshape(1, 4, 4, 1), {"output": np.zeros((1, 4), np.float32)})
-    trainer = subject.trainer(model, RECIPE.but(precision=precision))
+    trainer = subject.trainer(model, RECIPE.replace(precision=precision))
     trainer.update((batch,))
     means = {n: v for n, v in trainer.buffers().items() if n.endswith("mean")}
     verdict.equal([v.dtype.name for v in means.values()], ["float32"], "format of the running mean", "statistics-low")
@@ -76,7 +76,7 @@ def test_float32_region_has_float32_gradients(subject: Subject, verdict: Verdict
     of_one_pass(subject, verdict)
     layers = (Dense(16, wide=True), Activation("tanh"), Heads((Head("output", 10),)))
     model = Model("with-float32-region", layers, (784,), (("output", "cross_entropy"),))
-    gradients = subject.trainer(model, RECIPE.but(precision=precision)).gradients((digits_batch(8),))
+    gradients = subject.trainer(model, RECIPE.replace(precision=precision)).gradients((digits_batch(8),))
     low, wide = FORMATS[precision.format].dtype, gradients["0.weight"].astype(np.float32)
     narrow = np.array_equal(wide.astype(low).astype(np.float32), wide)
     verdict.holds(not narrow, "gradients of the region have more digits than the scope's format", wide, signature="low")
@@ -87,7 +87,7 @@ def test_float32_region_has_float32_gradients(subject: Subject, verdict: Verdict
 def test_float64_head_stays_float64(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     need(subject, Capability.FLOAT64_HEADS)
     batch = sincos_batch(16)
-    trainer = subject.trainer(sincos(8), RECIPE.but(precision=precision))
+    trainer = subject.trainer(sincos(8), RECIPE.replace(precision=precision))
     outputs = trainer.predict(batch.inputs)
     heads = {n: v for n, v in trainer.parameters().items() if ".sin." in n or ".cos." in n}
     gradients = {n: g for n, g in trainer.gradients((batch,)).items() if n in heads}

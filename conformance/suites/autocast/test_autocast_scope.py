@@ -37,7 +37,7 @@ def test_parameters_and_gradients_stay_float32(
         "convolution": (digits_convolution(0.0, 2), digits_batch(4, image=True)),
         "encoder": (encoder(width=16, heads=2, blocks=1), token_batch(2)),
     }[fixture]
-    trainer = subject.trainer(model, RECIPE.but(precision=precision))
+    trainer = subject.trainer(model, RECIPE.replace(precision=precision))
     gradients = trainer.gradients((batch,))
     trainer.update((batch,))
     for what, arrays in (("parameter", trainer.parameters()), ("gradient", gradients)):
@@ -133,7 +133,7 @@ def test_observe_autocast_in_new_thread(subject: Subject, verdict: Verdict, prec
 @clause("autocast.cast-is-fresh")
 @each_half
 def test_forward_uses_current_weights(subject: Subject, verdict: Verdict, precision: Precision) -> None:
-    recipe = RECIPE.but(precision=precision, optimizer=SGD(1.0))
+    recipe = RECIPE.replace(precision=precision, optimizer=SGD(1.0))
     model, batch = digits_mlp((16,)), digits_batch(8)
     inside, outside = subject.trainer(model, recipe), subject.trainer(model, recipe)
     with subject.framework.autocast(precision):
@@ -152,7 +152,7 @@ def test_forward_uses_current_weights(subject: Subject, verdict: Verdict, precis
 @clause("autocast.no-grad-then-grad")
 @each_half
 def test_no_grad_forward_does_not_poison_next_forward(subject: Subject, verdict: Verdict, precision: Precision) -> None:
-    model, batch, recipe = digits_mlp((16,)), digits_batch(8), RECIPE.but(precision=precision)
+    model, batch, recipe = digits_mlp((16,)), digits_batch(8), RECIPE.replace(precision=precision)
     expected = subject.trainer(model, recipe).gradients((batch,))
     trainer = subject.trainer(model, recipe)
     with subject.framework.autocast(precision):
@@ -171,7 +171,7 @@ def test_output_gradient_is_rounded_to_low_precision(subject: Subject, verdict: 
     x[:, 0] = 1.0, -1.0
     batch = Batch(x, {"output": -4.0 * np.stack([first, second]).astype(np.float32)})
     weights = {"0.output.weight": np.zeros((8, 4), np.float32), "0.output.bias": np.zeros(4, np.float32)}
-    trainer = subject.trainer(exact_linear(), RECIPE.but(precision=precision), weights)
+    trainer = subject.trainer(exact_linear(), RECIPE.replace(precision=precision), weights)
     gradient = trainer.gradients((batch,))["0.output.weight"][0].astype(np.float64)
     expected = [0.0, ulp, ulp, least]
     verdict.equal(
@@ -187,7 +187,7 @@ def test_output_gradient_is_rounded_to_low_precision(subject: Subject, verdict: 
 def test_matmul_gradients_are_low_precision(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     of_one_pass(subject, verdict)
     batch = digits_batch(8)
-    gradients = subject.trainer(digits_mlp((32, 16)), RECIPE.but(precision=precision)).gradients((batch,))
+    gradients = subject.trainer(digits_mlp((32, 16)), RECIPE.replace(precision=precision)).gradients((batch,))
     low = FORMATS[precision.format].dtype
     for name in [n for n in gradients if n.endswith(".weight")]:
         value = gradients[name].astype(np.float32)
@@ -204,7 +204,7 @@ def test_other_model_keeps_its_precision(subject: Subject, verdict: Verdict, pre
     alone = subject.trainer(digits_mlp((16,)), RECIPE)
     expected = [alone.update((batch,)).loss for _ in range(2)]
     other = subject.trainer(digits_mlp((16,)), RECIPE)
-    low = subject.trainer(digits_mlp((16,)), RECIPE.but(precision=precision))
+    low = subject.trainer(digits_mlp((16,)), RECIPE.replace(precision=precision))
     measured = []
     for _ in range(2):
         low.update((batch,))
@@ -221,7 +221,7 @@ def test_loss_over_3000_items_does_not_overflow(subject: Subject, verdict: Verdi
     count = 3000
     x = np.zeros((count, 8), np.float32)
     batch = Batch(x, {"output": np.full((count, 4), 8.0, np.float32)})
-    trainer = subject.trainer(exact_linear(), RECIPE.but(precision=precision))
+    trainer = subject.trainer(exact_linear(), RECIPE.replace(precision=precision))
     verdict.equal(
         trainer.update((batch,)).loss, 64.0, "mean of 3,000 losses of 64, whose sum is beyond float16", "loss-is-low"
     )
@@ -243,7 +243,7 @@ def tiny_gradients(subject: Subject, precision: Precision, size: float) -> Array
     rng = np.random.default_rng(11)
     x = np.ldexp(rng.uniform(1.0, 2.0, (4, 8)), np.tile(np.arange(0, -16, -2), (4, 1))) * 2.0**10 * size
     batch = Batch(x.astype(np.float32), {"output": np.ones((4, 4), np.float32)})
-    return subject.trainer(exact_linear(), RECIPE.but(precision=precision)).gradients((batch,))["0.output.weight"]
+    return subject.trainer(exact_linear(), RECIPE.replace(precision=precision)).gradients((batch,))["0.output.weight"]
 
 
 def share_of_zeros(values: Array) -> float:

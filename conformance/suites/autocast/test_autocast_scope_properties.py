@@ -141,11 +141,7 @@ OPERATIONS = (
 @clause("autocast.disabled-is-identity")
 @explore(
     st.builds(
-        Disabled,
-        st.sampled_from(OPERATIONS),
-        st.sampled_from(sorted(FORMATS)),
-        st.booleans(),
-        st.integers(0, 2**16),
+        Disabled, st.sampled_from(OPERATIONS), st.sampled_from(sorted(FORMATS)), st.booleans(), st.integers(0, 2**16)
     ),
     examples=16,
 )

@@ -82,10 +82,7 @@ def equal_steps(optimizer: Adam, updates: int) -> Bound:
     correction = unit / (1.0 - optimizer.beta2) + updates * unit / (1.0 - optimizer.beta2**updates)
     return Bound(
         moments + correction + unit / optimizer.learning_rate,
-        {
-            "method": "float32 roundings of the moments, of beta and its powers, and of the weight",
-            "updates": updates,
-        },
+        {"method": "float32 roundings of the moments, of beta and its powers, and of the weight", "updates": updates},
     )
 
 

@@ -72,7 +72,7 @@ def test_small_gradient_is_not_clipped(
     subject: Subject, verdict: Verdict, k: int, scaling: DynamicScaling | None
 ) -> None:
     recipe = Recipe(SGD(2.0**-4), scaling=scaling, accumulation=k)
-    plain, clipped = (subject.trainer(exact_linear(), recipe.but(clip=clip)) for clip in (None, 2.0**20))
+    plain, clipped = (subject.trainer(exact_linear(), recipe.replace(clip=clip)) for clip in (None, 2.0**20))
     for i in range(2):
         for run in (plain, clipped):
             run.update(exact_batch(8, seed=i).into(k))

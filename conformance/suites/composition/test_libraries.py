@@ -27,7 +27,7 @@ MODELS: dict[str, Model] = {"perceptron": digits_mlp((16,)), "convolutions": dig
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_library_matches_framework_alone(subject: Subject, verdict: Verdict, optimizer: str, model: str) -> None:
     need(subject, Capability.PLAIN_LOOP)
-    fixture, recipe = MODELS[model], subject.seeded(Recipe(OPTIMIZERS[optimizer])).but(ranks=None)
+    fixture, recipe = MODELS[model], subject.seeded(Recipe(OPTIMIZERS[optimizer])).replace(ranks=None)
     library, plain = subject.framework.trainer(fixture, recipe), subject.framework.plain_trainer(fixture, recipe)
     for place in range(3):
         window = (digits_batch(8, 8 * place, image=model == "convolutions"),)
@@ -37,9 +37,9 @@ def test_library_matches_framework_alone(subject: Subject, verdict: Verdict, opt
             (expected.loss, expected.learning_rate),
             f"loss and rate of update {place}",
         )
-        but = ("accumulator/",)
+        ignoring = ("accumulator/",)
         verdict.same_state(
-            library.state(), plain.state(), f"training state after update {place}", "library-adds", but=but
+            library.state(), plain.state(), f"training state after update {place}", "library-adds", ignoring=ignoring
         )
 
 
@@ -77,9 +77,9 @@ class Stepwise:
 def test_alternating_runs_match_separate_runs(subject: Subject, verdict: Verdict, other: str) -> None:
     recipe = Recipe(SGD(2.0**-6, momentum=0.5), accumulation=4)
     others = {
-        "accumulation": recipe.but(accumulation=1),
-        "precision": recipe.but(precision=BFLOAT16, accumulation=2),
-        "scaling": recipe.but(scaling=DynamicScaling(initial=2.0**4, interval=2), accumulation=2),
+        "accumulation": recipe.replace(accumulation=1),
+        "precision": recipe.replace(precision=BFLOAT16, accumulation=2),
+        "scaling": recipe.replace(scaling=DynamicScaling(initial=2.0**4, interval=2), accumulation=2),
     }
     recipes = (recipe, others[other])
     alone: list[dict[str, Array]] = []

@@ -23,9 +23,9 @@ PLAIN = Recipe(SGD(RATE))
 SAMPLES = 4
 TECHNIQUES: dict[str, Recipe] = {
     "float32": PLAIN,
-    "float32-accumulated-recomputed": PLAIN.but(accumulation=2, recompute=Recompute(2)),
-    "float16-scaled-accumulated": PLAIN.but(precision=FLOAT16, scaling=StaticScaling(2.0**8), accumulation=2),
-    "bfloat16-recomputed": PLAIN.but(precision=BFLOAT16, recompute=Recompute(1)),
+    "float32-accumulated-recomputed": PLAIN.replace(accumulation=2, recompute=Recompute(2)),
+    "float16-scaled-accumulated": PLAIN.replace(precision=FLOAT16, scaling=StaticScaling(2.0**8), accumulation=2),
+    "bfloat16-recomputed": PLAIN.replace(precision=BFLOAT16, recompute=Recompute(1)),
 }
 """One recomputed segment has both uses of a layer; of two, each has one."""
 
@@ -76,7 +76,7 @@ def arranged(subject: Subject, model: Model, techniques: str) -> Recipe:
         return recipe
     offered = subject.framework.recompute_variants()
     variant = next((each for each in offered if each not in subject.conventions.gradient_input), None)
-    return recipe.but(recompute=replace(recipe.recompute, variant=variant))
+    return recipe.replace(recompute=replace(recipe.recompute, variant=variant))
 
 
 def trains_exactly(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe) -> None:
@@ -159,7 +159,7 @@ def test_custom_function_computes_in_documented_format(
 ) -> None:
     need(subject, Capability.TRACE)
     model = user_function(function_way)
-    trace = subject.trainer(model, PLAIN.but(precision=precision)).trace(batch_of(model))
+    trace = subject.trainer(model, PLAIN.replace(precision=precision)).trace(batch_of(model))
     given = trace.outputs["0"].dtype.name
     expected = {"input": given, "float32": "float32"}[subject.framework.function_ways()[function_way or ""]]
     verdict.equal(trace.outputs["1"].dtype.name, expected, f"format of the function's output for {given}", "format")

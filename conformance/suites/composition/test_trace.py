@@ -46,7 +46,11 @@ def test_trace_matches_training_pass(subject: Subject, verdict: Verdict, fixture
     )
     moved = ("buffer/",) if subject.conventions.compiled else ()
     verdict.same_state(
-        subject.state(traced), subject.state(trained), "state after a pass that is shown", "looking-disturbs", but=moved
+        subject.state(traced),
+        subject.state(trained),
+        "state after a pass that is shown",
+        "looking-disturbs",
+        ignoring=moved,
     )
     bounds = layer_bounds(subject.conventions, model, subject.seeded(recipe), batch)
     beyond = bounds.first_beyond(trace)

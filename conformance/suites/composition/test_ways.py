@@ -22,18 +22,7 @@ from fixtures.data import exact_batch
 from fixtures.layers import BatchNorm, Dense
 from fixtures.model import Batch, Model
 from fixtures.models import exact_linear, exact_stack, reused, two_heads
-from fixtures.recipe import (
-    BFLOAT16,
-    FLOAT16,
-    SGD,
-    AdamW,
-    DynamicScaling,
-    Optimizer,
-    Ranks,
-    Recipe,
-    Recompute,
-    Steps,
-)
+from fixtures.recipe import BFLOAT16, FLOAT16, SGD, AdamW, DynamicScaling, Optimizer, Ranks, Recipe, Recompute, Steps
 from frameworks.contract import Capability, Framework, RankGroup, Trainer, Unsupported, model_needs, needs
 from frameworks.ways import Way, watched
 
@@ -74,7 +63,7 @@ def _using(recipe: Recipe, technique: str) -> Recipe:
     if recipe.uses(technique) and not constant:
         return recipe
     name, value = WANTED[technique]
-    return recipe.but(**{name: value})
+    return recipe.replace(**{name: value})
 
 
 @clause("composition.ways")
@@ -105,7 +94,7 @@ _failing: set[Row] = set()
 
 def _fails_by_default(subject: Subject, row: Row, folder: Path) -> bool:
     """Whether the row fails by the default ways too, which is the matter of `composition.pairs`."""
-    usual = row.but(ways=())
+    usual = row.replace(ways=())
     try:
         combinations.compare(subject, Verdict(), usual, folder / row.label)
     except Exception:
@@ -124,10 +113,10 @@ def _rows(subject: Subject, way: Way, excluded: Excluded) -> Iterator[Row]:
     changed: list[Row] = []
     for row in sorted(turned, key=lambda row: not row.recipe.uses(way.technique)):
         recipe = _using(row.recipe, way.technique)
-        changed.append(row.but(**{name: getattr(recipe, name) for name, _ in WANTED.values()}, ways=()))
+        changed.append(row.replace(**{name: getattr(recipe, name) for name, _ in WANTED.values()}, ways=()))
     for row in sorted(changed, key=lambda row: _is_excluded(row, excluded)):
         if row not in _failing:
-            yield row.but(ways=(str(way),))
+            yield row.replace(ways=(str(way),))
 
 
 def _is_excluded(row: Row, excluded: Excluded) -> bool:
@@ -156,21 +145,21 @@ def _cases(subject: Subject, way: Way) -> Iterator[tuple[str, Model, Recipe]]:
         case "recompute":
             yield "dropout", exact_stack(dropout=0.5), recipe
         case "average":
-            yield "one-layer", exact_linear(), recipe.but(average=0.75)
+            yield "one-layer", exact_linear(), recipe.replace(average=0.75)
         case "clip":
             yield "one-layer", exact_linear(), recipe
         case "autocast":
             for precision in (BFLOAT16, FLOAT16):
-                if _declares(subject, recipe.but(precision=precision)):
-                    yield precision.format, model, recipe.but(precision=precision)
+                if _declares(subject, recipe.replace(precision=precision)):
+                    yield precision.format, model, recipe.replace(precision=precision)
         case "backward":
             yield "one-head", model, recipe
             yield "two-heads", two_heads(), recipe
         case "load" | "optimizer" | "save" | "zero-grad":
             model = normed() if way.technique in FILES else model
             adam = _recipe(subject, way, AdamW(2.0**-4, epsilon=1.0, weight_decay=0.5))
-            apart = adam.but(undecayed=tuple(model.parameter_shapes())[:1])
-            several = next((each for each in (apart.but(groups=2), apart) if _declares(subject, each)), None)
+            apart = adam.replace(undecayed=tuple(model.parameter_shapes())[:1])
+            several = next((each for each in (apart.replace(groups=2), apart) if _declares(subject, each)), None)
             yield ("adam", model, adam) if several is None else ("groups", model, several)
             if way.technique == "optimizer" and _declares(subject, clipped := Recipe(SGD(2.0**-4), clip=0.25)):
                 yield "clipped", exact_linear(), clipped
@@ -218,8 +207,8 @@ def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, rec
     """Compares the states of runs by the way and by the default way."""
     usual = _usual.get(key := (subject.framework, subject.seed, _trains(way), repr((model, recipe))))
     if usual is None:
-        usual = _usual[key] = [*_updated(subject, subject.trainer(model, recipe.but(ways=())), way, model, recipe)]
-    trainer = subject.trainer(model, recipe.but(ways=(str(way),)))
+        usual = _usual[key] = [*_updated(subject, subject.trainer(model, recipe.replace(ways=())), way, model, recipe)]
+    trainer = subject.trainer(model, recipe.replace(ways=(str(way),)))
     zeroed = ("accumulator/",) if way.technique == "zero-grad" else ()
     saved: dict[str, Array] = {}
     for place, (saved, expected) in enumerate(
@@ -231,11 +220,11 @@ def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, rec
         if subject.conventions.compiled and isinstance(recipe.optimizer, AdamW):
             _nearly_same(verdict, saved, expected, what)
         else:
-            verdict.same_state(saved, expected, what, but=zeroed)
+            verdict.same_state(saved, expected, what, ignoring=zeroed)
     if way.technique in STATELESS:
         return
     trainer.save(folder)
-    runs = [subject.trainer(model, recipe.but(ways=(str(way),))) for _ in range(1 + (way.technique in FILES))]
+    runs = [subject.trainer(model, recipe.replace(ways=(str(way),))) for _ in range(1 + (way.technique in FILES))]
     for place, again in enumerate(runs, start=1):
         again.restore(folder)
         verdict.same_state(subject.state(again), saved, f"state after load {place} by {way}")
@@ -288,16 +277,16 @@ def _same_ranks(subject: Subject, verdict: Verdict, way: Way, model: Model, rank
     At rate 0 the weights keep their few bits while momentum adds up the gradients, so that these are exact.
     """
     recipe = Recipe(SGD(2.0**-4, momentum=0.5), ranks=ranks, schedule=Steps((2,), (0.0, 1.0)))
-    scaled = recipe.but(scaling=DynamicScaling(initial=16.0, interval=2))
+    scaled = recipe.replace(scaling=DynamicScaling(initial=16.0, interval=2))
     recipe = _accumulating(subject, model, scaled if _declares(subject, scaled) else recipe)
     usual = _usual_ranks.get(key := (subject.framework, subject.seed, repr((model, recipe))))
     if usual is None:
         usual = _usual_ranks[key] = [*_updated_ranks(subject, subject.rank_group(model, recipe), model, recipe)]
-    rank_group = subject.rank_group(model, recipe.but(ways=(str(way),)))
+    rank_group = subject.rank_group(model, recipe.replace(ways=(str(way),)))
     for (what, states), (_, expected) in zip(_updated_ranks(subject, rank_group, model, recipe), usual, strict=True):
         _each_state(verdict, states, expected, f"{what}, by {way} and by the default way, {ranks.label}")
     rank_group.save(folder)
-    again = subject.rank_group(model, recipe.but(ways=(str(way),)))
+    again = subject.rank_group(model, recipe.replace(ways=(str(way),)))
     again.restore(folder)
     _each_state(verdict, again.states(), rank_group.states(), f"after a save and a load by {way}, {ranks.label}")
 
@@ -314,7 +303,7 @@ def _updated_ranks(
         parts = (exact_batch(4, *_sizes(model), seed=place + 10 * n) for n in range(recipe.accumulation))
         rank_group.update(windows_of(*[shared(part, *sizes) for part in parts]))
         yield f"after update {place}", rank_group.states()
-    one = one_place(subject, model, recipe.but(scaling=None))
+    one = one_place(subject, model, recipe.replace(scaling=None))
     for value in (math.inf, 0.5) if recipe.scaling is not None else (0.5,):
         rank_group.apply_gradients(
             [[gradient] * recipe.accumulation for gradient in (full(one, value), full(one, 1.0))]
@@ -324,7 +313,7 @@ def _updated_ranks(
 
 def _accumulating(subject: Subject, model: Model, recipe: Recipe) -> Recipe:
     """The recipe with windows of two micro-batches, where the framework's ranks have them."""
-    two = recipe.but(accumulation=2)
+    two = recipe.replace(accumulation=2)
     try:
         subject.rank_group(model, two)
     except Unsupported:

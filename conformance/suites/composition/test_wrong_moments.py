@@ -20,8 +20,8 @@ RECIPES: dict[str, Recipe] = {
 }
 MIXED: dict[str, Recipe] = {
     "adamw-scaled": RECIPES["adamw-scaled"],
-    "adam-bfloat16-recomputed": RECIPES["adam"].but(precision=BFLOAT16, recompute=Recompute(2)),
-    "momentum-float16-scaled-clipped": RECIPES["momentum"].but(precision=FLOAT16, scaling=SCALING, clip=0.25),
+    "adam-bfloat16-recomputed": RECIPES["adam"].replace(precision=BFLOAT16, recompute=Recompute(2)),
+    "momentum-float16-scaled-clipped": RECIPES["momentum"].replace(precision=FLOAT16, scaling=SCALING, clip=0.25),
 }
 
 
@@ -58,7 +58,7 @@ def answer(trainer: Trainer) -> str:
 @clause("accumulation.evaluation-changes-nothing")
 @pytest.mark.parametrize("recipe", MIXED.values(), ids=MIXED)
 def test_predictions_between_backward_and_update(subject: Subject, verdict: Verdict, recipe: Recipe) -> None:
-    evaluated, plain = (subject.trainer(exact_stack(8, 2), recipe.but(accumulation=2)) for _ in range(2))
+    evaluated, plain = (subject.trainer(exact_stack(8, 2), recipe.replace(accumulation=2)) for _ in range(2))
     for update in range(2):
         batch = exact_batch(8, seed=update)
         for run in (evaluated, plain):
@@ -74,7 +74,7 @@ def test_predictions_between_backward_and_update(subject: Subject, verdict: Verd
 @clause("resume.bit-identical")
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_load_inside_window_replaces_window(subject: Subject, verdict: Verdict, tmp_path: Path, recipe: Recipe) -> None:
-    through, resumed = (subject.trainer(exact_linear(), recipe.but(accumulation=2)) for _ in range(2))
+    through, resumed = (subject.trainer(exact_linear(), recipe.replace(accumulation=2)) for _ in range(2))
     through.update(exact_batch(8).into(2))
     through.save(tmp_path)
     resumed.accumulate(exact_batch(4, seed=9), 8)
@@ -89,7 +89,7 @@ def test_load_inside_window_replaces_window(subject: Subject, verdict: Verdict, 
 OLDER: dict[str, tuple[Recipe, int]] = {
     "of-fewer-updates": (RECIPES["adam"], 1),
     "of-more-updates": (RECIPES["adam"], 3),
-    "with-more-parts": (RECIPES["adam"].but(scaling=SCALING, schedule=Steps((1,), (1.0, 0.5))), 1),
+    "with-more-parts": (RECIPES["adam"].replace(scaling=SCALING, schedule=Steps((1,), (1.0, 0.5))), 1),
     "with-fewer-parts": (Recipe(SGD(2.0**-6)), 1),
 }
 """Recipe and updates of the run of an older save."""

@@ -38,7 +38,7 @@ def slack(subject: Subject, tensors: int) -> int:
 
 def shares(subject: Subject, model: Model, batch: Batch, precision: Precision) -> tuple[float, float]:
     """Saved bytes in float32, and the share of them that a precision needs."""
-    wide, mixed = (subject.trainer(model, RECIPE.but(precision=p)).saved_bytes(batch) for p in (FLOAT32, precision))
+    wide, mixed = (subject.trainer(model, RECIPE.replace(precision=p)).saved_bytes(batch) for p in (FLOAT32, precision))
     return float(wide), mixed / wide
 
 
@@ -126,7 +126,7 @@ def test_peak_is_boundaries_and_largest_segment(subject: Subject, verdict: Verdi
 @pytest.mark.parametrize("k", [2, 8])
 def test_micro_batch_saves_its_share_of_bytes(subject: Subject, verdict: Verdict, k: int) -> None:
     model, batch = digits_mlp((256, 128)), digits_batch(32 * k)
-    trainer, parts = subject.trainer(model, RECIPE.but(accumulation=k)), batch.into(k)
+    trainer, parts = subject.trainer(model, RECIPE.replace(accumulation=k)), batch.into(k)
     for part in parts[:-1]:
         trainer.accumulate(part, batch.items)
     one, whole = trainer.saved_bytes(parts[-1]), subject.trainer(model, RECIPE).saved_bytes(batch)
@@ -139,8 +139,8 @@ def test_micro_batch_saves_its_share_of_bytes(subject: Subject, verdict: Verdict
 
 TECHNIQUES = {
     "plain": RECIPE,
-    "float16": RECIPE.but(precision=FLOAT16),
-    "recomputed": RECIPE.but(recompute=Recompute(4)),
+    "float16": RECIPE.replace(precision=FLOAT16),
+    "recomputed": RECIPE.replace(recompute=Recompute(4)),
 }
 
 
@@ -165,11 +165,11 @@ def brief() -> tuple[Model, Batch]:
 
 @clause("cost.recompute-time")
 def test_time_of_recomputed_steps(subject: Subject, verdict: Verdict, variant: str | None) -> None:
-    technique = RECIPE.but(recompute=Recompute(4, variant=variant))
+    technique = RECIPE.replace(recompute=Recompute(4, variant=variant))
     compared(subject, verdict, brief(), technique, "4 segments")
 
 
 @clause("cost.mixed-speed")
 @LOW
 def test_time_of_mixed_precision_steps(subject: Subject, verdict: Verdict, precision: Precision) -> None:
-    compared(subject, verdict, brief(), RECIPE.but(precision=precision), precision.label)
+    compared(subject, verdict, brief(), RECIPE.replace(precision=precision), precision.label)

@@ -63,7 +63,7 @@ def float32_products(subject: Subject, tf32: str) -> AbstractContextManager[None
 @clause("cost.recompute-time")
 def test_recomputation_costs_one_forward_pass(subject: Subject, verdict: Verdict, variant: str | None) -> None:
     need_device(subject)
-    technique = RECIPE.but(recompute=Recompute(SEGMENTS, variant=variant))
+    technique = RECIPE.replace(recompute=Recompute(SEGMENTS, variant=variant))
     ratio = compared(subject, verdict, products(), technique, f"{SEGMENTS} segments, products")
     verdict.holds(
         ratio.high >= 1.0, "time of a step over the plain one's", ratio.summary, "at least 1", "faster-than-plain"
@@ -81,7 +81,7 @@ def test_mixed_precision_is_no_slower(subject: Subject, verdict: Verdict, tf32: 
     need_device(subject)
     with float32_products(subject, tf32):
         what = f"{precision.label}, products, TF32 {tf32}"
-        ratio = compared(subject, verdict, products(), RECIPE.but(precision=precision), what)
+        ratio = compared(subject, verdict, products(), RECIPE.replace(precision=precision), what)
     method = "products in 16 bits run at twice the rate of TensorFloat-32, and that at several times float32's"
     source = "arXiv:1710.03740; NVIDIA A100 Tensor Core GPU Architecture, 2020, table of peak rates"
     bound = Bound(1.0, {"method": method, "source": source})
@@ -98,7 +98,7 @@ def test_mixed_precision_speeds_up_transformer_block(
     need_device(subject)
     with float32_products(subject, tf32):
         what = f"{precision.label}, transformer block, TF32 {tf32}"
-        ratio = compared(subject, verdict, transformer_block(), RECIPE.but(precision=precision), what)
+        ratio = compared(subject, verdict, transformer_block(), RECIPE.replace(precision=precision), what)
     if tf32 == "off":
         bound = Bound(1.0, {"method": "its products in 16 bits are no slower", "source": "arXiv:1710.03740"})
         verdict.within(ratio.low, bound, "lower end of a step's time over the one's in float32", "slower-than-float32")
@@ -115,15 +115,15 @@ def test_time_of_sine_and_cosine_example(subject: Subject, verdict: Verdict, pre
     need_device(subject)
     plain = Recipe(Adam(1e-2))
     scaling = DynamicScaling() if precision == FLOAT16 else None
-    technique = plain.but(precision=precision, scaling=scaling)
+    technique = plain.replace(precision=precision, scaling=scaling)
     compared(subject, verdict, example(), technique, f"{precision.label}, sine and cosine", plain, -(-EPOCHS // FEWEST))
 
 
 TECHNIQUES = {
-    "O1-float16": RECIPE.but(precision=FLOAT16),
-    "O1-bfloat16": RECIPE.but(precision=BFLOAT16),
-    "recomputed": RECIPE.but(recompute=Recompute(SEGMENTS)),
-    "accumulated": RECIPE.but(accumulation=MICRO_BATCHES),
+    "O1-float16": RECIPE.replace(precision=FLOAT16),
+    "O1-bfloat16": RECIPE.replace(precision=BFLOAT16),
+    "recomputed": RECIPE.replace(recompute=Recompute(SEGMENTS)),
+    "accumulated": RECIPE.replace(accumulation=MICRO_BATCHES),
 }
 
 

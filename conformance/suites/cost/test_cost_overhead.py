@@ -7,7 +7,7 @@ import pytest
 
 from conformance.checks.api import Subject, Verdict, clause
 from conformance.timing.interleaved import interleaved
-from frameworks.by_hand import CASES, FIXTURES, HandCase, steps
+from frameworks.native_loop import CASES, FIXTURES, LoopCase, steps
 from results.compare.ratio import FEWEST
 
 SAME = 0.01
@@ -16,7 +16,7 @@ SAME = 0.01
 
 @clause("cost.adapter-overhead")
 @pytest.mark.parametrize("case", [case for case in CASES if not case.mixed], ids=lambda case: case.fixture)
-def test_adapter_overhead_over_native_loop(subject: Subject, verdict: Verdict, case: HandCase) -> None:
+def test_adapter_overhead_over_native_loop(subject: Subject, verdict: Verdict, case: LoopCase) -> None:
     framework = subject.framework
     try:
         hand = steps(framework.name, framework.mode)

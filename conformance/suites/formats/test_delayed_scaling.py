@@ -93,7 +93,7 @@ def test_tiny_values_stay_finite(subject: Subject, verdict: Verdict, largest: fl
         (passed,) = product.train((values_up_to((N, K), largest, step), values_up_to((N, M), 1.0, 9)))
         predicted = product.predict(values_up_to((N, K), largest, step))
         verdict.finite({"output": passed.output, "prediction": predicted}, f"values of step {step}", "not-finite")
-    scales = np.array([each.scale for each in product.remembered().values()])
+    scales = np.array([each.scale for each in product.amax_histories().values()])
     verdict.finite({"scale": 1.0 / scales}, "codes for a value at the scales", "not-finite")
 
 

@@ -14,7 +14,7 @@ from conformance.techniques.eight_bit_state.expected_moments import (
     OF_ITS_WAY,
     PRODUCT,
     WITHIN,
-    Unencoded,
+    MomentBeforeEncoding,
     first_update,
     paper_values,
     shared,
@@ -70,10 +70,7 @@ def rule_of(subject: Subject) -> EightBitRule:
 
 def moments_of(rule: EightBitRule) -> tuple[tuple[str, Array, float, bool], ...]:
     """Slot, values of codes, share and whether gradients are squared, for each moment under `EXACT`."""
-    return (
-        (rule.first, rule.first_codes, EXACT.beta1, False),
-        (rule.second, rule.second_codes, EXACT.beta2, True),
-    )
+    return ((rule.first, rule.first_codes, EXACT.beta1, False), (rule.second, rule.second_codes, EXACT.beta2, True))
 
 
 def drawn(seed: int, *, decades: float = 9.0, zeros: bool = False) -> dict[str, Array]:
@@ -136,7 +133,7 @@ def test_each_entry_has_nearest_code_of_its_block(subject: Subject, verdict: Ver
                 stands_for = values[stored.codes] * shared(stored.largest, ENTRIES, BLOCK)
                 _same(verdict, stored.decoded, stands_for, f"decoded {what}")
                 old = former[f"{slot}/{name}"].ravel() if former else np.zeros(ENTRIES)
-                moment = Unencoded.after(old, gradients[name].ravel(), beta, squared=squared)
+                moment = MomentBeforeEncoding.after(old, gradients[name].ravel(), beta, squared=squared)
                 largest_off = moment.largest_off(stored.largest, BLOCK)
                 verdict.within(largest_off, WITHIN, f"largest magnitudes of {what}, of the bound", "largest")
                 off = moment.off(stored.codes, stored.largest, values, BLOCK)
@@ -286,7 +283,7 @@ def test_checkpoint_with_other_block_size_is_refused(subject: Subject, verdict: 
     except ValueError:
         return
     measured, expected = ({n: a for n, a in run.optimizer_state().items() if "/" in n} for run in (other, saved))
-    verdict.same_state(measured, expected, "moments as restored", "blocks", but=("codes/", "absmax/"))
+    verdict.same_state(measured, expected, "moments as restored", "blocks", ignoring=("codes/", "absmax/"))
 
 
 @clause("quantization.adam8-skips")

@@ -18,7 +18,7 @@ from conformance.techniques.float8_training.exact_runs import (
     NAMES,
     STILL,
     WINDOWS,
-    Followed,
+    TrackedRun,
     memory,
     rule_of,
 )
@@ -34,7 +34,7 @@ PARTS = pytest.mark.parametrize("parts", [(0,), (0, -3), (-3, 0)], ids=["whole",
 @PARTS
 def test_window_records_one_amax_per_tensor(subject: Subject, verdict: Verdict, parts: tuple[int, ...]) -> None:
     rule_of(subject)
-    followed = Followed(subject, verdict, STILL.but(accumulation=len(parts)))
+    followed = TrackedRun(subject, verdict, STILL.replace(accumulation=len(parts)))
     for of_inputs, of_gradient in WINDOWS:
         followed.update(*((of_inputs + part, of_gradient + part) for part in parts))
 
@@ -42,7 +42,7 @@ def test_window_records_one_amax_per_tensor(subject: Subject, verdict: Verdict, 
 @clause("formats.float8-memory-follows")
 def test_amax_history_is_constant_within_window(subject: Subject, verdict: Verdict) -> None:
     rule_of(subject)
-    followed = Followed(subject, verdict, STILL.but(accumulation=2))
+    followed = TrackedRun(subject, verdict, STILL.replace(accumulation=2))
     followed.update((0, 0), (-1, -1))
     first, second = followed.window((4, 4), (1, 1))
     followed.run.accumulate(first, ITEMS)
@@ -58,11 +58,11 @@ def test_amax_history_is_constant_within_window(subject: Subject, verdict: Verdi
 def test_inspection_does_not_change_amax_history(subject: Subject, verdict: Verdict, look: str) -> None:
     rule_of(subject)
     need(subject, *([Capability.TRACE] if look == "trace" else []))
-    followed = Followed(subject, verdict, STILL)
+    followed = TrackedRun(subject, verdict, STILL)
     for powers in WINDOWS[:2]:
         followed.update(powers)
     before = subject.state(followed.run)
-    window = Followed(subject, verdict, STILL).window((6, 5))
+    window = TrackedRun(subject, verdict, STILL).window((6, 5))
     match look:
         case "prediction":
             followed.run.predict(window[0].inputs)
@@ -80,7 +80,7 @@ def test_inspection_does_not_change_amax_history(subject: Subject, verdict: Verd
 @PARTS
 def test_recomputation_does_not_change_amax_history(subject: Subject, verdict: Verdict, parts: tuple[int, ...]) -> None:
     rule_of(subject)
-    followed = Followed(subject, verdict, STILL.but(recompute=Recompute(1), accumulation=len(parts)))
+    followed = TrackedRun(subject, verdict, STILL.replace(recompute=Recompute(1), accumulation=len(parts)))
     for of_inputs, of_gradient in WINDOWS:
         followed.update(*((of_inputs + part, of_gradient + part) for part in parts))
 
@@ -95,7 +95,7 @@ def test_skipped_window_updates_amax_history_as_declared(
     subject: Subject, verdict: Verdict, target: float, factors: str
 ) -> None:
     rule_of(subject)
-    followed = Followed(subject, verdict, STILL.but(scaling=SCALINGS[factors]))
+    followed = TrackedRun(subject, verdict, STILL.replace(scaling=SCALINGS[factors]))
     for powers in WINDOWS[:2]:
         followed.update(powers)
     update = followed.update((5, 2), target=target)
@@ -109,7 +109,7 @@ def test_skipped_window_updates_amax_history_as_declared(
 def test_infinite_amax_does_not_enter_scale(subject: Subject, verdict: Verdict) -> None:
     """Without a scaler, so that the update is applied: its history has the infinity until it has gone."""
     rule_of(subject)
-    followed = Followed(subject, verdict, STILL)
+    followed = TrackedRun(subject, verdict, STILL)
     for powers in WINDOWS[:2]:
         followed.update(powers)
     followed.update((1, 1), given=np.inf)
@@ -123,9 +123,9 @@ def test_infinite_amax_does_not_enter_scale(subject: Subject, verdict: Verdict) 
 @pytest.mark.parametrize("parts", [(0,), (0, -3)], ids=["whole", "halves"])
 def test_loss_scale_affects_only_gradient_amax(subject: Subject, verdict: Verdict, parts: tuple[int, ...]) -> None:
     rule_of(subject)
-    recipe = STILL.but(accumulation=len(parts))
+    recipe = STILL.replace(accumulation=len(parts))
     scaled, plain = (
-        Followed(subject, verdict, recipe.but(scaling=scaling)) for scaling in (StaticScaling(2.0**5), None)
+        TrackedRun(subject, verdict, recipe.replace(scaling=scaling)) for scaling in (StaticScaling(2.0**5), None)
     )
     for of_inputs, of_gradient in WINDOWS:
         powers = [(of_inputs + part, of_gradient + part) for part in parts]
@@ -148,9 +148,9 @@ def test_amax_history_survives_saving(
 ) -> None:
     rule_of(subject)
     need(subject, Capability.CHECKPOINT)
-    recipe = STILL.but(accumulation=2) if place == "inside" else STILL
+    recipe = STILL.replace(accumulation=2) if place == "inside" else STILL
     powers = [((a, b), (a - 2, b - 2)) if place == "inside" else ((a, b),) for a, b in WINDOWS]
-    followed, other = (Followed(subject, verdict, recipe) for _ in range(2))
+    followed, other = (TrackedRun(subject, verdict, recipe) for _ in range(2))
     for each in powers[:2]:
         followed.update(*each)
     window = followed.window(*powers[2])
@@ -181,9 +181,9 @@ def test_amax_history_survives_saving(
 
 
 FOREIGN = {
-    "another-history": (EIGHTHS.but(quantization=Float8(HISTORY + 2)), EIGHTHS),
-    "from-float32": (EIGHTHS.but(quantization=None), EIGHTHS),
-    "into-float32": (EIGHTHS, EIGHTHS.but(quantization=None)),
+    "another-history": (EIGHTHS.replace(quantization=Float8(HISTORY + 2)), EIGHTHS),
+    "from-float32": (EIGHTHS.replace(quantization=None), EIGHTHS),
+    "into-float32": (EIGHTHS, EIGHTHS.replace(quantization=None)),
 }
 
 
@@ -193,7 +193,7 @@ def test_other_amax_history_is_refused(subject: Subject, verdict: Verdict, tmp_p
     rule_of(subject)
     need(subject, Capability.CHECKPOINT)
     saved, into = FOREIGN[kind]
-    (window,) = (Followed(subject, verdict, EIGHTHS).window((0, 0)),)
+    (window,) = (TrackedRun(subject, verdict, EIGHTHS).window((0, 0)),)
     run, other = (subject.trainer(MODEL, recipe, exact_weights()) for recipe in (saved, into))
     for each in (run, other):
         each.update(window)
@@ -208,12 +208,12 @@ def test_other_amax_history_is_refused(subject: Subject, verdict: Verdict, tmp_p
 
 
 OPTIMIZERS = {
-    "momentum": EIGHTHS.but(optimizer=SGD(2.0**-6, 0.9)),
-    "decay": EIGHTHS.but(optimizer=AdamW(2.0**-6, weight_decay=0.5)),
-    "clip": EIGHTHS.but(clip=2.0**-10),
-    "average": EIGHTHS.but(average=0.5),
-    "groups": EIGHTHS.but(groups=2),
-    "accumulation": EIGHTHS.but(accumulation=2, clip=2.0**-10),
+    "momentum": EIGHTHS.replace(optimizer=SGD(2.0**-6, 0.9)),
+    "decay": EIGHTHS.replace(optimizer=AdamW(2.0**-6, weight_decay=0.5)),
+    "clip": EIGHTHS.replace(clip=2.0**-10),
+    "average": EIGHTHS.replace(average=0.5),
+    "groups": EIGHTHS.replace(groups=2),
+    "accumulation": EIGHTHS.replace(accumulation=2, clip=2.0**-10),
 }
 
 
@@ -223,7 +223,7 @@ def test_optimizer_does_not_change_amax_history(subject: Subject, verdict: Verdi
     """Weights move, and the amax of inputs and kernels is still known."""
     rule = rule_of(subject).product
     recipe = OPTIMIZERS[kind]
-    followed = Followed(subject, verdict, recipe)
+    followed = TrackedRun(subject, verdict, recipe)
     operands: list[tuple[str, Operand]] = [("0.weight", "input"), *((name, "kernel") for name in NAMES)]
     seen: dict[tuple[str, Operand], list[float]] = {each: [] for each in operands}
     for of_inputs, of_gradient in WINDOWS:
@@ -233,14 +233,12 @@ def test_optimizer_does_not_change_amax_history(subject: Subject, verdict: Verdi
             seen[name, "kernel"].append(float(np.abs(followed.run.parameters()[name]).max()))
         followed.run.update(window)
         for (name, operand), maxima in seen.items():
-            remembered = followed.run.view(AmaxHistories)[name][operand]
+            history = followed.run.view(AmaxHistories)[name][operand]
             kept = np.zeros(HISTORY, np.float32)
             kept[: len(maxima[-HISTORY:])] = maxima[-HISTORY:]
-            verdict.equal(
-                np.sort(remembered.maxima), np.sort(kept), f"amax history of the {operand} of {name}", "history"
-            )
+            verdict.equal(np.sort(history.amax), np.sort(kept), f"amax history of the {operand} of {name}", "history")
             scale = stored_scales(maxima, expected.format_of(rule, "kernel"), HISTORY)[-1]
-            verdict.within(abs(remembered.scale / scale - 1.0), SCALE, f"scale of the {operand} of {name}", "scale")
+            verdict.within(abs(history.scale / scale - 1.0), SCALE, f"scale of the {operand} of {name}", "scale")
 
 
 @clause("formats.float8-is-no-parameter")
@@ -249,7 +247,7 @@ def test_gradient_amax_is_of_cast_gradients(subject: Subject, verdict: Verdict, 
     """Weights stay, so that the amax of gradients is known too."""
     rule_of(subject)
     optimizer = AdamW(0.0, weight_decay=0.5) if kind == "decay" else SGD(0.0)
-    followed = Followed(subject, verdict, replace(OPTIMIZERS[kind], optimizer=optimizer))
+    followed = TrackedRun(subject, verdict, replace(OPTIMIZERS[kind], optimizer=optimizer))
     for powers in WINDOWS:
         followed.update(powers)
 
@@ -258,12 +256,12 @@ def test_gradient_amax_is_of_cast_gradients(subject: Subject, verdict: Verdict, 
 def test_amax_history_is_not_in_gradient_norm(subject: Subject, verdict: Verdict) -> None:
     """The amax history is far larger than the gradients, of whose norm the limit allows four times."""
     rule_of(subject)
-    slow = EIGHTHS.but(optimizer=SGD(2.0**-14))
-    probe = Followed(subject, verdict, slow)
+    slow = EIGHTHS.replace(optimizer=SGD(2.0**-14))
+    probe = TrackedRun(subject, verdict, slow)
     window = probe.window((6, -12))
     squares = [np.vdot(g, g) for g in probe.run.gradients(window).values()]
     norm = float(np.sqrt(np.sum(squares, dtype=np.float64)))
-    plain, clipped = (subject.trainer(MODEL, slow.but(clip=clip), exact_weights()) for clip in (None, 4.0 * norm))
+    plain, clipped = (subject.trainer(MODEL, slow.replace(clip=clip), exact_weights()) for clip in (None, 4.0 * norm))
     before = plain.parameters()
     for update in (1, 2):
         for run in (plain, clipped):
@@ -275,7 +273,7 @@ def test_amax_history_is_not_in_gradient_norm(subject: Subject, verdict: Verdict
             verdict.within(far, WITHIN, f"{name} after update {update}", "clipped")
         verdict.changed(before, plain.parameters(), "the update moves weights")
         before = plain.parameters()
-    largest = max(float(each["input"].maxima.max()) for each in clipped.view(AmaxHistories).values())
+    largest = max(float(each["input"].amax.max()) for each in clipped.view(AmaxHistories).values())
     verdict.holds(largest > 8.0 * norm, "the test has a large memory", largest, f"> {8.0 * norm}", "control")
 
 
@@ -283,10 +281,10 @@ def test_amax_history_is_not_in_gradient_norm(subject: Subject, verdict: Verdict
 def test_weight_average_uses_amax_history_of_run(subject: Subject, verdict: Verdict) -> None:
     """Weights stay, so that their average is what they are, and both must predict alike."""
     rule_of(subject)
-    followed = Followed(subject, verdict, STILL.but(average=0.5))
+    followed = TrackedRun(subject, verdict, STILL.replace(average=0.5))
     for powers in WINDOWS:
         followed.update(powers)
-        inputs = Followed(subject, verdict, STILL).window((2, 0))[0].inputs
+        inputs = TrackedRun(subject, verdict, STILL).window((2, 0))[0].inputs
         before = memory(followed.run)
         now, averaged = followed.run.predict(inputs), followed.run.predict_averaged(inputs)
         verdict.same_state(averaged, now, "the prediction by the average", "average-remembers-otherwise")

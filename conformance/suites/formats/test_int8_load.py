@@ -82,7 +82,7 @@ def test_int8_weights_take_a_quarter_of_the_bytes(subject: Subject, verdict: Ver
     rule_of(subject)
     weights = unlike_weights(MODEL)
     quantized = loaded(subject, weights)
-    rest = sum(value.nbytes for value in quantized.kept().values())
+    rest = sum(value.nbytes for value in quantized.unquantized().values())
     shapes = [weights[name].shape for name, stored in quantized.weights().items() if stored is not None]
     quarter, outputs = sum(rows * columns for rows, columns in shapes), sum(columns for _, columns in shapes)
     derivation = {"method": "a quarter of float32, 16 bytes an output, 64 a layer", "quarter": quarter, "rest": rest}

@@ -210,12 +210,14 @@ def test_storage_has_declared_bytes(subject: Subject, verdict: Verdict, techniqu
     for width, outputs in quantized_layers(model, rule).values():
         codes += outputs * ((width + 1) // 2) if four_bits else outputs * width
         ranges += range_count(rule.weight, width, outputs)
-    kept = sum(value.nbytes for value in quantized.kept().values())
+    unquantized = sum(value.nbytes for value in quantized.unquantized().values())
     verdict.observe("bytes", quantized.stored_bytes())
-    derivation = {"codes": codes, "ranges": ranges, "kept": kept, "method": "16 bytes a range, 64 a layer"}
-    most = codes + kept + 16 * ranges + 64 * len(quantized_layers(model, rule))
+    derivation = {"codes": codes, "ranges": ranges, "kept": unquantized, "method": "16 bytes a range, 64 a layer"}
+    most = codes + unquantized + 16 * ranges + 64 * len(quantized_layers(model, rule))
     verdict.within(quantized.stored_bytes(), Bound(most, derivation), "bytes of the model", "too-many-bytes")
-    verdict.holds(quantized.stored_bytes() >= codes + kept, "all is counted", quantized.stored_bytes(), codes + kept)
+    verdict.holds(
+        quantized.stored_bytes() >= codes + unquantized, "all is counted", quantized.stored_bytes(), codes + unquantized
+    )
 
 
 def range_count(rule: QuantRule, width: int, outputs: int) -> int:

@@ -18,11 +18,11 @@ from fixtures.data import digits_batch
 from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Batch, Model
 from fixtures.models import digits_mlp
-from fixtures.recipe import SGD, Adam, Aware, Recipe, Recompute
+from fixtures.recipe import SGD, Adam, Qat, Recipe, Recompute
 from frameworks.contract import Calibrated, CalibratedRanges, Capability, QatRule, Trainer
 
-AWARE = Recipe(SGD(2.0**-6), quantization=Aware())
-STILL = Recipe(SGD(0.0), quantization=Aware())
+QAT = Recipe(SGD(2.0**-6), quantization=Qat())
+STILL = Recipe(SGD(0.0), quantization=Qat())
 """A recipe under which weights stay and ranges move."""
 LAYERS = (Dense(24), Activation("relu"), Heads((Head("output", 6),)))
 TWO = Model("two-layers", LAYERS, (40,), (("output", "squared_error"),))
@@ -33,7 +33,7 @@ ROWS = 12
 
 def rule_of(subject: Subject) -> QatRule:
     """The declared rule; ends the test if there is none."""
-    need(subject, Capability.AWARE)
+    need(subject, Capability.QAT)
     return subject.framework.rule(QatRule)
 
 
@@ -119,7 +119,7 @@ def test_clipped_values_have_zero_gradient(subject: Subject, verdict: Verdict) -
     """Ranges are frozen, and then the head's inputs are far beyond them."""
     rule = rule_of(subject)
     start = weights()
-    run = subject.trainer(TWO, STILL.but(quantization=Aware(freeze=1)), start)
+    run = subject.trainer(TWO, STILL.replace(quantization=Qat(freeze=1)), start)
     run.update((batch(1, rule=rule),))
     known = run.view(CalibratedRanges)["2.output.weight"]
     large = batch(2, factor=8.0, rule=rule)
@@ -147,7 +147,7 @@ def test_qat_ranges_follow_batches(subject: Subject, verdict: Verdict, freeze: i
     if rule.linear.inputs is None:
         verdict.abstain("inputs have no codes")
         return
-    run = subject.trainer(TWO, STILL.but(quantization=Aware(freeze), accumulation=halves), weights())
+    run = subject.trainer(TWO, STILL.replace(quantization=Qat(freeze), accumulation=halves), weights())
     batch_ranges: list[tuple[float, float]] = []
     for update, factor in enumerate(FACTORS):
         given = batch(update, factor, rule)
@@ -182,7 +182,7 @@ def test_prediction_does_not_change_qat_ranges(subject: Subject, verdict: Verdic
 def test_recomputation_does_not_change_qat_ranges(subject: Subject, verdict: Verdict) -> None:
     rule = rule_of(subject)
     need(subject, Capability.RECOMPUTE)
-    plain, again = (subject.trainer(TWO, AWARE.but(recompute=each), weights()) for each in (None, Recompute(2)))
+    plain, again = (subject.trainer(TWO, QAT.replace(recompute=each), weights()) for each in (None, Recompute(2)))
     for run in (plain, again):
         for seed, factor in enumerate(FACTORS):
             run.update((batch(seed, factor, rule),))
@@ -252,7 +252,7 @@ def test_converted_layer_gives_same_codes(subject: Subject, verdict: Verdict, fa
 def test_qat_ranges_survive_saving(subject: Subject, verdict: Verdict, tmp_path: Path, used: bool) -> None:
     rule = rule_of(subject)
     need(subject, Capability.CHECKPOINT)
-    recipe = AWARE.but(quantization=Aware(freeze=3))
+    recipe = QAT.replace(quantization=Qat(freeze=3))
     run, other = (subject.trainer(TWO, recipe, weights()) for _ in range(2))
     for seed, factor in enumerate(FACTORS[:2]):
         run.update((batch(seed, factor, rule),))
@@ -275,7 +275,7 @@ def test_qat_ranges_survive_saving(subject: Subject, verdict: Verdict, tmp_path:
 def test_qat_model_keeps_accuracy(subject: Subject, verdict: Verdict) -> None:
     rule_of(subject)
     model = digits_mlp((64, 64))
-    run = subject.trainer(model, Recipe(Adam(1e-3), quantization=Aware()))
+    run = subject.trainer(model, Recipe(Adam(1e-3), quantization=Qat()))
     for start in range(0, 80 * 64, 64):
         run.update((digits_batch(64, start % 1344),))
     test = digits_batch(397, 1400)

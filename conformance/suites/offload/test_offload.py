@@ -62,15 +62,19 @@ def of_two(seed: int) -> Batch:
 
 CASES = {
     "adam": (STACK, ADAM, samples),
-    "clipped-windows": (STACK, ADAM.but(accumulation=2, clip=0.5), samples),
-    "scaled-float16": (STACK, ADAM.but(precision=FLOAT16, scaling=DynamicScaling(initial=16.0, interval=2)), samples),
-    "masters-bfloat16": (STACK, ADAM.but(precision=MASTERED[1]), samples),
-    "recomputed": (STACK, ADAM.but(precision=BFLOAT16, recompute=Recompute(2)), samples),
-    "averaged": (STACK, ADAM.but(average=0.75), samples),
+    "clipped-windows": (STACK, ADAM.replace(accumulation=2, clip=0.5), samples),
+    "scaled-float16": (
+        STACK,
+        ADAM.replace(precision=FLOAT16, scaling=DynamicScaling(initial=16.0, interval=2)),
+        samples,
+    ),
+    "masters-bfloat16": (STACK, ADAM.replace(precision=MASTERED[1]), samples),
+    "recomputed": (STACK, ADAM.replace(precision=BFLOAT16, recompute=Recompute(2)), samples),
+    "averaged": (STACK, ADAM.replace(average=0.75), samples),
     "attention": (encoder(16, 4, 1, 8, 0.25, embedded=False), Recipe(AdamW(2.0**-8)), vectors),
     "convolution": (digits_convolution(), Recipe(SGD(2.0**-6, 0.5)), images),
     "embedding": (embedded(), ADAM, rows),
-    "separate-losses": (two_heads(), ADAM.but(separate_losses=True), of_two),
+    "separate-losses": (two_heads(), ADAM.replace(separate_losses=True), of_two),
 }
 """A workload: a model, a recipe, and data by seed."""
 
@@ -97,7 +101,7 @@ def widest(subject: Subject) -> list[Offload]:
 @pytest.mark.parametrize("name", CASES)
 def test_offloaded_run_matches_resident_run_bitwise(subject: Subject, verdict: Verdict, name: str) -> None:
     model, recipe, data = CASES[name]
-    away = {offload.label: subject.trainer(model, recipe.but(offload=offload)) for offload in widest(subject)}
+    away = {offload.label: subject.trainer(model, recipe.replace(offload=offload)) for offload in widest(subject)}
     here = run_without_offload(subject, model, recipe)
     for seed in range(3):
         window = data(seed).into(recipe.accumulation)
@@ -113,14 +117,14 @@ def test_offloaded_run_matches_resident_run_bitwise(subject: Subject, verdict: V
 
 @clause("offload.same-bits")
 def test_empty_micro_batch_matches_resident_run_bitwise(subject: Subject, verdict: Verdict) -> None:
-    recipe = ADAM.but(accumulation=2)
+    recipe = ADAM.replace(accumulation=2)
     batch = samples(0)
     window = (batch.part(0, 0), batch)
     offloads = widest(subject)
     here = run_without_offload(subject, STACK, recipe)
     here.update(window)
     for offload in offloads:
-        away = subject.trainer(STACK, recipe.but(offload=offload))
+        away = subject.trainer(STACK, recipe.replace(offload=offload))
         away.update(window)
         what = f"training state after a window with an empty micro-batch, {offload.label}"
         verdict.same_state(away.state(), here.state(), what)
@@ -129,8 +133,8 @@ def test_empty_micro_batch_matches_resident_run_bitwise(subject: Subject, verdic
 @clause("offload.same-bits")
 @each_offload
 def test_skipped_update_matches_resident_run_bitwise(subject: Subject, verdict: Verdict, offload: Offload) -> None:
-    recipe = ADAM.but(scaling=DynamicScaling(initial=16.0, interval=3))
-    away, here = subject.trainer(STACK, recipe.but(offload=offload)), run_without_offload(subject, STACK, recipe)
+    recipe = ADAM.replace(scaling=DynamicScaling(initial=16.0, interval=3))
+    away, here = subject.trainer(STACK, recipe.replace(offload=offload)), run_without_offload(subject, STACK, recipe)
     for value in (1.0, np.inf, 0.5):
         reports = [run.apply_gradients(spiked(run, value, base=1.0)) for run in (away, here)]
         verdict.equal(
@@ -150,7 +154,7 @@ def copies(subject: Subject, kind: str) -> int:
 def test_only_requested_tensors_are_offloaded(
     subject: Subject, verdict: Verdict, offload: Offload, tmp_path: Path
 ) -> None:
-    run = subject.trainer(STACK, ADAM.but(offload=offload))
+    run = subject.trainer(STACK, ADAM.replace(offload=offload))
     batch = samples(0)
     run.update((batch,))
     away = run.offloaded()
@@ -171,7 +175,7 @@ def test_only_requested_tensors_are_offloaded(
 @pytest.mark.parametrize("to", ["host", "disk"])
 def test_activations_are_offloaded_in_every_update(subject: Subject, verdict: Verdict, to: str) -> None:
     offload = Offload(("activations",), to)  # type: ignore[arg-type]
-    run = subject.trainer(STACK, ADAM.but(offload=offload))
+    run = subject.trainer(STACK, ADAM.replace(offload=offload))
     left = []
     for seed in range(3):
         run.update((samples(seed),))
@@ -211,7 +215,7 @@ def outputs_of(subject: Subject, run: Trainer) -> dict[str, Array]:
 def test_checkpoint_resumes_with_and_without_offload(
     subject: Subject, verdict: Verdict, offload: Offload, tmp_path: Path
 ) -> None:
-    away, here = subject.trainer(STACK, ADAM.but(offload=offload)), run_without_offload(subject, STACK, ADAM)
+    away, here = subject.trainer(STACK, ADAM.replace(offload=offload)), run_without_offload(subject, STACK, ADAM)
     for seed in range(2):
         away.update((samples(seed),))
         here.update((samples(7 + seed),))
@@ -219,7 +223,7 @@ def test_checkpoint_resumes_with_and_without_offload(
     here.save(tmp_path / "here")
     for name, run in (
         ("away", run_without_offload(subject, STACK, ADAM)),
-        ("here", subject.trainer(STACK, ADAM.but(offload=offload))),
+        ("here", subject.trainer(STACK, ADAM.replace(offload=offload))),
     ):
         run.restore(tmp_path / name)
         saved = {"away": away, "here": here}[name]
@@ -237,7 +241,7 @@ def files(folder: Path) -> list[Path]:
 @clause("offload.gives-back")
 def test_no_activation_stays_offloaded_after_update(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     offload = Offload(("activations",), "disk", str(tmp_path))
-    run = subject.trainer(STACK, ADAM.but(offload=offload, accumulation=2))
+    run = subject.trainer(STACK, ADAM.replace(offload=offload, accumulation=2))
     for seed in range(2):
         run.update(samples(seed).into(2))
         run.gradients(samples(seed).into(2))
@@ -256,7 +260,7 @@ def test_no_activation_stays_offloaded_after_update(subject: Subject, verdict: V
 def test_failed_pass_leaves_no_offloaded_activation(
     subject: Subject, verdict: Verdict, kind: OffloadedKind, tmp_path: Path
 ) -> None:
-    run = subject.trainer(STACK, ADAM.but(offload=Offload((kind,), "disk", str(tmp_path))))
+    run = subject.trainer(STACK, ADAM.replace(offload=Offload((kind,), "disk", str(tmp_path))))
     run.update((samples(0),))
     before, usual = run.state(), [path.name for path in files(tmp_path)]
     wrong = Batch(np.zeros((4, 5), np.float32), samples(0).targets)
@@ -268,7 +272,7 @@ def test_failed_pass_leaves_no_offloaded_activation(
 
 @clause("offload.disk-fault")
 def test_missing_offload_folder_is_reported_or_created(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
-    recipe = ADAM.but(offload=Offload(("activations",), "disk", str(tmp_path / "away")))
+    recipe = ADAM.replace(offload=Offload(("activations",), "disk", str(tmp_path / "away")))
     (tmp_path / "away").mkdir()
     run, here = subject.trainer(STACK, recipe), run_without_offload(subject, STACK, ADAM)
     for each in (run, here):
@@ -293,7 +297,7 @@ def test_missing_offload_folder_is_reported_or_created(subject: Subject, verdict
 def test_damaged_offload_file_is_refused(
     subject: Subject, verdict: Verdict, kind: OffloadedKind, damage: str, tmp_path: Path
 ) -> None:
-    run = subject.trainer(STACK, ADAM.but(offload=Offload((kind,), "disk", str(tmp_path))))
+    run = subject.trainer(STACK, ADAM.replace(offload=Offload((kind,), "disk", str(tmp_path))))
     run.update((samples(0),))
     before = run.state()
     verdict.holds(len(files(tmp_path)) > 0, "there are files", len(files(tmp_path)), "some", "stays")

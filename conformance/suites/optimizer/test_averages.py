@@ -19,7 +19,7 @@ from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, MASTERED, SGD, DynamicSc
 from frameworks.contract import Trainer
 
 RECIPE = Recipe(SGD(2.0**-4), average=0.5)
-SCALED = RECIPE.but(scaling=DynamicScaling(initial=2.0**10))
+SCALED = RECIPE.replace(scaling=DynamicScaling(initial=2.0**10))
 MOVES = ("scaler/", "random/")
 each_level = pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16, *MASTERED], ids=lambda p: p.label)
 
@@ -57,7 +57,7 @@ def courses() -> st.SearchStrategy[Course]:
 @clause("master.average-follows-updates")
 @explore(courses(), examples=8)
 def test_average_matches_closed_form_over_applied_updates(subject: Subject, verdict: Verdict, case: Course) -> None:
-    recipe = SCALED.but(optimizer=SGD(2.0**-4, case.momentum), average=case.decay)
+    recipe = SCALED.replace(optimizer=SGD(2.0**-4, case.momentum), average=case.decay)
     trainer, expected = subject.trainer(exact_linear(), recipe), None
     for value in case.values:
         trainer.apply_gradients(full(trainer, value))
@@ -70,7 +70,7 @@ def test_average_matches_closed_form_over_applied_updates(subject: Subject, verd
 @clause("master.average-follows-updates")
 @each_level
 def test_average_uses_updated_weights(subject: Subject, verdict: Verdict, precision: Precision) -> None:
-    trainer, expected = subject.trainer(exact_linear(), RECIPE.but(precision=precision)), None
+    trainer, expected = subject.trainer(exact_linear(), RECIPE.replace(precision=precision)), None
     for step in range(4):
         trainer.apply_gradients(full(trainer, 2.0 ** -(step + 2)))
         expected = moved(expected, trainer.master_parameters(), 0.5)
@@ -95,7 +95,7 @@ def test_skipped_update_does_not_change_average(subject: Subject, verdict: Verdi
         trainer.apply_gradients(full(trainer, 2.0**-3))
     before = subject.state(trainer)
     trainer.apply_gradients(spiked(trainer, bad, base=1.0))
-    verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", but=("scaler/",))
+    verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", ignoring=("scaler/",))
 
 
 @clause("scaling.step-count-follows-updates")
@@ -104,12 +104,14 @@ def test_average_ignores_skipped_updates(subject: Subject, verdict: Verdict) -> 
     for value in (math.inf, 2.0**-3, -(2.0**-2), math.nan, 2.0**-4):
         for run in (skipping, plain) if math.isfinite(value) else (skipping,):
             run.apply_gradients(full(run, value))
-    verdict.same_state(subject.state(skipping), subject.state(plain), "state after three applied updates", but=MOVES)
+    verdict.same_state(
+        subject.state(skipping), subject.state(plain), "state after three applied updates", ignoring=MOVES
+    )
 
 
 @clause("accumulation.once-per-window")
 def test_average_is_updated_once_per_window(subject: Subject, verdict: Verdict) -> None:
-    whole, parts = (subject.trainer(exact_linear(), RECIPE.but(accumulation=k)) for k in (1, 4))
+    whole, parts = (subject.trainer(exact_linear(), RECIPE.replace(accumulation=k)) for k in (1, 4))
     for value in (2.0**-3, -(2.0**-2), 2.0**-4):
         whole.apply_gradients(full(whole, value))
         parts.apply_gradients(*[full(parts, value)] * 4)
@@ -118,14 +120,14 @@ def test_average_is_updated_once_per_window(subject: Subject, verdict: Verdict) 
 
 @clause("accumulation.nothing-before-boundary")
 def test_average_is_constant_within_window(subject: Subject, verdict: Verdict) -> None:
-    trainer = subject.trainer(exact_linear(), RECIPE.but(accumulation=4))
+    trainer = subject.trainer(exact_linear(), RECIPE.replace(accumulation=4))
     for seed in range(2):
         trainer.update(exact_batch(8, seed=seed).into(4))
     before = subject.state(trainer)
     for batch in exact_batch(8, seed=2).into(4)[:3]:
         trainer.accumulate(batch, 8)
     inside = ("accumulator/", "random/")
-    verdict.same_state(subject.state(trainer), before, "training state (excluding accumulator)", but=inside)
+    verdict.same_state(subject.state(trainer), before, "training state (excluding accumulator)", ignoring=inside)
 
 
 @clause("accumulation.evaluation-changes-nothing")
@@ -143,13 +145,13 @@ def test_evaluation_with_average_does_not_change_training_state(subject: Subject
 def test_evaluation_with_average_matches_averaged_model(
     subject: Subject, verdict: Verdict, precision: Precision
 ) -> None:
-    model, recipe = exact_linear(), RECIPE.but(precision=precision)
+    model, recipe = exact_linear(), RECIPE.replace(precision=precision)
     trainer = subject.trainer(model, recipe)
     for seed in range(3):
         trainer.update((exact_batch(8, seed=seed),))
     inputs = exact_batch(4, seed=3).inputs
-    of_average = subject.trainer(model, recipe.but(average=None), averages(trainer)).predict(inputs)
-    of_weights = subject.trainer(model, recipe.but(average=None), trainer.master_parameters()).predict(inputs)
+    of_average = subject.trainer(model, recipe.replace(average=None), averages(trainer)).predict(inputs)
+    of_weights = subject.trainer(model, recipe.replace(average=None), trainer.master_parameters()).predict(inputs)
     verdict.changed(of_weights, of_average, "the average is not the weights")
     verdict.same_state(trainer.predict(inputs), of_weights, "prediction with the weights", "wrong-weights")
     verdict.same_state(trainer.predict_averaged(inputs), of_average, "prediction with the average", "wrong-weights")

@@ -74,7 +74,7 @@ def test_other_parameters_train_beside_frozen_ones(
     recipe = Recipe(optimizer, frozen=PLACES[place])
     need(subject, *needs(recipe))
     for field, value in changes.items():
-        larger = recipe.but(**{field: value})
+        larger = recipe.replace(**{field: value})
         declared = all(subject.framework.declares(capability).supported for capability in needs(larger))
         recipe = larger if declared else recipe
     row = Row((("technique", technique),), recipe, dropout=False, norm=False)

@@ -42,6 +42,6 @@ def test_each_way_keeps_group_rates(subject: Subject, verdict: Verdict, rate_way
 @clause("optimizer.group-rates")
 def test_group_rates_resume(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     recipe = Recipe(AdamW(2.0**-4, epsilon=1.0, weight_decay=0.25), schedule=Steps((1, 3), (1.0, 0.5, 0.25)))
-    recipe = recipe.but(groups=2, second_rate=2.0**-2, second_decay=1.0)
+    recipe = recipe.replace(groups=2, second_rate=2.0**-2, second_decay=1.0)
     row = Row((("groups", "rates"),), recipe, dropout=False, norm=False)
     combinations.compare(subject, verdict, row, tmp_path)

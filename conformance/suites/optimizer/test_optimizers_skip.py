@@ -44,7 +44,7 @@ def started(subject: Subject, optimizer: str, implementation: Implementation, **
     recipe = Recipe(
         OPTIMIZERS[optimizer], scaling=SCALING, schedule=Steps((1, 3), (1.0, 0.5, 0.25)), implementation=implementation
     )
-    trainer = subject.trainer(exact_linear(), recipe.but(**changes))
+    trainer = subject.trainer(exact_linear(), recipe.replace(**changes))
     for _ in range(2):
         trainer.apply_gradients(full(trainer, 2.0**-3))
     return trainer
@@ -60,7 +60,7 @@ def test_implementation_skip_is_atomic(
     before = subject.state(trainer)
     for bad in (math.inf, -math.inf, math.nan):
         update = trainer.apply_gradients(spiked(trainer, bad, base=1.0))
-        verdict.same_state(subject.state(trainer), before, f"training state after {bad}", but=("scaler/",))
+        verdict.same_state(subject.state(trainer), before, f"training state after {bad}", ignoring=("scaler/",))
         verdict.holds(update.skipped, f"{bad} is reported as a skip", update.skipped, True, "unreported")
 
 
@@ -79,7 +79,7 @@ def test_implementation_skips_first_update(
         for run in (trainer, untouched):
             run.apply_gradients(full(run, 2.0**-3))
     states = subject.state(trainer), subject.state(untouched)
-    verdict.same_state(*states, "state after two finite updates", but=MOVES)
+    verdict.same_state(*states, "state after two finite updates", ignoring=MOVES)
 
 
 @clause("scaling.step-count-follows-updates")
@@ -94,7 +94,7 @@ def test_implementation_counts_applied_updates(
         if math.isfinite(value):
             plain.apply_gradients(full(plain, value))
     states = subject.state(trainer), subject.state(plain)
-    verdict.same_state(*states, "state after three applied updates", but=MOVES)
+    verdict.same_state(*states, "state after three applied updates", ignoring=MOVES)
     counters = {name: int(value) for name, value in trainer.optimizer_state().items() if name in ("steps", "schedule")}
     verdict.equal(
         counters, dict.fromkeys(counters, 5), "counters after two applied updates and three more", "miscounted"
@@ -124,7 +124,7 @@ def test_implementation_applies_clipped_gradients(
 ) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], clip=1.0)
     plain = subject.trainer(exact_linear(), recipe)
-    scaled = subject.trainer(exact_linear(), recipe.but(scaling=SCALING, implementation=implementation))
+    scaled = subject.trainer(exact_linear(), recipe.replace(scaling=SCALING, implementation=implementation))
     for value in (8.0, 2.0**-6, 1.0):
         norms = [run.apply_gradients(full(run, value)).gradient_norm for run in (plain, scaled)]
         verdict.equal(norms[1], norms[0], f"norm of gradients of {value}, scaled against unscaled", "norm-differs")
@@ -143,7 +143,7 @@ def test_implementation_clips_under_autocast(
 ) -> None:
     recipe = Recipe(SGD(0.5), BFLOAT16, clip=1.0)
     default, chosen = (
-        subject.trainer(exact_linear(), each) for each in (recipe, recipe.but(implementation=implementation))
+        subject.trainer(exact_linear(), each) for each in (recipe, recipe.replace(implementation=implementation))
     )
     for value in (8.0, 2.0**-6):
         norms = [run.apply_gradients(full(run, value)).gradient_norm for run in (default, chosen)]
@@ -169,7 +169,7 @@ def test_implementation_with_groups_equals_one_group(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
 ) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], implementation=implementation)
-    one, two = (subject.trainer(two_heads(), recipe.but(groups=groups)) for groups in (1, 2))
+    one, two = (subject.trainer(two_heads(), recipe.replace(groups=groups)) for groups in (1, 2))
     for value in (1.0, 2.0**-3):
         for run in (one, two):
             run.apply_gradients(full(run, value))

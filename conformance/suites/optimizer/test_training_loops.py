@@ -33,7 +33,7 @@ def test_pre_step_hook_receives_unscaled_gradients(
 ) -> None:
     need(subject, Capability.STEP_HOOK)
     gradient = np.array([2.0**-12, -1.0, 0.0, 3.0], np.float32)
-    measured = subject.framework.shown_to_hook(gradient, scale=scale, fused=fused)
+    measured = subject.framework.gradient_in_hook(gradient, scale=scale, fused=fused)
     verdict.equal(
         measured.tolist(), gradient.tolist(), f"gradient in the hook at a loss scale of {scale}", "hook-sees-scaled"
     )
@@ -44,7 +44,7 @@ def test_pre_step_hook_receives_unscaled_gradients(
 def test_clipping_in_native_loop_receives_unscaled_gradients(subject: Subject, verdict: Verdict, scale: float) -> None:
     need(subject, Capability.MANUAL_STEP)
     gradient = np.array([0.5, 0.0, -0.25], np.float32)
-    measured = subject.framework.clipped_by_hand(gradient, limit=1.0, scale=scale)
+    measured = subject.framework.clip_in_manual_step(gradient, limit=1.0, scale=scale)
     verdict.equal(
         measured.tolist(), gradient.tolist(), f"gradient below the limit at a loss scale of {scale}", "clips-scaled"
     )

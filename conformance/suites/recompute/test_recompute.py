@@ -51,7 +51,7 @@ def arranged(
 
 def twins(subject: Subject, model: Model, recipe: Recipe, recompute: Recompute) -> tuple[Trainer, Trainer]:
     """The same run without and with recomputation."""
-    return subject.trainer(model, recipe), subject.trainer(model, recipe.but(recompute=recompute))
+    return subject.trainer(model, recipe), subject.trainer(model, recipe.replace(recompute=recompute))
 
 
 UPDATES = 12
@@ -89,7 +89,7 @@ def test_dropout_masks_are_replayed(
     control = [subject.trainer(model, RECIPE).gradients((batch,)) for _ in range(2)]
     if any(not np.array_equal(control[0][name], control[1][name]) for name in control[0]):
         verdict.abstain("two plain runs of one seed draw different masks")
-    recomputed = subject.trainer(model, RECIPE.but(recompute=Recompute(segments, variant=variant)))
+    recomputed = subject.trainer(model, RECIPE.replace(recompute=Recompute(segments, variant=variant)))
     measured, what = recomputed.gradients((batch,)), "every gradient under dropout"
     checks.same_gradients(subject, verdict, measured, control[0], model, RECIPE, batch, what, signature="mask-redrawn")
 
@@ -127,7 +127,7 @@ def test_recomputed_forward_uses_precision_of_forward(
     model, _ = arranged(subject, PLAIN, fixture, variant)
     of_ids = model.integer_inputs
     batches = [token_batch(2, seed=i) if of_ids else vector_batch(2, width=16, seed=i) for i in range(6)]
-    recipe = RECIPE.but(precision=precision)
+    recipe = RECIPE.replace(precision=precision)
     plain, recomputed = twins(subject, model, recipe, Recompute(2, variant=variant))
     wide = subject.trainer(model, RECIPE).gradients((batches[0],))
     expected, measured = ([run.gradients((batch,)) for batch in batches] for run in (plain, recomputed))
@@ -147,7 +147,7 @@ def test_segment_boundary_between_matmul_and_activation(
     residual = Residual((Dense(12, bias=False),))
     layers: tuple[Layer, ...] = (Dense(12), Activation("tanh"), residual, Activation("gelu"))
     model = Model("cut", (*layers, Heads((Head("output", 10),))), (784,), (("output", "cross_entropy"),))
-    recipe, batch = RECIPE.but(precision=precision), digits_batch(8)
+    recipe, batch = RECIPE.replace(precision=precision), digits_batch(8)
     expected, measured = (
         run.gradients((batch,)) for run in twins(subject, model, recipe, Recompute(4, variant=variant))
     )
@@ -169,7 +169,7 @@ def test_parameters_train_when_no_input_needs_a_gradient(subject: Subject, verdi
 @clause("recompute.no-grad-input")
 def test_first_segment_trains(subject: Subject, verdict: Verdict, variant: str) -> None:
     model, batch = PLAIN["mlp"]()
-    trainer = subject.trainer(model, RECIPE.but(recompute=Recompute(2, variant=variant)))
+    trainer = subject.trainer(model, RECIPE.replace(recompute=Recompute(2, variant=variant)))
     before = {name: value for name, value in trainer.parameters().items() if name.startswith("0.")}
     trainer.update((batch,))
     after = {name: value for name, value in trainer.parameters().items() if name.startswith("0.")}
@@ -212,7 +212,7 @@ def test_nested_recomputation(subject: Subject, verdict: Verdict, fixture: str, 
     plain, single = twins(subject, model, RECIPE, Recompute(2, variant=variant))
     single.gradients((batch,))
     try:
-        nested = subject.trainer(model, RECIPE.but(recompute=Recompute(2, depth=2, variant=variant)))
+        nested = subject.trainer(model, RECIPE.replace(recompute=Recompute(2, depth=2, variant=variant)))
         measured = nested.gradients((batch,))
     except (TypeError, ValueError, RuntimeError) as refusal:
         verdict.observe(fixture, "refused")
@@ -261,7 +261,7 @@ def test_activations_are_freed(subject: Subject, verdict: Verdict, variant: str)
 def test_saved_bytes_by_segments(subject: Subject, verdict: Verdict, variant: str) -> None:
     for segments in (0, 2, 4, 8):
         recompute = Recompute(segments, variant=variant) if segments else None
-        saved = subject.trainer(blocks(), RECIPE.but(recompute=recompute)).saved_bytes(wide_batch())
+        saved = subject.trainer(blocks(), RECIPE.replace(recompute=recompute)).saved_bytes(wide_batch())
         verdict.measure(f"saved bytes, {segments or 'no'} segments", "B", [float(saved)])
 
 

@@ -109,7 +109,7 @@ def run_of(
 ) -> Trainer:
     """A run of the case's model, recomputed unless `depth` is 0."""
     recompute = Recompute(case.segments, depth=depth, variant=variant) if depth else None
-    recipe = RECIPE.but(precision=case.precision, recompute=recompute, accumulation=accumulation)
+    recipe = RECIPE.replace(precision=case.precision, recompute=recompute, accumulation=accumulation)
     return subject.trainer(case.model, recipe)
 
 
@@ -143,7 +143,7 @@ def same_gradients(
     window = case.window(subject.seed)
     measured = run_of(subject, case, variant, depth).gradients(window)
     expected = plain_gradients(subject, replace(case, segments=1))
-    recipe, (batch, *_) = RECIPE.but(precision=case.precision), window
+    recipe, (batch, *_) = RECIPE.replace(precision=case.precision), window
     checks.same_gradients(subject, verdict, measured, expected, case.model, recipe, batch, signature=signature)
 
 

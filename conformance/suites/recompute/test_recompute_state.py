@@ -20,7 +20,7 @@ RECIPE = Recipe(SGD(2.0**-4, momentum=0.5))
 
 def twins(subject: Subject, model: Model, recipe: Recipe, recompute: Recompute) -> tuple[Trainer, Trainer]:
     """The same run without and with recomputation."""
-    return subject.trainer(model, recipe), subject.trainer(model, recipe.but(recompute=recompute))
+    return subject.trainer(model, recipe), subject.trainer(model, recipe.replace(recompute=recompute))
 
 
 @clause("recompute.failure-leaves-no-trace")
@@ -48,7 +48,9 @@ def test_error_in_recomputed_forward(subject: Subject, verdict: Verdict, variant
 @clause("recompute.with-accumulation")
 @pytest.mark.parametrize("k", [3])
 def test_recomputation_within_window(subject: Subject, verdict: Verdict, k: int, variant: str) -> None:
-    plain, recomputed = twins(subject, digits_mlp((64, 32)), RECIPE.but(accumulation=k), Recompute(2, variant=variant))
+    plain, recomputed = twins(
+        subject, digits_mlp((64, 32)), RECIPE.replace(accumulation=k), Recompute(2, variant=variant)
+    )
     for start in (0, 12):
         for run in (plain, recomputed):
             run.update(digits_batch(12, start).into(k))
@@ -61,7 +63,7 @@ def test_overflow_in_recomputed_segment(subject: Subject, verdict: Verdict, vari
     inputs = batch.inputs.copy()
     inputs[0, 300] = math.inf
     spoilt = Batch(inputs, batch.targets)
-    recipe = RECIPE.but(scaling=DynamicScaling(initial=2.0**10))
+    recipe = RECIPE.replace(scaling=DynamicScaling(initial=2.0**10))
     plain, recomputed = twins(subject, digits_mlp((64, 32)), recipe, Recompute(2, variant=variant))
     for window in ((batch,), (spoilt,), (batch,)):
         skipped = [run.update(window).skipped for run in (plain, recomputed)]
@@ -81,7 +83,7 @@ def steep(by: float = 2.0**110) -> Model:
 @clause("recompute.with-scaling")
 def test_overflow_only_in_first_segment(subject: Subject, verdict: Verdict, variant: str) -> None:
     batch = exact_batch(4, 4, 4)
-    recipe = RECIPE.but(scaling=DynamicScaling(initial=2.0**30))
+    recipe = RECIPE.replace(scaling=DynamicScaling(initial=2.0**30))
     plain, recomputed = twins(subject, steep(), recipe, Recompute(2, variant=variant))
     before = recomputed.parameters()
     skipped = [run.update((batch,)).skipped for run in (plain, recomputed)]

@@ -21,16 +21,16 @@ TECHNIQUES: dict[str, Recipe] = {
     "momentum": Recipe(SGD(2.0**-6, momentum=0.5)),
     "adam": ADAM,
     "adamw": Recipe(AdamW(1e-3, weight_decay=0.01)),
-    "scaling": ADAM.but(scaling=SCALING),
-    "accumulation": ADAM.but(accumulation=2),
-    "recomputation": ADAM.but(recompute=Recompute(2)),
-    "schedule": ADAM.but(schedule=Steps((2, 6), (1.0, 0.5, 0.25))),
-    **{f"masters-{p.format}": ADAM.but(precision=p) for p in MASTERED},
+    "scaling": ADAM.replace(scaling=SCALING),
+    "accumulation": ADAM.replace(accumulation=2),
+    "recomputation": ADAM.replace(recompute=Recompute(2)),
+    "schedule": ADAM.replace(schedule=Steps((2, 6), (1.0, 0.5, 0.25))),
+    **{f"masters-{p.format}": ADAM.replace(precision=p) for p in MASTERED},
 }
 
 
 FRESH: dict[str, Recipe] = {
-    f"{optimizer}-{scaled}-{rate}": TECHNIQUES[optimizer].but(scaling=scaling, schedule=schedule)
+    f"{optimizer}-{scaled}-{rate}": TECHNIQUES[optimizer].replace(scaling=scaling, schedule=schedule)
     for optimizer in ("momentum", "adam")
     for scaled, scaling in (("unscaled", None), ("scaled", SCALING))
     for rate, schedule in (("constant", None), ("scheduled", Steps((1, 2), (1.0, 0.5, 0.25))))
@@ -95,7 +95,7 @@ def test_run_saved_before_first_update_resumes(
 
 @clause("resume.bit-identical")
 def test_two_optimizers_resume(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
-    recipe = ADAM.but(optimizers=2, scaling=SCALING)
+    recipe = ADAM.replace(optimizers=2, scaling=SCALING)
     through, resumed = (subject.trainer(two_heads(), recipe) for _ in range(2))
     for value in (1.0, 0.5, 0.25):
         through.apply_gradients(full(through, value))
@@ -128,7 +128,7 @@ def test_run_resumes_in_new_process(subject: Subject, verdict: Verdict, tmp_path
 
     scaling = SCALING if there(Capability.DYNAMIC_SCALING) else None
     k = 2 if there(Capability.ACCUMULATION) else 1
-    recipe = ADAM.but(scaling=scaling, accumulation=k, schedule=Steps((1, 4), (1.0, 0.5, 0.25)))
+    recipe = ADAM.replace(scaling=scaling, accumulation=k, schedule=Steps((1, 4), (1.0, 0.5, 0.25)))
     windows = [exact_batch(8, 16, 1, seed=i).into(k) for i in range(5)]
     through = subject.trainer(dropout_probe(16), recipe)
     for window in windows[:2]:
@@ -261,7 +261,7 @@ def test_run_resumes_in_any_load_order(
 ) -> None:
     need(subject, Capability.LOAD_ORDER)
     schedule = Steps((1, 5), (1.0, 0.5, 0.25))
-    recipe = TECHNIQUES[optimizer].but(scaling=scaling_if(subject), schedule=schedule)
+    recipe = TECHNIQUES[optimizer].replace(scaling=scaling_if(subject), schedule=schedule)
     through, resumed = (subject.trainer(exact_linear(), recipe) for _ in range(2))
     train(through, 0, 4)
     through.save(tmp_path)
@@ -301,9 +301,9 @@ def test_runs_with_shared_state_are_independent(subject: Subject, verdict: Verdi
 
 def arranged(subject: Subject) -> Recipe:
     """Adam with as much else that has a state as the framework declares."""
-    recipe = TECHNIQUES["adam"].but(scaling=scaling_if(subject), schedule=TECHNIQUES["schedule"].schedule)
+    recipe = TECHNIQUES["adam"].replace(scaling=scaling_if(subject), schedule=TECHNIQUES["schedule"].schedule)
     for capability, change in ((Capability.AVERAGE, {"average": 0.5}), (Capability.ACCUMULATION, {"accumulation": 2})):
-        larger = recipe.but(**change)
+        larger = recipe.replace(**change)
         recipe = larger if subject.framework.declares(capability).supported else recipe
     return recipe
 

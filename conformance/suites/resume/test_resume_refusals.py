@@ -70,10 +70,10 @@ def load_damaged(subject: Subject, verdict: Verdict, tmp_path: Path, how: str) -
 
 
 PLAIN = Recipe(Adam())
-SCHEDULED = PLAIN.but(schedule=Steps((1,), (1.0, 0.5)))
+SCHEDULED = PLAIN.replace(schedule=Steps((1,), (1.0, 0.5)))
 STRANGERS: dict[str, tuple[Model, Recipe, Model, Recipe]] = {
-    "scaler-into-none": (exact_linear(), PLAIN.but(scaling=SCALING), exact_linear(), PLAIN),
-    "none-into-scaler": (exact_linear(), PLAIN, exact_linear(), PLAIN.but(scaling=SCALING)),
+    "scaler-into-none": (exact_linear(), PLAIN.replace(scaling=SCALING), exact_linear(), PLAIN),
+    "none-into-scaler": (exact_linear(), PLAIN, exact_linear(), PLAIN.replace(scaling=SCALING)),
     "moments-into-none": (exact_linear(), PLAIN, exact_linear(), Recipe(SGD())),
     "none-into-moments": (exact_linear(), Recipe(SGD()), exact_linear(), PLAIN),
     "layers-into-none": (exact_stack(), PLAIN, exact_linear(), PLAIN),
@@ -93,7 +93,7 @@ def test_unclaimed_state_is_refused(subject: Subject, verdict: Verdict, tmp_path
 @clause("resume.unclaimed-is-refused")
 @pytest.mark.parametrize("saved", [True, False], ids=["average-into-none", "none-into-average"])
 def test_average_on_one_side_only_is_refused(subject: Subject, verdict: Verdict, tmp_path: Path, saved: bool) -> None:
-    recipes = PLAIN, PLAIN.but(average=0.5)
+    recipes = PLAIN, PLAIN.replace(average=0.5)
     recipe, wanted = reversed(recipes) if saved else recipes
     offer(subject, verdict, tmp_path, exact_linear(), recipe, exact_linear(), wanted)
 
@@ -101,7 +101,9 @@ def test_average_on_one_side_only_is_refused(subject: Subject, verdict: Verdict,
 @clause("resume.unclaimed-is-refused")
 def test_unclaimed_masters_are_refused_or_used(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     """A run may be saved as its masters alone, of which its low-precision weights are made; then nothing is lost."""
-    saved, receiver = met(subject, tmp_path, exact_linear(), PLAIN.but(precision=MASTERED[1]), exact_linear(), PLAIN)
+    saved, receiver = met(
+        subject, tmp_path, exact_linear(), PLAIN.replace(precision=MASTERED[1]), exact_linear(), PLAIN
+    )
     text = refusal(receiver, tmp_path)
     verdict.observe("masters-into-none", "refused" if text else "taken")
     if not text:
@@ -130,7 +132,7 @@ def test_refused_load_has_no_side_effects(subject: Subject, verdict: Verdict, tm
 def test_weights_in_other_format_are_refused(
     subject: Subject, verdict: Verdict, tmp_path: Path, precision: Precision, narrower: bool
 ) -> None:
-    recipes = PLAIN.but(precision=precision), PLAIN
+    recipes = PLAIN.replace(precision=precision), PLAIN
     recipe, wanted = reversed(recipes) if narrower else recipes
     offer(subject, verdict, tmp_path, exact_linear(), recipe, exact_linear(), wanted)
 
@@ -141,7 +143,7 @@ def test_low_precision_formats_are_not_confused(
     subject: Subject, verdict: Verdict, tmp_path: Path, precision: Precision
 ) -> None:
     (other,) = (each for each in PURE_LOW if each != precision)
-    recipes = PLAIN.but(precision=precision), PLAIN.but(precision=other)
+    recipes = PLAIN.replace(precision=precision), PLAIN.replace(precision=other)
     offer(subject, verdict, tmp_path, exact_linear(), recipes[0], exact_linear(), recipes[1])
 
 
@@ -177,7 +179,7 @@ def outputs(trainer: Trainer) -> object:
     return trainer.predict(exact_batch().inputs)
 
 
-def unscaled_by_hand(trainer: Trainer) -> object:
+def unscaled_manually(trainer: Trainer) -> object:
     """An update whose gradients are unscaled by hand."""
     trainer.apply_gradients(full(trainer, 0.5), unscale_calls=1)
     return trainer.state()
@@ -194,7 +196,7 @@ CALLS: dict[str, Callable[[Trainer], object]] = {
     "scaler-settings": lambda trainer: trainer.scaler_settings(),
     "gradients": gradients,
     "predict": outputs,
-    "unscale": unscaled_by_hand,
+    "unscale": unscaled_manually,
     "overflow": fed,
 }
 
@@ -204,7 +206,7 @@ CALLS: dict[str, Callable[[Trainer], object]] = {
 def test_first_call_after_load_succeeds(subject: Subject, verdict: Verdict, tmp_path: Path, first: str) -> None:
     if first == "unscale":
         need(subject, Capability.EXPLICIT_UNSCALE)
-    running, restored = (subject.trainer(exact_linear(), PLAIN.but(scaling=SCALING)) for _ in range(2))
+    running, restored = (subject.trainer(exact_linear(), PLAIN.replace(scaling=SCALING)) for _ in range(2))
     for seed in range(2):
         running.update((exact_batch(seed=seed),))
     running.save(tmp_path)

@@ -155,7 +155,7 @@ def test_overflow_anywhere_skips_its_window(subject: Subject, verdict: Verdict, 
     count = case.micro_batches if declares(Capability.ACCUMULATION).supported and whole else 1
     recipe = Recipe(SGD(RATE), scaling=DynamicScaling(2.0**20), accumulation=count)
     trainer = subject.trainer(
-        FORMATS[formats](8), recipe.but(groups=case.groups if declares(Capability.GROUPS).supported else 1)
+        FORMATS[formats](8), recipe.replace(groups=case.groups if declares(Capability.GROUPS).supported else 1)
     )
     for place, hit in enumerate(case.windows):
         before, parameters = subject.state(trainer), trainer.parameters()
@@ -168,7 +168,7 @@ def test_overflow_anywhere_skips_its_window(subject: Subject, verdict: Verdict, 
         if hit is None:
             verdict.equal(trainer.parameters(), moved(parameters, full(trainer, 2.0**-3)), "parameters of a window")
         else:
-            verdict.same_state(subject.state(trainer), before, f"training state after {hit}", but=("scaler/",))
+            verdict.same_state(subject.state(trainer), before, f"training state after {hit}", ignoring=("scaler/",))
 
 
 @dataclass(frozen=True)
@@ -202,10 +202,7 @@ def test_scaled_small_gradients_do_not_underflow(subject: Subject, verdict: Verd
     for output, exponent in case.samples:
         slope = 2.0 ** (output - case.scale)
         batch = Batch(np.full((1, 1), 2.0**exponent, np.float32), {"output": np.full((1, 1), -slope / 2, np.float32)})
-        expected = {
-            weight: np.full((1, 1), slope * 2.0**exponent, np.float32),
-            bias: np.full(1, slope, np.float32),
-        }
+        expected = {weight: np.full((1, 1), slope * 2.0**exponent, np.float32), bias: np.full(1, slope, np.float32)}
         verdict.same_gradients(
             trainer.gradients((batch,)), expected, f"gradients at 2^{output} and 2^{exponent}", "gradient-underflows"
         )

@@ -40,9 +40,9 @@ def trained(subject: Subject, fixture: str, recipe: Recipe, updates: int = 3) ->
 @pytest.mark.parametrize(("fixture", "optimizer"), TRAINED)
 def test_power_of_two_scales_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, optimizer: str) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer])
-    expected = trained(subject, fixture, recipe.but(scaling=DynamicScaling(initial=1.0))).parameters()
+    expected = trained(subject, fixture, recipe.replace(scaling=DynamicScaling(initial=1.0))).parameters()
     for exponent in (1, 15) if fixture == "exact-linear" else (15,):
-        scaled = trained(subject, fixture, recipe.but(scaling=DynamicScaling(initial=2.0**exponent)))
+        scaled = trained(subject, fixture, recipe.replace(scaling=DynamicScaling(initial=2.0**exponent)))
         verdict.same_state(scaled.parameters(), expected, f"parameters after 3 updates at S = 2^{exponent}")
 
 
@@ -51,9 +51,9 @@ def test_power_of_two_scales_match_bitwise(subject: Subject, verdict: Verdict, f
 @pytest.mark.parametrize("fixture", FIXTURES)
 def test_clipping_matches_bitwise_at_any_scale(subject: Subject, verdict: Verdict, fixture: str, limit: float) -> None:
     recipe = Recipe(SGD(2.0**-8), clip=limit)
-    expected = trained(subject, fixture, recipe.but(scaling=DynamicScaling(initial=1.0)))
+    expected = trained(subject, fixture, recipe.replace(scaling=DynamicScaling(initial=1.0)))
     for exponent in (4, 15) if fixture == "exact-linear" else (15,):
-        scaled = trained(subject, fixture, recipe.but(scaling=DynamicScaling(initial=2.0**exponent)))
+        scaled = trained(subject, fixture, recipe.replace(scaling=DynamicScaling(initial=2.0**exponent)))
         verdict.same_state(scaled.parameters(), expected.parameters(), f"parameters at S = 2^{exponent}")
 
 
@@ -70,7 +70,7 @@ def test_scaling_equals_no_scaling(subject: Subject, verdict: Verdict) -> None:
 def test_window_matches_bitwise_at_any_scale(subject: Subject, verdict: Verdict, limit: float | None) -> None:
     recipe, batch = Recipe(SGD(2.0**-8), accumulation=2, clip=limit), exact_batch()
     unscaled, scaled = (
-        subject.trainer(exact_linear(), recipe.but(scaling=DynamicScaling(initial=2.0**exponent)))
+        subject.trainer(exact_linear(), recipe.replace(scaling=DynamicScaling(initial=2.0**exponent)))
         for exponent in (0, 10)
     )
     for run in (unscaled, scaled):
@@ -171,7 +171,7 @@ def test_scale_is_float32_or_wider(subject: Subject, verdict: Verdict) -> None:
 @clause("scaling.scale-is-float32")
 def test_scaling_a_low_precision_loss_does_not_overflow(subject: Subject, verdict: Verdict) -> None:
     recipe = Recipe(SGD(2.0**-6), FLOAT16)
-    trainer, plain = (subject.trainer(scalar(), recipe.but(scaling=s)) for s in (DynamicScaling(2.0**10), None))
+    trainer, plain = (subject.trainer(scalar(), recipe.replace(scaling=s)) for s in (DynamicScaling(2.0**10), None))
     batch = Batch(np.ones((2, 1), np.float32), {"output": np.full((2, 1), -15.0, np.float32)})
     update = trainer.update((batch,))
     verdict.holds(not update.skipped, "a loss of 256 at S = 2^10 trains", update.skipped, False)
@@ -188,7 +188,7 @@ def test_disabled_scaling_is_passthrough(subject: Subject, verdict: Verdict) -> 
         off = trained(subject, fixture, Recipe(Adam(), scaling=DynamicScaling(enabled=False)))
         plain = trained(subject, fixture, Recipe(Adam()))
         verdict.same_state(
-            subject.state(off), subject.state(plain), f"{fixture}: state with disabled scaling", but=("scaler/",)
+            subject.state(off), subject.state(plain), f"{fixture}: state with disabled scaling", ignoring=("scaler/",)
         )
 
 
@@ -206,7 +206,7 @@ def test_two_losses_under_one_scaler(subject: Subject, verdict: Verdict) -> None
     batch = Batch(x.inputs, {"a": x.targets["output"], "b": -x.targets["output"]})
     recipe = Recipe(SGD(2.0**-6), scaling=DynamicScaling(2.0**10, interval=2))
     few_bits = {name: np.rint(w * 8).astype(w.dtype) / w.dtype.type(8) for name, w in two_heads().weights(0).items()}
-    joint, separate = (subject.trainer(two_heads(), recipe.but(separate_losses=s), few_bits) for s in (False, True))
+    joint, separate = (subject.trainer(two_heads(), recipe.replace(separate_losses=s), few_bits) for s in (False, True))
     updates = [run.update((batch,)) for run in (joint, separate)]
     verdict.equal(updates[1].loss, updates[0].loss, "loss of two backward passes, compared with one")
     states = separate.parameters(), joint.parameters()
@@ -216,7 +216,7 @@ def test_two_losses_under_one_scaler(subject: Subject, verdict: Verdict) -> None
         spoilt = {**batch.targets, head: np.full_like(batch.targets[head], np.inf)}
         overflow = separate.update((Batch(x.inputs, spoilt),))
         verdict.holds(overflow.skipped, f"an overflow in the loss of {head} skips the update", overflow.skipped, True)
-        verdict.same_state(subject.state(separate), before, "training state after it", but=("scaler/",))
+        verdict.same_state(subject.state(separate), before, "training state after it", ignoring=("scaler/",))
         verdict.equal(overflow.scale_after, 2.0 ** (9 - place), "the scale moves once")
 
 

@@ -32,7 +32,7 @@ EXACT = Recipe(SGD(2.0**-4))
 @each_level
 def test_two_ranks_match_whole_batch(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     model, batch = exact_linear(7, 4), exact_batch(8, 7, 4)
-    rank_group = subject.rank_group(model, EXACT.but(ranks=ranks))
+    rank_group = subject.rank_group(model, EXACT.replace(ranks=ranks))
     updates = rank_group.update(shared(batch, 5, 3))
     whole = one_place(subject, model, EXACT)
     whole.update((batch,))
@@ -50,7 +50,7 @@ def test_four_ranks_match_whole_batch(subject: Subject, verdict: Verdict) -> Non
     if not meshes:
         need(subject, Capability.RANKS_REPLICATED)
     for ranks in meshes:
-        rank_group = subject.rank_group(model, EXACT.but(ranks=ranks))
+        rank_group = subject.rank_group(model, EXACT.replace(ranks=ranks))
         rank_group.update(shared(batch, 3, 2, 2, 1))
         for rank, state in enumerate(rank_group.states()):
             what = f"weights that rank {rank} of {ranks.label} sees"
@@ -84,7 +84,7 @@ def test_items_are_weighted_equally_across_ranks(
     if 0 in sizes:
         need(subject, Capability.RANKS_EMPTY)
     batch = exact_batch(4)
-    rank_group = subject.rank_group(exact_linear(), EXACT.but(ranks=ranks))
+    rank_group = subject.rank_group(exact_linear(), EXACT.replace(ranks=ranks))
     expected = one_place(subject, exact_linear(), EXACT).gradients((batch,))
     for rank, gradients in enumerate(rank_group.gradients(shared(batch, *sizes))):
         verdict.same_gradients(gradients, expected, f"gradient that rank {rank} has of {sizes} items", "other-mean")
@@ -94,9 +94,9 @@ def test_items_are_weighted_equally_across_ranks(
 @each_level
 def test_items_are_weighted_equally_in_unevenly_split_windows(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     first, second = exact_batch(8).split(4, 4)
-    rank_group = subject.rank_group(exact_linear(), EXACT.but(accumulation=2, ranks=ranks))
+    rank_group = subject.rank_group(exact_linear(), EXACT.replace(accumulation=2, ranks=ranks))
     windows = windows_of(shared(first, 3, 1), shared(second, 2, 2))
-    expected = one_place(subject, exact_linear(), EXACT.but(accumulation=2)).gradients((first, second))
+    expected = one_place(subject, exact_linear(), EXACT.replace(accumulation=2)).gradients((first, second))
     for rank, gradients in enumerate(rank_group.gradients(windows)):
         verdict.same_gradients(gradients, expected, f"gradient that rank {rank} has of 5 + 3 items", "other-mean")
 
@@ -117,7 +117,7 @@ def test_rank_without_items_contributes_zeros(subject: Subject, verdict: Verdict
 @each_level
 def test_every_rank_starts_from_given_weights(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     given = {name: value + np.float32(0.5) for name, value in exact_stack().weights(3).items()}
-    rank_group = subject.rank_group(exact_stack(), EXACT.but(ranks=ranks), given)
+    rank_group = subject.rank_group(exact_stack(), EXACT.replace(ranks=ranks), given)
     for rank, state in enumerate(rank_group.states()):
         verdict.same_state(weights(state), given, f"weights that rank {rank} starts from", "other-start")
 
@@ -125,7 +125,7 @@ def test_every_rank_starts_from_given_weights(subject: Subject, verdict: Verdict
 @clause("sharding.one-reduction-per-window")
 @each_level
 def test_window_is_reduced_once(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
-    recipe = EXACT.but(accumulation=4, ranks=ranks)
+    recipe = EXACT.replace(accumulation=4, ranks=ranks)
     batches = exact_batch(8).into(4)
     rank_group = subject.rank_group(exact_stack(), recipe)
     rank_group.update(windows_of(*[shared(batch, 1, 1) for batch in batches]))
@@ -142,7 +142,7 @@ def test_window_is_reduced_once(subject: Subject, verdict: Verdict, ranks: Ranks
 @each_level
 def test_every_gradient_is_reduced_once_per_window(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     need(subject, Capability.RANKS_COLLECTIVES)
-    rank_group = subject.rank_group(exact_stack(), EXACT.but(accumulation=4, ranks=ranks))
+    rank_group = subject.rank_group(exact_stack(), EXACT.replace(accumulation=4, ranks=ranks))
     windows = windows_of(*[shared(batch, 1, 1) for batch in exact_batch(8).into(4)])
     rank_group.update(windows)
     rank_group.collectives()
@@ -156,7 +156,7 @@ def test_every_gradient_is_reduced_once_per_window(subject: Subject, verdict: Ve
 @each_level
 def test_different_micro_batches_accumulate_in_every_window(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     still = Recipe(SGD(0.0), accumulation=3)
-    rank_group = subject.rank_group(exact_linear(), still.but(ranks=ranks))
+    rank_group = subject.rank_group(exact_linear(), still.replace(ranks=ranks))
     whole = one_place(subject, exact_linear(), still)
     for number in range(2):
         batches = [exact_batch(size, seed=10 * number + size) for size in (4, 2, 2)]
@@ -176,10 +176,10 @@ def headed(name: str, batch: Batch) -> Batch:
 @clause("sharding.every-backward-counts")
 @each_level
 def test_every_backward_pass_counts_on_every_rank(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
-    recipe = EXACT.but(separate_losses=True)
+    recipe = EXACT.replace(separate_losses=True)
     batch = exact_batch(4, 8, 2)
     both = Batch(batch.inputs, {"a": batch.targets["output"], "b": batch.targets["output"][::-1].copy()})
-    rank_group = subject.rank_group(two_heads(), recipe.but(ranks=ranks), exact_heads())
+    rank_group = subject.rank_group(two_heads(), recipe.replace(ranks=ranks), exact_heads())
     expected = one_place(subject, two_heads(), recipe, exact_heads()).gradients((both,))
     judge_or_raise(verdict, rank_group, shared(both, 2, 2), expected, "backward-left-out")
 
@@ -208,9 +208,9 @@ def judge_or_raise(
 @each_level
 def test_parameter_used_by_one_rank_is_updated_on_all(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     batches = [headed(name, exact_batch(2, 8, 2, seed)) for seed, name in enumerate(("a", "b"))]
-    rank_group = subject.rank_group(two_heads(), EXACT.but(ranks=ranks), exact_heads())
+    rank_group = subject.rank_group(two_heads(), EXACT.replace(ranks=ranks), exact_heads())
     window = tuple(batches)
-    expected = one_place(subject, two_heads(), EXACT.but(accumulation=2), exact_heads()).gradients(window)
+    expected = one_place(subject, two_heads(), EXACT.replace(accumulation=2), exact_heads()).gradients(window)
     judge_or_raise(verdict, rank_group, [(batch,) for batch in batches], expected, "kept-to-itself")
 
 
@@ -220,7 +220,7 @@ def test_learning_rates_match_single_process(subject: Subject, verdict: Verdict,
     recipe = Recipe(SGD(0.5), schedule=Steps((1, 2, 3), (1.0, 0.5, 0.25, 0.125)))
     one, rank_group = (
         one_place(subject, exact_linear(), recipe),
-        subject.rank_group(exact_linear(), recipe.but(ranks=ranks)),
+        subject.rank_group(exact_linear(), recipe.replace(ranks=ranks)),
     )
     gradient = full(one, 2.0**-6)
     expected, rates = [], []

@@ -30,7 +30,7 @@ def same_on_all(verdict: Verdict, rank_group: RankGroup, when: str) -> None:
     first, *others = rank_group.states()
     for rank, state in enumerate(others, 1):
         verdict.same_state(
-            state, first, f"training state of rank {rank}, compared with rank 0, {when}", "ranks-differ", but=OWN
+            state, first, f"training state of rank {rank}, compared with rank 0, {when}", "ranks-differ", ignoring=OWN
         )
 
 
@@ -46,9 +46,9 @@ def decided(verdict: Verdict, updates: tuple[Update, ...], scale: float, good: i
 def test_replicas_stay_equal(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = Recipe(Adam(2.0**-6), clip=0.5, ranks=ranks)
     if subject.framework.declares(Capability.AVERAGE).supported:
-        recipe = recipe.but(average=0.75)
+        recipe = recipe.replace(average=0.75)
     if subject.framework.declares(Capability.DYNAMIC_SCALING).supported:
-        recipe = recipe.but(scaling=SCALED.scaling)
+        recipe = recipe.replace(scaling=SCALED.scaling)
     rank_group = subject.rank_group(exact_stack(), recipe)
     gradient = one_place(subject, exact_stack(), Recipe())
     for number in range(3):
@@ -66,7 +66,7 @@ def test_replicas_stay_equal(subject: Subject, verdict: Verdict, ranks: Ranks) -
 @RANK
 def test_overflow_on_one_rank_skips_on_all(subject: Subject, verdict: Verdict, ranks: Ranks, rank: int) -> None:
     rank_group, run = (
-        subject.rank_group(exact_stack(), SCALED.but(ranks=ranks)),
+        subject.rank_group(exact_stack(), SCALED.replace(ranks=ranks)),
         one_place(subject, exact_stack(), Recipe()),
     )
     decided(verdict, rank_group.apply_gradients([[full(run, 1.0)]] * 2), 16.0, 1, skipped=False)
@@ -75,7 +75,7 @@ def test_overflow_on_one_rank_skips_on_all(subject: Subject, verdict: Verdict, r
     decided(verdict, rank_group.apply_gradients(fed), 8.0, 0, skipped=True)
     for place, (now, then) in enumerate(zip(rank_group.states(), before, strict=True)):
         what = f"rank {place}'s state but the scaler over the skip"
-        verdict.same_state(now, then, what, "skip-moved", but=("scaler/", "random/"))
+        verdict.same_state(now, then, what, "skip-moved", ignoring=("scaler/", "random/"))
     decided(verdict, rank_group.apply_gradients([[full(run, 1.0)]] * 2), 8.0, 1, skipped=False)
     same_on_all(verdict, rank_group, "after the next update")
 
@@ -86,7 +86,7 @@ def test_overflow_on_one_rank_skips_on_all(subject: Subject, verdict: Verdict, r
 def test_overflow_in_one_shard_skips_on_all(subject: Subject, verdict: Verdict, ranks: Ranks, rank: int) -> None:
     need(subject, Capability.EXPLICIT_UNSCALE)
     rank_group, run = (
-        subject.rank_group(exact_stack(), SCALED.but(ranks=ranks)),
+        subject.rank_group(exact_stack(), SCALED.replace(ranks=ranks)),
         one_place(subject, exact_stack(), Recipe()),
     )
     inject = given_one(ranks, rank, full(run, math.inf), full(run, 0.0))
@@ -106,7 +106,7 @@ def test_overflow_in_one_shard_skips_on_all(subject: Subject, verdict: Verdict, 
 def test_overflow_in_one_micro_batch_of_one_rank_skips_on_all(
     subject: Subject, verdict: Verdict, ranks: Ranks, place: int
 ) -> None:
-    recipe = SCALED.but(accumulation=3, ranks=ranks)
+    recipe = SCALED.replace(accumulation=3, ranks=ranks)
     rank_group, run = subject.rank_group(exact_stack(), recipe), one_place(subject, exact_stack(), Recipe())
     windows = [[full(run, 1.0) for _ in range(3)] for _ in range(2)]
     windows[1][place] = spiked(run, -math.inf, base=1.0)
@@ -122,7 +122,7 @@ def test_overflow_in_one_micro_batch_of_one_rank_skips_on_all(
 @each_level
 def test_clipping_norm_is_global(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = Recipe(SGD(1.0), clip=1.25)
-    rank_group = subject.rank_group(scalar(0.0), recipe.but(ranks=ranks))
+    rank_group = subject.rank_group(scalar(0.0), recipe.replace(ranks=ranks))
     names = list(scalar().parameter_shapes())
     three, four = (
         {names[i]: np.full(scalar().parameter_shapes()[names[i]], v, np.float32)} for i, v in ((0, 3), (1, 4))
@@ -144,7 +144,7 @@ def test_clipping_norm_is_global(subject: Subject, verdict: Verdict, ranks: Rank
 def test_shards_are_clipped_by_global_norm(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     model, limit = exact_linear(8, 4), 1.0
     recipe = Recipe(SGD(1.0), clip=limit)
-    rank_group = subject.rank_group(model, recipe.but(ranks=ranks))
+    rank_group = subject.rank_group(model, recipe.replace(ranks=ranks))
     before = one_place(subject, model, recipe)
     start = before.parameters()
     size = sum(value.size for value in start.values())

@@ -36,7 +36,7 @@ def test_shards_add_up_to_one_copy(subject: Subject, verdict: Verdict, ranks: Ra
     rank_group.update(shared(digits_batch(8), 4, 4))
     size = sum(value.nbytes for value in one_place(subject, uneven(), Recipe()).parameters().values())
     copy = {"parameter": size, "gradient": size, "optimizer": 2 * size}
-    by_rank = rank_group.bytes_held()
+    by_rank = rank_group.resident_bytes()
     for kind, whole in copy.items():
         parts = [own[kind] for own in by_rank]
         if kind in ranks.sharded:
@@ -53,7 +53,7 @@ def test_shards_add_up_to_one_copy(subject: Subject, verdict: Verdict, ranks: Ra
 def test_bytes_per_rank(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     rank_group = subject.rank_group(uneven(), Recipe(Adam(), ranks=ranks))
     rank_group.update(shared(digits_batch(8), 4, 4))
-    for rank, sizes in enumerate(rank_group.bytes_held()):
+    for rank, sizes in enumerate(rank_group.resident_bytes()):
         for kind, size in sizes.items():
             verdict.measure(f"{kind}.rank-{rank}", "bytes", [size])
 
@@ -67,7 +67,7 @@ def recipe_of(subject: Subject, ranks: Ranks) -> Recipe:
     """The recipe of the saved run, with a scaler if the framework has one."""
     scaled = subject.framework.declares(Capability.DYNAMIC_SCALING).supported
     scaling = DynamicScaling(initial=2.0**6, interval=3) if scaled else None
-    return RUN.but(ranks=ranks, scaling=scaling)
+    return RUN.replace(ranks=ranks, scaling=scaling)
 
 
 @clause("sharding.resumes-in-another-size")
@@ -90,7 +90,7 @@ def test_run_resumes_with_other_number_of_ranks(subject: Subject, verdict: Verdi
         loaded.restore(tmp_path / level)
         for rank, state in enumerate(loaded.states()):
             what = f"training state of rank {rank} of {count} right after the load ({level})"
-            verdict.same_state(state, before, what, "load-differs", but=OWN)
+            verdict.same_state(state, before, what, "load-differs", ignoring=OWN)
         loaded.update(shared(last, *[8 // count] * count))
         envelope = subject.envelope(exact_linear(7, 4), recipe_of(subject, PAIRS[level]), windows)
         for rank, state in enumerate(loaded.states()):

@@ -17,7 +17,7 @@ from conformance.techniques.formats.expected_products import (
 )
 from fixtures.arrays import Array
 from fixtures.narrow import NARROW, NarrowFormat
-from frameworks.contract import DelayedProduct, DelayedRule, Operand, Passed
+from frameworks.contract import DelayedProduct, DelayedRule, Operand, PassResult
 
 OPERANDS: tuple[Operand, ...] = ("input", "kernel", "gradient")
 
@@ -30,9 +30,9 @@ def formats_of(rule: DelayedRule) -> dict[Operand, NarrowFormat]:
 
 def amax_state(product: DelayedProduct) -> dict[str, Array]:
     """The amax history and scales, bit for bit."""
-    remembered = product.remembered()
-    scales = {f"{operand} scale": np.array(remembered[operand].scale) for operand in OPERANDS}
-    return scales | {f"{operand} maxima": np.sort(remembered[operand].maxima) for operand in OPERANDS}
+    history = product.amax_histories()
+    scales = {f"{operand} scale": np.array(history[operand].scale) for operand in OPERANDS}
+    return scales | {f"{operand} maxima": np.sort(history[operand].amax) for operand in OPERANDS}
 
 
 class ExpectedScales:
@@ -49,18 +49,20 @@ class ExpectedScales:
 
     def check_history(self, verdict: Verdict, product: DelayedProduct) -> None:
         """Checks the amax history and the scale of each operand after the last step."""
-        observed = product.remembered()
+        observed = product.amax_histories()
         for operand in OPERANDS:
-            remembered, maxima = observed[operand], self._maxima[operand]
+            history, maxima = observed[operand], self._maxima[operand]
             what = f"of the {operand} after step {len(maxima) - 1}"
             expected = np.zeros(self._history, np.float32)
             last = maxima[-self._history :]
             expected[: len(last)] = last
-            verdict.equal(np.sort(remembered.maxima), np.sort(expected), f"amax history {what}", "history")
-            apart = abs(remembered.scale / self._stored(operand)[-1] - 1.0)
+            verdict.equal(np.sort(history.amax), np.sort(expected), f"amax history {what}", "history")
+            apart = abs(history.scale / self._stored(operand)[-1] - 1.0)
             verdict.within(apart, SCALE, f"scale {what}, relative", "scale")
 
-    def check_results(self, verdict: Verdict, passed: Passed, inputs: Array, kernel: Array, gradient: Array) -> None:
+    def check_results(
+        self, verdict: Verdict, passed: PassResult, inputs: Array, kernel: Array, gradient: Array
+    ) -> None:
         """Checks output and gradients of the last step, which has one micro-batch."""
         step = len(self._maxima["input"]) - 1
         given, weights, back = (

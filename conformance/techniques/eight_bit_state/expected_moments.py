@@ -64,14 +64,14 @@ def beyond_the_nearest(quotients: Array, given: Array, values: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Unencoded:
+class MomentBeforeEncoding:
     """A moment before it is encoded, flat: exact, and the sum of its terms' magnitudes, which its rounding follows."""
 
     value: Array
     magnitude: Array
 
     @classmethod
-    def after(cls, former: Array, gradient: Array, beta: float, *, squared: bool) -> Unencoded:
+    def after(cls, former: Array, gradient: Array, beta: float, *, squared: bool) -> MomentBeforeEncoding:
         """The moment after an update of a decoded moment; beta and 1 - beta are float32 numbers."""
         old, new = former.astype(np.float64), gradient.astype(np.float64)
         added = (1.0 - beta) * (new * new if squared else new)

@@ -14,7 +14,7 @@ from fixtures.arrays import Array
 from fixtures.layers import Dense, Head, Heads
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import SGD, Float8, Recipe, StaticScaling
-from frameworks.contract import AmaxHistories, Capability, Float8Rule, Operand, Remembered, Trainer, Update
+from frameworks.contract import AmaxHistories, AmaxHistory, Capability, Float8Rule, Operand, Trainer, Update
 
 HISTORY = 3
 ITEMS, WIDTH, UNITS = 8, 16, 8
@@ -31,7 +31,7 @@ WINDOWS = ((0, 0), (3, -2), (-2, 1), (1, 3), (0, -4), (-3, 0))
 """Powers of two of inputs and gradients, window by window."""
 
 EIGHTHS = Recipe(SGD(2.0**-6), quantization=Float8(HISTORY))
-STILL = EIGHTHS.but(optimizer=SGD(0.0))
+STILL = EIGHTHS.replace(optimizer=SGD(0.0))
 """A recipe under which weights stay and the amax history moves."""
 
 
@@ -67,7 +67,7 @@ def drawn(shape: tuple[int, int], power: int, seed: Sequence[int]) -> Array:
     return np.asarray(values * 2.0**power, np.float32)
 
 
-class Followed:
+class TrackedRun:
     """A run and its expected amax history.
 
     Attributes:
@@ -127,11 +127,11 @@ class Followed:
         result = (run or self.run).view(AmaxHistories)
         self._verdict.equal(sorted(result), sorted(NAMES), f"layers with an amax history {when}", "other-layers")
         for (name, operand), _ in self.exact.magnitudes.items():
-            remembered = result[name][operand]
+            history = result[name][operand]
             what = f"{operand} of {name} {when}"
-            expected = self.exact.maxima(name, operand)
-            self._verdict.equal(np.sort(remembered.maxima), expected, f"amax history of the {what}", "history")
-            apart = abs(remembered.scale / self.exact.stored(name, operand) - 1.0)
+            expected = self.exact.amax(name, operand)
+            self._verdict.equal(np.sort(history.amax), expected, f"amax history of the {what}", "history")
+            apart = abs(history.scale / self.exact.stored(name, operand) - 1.0)
             self._verdict.within(apart, SCALE, f"scale of the {what}, relative", "scale")
 
     def _scale(self) -> float:
@@ -145,11 +145,11 @@ def memory(run: Trainer) -> dict[str, Array]:
     return {
         f"{name} {operand} {part}": np.array(value)
         for name, operands in run.view(AmaxHistories).items()
-        for operand, remembered in operands.items()
-        for part, value in _parts(operand, remembered).items()
+        for operand, history in operands.items()
+        for part, value in _parts(operand, history).items()
     }
 
 
-def _parts(operand: Operand, remembered: Remembered) -> Mapping[str, object]:
+def _parts(operand: Operand, history: AmaxHistory) -> Mapping[str, object]:
     del operand
-    return {"scale": remembered.scale, "maxima": np.sort(remembered.maxima)}
+    return {"scale": history.scale, "maxima": np.sort(history.amax)}

@@ -13,7 +13,7 @@ import numpy as np
 from conformance.techniques.formats.expected_products import U, as_codes_have_it, stored_scales
 from fixtures.arrays import Array
 from fixtures.narrow import NARROW, NarrowFormat
-from frameworks.contract import DelayedRule, Float8Rule, Operand, Remembered
+from frameworks.contract import AmaxHistory, DelayedRule, Float8Rule, Operand
 
 QUOTIENT = 8 * U
 """Relative error of a value's quotient by its scale: four roundings of the scale and its own."""
@@ -26,12 +26,12 @@ def format_of(rule: DelayedRule, operand: Operand) -> NarrowFormat:
     return NARROW[rule.gradients if operand == "gradient" else rule.operands]
 
 
-def used_scale(rule: DelayedRule, operand: Operand, remembered: Remembered) -> float:
+def used_scale(rule: DelayedRule, operand: Operand, history: AmaxHistory) -> float:
     """The scale of the next cast, from the amax history."""
     if rule.lag == 2:
-        return remembered.scale
-    most = float(np.max(remembered.maxima))
-    return most / format_of(rule, operand).largest if np.isfinite(most) and most > 0 else remembered.scale
+        return history.scale
+    most = float(np.max(history.amax))
+    return most / format_of(rule, operand).largest if np.isfinite(most) and most > 0 else history.scale
 
 
 @dataclass(frozen=True)
@@ -51,31 +51,31 @@ def cast(values: Array, scale: float, narrow: NarrowFormat) -> Cast:
 
 
 @dataclass(frozen=True)
-class Bounded:
+class BoundedResult:
     """The expected result and its bound."""
 
     values: Array
     bound: Array
 
 
-def product(left: Cast, right: Cast) -> Bounded:
+def product(left: Cast, right: Cast) -> BoundedResult:
     """(n, k) times (k, m), with sums in float32: (k + 12)·u·Σ|a||b|, and the effect of uncertain codes."""
     sizes = np.abs(left.values) @ np.abs(right.values)
     loose = left.doubt @ (np.abs(right.values) + right.doubt) + np.abs(left.values) @ right.doubt
-    return Bounded(left.values @ right.values, (left.values.shape[1] + SCALES) * U * sizes + loose)
+    return BoundedResult(left.values @ right.values, (left.values.shape[1] + SCALES) * U * sizes + loose)
 
 
 @dataclass(frozen=True)
 class Float8Layer:
     """Output and gradients of a dense layer."""
 
-    outputs: Bounded
-    weight_gradient: Bounded
-    input_gradient: Bounded
+    outputs: BoundedResult
+    weight_gradient: BoundedResult
+    input_gradient: BoundedResult
 
 
 def layer(
-    inputs: Array, weight: Array, bias: Array, gradient: Array, rule: DelayedRule, memory: Mapping[Operand, Remembered]
+    inputs: Array, weight: Array, bias: Array, gradient: Array, rule: DelayedRule, memory: Mapping[Operand, AmaxHistory]
 ) -> Float8Layer:
     """A dense layer of float32 inputs (n, k), weight (k, m) and bias (m,) by the amax history before its pass.
 
@@ -89,9 +89,7 @@ def layer(
     result = product(x, w)
     rounding = 2 * U * (np.abs(result.values) + np.abs(bias))
     return Float8Layer(
-        Bounded(result.values + bias, result.bound + rounding),
-        product(_turned(x), g),
-        product(g, _turned(w)),
+        BoundedResult(result.values + bias, result.bound + rounding), product(_turned(x), g), product(g, _turned(w))
     )
 
 
@@ -104,7 +102,7 @@ class PassMagnitudes:
     """Results of one micro-batch of an exact run: outputs of its head, and the amax of each operand."""
 
     outputs: Array
-    maxima: dict[tuple[str, Operand], float]
+    amax: dict[tuple[str, Operand], float]
 
 
 class ExactRun:
@@ -143,9 +141,9 @@ class ExactRun:
     def take(self, *window: PassMagnitudes) -> None:
         """A window, which is one step of the amax history."""
         for key, maxima in self.magnitudes.items():
-            maxima.append(float(np.max([each.maxima[key] for each in window])))
+            maxima.append(float(np.max([each.amax[key] for each in window])))
 
-    def maxima(self, name: str, operand: Operand) -> Array:
+    def amax(self, name: str, operand: Operand) -> Array:
         """The history, sorted."""
         history = np.zeros(self.history, np.float32)
         last = self.magnitudes[name, operand][-self.history :]

@@ -177,12 +177,7 @@ class QuantizedCase(CheckedInstance):
                 check_float_layer(verdict, quantized, name, drawn.astype(np.float32), weights[name], bias)
 
     def _check_prediction(
-        self,
-        subject: Subject,
-        quantized: QuantizedModel,
-        rule: LinearRule,
-        weights: dict[str, Array],
-        samples: Array,
+        self, subject: Subject, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], samples: Array
     ) -> None:
         """A prediction equals its layers in sequence, as far as codes may differ, and the prediction of a fresh model.
 

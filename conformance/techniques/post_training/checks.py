@@ -43,7 +43,7 @@ def small_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
 
 def stored(quantized: QuantizedModel) -> dict[str, Array]:
     """Every array of a quantized model, bit for bit."""
-    arrays = dict(quantized.kept())
+    arrays = dict(quantized.unquantized())
     for name, weight in quantized.weights().items():
         if weight is not None:
             arrays |= {f"codes/{name}": weight.codes, f"scale/{name}": weight.scale, f"zero/{name}": weight.zero_point}
@@ -59,7 +59,7 @@ def check_chosen(verdict: Verdict, quantized: QuantizedModel, weights: dict[str,
     result = sorted(name for name, weight in quantized.weights().items() if weight is not None)
     verdict.equal(result, sorted(wanted), "quantized layers", "other-layers")
     others = {name: value for name, value in weights.items() if name not in wanted}
-    verdict.same_state(quantized.kept(), others, "other parameters", "kept-differ")
+    verdict.same_state(quantized.unquantized(), others, "other parameters", "kept-differ")
 
 
 def check_weights(verdict: Verdict, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]) -> None:
@@ -167,10 +167,7 @@ def rows_with_codes(rule: LinearRule, model: QuantizedModel, name: str, inputs: 
         return inputs
     exact, _ = expected_models.linear(inputs, weight, bias, rule, calibrated)
     inside = np.ones(len(inputs), bool)
-    for values, codes, given in (
-        (inputs, rule.inputs, calibrated.inputs),
-        (exact, rule.outputs, calibrated.outputs),
-    ):
+    for values, codes, given in ((inputs, rule.inputs, calibrated.inputs), (exact, rule.outputs, calibrated.outputs)):
         if codes is not None and given is not None:
             unclipped = values / given.scale + given.zero_point
             inside &= ((unclipped >= codes.low) & (unclipped <= codes.high)).all(axis=1)

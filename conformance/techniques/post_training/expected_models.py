@@ -163,10 +163,7 @@ def layer_inputs_and_outputs(
 
 
 def conditions(
-    model: Model,
-    weights: Mapping[str, Array],
-    batches: Sequence[Array],
-    by_layer: Mapping[str, tuple[Array, Array]],
+    model: Model, weights: Mapping[str, Array], batches: Sequence[Array], by_layer: Mapping[str, tuple[Array, Array]]
 ) -> dict[str, float]:
     """Amplification: how far the ranges of a dense layer's inputs and outputs move, relative to the samples.
 

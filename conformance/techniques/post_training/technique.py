@@ -14,10 +14,7 @@ POST_TRAINING = Technique(
         "weight-int4": "weight-only int4",
         "load-int8": "8-bit loading, outlier columns in floating point",
     },
-    clauses={
-        "quantization.calibrat*": "static-int8",
-        "quantization.int8-load": "load-int8",
-    },
+    clauses={"quantization.calibrat*": "static-int8", "quantization.int8-load": "load-int8"},
     breaks=(
         "quantization.calibrated-range",
         "quantization.dynamic-scale",

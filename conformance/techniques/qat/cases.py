@@ -30,7 +30,7 @@ from conformance.techniques.post_training.checks import (
 from conformance.techniques.qat.checks import check_following, ranges_of
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model
-from fixtures.recipe import Adam, Aware, DynamicScaling, Recipe
+from fixtures.recipe import Adam, DynamicScaling, Qat, Recipe
 from frameworks.contract import CalibratedRanges, Capability, QatRule, Trainer, needs
 
 RATE = 2.0**-6
@@ -115,7 +115,7 @@ class QatCase(CheckedInstance):
 
     def check(self, subject: Subject) -> None:
         """Checks the run after every verb."""
-        need(subject, Capability.AWARE, *needs(self.recipe()))
+        need(subject, Capability.QAT, *needs(self.recipe()))
         with TemporaryDirectory() as folder:
             _QatPlay(subject, self, Path(folder)).play()
 
@@ -123,7 +123,7 @@ class QatCase(CheckedInstance):
         """How the run is trained."""
         scaling = DynamicScaling(2.0**8, interval=1000) if self.scaled else None
         recipe = Recipe(Adam(RATE), scaling=scaling, accumulation=self.accumulation)
-        return recipe.but(quantization=Aware(self.freeze), average=self.average)
+        return recipe.replace(quantization=Qat(self.freeze), average=self.average)
 
     def batch(self, rows: int, power: int, place: int) -> Batch:
         """Samples and targets."""
@@ -179,7 +179,7 @@ class _QatPlay:
         after = self._subject.state(self._run)
         with breaking("quantization.ranges-follow") as verdict:
             what = "the run after a skipped window"
-            verdict.same_state(after, before, what, "skip-moved", but=("scaler/",))
+            verdict.same_state(after, before, what, "skip-moved", ignoring=("scaler/",))
 
     def _check_ranges(self) -> None:
         """The first dense layer's inputs are the samples, so that their range is known."""

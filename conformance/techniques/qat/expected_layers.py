@@ -14,7 +14,7 @@ from frameworks.contract import CodeRange, QatRule, QuantRule
 
 
 @dataclass(frozen=True)
-class Faked:
+class FakeQuantized:
     """Fake-quantized values.
 
     Attributes:
@@ -32,7 +32,7 @@ class Faked:
 
 def faked(
     values: Array, rule: QuantRule, gradient: str, given: CodeRange | None = None, error: Array | float = 0.0
-) -> Faked:
+) -> FakeQuantized:
     """Fake quantization by the values' own range, or by a given one; `error` is the error of the values."""
     wide = values.astype(np.float64)
     if given is None:
@@ -49,7 +49,9 @@ def faked(
     elif gradient == "range":
         inside = (quotient >= ends[0]) & (quotient <= ends[1])
         near |= np.minimum(np.abs(quotient - ends[0]), np.abs(quotient - ends[1])) <= NEAR_A_TIE * np.abs(quotient)
-    return Faked((np.clip(unclipped, rule.low, rule.high) - zero) * scale, inside.astype(np.float64), scale, near)
+    return FakeQuantized(
+        (np.clip(unclipped, rule.low, rule.high) - zero) * scale, inside.astype(np.float64), scale, near
+    )
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,9 @@ def layer(
     it decides.
     """
     linear, gradient = rule.linear, rule.gradient
-    x = Faked(inputs.astype(np.float64), np.ones(inputs.shape), np.zeros(inputs.shape), np.zeros(inputs.shape, bool))
+    x = FakeQuantized(
+        inputs.astype(np.float64), np.ones(inputs.shape), np.zeros(inputs.shape), np.zeros(inputs.shape, bool)
+    )
     if linear.inputs is not None:
         x = faked(inputs, linear.inputs, gradient, ranges[0])
     w = faked(weight, linear.weight, gradient)

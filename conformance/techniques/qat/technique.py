@@ -23,5 +23,5 @@ QAT = Technique(
         "quantization.aware-survives-saving",
     ),
     features=tuple(f"aware-run={kind}" for kind in _RUNS),
-    places={QatLayers: ("aware_class", ReferenceTrainer)},
+    places={QatLayers: ("qat_class", ReferenceTrainer)},
 )

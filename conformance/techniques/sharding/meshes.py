@@ -47,7 +47,7 @@ def windows_of(*windows: Sequence[Window]) -> list[Window]:
 
 def one_place(subject: Subject, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
     """A run without ranks, whatever the mode."""
-    return subject.framework.trainer(model, recipe.but(ranks=None, seed=recipe.seed + subject.seed), weights)
+    return subject.framework.trainer(model, recipe.replace(ranks=None, seed=recipe.seed + subject.seed), weights)
 
 
 def given_one(

@@ -11,7 +11,7 @@ import numpy as np
 from flax.linen import fp8_ops
 
 from fixtures.arrays import Array
-from frameworks.contract import DelayedRule, Passed, Remembered
+from frameworks.contract import AmaxHistory, DelayedRule, PassResult
 
 _DIMENSIONS = (((1,), (0,)), ((), ()))
 _NAMES = {"input": "input", "kernel": "kernel", "gradient": "output_grad"}
@@ -38,19 +38,21 @@ class FlaxDelayedProduct:
                 fp8_ops.OVERWRITE_WITH_GRADIENT
             ]
 
-    def train(self, *window: tuple[Array, Array]) -> tuple[Passed, ...]:
+    def train(self, *window: tuple[Array, Array]) -> tuple[PassResult, ...]:
         inputs, gradients = ([jnp.asarray(each) for each in given] for given in zip(*window, strict=True))
         with jax.default_device(self._place), jax.disable_jit(not self._jit):
             results, self._state = self._step(self._state, self._kernel, inputs, gradients)
-        return tuple(Passed(*(np.asarray(each) for each in passed)) for passed in results)
+        return tuple(PassResult(*(np.asarray(each) for each in passed)) for passed in results)
 
     def predict(self, inputs: Array) -> Array:
         with jax.default_device(self._place), jax.disable_jit(not self._jit):
             return np.asarray(self._output(self._state, self._kernel, jnp.asarray(inputs)))
 
-    def remembered(self) -> dict[Any, Remembered]:
+    def amax_histories(self) -> dict[Any, AmaxHistory]:
         return {
-            operand: Remembered(float(self._state[f"{name}_scale"][0]), np.asarray(self._state[f"{name}_amax_history"]))
+            operand: AmaxHistory(
+                float(self._state[f"{name}_scale"][0]), np.asarray(self._state[f"{name}_amax_history"])
+            )
             for operand, name in _NAMES.items()
         }
 
@@ -80,4 +82,4 @@ def joins_windows(made: Callable[[], FlaxDelayedProduct]) -> bool:
     product = made()
     small, large = ((np.full((1, 16), each, np.float32), np.ones((1, 16), np.float32)) for each in (1.0, 8.0))
     product.train(large, small)
-    return float(product.remembered()["input"].maxima.max()) == 8.0
+    return float(product.amax_histories()["input"].amax.max()) == 8.0

@@ -16,7 +16,7 @@ from flax import linen as nn
 from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 
 from fixtures.arrays import Array
-from frameworks.contract import DelayedRule, Float8Rule, Operand, Remembered
+from frameworks.contract import AmaxHistory, DelayedRule, Float8Rule, Operand
 from frameworks.jax.core.arrays import Flat, flat, nested, to_array
 
 RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=1), skipped="stays")
@@ -29,7 +29,7 @@ def product_of(history: int | None) -> Any:
     return None if history is None else partial(nn.Fp8DirectDotGeneralOp, amax_history_length=history)
 
 
-def remembered_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
+def amax_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Leaves of the collection."""
     return {place: value for place, value in leaves.items() if place.startswith(_BELOW)}
 
@@ -47,14 +47,14 @@ def with_memory(leaves: Flat, variables: Mapping[str, Any]) -> Flat:
 
 def collections(leaves: Flat) -> dict[str, Any]:
     """The variables of a module that has these leaves."""
-    memory = {place.removeprefix(_BELOW): value for place, value in remembered_leaves(leaves).items()}
+    memory = {place.removeprefix(_BELOW): value for place, value in amax_leaves(leaves).items()}
     result = {"params": nested(trained_leaves(leaves))}
     return result | ({OVERWRITE_WITH_GRADIENT: nested(memory)} if memory else {})
 
 
 def state_tree(leaves: Flat) -> Any:
     """The tree that `TrainState` takes as parameters or gradients: one without a collection is that of parameters."""
-    memory = remembered_leaves(leaves)
+    memory = amax_leaves(leaves)
     return {"params": trained_leaves(leaves), OVERWRITE_WITH_GRADIENT: memory} if memory else leaves
 
 
@@ -104,15 +104,15 @@ def nothing_gathered(tree: Any) -> Any:
     return None if memory is None else jax.tree.map(jnp.zeros_like, memory)
 
 
-def remembered(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict[Operand, Remembered]]:
+def amax_histories(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict[Operand, AmaxHistory]]:
     """The delayed-scaling state by the names of weights; `canonical` has the names of parameters by place."""
-    result: dict[str, dict[Operand, Remembered]] = {}
-    for place in remembered_leaves(leaves):
+    result: dict[str, dict[Operand, AmaxHistory]] = {}
+    for place in amax_leaves(leaves):
         layer, _, leaf = place.removeprefix(_BELOW).rpartition("/")
         if leaf == "input_scale":
             arrays = {name: to_array(leaves[f"{_BELOW}{layer}/{name}"]) for name in _names()}
             result[canonical[f"{layer.rpartition('/')[0]}/kernel"]] = {
-                operand: Remembered(float(arrays[f"{name}_scale"][0]), arrays[f"{name}_amax_history"])
+                operand: AmaxHistory(float(arrays[f"{name}_scale"][0]), arrays[f"{name}_amax_history"])
                 for operand, name in _OPERANDS.items()
             }
     return result
@@ -120,7 +120,7 @@ def remembered(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict[Ope
 
 def delayed_scaling_state(leaves: Flat) -> dict[str, Array]:
     """The delayed-scaling state, by place."""
-    return {place: to_array(value) for place, value in remembered_leaves(leaves).items()}
+    return {place: to_array(value) for place, value in amax_leaves(leaves).items()}
 
 
 def _names() -> list[str]:

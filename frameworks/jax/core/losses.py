@@ -12,7 +12,7 @@ import optax
 from fixtures.model import Batch, Model
 
 
-class Loaded(NamedTuple):
+class DeviceBatch(NamedTuple):
     """A micro-batch, of NumPy or JAX arrays; targets of squared error have their head's format.
 
     Attributes:
@@ -25,7 +25,7 @@ class Loaded(NamedTuple):
     owners: Mapping[str, Any] | None = None
 
 
-def load_batch(model: Model, batch: Batch) -> Loaded:
+def load_batch(model: Model, batch: Batch) -> DeviceBatch:
     """The micro-batch as NumPy arrays; a compiled function puts them where its other arguments lie."""
     last = len(model.layers) - 1
     kinds = dict(model.losses)
@@ -35,10 +35,10 @@ def load_batch(model: Model, batch: Batch) -> Loaded:
         else array.astype(model.parameter_format(f"{last}.{name}."), copy=False)
         for name, array in batch.targets.items()
     }
-    return Loaded(batch.inputs, targets, batch.mask)
+    return DeviceBatch(batch.inputs, targets, batch.mask)
 
 
-def item_losses(model: Model, outputs: dict[str, jax.Array], batch: Loaded) -> dict[str, jax.Array]:
+def item_losses(model: Model, outputs: dict[str, jax.Array], batch: DeviceBatch) -> dict[str, jax.Array]:
     """For each head that has a target, in model order: the loss of each item, in float32 or wider."""
     result = {}
     for name, kind in model.losses:
@@ -52,13 +52,13 @@ def item_losses(model: Model, outputs: dict[str, jax.Array], batch: Loaded) -> d
     return result
 
 
-def loss_sums(model: Model, outputs: dict[str, jax.Array], batch: Loaded) -> list[jax.Array]:
+def loss_sums(model: Model, outputs: dict[str, jax.Array], batch: DeviceBatch) -> list[jax.Array]:
     """For each head that has a target, in model order: the sum of the losses of the items, in float32 or wider."""
     counts = None if batch.mask is None else batch.mask > 0
     return [jnp.sum(losses, where=counts) for losses in item_losses(model, outputs, batch).values()]
 
 
-def loss_sums_of_ranks(model: Model, outputs: dict[str, jax.Array], batch: Loaded, ranks: int) -> list[jax.Array]:
+def loss_sums_of_ranks(model: Model, outputs: dict[str, jax.Array], batch: DeviceBatch, ranks: int) -> list[jax.Array]:
     """`loss_sums` for each rank: (ranks,) for each head."""
     assert batch.owners is not None
     sums = []

@@ -30,7 +30,7 @@ class GatheredBatch(Batch):
         return sum(self.shares)
 
 
-def joined(parts: Sequence[Batch], *, padded: bool) -> GatheredBatch:
+def gathered(parts: Sequence[Batch], *, padded: bool) -> GatheredBatch:
     """The ranks' parts as one batch; `padded`: each padded to the longest, with samples that do not count."""
     longest = max(1, *(len(part) for part in parts))
     lengths = [longest if padded else len(part) for part in parts]

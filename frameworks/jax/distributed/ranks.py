@@ -16,7 +16,7 @@ from frameworks.jax.distributed.mesh import MeshTrainer
 from frameworks.jax.distributed.one_process import READINGS, AllRanks
 from frameworks.jax.framework import JaxFramework
 from frameworks.jax.training.offload import OffloadedState
-from frameworks.jax.training.sharding_layout import Spread, spread_of
+from frameworks.jax.training.sharding_layout import ShardingLayout, layout_of
 
 
 class JaxWorker(AllRanks):
@@ -29,13 +29,13 @@ class JaxWorker(AllRanks):
     )
 
     def divides(self, model: Model, ranks: Ranks) -> bool:
-        spread = spread_of(ranks)
-        return any(spread.divided_axis(shape) is not None for shape in model.parameter_shapes().values())
+        sharding = layout_of(ranks)
+        return any(sharding.divided_axis(shape) is not None for shape in model.parameter_shapes().values())
 
     def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> MeshRanks:
         assert recipe.ranks is not None
         made = MeshTrainer if recipe.offload is None else OffloadedMesh
-        return MeshRanks(self.framework.bound(made(spread_of(recipe.ranks), model, recipe, weights)))
+        return MeshRanks(self.framework.bound(made(layout_of(recipe.ranks), model, recipe, weights)))
 
 
 class OffloadedMesh(OffloadedState, MeshTrainer):
@@ -47,7 +47,7 @@ class MeshRanks:
 
     def __init__(self, run: MeshTrainer) -> None:
         self.run = run
-        self.spread: Spread = run.spread
+        self.sharding: ShardingLayout = run.sharding
 
     def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
         """Calls a method with each rank's arguments; returns one result for each.
@@ -60,16 +60,16 @@ class MeshRanks:
             return tuple(getattr(self.run.view_of_rank(rank), verb)() for rank in self._ranks)
         match verb:
             case "update_share":
-                self.run.update(self.run.joined_window([window for window, _ in own]))
+                self.run.update(self.run.gathered_window([window for window, _ in own]))
                 return self.run.updates
             case "accumulate":
-                self.run.accumulate(self.run.joined([batch for batch, _ in own]), own[0][1])
+                self.run.accumulate(self.run.gathered([batch for batch, _ in own]), own[0][1])
                 return self.run.last_loss()
             case "apply":
                 self.run.apply()
                 return self.run.updates
             case "gradients_share":
-                result = self.run.window_gradients(self.run.joined_window([window for window, _ in own]))
+                result = self.run.window_gradients(self.run.gathered_window([window for window, _ in own]))
                 return tuple(self.run.of_trained(each) for each in self._by_rank(result))
             case "apply_gradients":
                 return self._feed(given)
@@ -77,8 +77,8 @@ class MeshRanks:
                 return self._by_rank(self.run.outputs(self.run.leaves, own[0][0]))
             case "predict_averaged":
                 return self._by_rank(self.run.outputs(self.run.averages(), own[0][0]))
-            case "bytes_held":
-                return tuple(self.run.bytes_held(rank) for rank in self._ranks)
+            case "resident_bytes":
+                return tuple(self.run.resident_bytes(rank) for rank in self._ranks)
             case "offloaded":
                 return (self.run.offloaded(), *({} for _ in self._ranks[1:]))
             case "collectives":
@@ -88,10 +88,10 @@ class MeshRanks:
 
     @property
     def _ranks(self) -> range:
-        return range(self.spread.ranks)
+        return range(self.sharding.ranks)
 
     def _by_rank(self, tree: Any) -> tuple[Any, ...]:
-        return tuple(self.spread.of_rank(tree, rank) for rank in self._ranks)
+        return tuple(self.sharding.of_rank(tree, rank) for rank in self._ranks)
 
     def _feed(self, given: Sequence[Arguments]) -> tuple[Update, ...]:
         named = dict(given[0].named)

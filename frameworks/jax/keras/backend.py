@@ -13,10 +13,7 @@ class StatelessBackend:
     """Updates by `Optimizer.stateless_apply`, assigned to the variables."""
 
     def apply(
-        self,
-        optimizer: keras.optimizers.Optimizer,
-        gradients: Sequence[float],
-        weights: Sequence[keras.Variable],
+        self, optimizer: keras.optimizers.Optimizer, gradients: Sequence[float], weights: Sequence[keras.Variable]
     ) -> None:
         """One update of scalar weights by these gradients."""
         values, state = ([variable.value for variable in own] for own in (weights, optimizer.variables))

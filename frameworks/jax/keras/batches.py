@@ -10,7 +10,7 @@ from fixtures.model import Batch
 from frameworks.jax.distributed.gathered_batch import NOBODY, GatheredBatch
 
 
-class Loaded(NamedTuple):
+class DeviceBatch(NamedTuple):
     """A micro-batch.
 
     Attributes:
@@ -26,16 +26,16 @@ class Loaded(NamedTuple):
     items: Any
 
 
-def load_batch(batch: Batch) -> Loaded:
+def load_batch(batch: Batch) -> DeviceBatch:
     """The micro-batch of one place."""
     mask = None if batch.mask is None else dict.fromkeys(batch.targets, batch.mask)
-    return Loaded(batch.inputs, dict(batch.targets), mask, None, np.float32(batch.items))
+    return DeviceBatch(batch.inputs, dict(batch.targets), mask, None, np.float32(batch.items))
 
 
-def load_parts(batch: GatheredBatch) -> Loaded:
+def load_parts(batch: GatheredBatch) -> DeviceBatch:
     """The micro-batch of several ranks, in which padding has weight 0."""
     weights = {}
     for name, owners in batch.owners.items():
         own = (owners != NOBODY).astype(np.float32)
         weights[name] = own if batch.mask is None else batch.mask * own.reshape(-1, *[1] * (batch.mask.ndim - 1))
-    return Loaded(batch.inputs, dict(batch.targets), weights, dict(batch.owners), np.float32(batch.items))
+    return DeviceBatch(batch.inputs, dict(batch.targets), weights, dict(batch.owners), np.float32(batch.items))

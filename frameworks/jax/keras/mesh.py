@@ -17,12 +17,12 @@ from fixtures.recipe import Recipe
 from frameworks.base import LossLedger, ranks_of
 from frameworks.contract import Gradients, Update
 from frameworks.jax.distributed import rank_checkpoint
-from frameworks.jax.distributed.gathered_batch import GatheredBatch, joined
+from frameworks.jax.distributed.gathered_batch import GatheredBatch, gathered
 from frameworks.jax.keras import checkpoint
-from frameworks.jax.keras.batches import Loaded, load_parts
+from frameworks.jax.keras.batches import DeviceBatch, load_parts
 from frameworks.jax.keras.steps import micro_batch
 from frameworks.jax.keras.trainer import StatelessRun
-from frameworks.jax.training.sharding_layout import spread_of
+from frameworks.jax.training.sharding_layout import layout_of
 from frameworks.keras_common.micro_batches import KerasMicroBatch
 from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
 
@@ -37,30 +37,30 @@ class DistributedTrainer(StatelessRun):
 
     def __init__(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> None:
         ranks = ranks_of(recipe)
-        self.spread = spread_of(ranks)
+        self.sharding = layout_of(ranks)
         self.ranks = range(ranks.count)
         self.ledgers: list[LossLedger[KerasMicroBatch]] = [LossLedger() for _ in self.ranks]
         self._pads = not any(isinstance(layer, BatchNorm) for _, layer in walk(model.layers))
-        super().__init__(model, recipe, weights, self.spread.mesh.devices.flat[0])
+        super().__init__(model, recipe, weights, self.sharding.mesh.devices.flat[0])
 
     # what ranks are given
 
-    def _load(self, batch: Batch) -> Loaded:
+    def _load(self, batch: Batch) -> DeviceBatch:
         assert isinstance(batch, GatheredBatch)
         self._passes += 1
         self._loaded = load_parts(batch)
         return self._loaded
 
-    def _joined(self, parts: Sequence[Batch]) -> GatheredBatch:
+    def _gathered(self, parts: Sequence[Batch]) -> GatheredBatch:
         """The ranks' parts of a micro-batch as one.
 
         Batch norm would take padding for samples, so that a model that has one gets the samples as they are.
         """
-        return joined(parts, padded=self._pads)
+        return gathered(parts, padded=self._pads)
 
     def accumulate_parts(self, parts: Sequence[Batch]) -> tuple[float, ...]:
         """`accumulate` with each rank's part of a micro-batch."""
-        batch = self._joined(parts)
+        batch = self._gathered(parts)
         with self.scope():
             self.run_state, self.outcome, sums = self.steps.train(self.run_state, self._load(batch))
             totals = np.sum([np.asarray(own, np.float64) for own in sums], axis=0)
@@ -71,7 +71,7 @@ class DistributedTrainer(StatelessRun):
         assert self.outcome is not None
         outcome, result = self.outcome._replace(gradients=[]), []
         for rank, ledger in enumerate(self.ledgers):
-            micro = micro_batch(self.spread.of_rank(outcome, rank), totals[rank], items[rank])
+            micro = micro_batch(self.sharding.of_rank(outcome, rank), totals[rank], items[rank])
             result.append(ledger.add(micro, ledger.items + micro.items))
         return tuple(result)
 
@@ -88,8 +88,8 @@ class DistributedTrainer(StatelessRun):
 
     def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
         """`gradients` of the ranks' windows together, as each has them."""
-        result = self.window_gradients(tuple(self._joined(parts) for parts in zip(*windows, strict=True)))
-        return tuple(self.canonical(self.spread.of_rank(result, rank)) for rank in self.ranks)
+        result = self.window_gradients(tuple(self._gathered(parts) for parts in zip(*windows, strict=True)))
+        return tuple(self.canonical(self.sharding.of_rank(result, rank)) for rank in self.ranks)
 
     def feed_parts(self, windows: Sequence[Sequence[Gradients]]) -> tuple[Update, ...]:
         """`apply_gradients` with each rank's window."""
@@ -109,17 +109,17 @@ class DistributedTrainer(StatelessRun):
     def predictions(self, inputs: Array, *, averaged: bool = False) -> tuple[dict[str, Array], ...]:
         """`predict`, or `predict_averaged`, by each rank."""
         outputs = self.outputs(self.averages() if averaged else self.run_state.trained, inputs)
-        return tuple(self.spread.of_rank(outputs, rank) for rank in self.ranks)
+        return tuple(self.sharding.of_rank(outputs, rank) for rank in self.ranks)
 
     # what ranks have
 
     def view_of_rank(self, rank: int) -> StatelessRun:
         """The run with what a rank has of its arrays, read-only."""
         view = copy.copy(self)
-        view.run_state = self.spread.of_rank(self.run_state, rank)
+        view.run_state = self.sharding.of_rank(self.run_state, rank)
         return view
 
-    def bytes_held(self, rank: int) -> dict[str, int]:
+    def resident_bytes(self, rank: int) -> dict[str, int]:
         """Bytes on a rank's device; without accumulators, gradients are those that the last update took in."""
         slots = {slot: self.placed(variable) for slot, variable in self.slots.items()}
         sums = [value for slot, value in slots.items() if slot.startswith(ACCUMULATOR)]
@@ -130,7 +130,7 @@ class DistributedTrainer(StatelessRun):
             "optimizer": [v for slot, v in slots.items() if not slot.startswith((ACCUMULATOR, AVERAGE))],
             "buffer": [self.placed(variable) for variable in self.bound.buffers.values()],
         }
-        return {kind: self.spread.bytes_on(values, rank) for kind, values in kinds.items()}
+        return {kind: self.sharding.bytes_on(values, rank) for kind, values in kinds.items()}
 
     # the whole run
 

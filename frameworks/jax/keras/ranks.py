@@ -63,8 +63,8 @@ class DistributedRanks:
                 return run.feed_parts([own.arguments for own in given])
             case "predict" | "predict_averaged":
                 return run.predictions(first[0], averaged=verb == "predict_averaged")
-            case "bytes_held":
-                return tuple(run.bytes_held(rank) for rank in run.ranks)
+            case "resident_bytes":
+                return tuple(run.resident_bytes(rank) for rank in run.ranks)
             case "collectives":
                 raise run.refusal(Capability.RANKS_COLLECTIVES)
             case _:

@@ -20,14 +20,14 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.jax.keras.backend import BACKEND
-from frameworks.jax.keras.batches import Loaded
+from frameworks.jax.keras.batches import DeviceBatch
 from frameworks.jax.keras.distributions import Distribution, distribution_of, shapes_of
 from frameworks.jax.keras.network import counter, counting
 from frameworks.jax.keras.trace import Outputs, watched
 from frameworks.keras_common.losses import losses_of
 from frameworks.keras_common.micro_batches import KerasMicroBatch
 from frameworks.keras_common.network import BuiltNetwork, NetworkBuilder
-from frameworks.keras_common.optimizers import make_optimizer, optimizer_with_readings
+from frameworks.keras_common.optimizers import make_optimizer, readable_optimizer
 from frameworks.keras_common.scaler import is_dynamic
 from frameworks.keras_common.settings import dtype_policy, policy_of
 
@@ -91,7 +91,7 @@ class KerasSteps:
             self.start = State(*([variable.value for variable in own] for own in self.variables))
         numbers = {id(variable): place for place, variable in enumerate(trained)}
         self.places = {name: numbers[id(variable)] for name, variable in self.bound.variables.items()}
-        self.reader = optimizer_with_readings(self.optimizer)
+        self.reader = readable_optimizer(self.optimizer)
         self._losses, self._item_losses = losses_of(model, "sum"), losses_of(model, "none")
         self.train = jax.jit(self._train)
         self.backward = jax.jit(self._backward)
@@ -179,7 +179,7 @@ class KerasSteps:
         with self._optimizing(optimizer):
             return [self.optimizer.scale_loss(loss) for loss in losses]
 
-    def losses(self, trained: Values, others: Values, batch: Loaded) -> tuple[Values, tuple[Values, Values]]:
+    def losses(self, trained: Values, others: Values, batch: DeviceBatch) -> tuple[Values, tuple[Values, Values]]:
         """Training-mode losses over the items, and what comes with them.
 
         Returns:
@@ -195,14 +195,14 @@ class KerasSteps:
         sums = totals if batch.owners is None else [self._sums_of_ranks(name, outputs[name], batch) for name in heads]
         return means if self.recipe.separate_losses else [reduce(jnp.add, means)], (sums, after)
 
-    def _sums_of_ranks(self, name: str, output: jax.Array, batch: Loaded) -> jax.Array:
+    def _sums_of_ranks(self, name: str, output: jax.Array, batch: DeviceBatch) -> jax.Array:
         """(ranks,): the sum of the losses of each rank's items."""
         assert batch.owners is not None
         losses = self._item_losses[name](batch.targets[name], output, sample_weight=(batch.weights or {}).get(name))
         owners = jnp.expand_dims(batch.owners[name], tuple(range(1, losses.ndim)))
         return jnp.stack([jnp.sum(losses, where=owners == rank) for rank in range(self.count)])
 
-    def _gradients(self, state: State, batch: Loaded) -> tuple[Values, Values, Values]:
+    def _gradients(self, state: State, batch: DeviceBatch) -> tuple[Values, Values, Values]:
         """Scaled gradients, sums of losses, and the other variables after the pass."""
 
         def scaled(trained: Values) -> tuple[Values, tuple[Values, Values]]:
@@ -212,7 +212,7 @@ class KerasSteps:
         parts, pull, (sums, after) = jax.vjp(scaled, state.trained, has_aux=True)
         return _pulled(pull, parts), sums, after
 
-    def _train(self, state: State, batch: Loaded) -> tuple[State, KerasOutcome, Values]:
+    def _train(self, state: State, batch: DeviceBatch) -> tuple[State, KerasOutcome, Values]:
         """Forward, backward and the optimizer's step of one micro-batch; and its sums of losses."""
         gradients, sums, others = self._gradients(state, self._split_across_ranks(batch))
         after, outcome = self._stepped(state._replace(others=others), gradients)
@@ -227,7 +227,7 @@ class KerasSteps:
         )
         return after, outcome
 
-    def _backward(self, state: State, batch: Loaded) -> tuple[Values, Values]:
+    def _backward(self, state: State, batch: DeviceBatch) -> tuple[Values, Values]:
         """Unscaled gradients of one micro-batch, and the other variables after the pass."""
         gradients, _, others = self._gradients(state, self._split_across_ranks(batch))
         return self._unscaled(state.optimizer, gradients), others
@@ -255,7 +255,7 @@ class KerasSteps:
         outputs, _ = self.bound.network.stateless_call(trained, others, inputs, training=False)
         return self._whole(outputs)
 
-    def _traced(self, state: State, batch: Loaded) -> tuple[Outputs, Outputs, Values, Values]:
+    def _traced(self, state: State, batch: DeviceBatch) -> tuple[Outputs, Outputs, Values, Values]:
         """Output of every layer by the name of its Keras layer, the unscaled parameters' and these outputs' gradients.
 
         The last is what the other variables are after the pass.
@@ -277,7 +277,7 @@ class KerasSteps:
         of_parameters, of_outputs = _pulled(pull, parts)
         return outputs, of_outputs, self._unscaled(state.optimizer, of_parameters), after
 
-    def runs_in_a_pass(self, state: State, batch: Loaded) -> tuple[int, ...]:
+    def runs_in_a_pass(self, state: State, batch: DeviceBatch) -> tuple[int, ...]:
         """How often each segment's forward begins in one forward and backward pass.
 
         The pass is that of `backward` with one thing more: a callback at the beginning of each segment.

@@ -21,7 +21,7 @@ from frameworks.jax.core.arrays import wide_formats
 from frameworks.jax.core.saved_bytes import saved_bytes
 from frameworks.jax.keras import checkpoint
 from frameworks.jax.keras.backend import BACKEND
-from frameworks.jax.keras.batches import Loaded, load_batch
+from frameworks.jax.keras.batches import DeviceBatch, load_batch
 from frameworks.jax.keras.declarations import INSIDE_RECOMPUTED
 from frameworks.jax.keras.probes import shows_recomputed
 from frameworks.jax.keras.steps import KerasOutcome, Values, micro_batch, steps_of
@@ -42,7 +42,7 @@ class StatelessRun(KerasRun):
         self._device = device
         self._wide = any(head.format == "float64" for head in model.heads.heads)
         self._passes = 0
-        self._loaded: Loaded | None = None
+        self._loaded: DeviceBatch | None = None
         self.outcome: KerasOutcome | None = None
         with wide_formats(self._wide):
             self.steps = steps_of(model, recipe, device)
@@ -76,7 +76,7 @@ class StatelessRun(KerasRun):
 
     # forward, backward and update
 
-    def _load(self, batch: Batch) -> Loaded:
+    def _load(self, batch: Batch) -> DeviceBatch:
         self._passes += 1
         self._loaded = load_batch(batch)
         return self._loaded

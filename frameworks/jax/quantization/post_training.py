@@ -116,7 +116,7 @@ class QwixQuantizedModel:
         with _on(self._place):
             return {name: _stored(leaf) for name, leaf in named.items()}
 
-    def kept(self) -> dict[str, Array]:
+    def unquantized(self) -> dict[str, Array]:
         return self._layout.arrays({p: leaf for p, leaf in flat(self._parameters).items() if not _is_quantized(leaf)})
 
     def calibrated(self) -> dict[str, Calibrated]:

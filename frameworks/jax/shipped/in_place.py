@@ -42,10 +42,7 @@ def _step(call: Callable[..., Any]) -> Step:
 
 
 _BY_NNX: Mapping[str, Step] = MappingProxyType(
-    {
-        "nnx-compiled": nnx.jit(_step(called)),
-        "nnx-recomputed": nnx.jit(_step(nnx.remat(called))),
-    }
+    {"nnx-compiled": nnx.jit(_step(called)), "nnx-recomputed": nnx.jit(_step(nnx.remat(called)))}
 )
 CLOSED_OVER = "closed-over"
 IN_PLACE = (*_BY_NNX, CLOSED_OVER)

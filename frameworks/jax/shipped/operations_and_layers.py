@@ -31,9 +31,7 @@ def _same(function: Function) -> Function:
     return function
 
 
-_DIFFERENTIATED: Mapping[str, Callable[[Function], Function]] = {
-    "recomputed": jax.checkpoint,
-}
+_DIFFERENTIATED: Mapping[str, Callable[[Function], Function]] = {"recomputed": jax.checkpoint}
 """Functions that are differentiated in place of the part."""
 
 

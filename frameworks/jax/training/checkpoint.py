@@ -13,8 +13,8 @@ from frameworks.jax.core import ways
 from frameworks.jax.core.arrays import Flat, Place
 from frameworks.jax.training import scaler
 from frameworks.jax.training.optimizers import RunState
-from frameworks.jax.training.scaler import Judged, LossScale
-from frameworks.jax.training.steps import Carried, JaxMicroBatch
+from frameworks.jax.training.scaler import LossScale, ScaleUpdate
+from frameworks.jax.training.steps import CarriedState, JaxMicroBatch
 
 FOLDER = "run"
 _FIELDS = ("total", "items", "scale_before", "finite", "applied", "rate")
@@ -26,10 +26,10 @@ class JaxRun(Protocol):
     recipe: Recipe
     train_state: RunState
     scale: LossScale
-    moved: Carried
+    moved: CarriedState
     length: int
     ledger: LossLedger[JaxMicroBatch]
-    pending: tuple[Flat, Judged | None] | None
+    pending: tuple[Flat, ScaleUpdate | None] | None
 
     @property
     def place(self) -> Place:
@@ -88,7 +88,7 @@ def restore(trainer: JaxRun, path: Path) -> None:
         raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
     count, items, length = (int(number) for number in run["window"]["counts"])
     rows = [dict(zip(_FIELDS, row.tolist(), strict=True)) for row in run["window"]["micro"][:count]]
-    trainer.train_state, trainer.moved = run["state"], Carried(*run["moved"])
+    trainer.train_state, trainer.moved = run["state"], CarriedState(*run["moved"])
     trainer.scale = scaler.with_state(trainer.scale, run["scale"], trainer.place)
     window = [
         JaxMicroBatch(

@@ -23,16 +23,16 @@ else:
 class OffloadedState(_Run):
     """A run whose state is fetched on read and offloaded on assignment; a mixin in front of the trainer's class."""
 
-    _away: RunState
+    _offloaded: RunState
 
     @property
     def train_state(self) -> RunState:
         """The state on the devices that compute."""
-        return self._with_kinds(self._away, self.device.default_memory().kind)
+        return self._with_kinds(self._offloaded, self.device.default_memory().kind)
 
     @train_state.setter
     def train_state(self, state: RunState) -> None:
-        self._away = self._with_kinds(state, PINNED_HOST)
+        self._offloaded = self._with_kinds(state, PINNED_HOST)
 
     @property
     def _offload(self) -> Offload:
@@ -45,11 +45,11 @@ class OffloadedState(_Run):
         return cast(RunState, state.replace(**moved))
 
     def offloaded(self) -> dict[str, int]:
-        kinds = {"parameters": jax.tree.leaves(self._away.params), "optimizer": moments(self._away)}
-        return {kind: sum(map(_bytes_away, kinds[kind])) for kind in self._offload.what}
+        kinds = {"parameters": jax.tree.leaves(self._offloaded.params), "optimizer": moments(self._offloaded)}
+        return {kind: sum(map(_offloaded_bytes, kinds[kind])) for kind in self._offload.what}
 
 
-def _bytes_away(value: jax.Array) -> int:
+def _offloaded_bytes(value: jax.Array) -> int:
     """Bytes of an array in the host's memory; a copy of it for each device counts."""
     if value.sharding.memory_kind != PINNED_HOST:
         return 0

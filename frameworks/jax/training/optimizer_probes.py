@@ -74,7 +74,7 @@ def flax_moves_once_in_two_gradients() -> bool:
     return int(scale.fin_steps) == 1
 
 
-def flax_unscales_by_hand() -> bool:
+def flax_unscales_manually() -> bool:
     """Flax's scale has JMP's call."""
     scale = DynamicScale(scale=jnp.float32(1024.0))
     gradient = jax.grad(lambda w: (w * scale.scale).sum())(jnp.ones(2))

@@ -19,13 +19,15 @@ from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, Fai
 from frameworks.contract import FunctionResult, RecomputeCase, RecomputeResult
 from frameworks.jax.core.arrays import Flat, to_array
 from frameworks.jax.core.functions import pair
-from frameworks.jax.core.losses import Loaded
+from frameworks.jax.core.losses import DeviceBatch
 from frameworks.jax.core.network import VARIANTS, segments
 from frameworks.jax.training.scaler import LossScale
-from frameworks.jax.training.steps import Carried, CompiledSteps, Plan
+from frameworks.jax.training.steps import CarriedState, CompiledSteps, Plan
 
 
-def runs_in_a_pass(plan: Plan, leaves: Flat, moved: Carried, scale: LossScale, batch: Loaded) -> tuple[int, ...]:
+def runs_in_a_pass(
+    plan: Plan, leaves: Flat, moved: CarriedState, scale: LossScale, batch: DeviceBatch
+) -> tuple[int, ...]:
     """How often each segment's forward begins in one forward and backward pass.
 
     The pass is that of training with one thing more: `jax.debug.callback` at the beginning of each segment.

@@ -14,7 +14,7 @@ from fixtures.arrays import Array
 from fixtures.recipe import DynamicScaling, Recipe, StaticScaling
 from frameworks.contract import Capability, Unsupported
 from frameworks.jax.core.arrays import Place
-from frameworks.jax.training.optimizer_probes import flax_moves_once_in_two_gradients, flax_unscales_by_hand
+from frameworks.jax.training.optimizer_probes import flax_moves_once_in_two_gradients, flax_unscales_manually
 
 INITIAL = 2.0**15
 """JMP has no default scale; its documentation begins with this."""
@@ -30,7 +30,7 @@ UNSCALES_ITSELF = (
 LossScale: TypeAlias = jmp.NoOpLossScale | jmp.StaticLossScale | jmp.DynamicLossScale | DynamicScale
 
 
-class Judged(NamedTuple):
+class ScaleUpdate(NamedTuple):
     """The result of Flax's scale for gradients: whether they are finite, and the next scale."""
 
     finite: jax.Array
@@ -90,19 +90,19 @@ def refuse_several_gradients(scale: LossScale, recipe: Recipe) -> None:
             several micro-batches or several backward passes.
     """
     if isinstance(scale, DynamicScale) and recipe.way("backward"):
-        raise Unsupported(Capability.SCALING_FACTORS, UNSCALES_ITSELF, flax_unscales_by_hand)
+        raise Unsupported(Capability.SCALING_FACTORS, UNSCALES_ITSELF, flax_unscales_manually)
     if isinstance(scale, DynamicScale) and (recipe.accumulation > 1 or recipe.separate_losses):
         raise Unsupported(Capability.SCALING_FACTORS, MOVES_ALWAYS, flax_moves_once_in_two_gradients)
 
 
-def unscale_calls(scale: LossScale, asked: int | None, *, by_hand: bool) -> int:
+def unscale_calls(scale: LossScale, asked: int | None, *, manual: bool) -> int:
     """How often gradients are unscaled before an update: JMP leaves it to the caller, who does it once.
 
     Raises:
         Unsupported: by hand, which Flax's scale does not offer.
     """
-    if isinstance(scale, DynamicScale) and (by_hand or asked is not None):
-        raise Unsupported(Capability.EXPLICIT_UNSCALE, UNSCALES_ITSELF, flax_unscales_by_hand)
+    if isinstance(scale, DynamicScale) and (manual or asked is not None):
+        raise Unsupported(Capability.EXPLICIT_UNSCALE, UNSCALES_ITSELF, flax_unscales_manually)
     return 1 if asked is None else asked
 
 

@@ -30,7 +30,7 @@ Tree = TypeVar("Tree")
 
 
 @dataclass(frozen=True)
-class Spread:
+class ShardingLayout:
     """A level of sharding on a mesh: rank r is the mesh's r-th device, row by row.
 
     An array of which the ranks divide no axis evenly lies whole on every device, for `NamedSharding` takes no other.
@@ -127,7 +127,7 @@ class Spread:
         return jax.device_put(whole, sharding)
 
 
-def spread_of(ranks: Ranks) -> Spread:
+def layout_of(ranks: Ranks) -> ShardingLayout:
     """The mesh of the first devices that there are, as many as ranks, in rows of those that share a copy.
 
     Raises:
@@ -135,7 +135,7 @@ def spread_of(ranks: Ranks) -> Spread:
     """
     devices = jax.devices()[: ranks.count]
     grid = np.array(devices).reshape(ranks.count // ranks.shards, ranks.shards)
-    return Spread(Mesh(grid, (REPLICA, SHARD)), ranks.level)
+    return ShardingLayout(Mesh(grid, (REPLICA, SHARD)), ranks.level)
 
 
 def moments(state: RunState) -> list[jax.Array]:

@@ -12,14 +12,14 @@ import jax
 from fixtures.arrays import Array
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, BaseTrainer
-from frameworks.contract import AmaxHistories, Capability, Operand, Remembered
+from frameworks.contract import AmaxHistories, AmaxHistory, Capability, Operand
 from frameworks.jax.core.arrays import Flat, Place, to_array
-from frameworks.jax.core.float8_training import delayed_scaling_state, leaves_in, remembered, remembered_leaves
+from frameworks.jax.core.float8_training import amax_histories, amax_leaves, delayed_scaling_state, leaves_in
 from frameworks.jax.core.network import Layout
 from frameworks.jax.training import optimizers, scaler
 from frameworks.jax.training.optimizers import Rules, RunState, accumulated
-from frameworks.jax.training.scaler import Judged, LossScale
-from frameworks.jax.training.steps import Carried, CompiledSteps
+from frameworks.jax.training.scaler import LossScale, ScaleUpdate
+from frameworks.jax.training.steps import CarriedState, CompiledSteps
 
 
 class Readings(BaseTrainer):
@@ -37,8 +37,8 @@ class Readings(BaseTrainer):
     layout: Layout
     train_state: RunState
     scale: LossScale
-    moved: Carried
-    pending: tuple[Flat, Judged | None] | None
+    moved: CarriedState
+    pending: tuple[Flat, ScaleUpdate | None] | None
     _settings: dict[str, float]
     _rules: Rules
 
@@ -70,10 +70,10 @@ class Readings(BaseTrainer):
         return self.layout.arrays(self.moved.buffers) | delayed_scaling_state(self.leaves)
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
-        return {**super().views(), AmaxHistories: self.remembered}
+        return {**super().views(), AmaxHistories: self.amax_histories}
 
-    def remembered(self) -> dict[str, dict[Operand, Remembered]]:
-        if not (result := remembered(self.leaves, self.layout.canonical)):
+    def amax_histories(self) -> dict[str, dict[Operand, AmaxHistory]]:
+        if not (result := amax_histories(self.leaves, self.layout.canonical)):
             raise self.refusal(Capability.FLOAT8_TRAINING)
         return result
 
@@ -109,7 +109,7 @@ class Readings(BaseTrainer):
         if self.recipe.average is None:
             raise ValueError(NO_AVERAGE)
         result: Flat = self.train_state.average
-        return result | remembered_leaves(self.leaves)
+        return result | amax_leaves(self.leaves)
 
     def _predict(self, leaves: Flat, inputs: Array) -> dict[str, Array]:
         return {name: to_array(value) for name, value in self.outputs(leaves, inputs).items()}

@@ -19,20 +19,20 @@ from frameworks.base import AppliedMicroBatch
 from frameworks.jax.core import ways
 from frameworks.jax.core.arrays import Flat, flat, nested
 from frameworks.jax.core.float8_training import (
+    amax_leaves,
     collections,
     leaves_in,
     over_window,
-    remembered_leaves,
     state_tree,
     total,
     trained_leaves,
     with_memory,
 )
 from frameworks.jax.core.layers import OUTPUTS, PERTURBATIONS
-from frameworks.jax.core.losses import Loaded, loss_sums
+from frameworks.jax.core.losses import DeviceBatch, loss_sums
 from frameworks.jax.core.network import Layout, Network, forward_pass
 from frameworks.jax.training.optimizers import RunState, applied, global_norm, is_window
-from frameworks.jax.training.scaler import Judged, LossScale
+from frameworks.jax.training.scaler import LossScale, ScaleUpdate
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Plan:
     frozen: tuple[str, ...] = ()
 
 
-class Carried(NamedTuple):
+class CarriedState(NamedTuple):
     """State that a training forward pass changes: running statistics and the random key's data."""
 
     buffers: Flat
@@ -141,14 +141,14 @@ class CompiledSteps:
         body = {place: value for place, value in trained_leaves(parameters).items() if value.dtype != jnp.float64}
         return parameters | self.policy.cast_to_compute(body)
 
-    def losses(self, parameters: Flat, moved: Carried, batch: Loaded) -> tuple[list[jax.Array], Carried]:
+    def losses(self, parameters: Flat, moved: CarriedState, batch: DeviceBatch) -> tuple[list[jax.Array], CarriedState]:
         """Training-mode forward: the sum of the items' losses for each head that has targets."""
         sums, after, _ = self.forward(parameters, moved, batch)
         return sums, after
 
     def forward(
-        self, parameters: Flat, moved: Carried, batch: Loaded, perturbations: Flat | None = None
-    ) -> tuple[list[jax.Array], Carried, Flat]:
+        self, parameters: Flat, moved: CarriedState, batch: DeviceBatch, perturbations: Flat | None = None
+    ) -> tuple[list[jax.Array], CarriedState, Flat]:
         """`losses`; and, where perturbations are added to the layers' outputs, these by joined path."""
         key, drawn = _split(moved.key) if self.draws else (moved.key, None)
         constants = {place: jax.lax.stop_gradient(parameters[place]) for place in self._frozen}
@@ -164,9 +164,9 @@ class CompiledSteps:
         )
         buffers = flat(changed["batch_stats"]) if moved.buffers else {}
         sown = {place: value for place, (value,) in flat(changed.get(OUTPUTS, {})).items()}
-        return self.sums(outputs, batch), Carried(buffers, key), sown
+        return self.sums(outputs, batch), CarriedState(buffers, key), sown
 
-    def sums(self, outputs: dict[str, jax.Array], batch: Loaded) -> list[jax.Array]:
+    def sums(self, outputs: dict[str, jax.Array], batch: DeviceBatch) -> list[jax.Array]:
         """The sum of the items' losses for each head that has targets."""
         return loss_sums(self.plan.model, outputs, batch)
 
@@ -176,11 +176,11 @@ class CompiledSteps:
         return each if self.plan.separate_losses else [reduce(jnp.add, each)]
 
     def _backward(
-        self, parameters: Flat, moved: Carried, scale: LossScale, batch: Loaded, items: jax.Array
-    ) -> tuple[Flat, Judged | None, list[jax.Array], Carried]:
+        self, parameters: Flat, moved: CarriedState, scale: LossScale, batch: DeviceBatch, items: jax.Array
+    ) -> tuple[Flat, ScaleUpdate | None, list[jax.Array], CarriedState]:
         """Gradients of the losses over `items` by `differentiated`, the sums of the losses, and what has moved."""
 
-        def means(leaves: Flat) -> tuple[list[jax.Array], tuple[list[jax.Array], Carried]]:
+        def means(leaves: Flat) -> tuple[list[jax.Array], tuple[list[jax.Array], CarriedState]]:
             sums, after = self.losses(leaves, moved, batch)
             return self.means(sums, items), (sums, after)
 
@@ -195,16 +195,16 @@ class CompiledSteps:
     def _whole(
         self,
         state: RunState,
-        moved: Carried,
+        moved: CarriedState,
         scale: LossScale,
-        batch: Loaded,
+        batch: DeviceBatch,
         items: jax.Array,
         *,
         guarded: bool,
         normed: bool,
         decay: float | None,
         chosen: Recipe,
-    ) -> tuple[RunState, LossScale, Carried, list[jax.Array], UpdateResult]:
+    ) -> tuple[RunState, LossScale, CarriedState, list[jax.Array], UpdateResult]:
         """Forward, backward and update of a window of one micro-batch as one program, as the examples have it."""
         leaves = leaves_in(state.params)
         gradients, judged, sums, after = self._backward(leaves, moved, scale, batch, items)
@@ -215,12 +215,12 @@ class CompiledSteps:
 
     def _surrogate(
         self, parameters: Flat, scale: LossScale, given: Mapping[str, jax.Array], parts: jax.Array
-    ) -> tuple[Flat, Judged | None]:
+    ) -> tuple[Flat, ScaleUpdate | None]:
         """Gradients of Σ p·g over the parameters in `given`, divided by `parts`, as `_backward` gives them.
 
         No layer multiplies, so the delayed-scaling state is overwritten with itself.
         """
-        memory = remembered_leaves(parameters)
+        memory = amax_leaves(parameters)
 
         def loss(leaves: Flat) -> jax.Array:
             model = self._cast(leaves)
@@ -254,7 +254,7 @@ def steps_of(plan: Plan) -> CompiledSteps:
 
 def differentiated(
     scale: LossScale, losses: Callable[[Any], tuple[list[jax.Array], Any]], given: Any, way: str = ""
-) -> tuple[Any, Judged | None, Any]:
+) -> tuple[Any, ScaleUpdate | None, Any]:
     """The gradient of the losses for a tree, the sum of those of each loss, and what else `losses` returns.
 
     Under JMP's scale the gradients are scaled ones; Flax's takes them itself, unscales them and judges them.
@@ -274,10 +274,10 @@ def _first(parts: list[jax.Array], rest: Any) -> tuple[jax.Array, Any]:
     return parts[0], rest
 
 
-def _by_flax(scale: DynamicScale, loss: Callable[[Any], Any], given: Any) -> tuple[Any, Judged, Any]:
+def _by_flax(scale: DynamicScale, loss: Callable[[Any], Any], given: Any) -> tuple[Any, ScaleUpdate, Any]:
     """Unscaled gradients, what Flax's scale says of them, and what else the loss function returns."""
     result = scale.value_and_grad(loss, has_aux=True)(given)
-    return result.grad, Judged(result.finite, result.dynamic_scale), result.aux[1]
+    return result.grad, ScaleUpdate(result.finite, result.dynamic_scale), result.aux[1]
 
 
 @jax.jit
@@ -289,7 +289,7 @@ def unscaled(scale: LossScale, gradients: Flat, parameters: Flat) -> Flat:
     taken = trained_leaves(gradients)
     divided = taken if isinstance(scale, DynamicScale) else scale.unscale(taken)
     formats = jax.tree.map(lambda leaf: leaf.dtype, trained_leaves(parameters))
-    return jax.tree.map(jnp.astype, divided, formats) | remembered_leaves(gradients)
+    return jax.tree.map(jnp.astype, divided, formats) | amax_leaves(gradients)
 
 
 @partial(jax.jit, static_argnames=("guarded", "normed", "decay", "chosen", "last", "pin"))
@@ -297,7 +297,7 @@ def update(
     state: RunState,
     scale: LossScale,
     gradients: Flat,
-    judged: Judged | None = None,
+    judged: ScaleUpdate | None = None,
     *,
     guarded: bool,
     normed: bool,
@@ -316,7 +316,7 @@ def update(
     stepped, finite = partial(_stepped, state, gradients, decay, chosen), None
     if guarded:
         finite = jmp.all_finite(gradients) if judged is None else judged.finite
-        way = "" if remembered_leaves(gradients) else chosen.way("scaling")  # Flax overwrites these in a skip too
+        way = "" if amax_leaves(gradients) else chosen.way("scaling")  # Flax overwrites these in a skip too
         result = ways.select_state(way, finite, stepped, state)
         if last:
             scale = scale.adjust(finite) if judged is None else judged.scale

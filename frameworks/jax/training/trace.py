@@ -14,21 +14,21 @@ import jax.numpy as jnp
 
 from frameworks.jax.core.arrays import Flat, flat
 from frameworks.jax.core.layers import PERTURBATIONS
-from frameworks.jax.core.losses import Loaded
+from frameworks.jax.core.losses import DeviceBatch
 from frameworks.jax.training.scaler import LossScale
-from frameworks.jax.training.steps import Carried, CompiledSteps, differentiated
+from frameworks.jax.training.steps import CarriedState, CompiledSteps, differentiated
 
 
 @partial(jax.jit, static_argnames="steps")
 def traced(
-    steps: CompiledSteps, parameters: Flat, moved: Carried, scale: LossScale, batch: Loaded, items: jax.Array
-) -> tuple[Flat, tuple[Flat, Flat], Carried]:
+    steps: CompiledSteps, parameters: Flat, moved: CarriedState, scale: LossScale, batch: DeviceBatch, items: jax.Array
+) -> tuple[Flat, tuple[Flat, Flat], CarriedState]:
     """Output of every layer by joined path; the gradients for the parameters and for these outputs; what has moved.
 
     The gradients are scaled, as those of `CompiledSteps.backward` are.
     """
 
-    def means(given: tuple[Flat, Flat]) -> tuple[list[jax.Array], tuple[Carried, Flat]]:
+    def means(given: tuple[Flat, Flat]) -> tuple[list[jax.Array], tuple[CarriedState, Flat]]:
         sums, after, outputs = steps.forward(given[0], moved, batch, given[1])
         return steps.means(sums, items), (after, outputs)
 
@@ -36,7 +36,7 @@ def traced(
     return outputs, gradients, after
 
 
-def _zeros(steps: CompiledSteps, batch: Loaded) -> Flat:
+def _zeros(steps: CompiledSteps, batch: DeviceBatch) -> Flat:
     """A zero for each value of every layer's output on this batch, in its format."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     shapes: Any = jax.eval_shape(partial(steps.network.init, train=False), key, batch.inputs)

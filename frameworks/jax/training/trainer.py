@@ -23,7 +23,7 @@ from frameworks.contract import Capability, Gradients, LayerTrace, Trainer, Unsu
 from frameworks.jax.core import ways
 from frameworks.jax.core.arrays import Flat, Place, to_array, wide_formats
 from frameworks.jax.core.float8_training import nothing_gathered, state_tree
-from frameworks.jax.core.losses import Loaded, load_batch
+from frameworks.jax.core.losses import DeviceBatch, load_batch
 from frameworks.jax.core.network import leaves_of, segments
 from frameworks.jax.core.saved_bytes import saved_bytes
 from frameworks.jax.training import checkpoint, scaler
@@ -32,7 +32,7 @@ from frameworks.jax.training.optimizers import RunState, accumulated, applied, r
 from frameworks.jax.training.recompute import runs_in_a_pass
 from frameworks.jax.training.state_readers import Readings
 from frameworks.jax.training.steps import (
-    Carried,
+    CarriedState,
     CompiledSteps,
     JaxMicroBatch,
     Plan,
@@ -71,7 +71,9 @@ class JaxTrainer(Readings):
             given = model.weights(recipe.seed) if weights is None else weights
             leaves = leaves_of(self.layout, given, self.steps.shapes, self.place)
             key = jax.device_put(jax.random.key_data(jax.random.key(recipe.seed)), self.place)
-            self.moved = Carried(leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, self.place), key)
+            self.moved = CarriedState(
+                leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, self.place), key
+            )
             self._rules = rules_of(recipe, self.layout.parameters, self._wide)
             tree = state_tree(leaves | self.steps.memory())
             state = RunState.create(apply_fn=None, params=tree, tx=transformation(self._rules))
@@ -89,7 +91,7 @@ class JaxTrainer(Readings):
         self._schedule = schedule_of(recipe)
         self.length = recipe.accumulation
         self._passes = 0
-        self._loaded: Loaded | None = None
+        self._loaded: DeviceBatch | None = None
         self.outcome: UpdateResult | None = None
         self.ledger: LossLedger[JaxMicroBatch] = LossLedger()
         self.pending = None
@@ -114,12 +116,12 @@ class JaxTrainer(Readings):
 
     # forward and backward
 
-    def _load(self, batch: Batch) -> Loaded:
+    def _load(self, batch: Batch) -> DeviceBatch:
         self._passes += 1
         self._loaded = load_batch(self.model, batch)
         return self._loaded
 
-    def _backward(self, batch: Batch, items: int) -> tuple[Flat, scaler.Judged | None, list[jax.Array]]:
+    def _backward(self, batch: Batch, items: int) -> tuple[Flat, scaler.ScaleUpdate | None, list[jax.Array]]:
         gradients, judged, sums, self.moved = self.steps.backward(
             self.leaves, self.moved, self.scale, self._load(batch), np.float32(items)
         )
@@ -135,7 +137,7 @@ class JaxTrainer(Readings):
             micro = self._taken_in(gradients, judged, self._micro_batch(batch, sums, before))
         return self.ledger.add(micro, items)
 
-    def _taken_in(self, gradients: Flat, judged: scaler.Judged | None, micro: JaxMicroBatch) -> JaxMicroBatch:
+    def _taken_in(self, gradients: Flat, judged: scaler.ScaleUpdate | None, micro: JaxMicroBatch) -> JaxMicroBatch:
         """Hands the gradients to `optax.MultiSteps`, or keeps them for `apply`."""
         if self.recipe.accumulation == 1:
             if self.pending is not None:
@@ -191,7 +193,7 @@ class JaxTrainer(Readings):
             with self.scope():
                 self.train_state = self.train_state.replace(tx=transformation(replace(self._rules, length=length)))
 
-    def _update(self, gradients: Flat, judged: scaler.Judged | None, *, last: bool) -> UpdateResult:
+    def _update(self, gradients: Flat, judged: scaler.ScaleUpdate | None, *, last: bool) -> UpdateResult:
         """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""
         self.train_state = ways.with_rate(self._rules, self.train_state, self._rate)
         self.train_state, self.scale, self.outcome = update(
@@ -227,9 +229,9 @@ class JaxTrainer(Readings):
     ) -> Update:
         if (unscale_calls or 0) > 1 and not scaler.unscales_itself(self.scale):
             raise self.refusal(Capability.SECOND_UNSCALE)
-        by_hand = inject is not None or discard
-        calls = scaler.unscale_calls(self.scale, unscale_calls, by_hand=by_hand)
-        if by_hand and self.recipe.accumulation > 1:
+        manual = inject is not None or discard
+        calls = scaler.unscale_calls(self.scale, unscale_calls, manual=manual)
+        if manual and self.recipe.accumulation > 1:
             raise Unsupported(Capability.EXPLICIT_UNSCALE, TAKES_EACH_IN, window_waits_for_the_caller)
         self._begin(len(window))
         with self.scope():
@@ -276,7 +278,7 @@ class JaxTrainer(Readings):
             self.scale = scaler.adjusted(self.scale, jmp.all_finite(gradients))
         return self._report(before, rate, None, skipped=True)
 
-    def _taken_out(self) -> tuple[Flat, scaler.Judged | None]:
+    def _taken_out(self) -> tuple[Flat, scaler.ScaleUpdate | None]:
         waiting, self.pending = self.pending, None
         if waiting is None:
             raise ValueError("apply without any micro-batch before it")

@@ -40,7 +40,7 @@ class Segment(paddle.nn.Layer):
         return x
 
 
-class Recomputed(paddle.nn.Layer):
+class RecomputedSegment(paddle.nn.Layer):
     """Calls a segment through `paddle.distributed.fleet.utils.recompute`."""
 
     def __init__(self, segment: Segment, variant: str) -> None:
@@ -67,9 +67,9 @@ def cut(layers: list[Any], plan: Recompute | None) -> tuple[list[Any], list[Segm
         parts = layers[start:stop]
         if plan.depth == 2:
             halves = [layers[first:last] for first, last in inner_bounds((start, stop))]
-            parts = [Recomputed(Segment(half), variant) for half in halves]
+            parts = [RecomputedSegment(Segment(half), variant) for half in halves]
         segments.append(Segment(parts))
-    return [Recomputed(segment, variant) for segment in segments], segments
+    return [RecomputedSegment(segment, variant) for segment in segments], segments
 
 
 class Network(paddle.nn.Layer):

@@ -47,7 +47,7 @@ class Replicas:
     """
 
     def __init__(self, network: Network, losses: Losses, fed: Fed, way: str) -> None:
-        self._by_hand = network.is_reentrant or way == "reduced-by-hand"
+        self._manually = network.is_reentrant or way == "reduced-by-hand"
         options: dict[str, Any] = {"find_unused_parameters": not network.is_reentrant and way != "all-used"}
         if way == "small-buffers":
             options |= {"comm_buffer_size": 1, "last_comm_buffer_size": 0.0001}
@@ -63,7 +63,7 @@ class Replicas:
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
         """The context of forward and backward; after the last micro-batch every rank has the mean."""
-        if last and not self._by_hand:
+        if last and not self._manually:
             yield
             return
         with self._layer.no_sync():

@@ -103,7 +103,7 @@ class RankTrainer(DygraphTrainer):
 
     # what can be seen
 
-    def bytes_held(self) -> dict[str, int]:
+    def resident_bytes(self) -> dict[str, int]:
         """Bytes that this rank holds: "parameter", "gradient" (of the last window), "optimizer", "buffer"."""
         return {
             "parameter": _bytes(self.parameters()),

@@ -61,7 +61,7 @@ class PaddleQuantized:
     def weights(self) -> Mapping[str, Quantized | None]:
         return {name: _codes(layer) for name, layer in _dense(self._model, self._network).items()}
 
-    def kept(self) -> Mapping[str, Array]:
+    def unquantized(self) -> Mapping[str, Array]:
         coded = {name for name, layer in _dense(self._model, self._network).items() if _is_quantized(layer)}
         named = _named(self._model, self._network)
         return {name: to_numpy(parameter) for name, parameter in named.items() if name not in coded}

@@ -59,13 +59,13 @@ class PaddleQuantizers:
         quanter = FakeQuanterWithAbsMaxObserver(bit_length=(rule.high + 1).bit_length())
         model = paddle.nn.Sequential(paddle.nn.quant.Stub())
         model.train()
-        aware = QAT(QuantConfig(activation=quanter, weight=None)).quantize(model)
-        aware.eval()
+        qat = QAT(QuantConfig(activation=quanter, weight=None)).quantize(model)
+        qat.eval()
         largest = paddle.to_tensor((scale.astype(np.float64) * rule.high).astype(np.float32))
-        state = {key: largest if key.endswith("_scale") else value for key, value in aware.state_dict().items()}
-        aware.set_state_dict(state)
+        state = {key: largest if key.endswith("_scale") else value for key, value in qat.state_dict().items()}
+        qat.set_state_dict(state)
         given = to_tensor(values)
         given.stop_gradient = False
-        result = aware(given)
+        result = qat(given)
         result.sum().backward()
         return to_numpy(result), to_numpy(given.grad)

@@ -22,7 +22,7 @@ from frameworks.paddle.core.operations import missing_kernel
 from frameworks.paddle.core.streams import Stream
 from frameworks.paddle.static.declarations import FROZEN_PRODUCTS, SCALED_FLOAT64, SEVERAL_OPTIMIZERS
 from frameworks.paddle.static.probes import clips_jointly, scales_float64, trains_beside_constants
-from frameworks.paddle.static.programs import Built, ProgramState
+from frameworks.paddle.static.programs import BuiltProgram, ProgramState
 from frameworks.paddle.static.reduction import Reduction
 from frameworks.paddle.static.trace import recorded
 from frameworks.paddle.training.optimizers import Share, build_shares
@@ -53,9 +53,9 @@ class Programs:
         self.shares: list[Share] = []
         self.settings: dict[str, Any] = {}
         self._wide = [head.name for head in model.heads.heads if head.format == "float64"]
-        self._built: dict[tuple[object, ...], Built] = {}
+        self._built: dict[tuple[object, ...], BuiltProgram] = {}
 
-    def evaluation(self) -> Built:
+    def evaluation(self) -> BuiltProgram:
         """The forward of all heads in evaluation mode."""
 
         def make(_: Any) -> Outputs:
@@ -67,7 +67,7 @@ class Programs:
 
         return self._cached(("evaluation",), make)
 
-    def update(self, heads: tuple[str, ...], *, masked: bool, present: tuple[str, ...]) -> Built:
+    def update(self, heads: tuple[str, ...], *, masked: bool, present: tuple[str, ...]) -> BuiltProgram:
         """A whole update on a batch that has targets for these heads; fetches the loss.
 
         Args:
@@ -82,7 +82,7 @@ class Programs:
 
         return self._cached(("update", heads), make, masked=masked, present=present)
 
-    def gradients(self, heads: tuple[str, ...], *, masked: bool, present: tuple[str, ...]) -> Built:
+    def gradients(self, heads: tuple[str, ...], *, masked: bool, present: tuple[str, ...]) -> BuiltProgram:
         """The unscaled gradients of a batch; fetches one for each parameter of the built program, in its order."""
 
         def make(_: Any) -> Outputs:
@@ -96,7 +96,7 @@ class Programs:
 
         return self._cached(("gradients", heads), make, masked=masked, present=present)
 
-    def traced(self, heads: tuple[str, ...], *, masked: bool) -> Built:
+    def traced(self, heads: tuple[str, ...], *, masked: bool) -> BuiltProgram:
         """The program of `gradients` that also fetches the layers' outputs and their gradients.
 
         The keys of `parameters` say what is fetched, "parameter/NAME", "output/PATH" or "gradient/PATH"; stored names,
@@ -116,7 +116,7 @@ class Programs:
 
         return self._cached(("traced", heads), make, masked=masked)
 
-    def fed(self, parameters: tuple[str, ...]) -> Built:
+    def fed(self, parameters: tuple[str, ...]) -> BuiltProgram:
         """An update from given gradients of these parameters."""
 
         def make(startup: Any) -> Outputs:
@@ -134,7 +134,7 @@ class Programs:
 
         return self._cached(("fed", parameters), make)
 
-    def training(self) -> Built:
+    def training(self) -> BuiltProgram:
         """The program that holds every variable of the run, also of parameters that are frozen for a while."""
         frozen, self.frozen = self.frozen, frozenset(self.recipe.frozen)
         try:
@@ -171,7 +171,7 @@ class Programs:
         left_out = tuple(f"{place}.{head}." for head in self.heads if head not in heads)
         return self._trained(name for name in self.model.parameter_shapes() if not name.startswith(left_out))
 
-    def _cached(self, kind: tuple[Any, ...], make: Callable[[Any], Outputs], **settings: Any) -> Built:
+    def _cached(self, kind: tuple[Any, ...], make: Callable[[Any], Outputs], **settings: Any) -> BuiltProgram:
         key = (*kind, *settings.values(), self.frozen)
         if key not in self._built:
             with self.stream.open():
@@ -286,7 +286,7 @@ class Programs:
 def _builds(model: Model, recipe: Recipe, kind: tuple[Any, ...], settings: Mapping[str, Any]) -> bool:
     """Whether the method of `Programs` that `kind` begins with builds its program."""
     method, *arguments = kind
-    built: Built = getattr(Programs(model, recipe), method)(*arguments, **settings)
+    built: BuiltProgram = getattr(Programs(model, recipe), method)(*arguments, **settings)
     return bool(built.fetches)
 
 

@@ -35,7 +35,7 @@ _SHARDED = "in programs of the new IR fleet's sharding raises TypeError, and gro
 _FLEET = "in programs of the new IR every minimize of fleet's optimizers raises TypeError"
 _CHANNELS = "quantization by channels takes programs, and raises AttributeError for those of the new IR"
 _NO_CODES = "Tensor.view, which shows the codes, is for dynamic mode, and an executor has no kernel that fetches float8"
-_AWARE = (
+_QAT = (
     "a fake quantizer of QAT trains in a program, and raises PreconditionNotMet in one for evaluation; quant_aware "
     "raises AttributeError for programs of the new IR"
 )
@@ -52,8 +52,8 @@ _MORE: dict[Capability, str] = {
     Capability.INT8_COLUMN: _CHANNELS,
     Capability.FAKE_INT8_COLUMN: _CHANNELS,
     Capability.UINT8_TENSOR: "quant_aware, whose configuration names uint8, takes int8 alone",
-    Capability.AWARE: _AWARE,
-    Capability.CONVERT: _AWARE,
+    Capability.QAT: _QAT,
+    Capability.CONVERT: _QAT,
     Capability.INTEGER_PRODUCTS: NO_PRODUCTS,
     Capability.FLOAT8_E4M3FN: _NO_CODES,
     Capability.FLOAT8_E5M2: _NO_CODES,

@@ -107,7 +107,7 @@ class StaticFramework(OneGraph):
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
         if recipe.ranks is not None:
-            ranked = recipe.but(ways=recipe.ways_of(*LEVELS_OF).ways)
+            ranked = recipe.replace(ways=recipe.ways_of(*LEVELS_OF).ways)
             return RankGroupTrainer(self._ranks_of_a_run(model, ranked, weights))
         return StaticTrainer(model, recipe, weights)
 

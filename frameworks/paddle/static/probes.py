@@ -19,7 +19,7 @@ _ROOT = Path(__file__).parents[3]
 _LIMIT_S = 120
 
 
-class Attempted:
+class AttemptCall:
     """A function of `frameworks.paddle.static.attempts`, with its arguments after the program."""
 
     def __init__(self, function: Callable[..., None], *arguments: object) -> None:
@@ -32,51 +32,51 @@ _OFFLOADED_CHECKPOINTS: dict[str, Any] = {
 }
 _OFFLOADED_MOMENTS: dict[str, Any] = {"sharding": True, "sharding_configs": {"optimize_offload": True}}
 
-_ATTEMPTS: dict[Capability, Attempted] = {
+_ATTEMPTS: dict[Capability, AttemptCall] = {
     # supported
-    Capability.O1_FLOAT16: Attempted(training.casts, "O1", "float16"),
-    Capability.O1_BFLOAT16: Attempted(training.casts, "O1", "bfloat16"),
-    Capability.O2_FLOAT16: Attempted(training.low_weights, "float16", True),
-    Capability.O2_BFLOAT16: Attempted(training.low_weights, "bfloat16", True),
-    Capability.O3_FLOAT16: Attempted(training.low_weights, "float16", False),
-    Capability.O3_BFLOAT16: Attempted(training.low_weights, "bfloat16", False),
-    Capability.TF32: Attempted(execution.tf32),
-    Capability.AUTOCAST_SCOPE: Attempted(training.casts, "O1", "bfloat16"),
-    Capability.AUTOCAST_LISTS: Attempted(training.lists),
-    Capability.OPERATIONS: Attempted(execution.operations),
-    Capability.DYNAMIC_SCALING: Attempted(training.dynamic_scaling),
-    Capability.STATIC_SCALING: Attempted(training.static_scaling),
-    Capability.SCALING_FACTORS: Attempted(training.scaling_factors),
-    Capability.EXPLICIT_UNSCALE: Attempted(training.explicit_unscale),
-    Capability.SECOND_UNSCALE: Attempted(training.explicit_unscale),
-    Capability.TWO_LOSSES: Attempted(training.two_losses),
-    Capability.ACCUMULATION: Attempted(execution.merged_gradients),
-    Capability.PARTIAL_WINDOW: Attempted(execution.merged_gradients),
-    Capability.RECOMPUTE: Attempted(execution.recomputed),
-    Capability.RECOMPUTE_NESTED: Attempted(execution.recomputed),
-    Capability.RECOMPUTE_CASES: Attempted(execution.recomputed),
-    Capability.SEGMENT_CALLS: Attempted(execution.segment_calls),
-    Capability.GROUPS: Attempted(training.groups),
-    Capability.AVERAGE: Attempted(execution.average),
-    Capability.SAVED_BYTES: Attempted(execution.saved_bytes),
-    Capability.PEAK_BYTES: Attempted(execution.peak_bytes),
+    Capability.O1_FLOAT16: AttemptCall(training.casts, "O1", "float16"),
+    Capability.O1_BFLOAT16: AttemptCall(training.casts, "O1", "bfloat16"),
+    Capability.O2_FLOAT16: AttemptCall(training.low_weights, "float16", True),
+    Capability.O2_BFLOAT16: AttemptCall(training.low_weights, "bfloat16", True),
+    Capability.O3_FLOAT16: AttemptCall(training.low_weights, "float16", False),
+    Capability.O3_BFLOAT16: AttemptCall(training.low_weights, "bfloat16", False),
+    Capability.TF32: AttemptCall(execution.tf32),
+    Capability.AUTOCAST_SCOPE: AttemptCall(training.casts, "O1", "bfloat16"),
+    Capability.AUTOCAST_LISTS: AttemptCall(training.lists),
+    Capability.OPERATIONS: AttemptCall(execution.operations),
+    Capability.DYNAMIC_SCALING: AttemptCall(training.dynamic_scaling),
+    Capability.STATIC_SCALING: AttemptCall(training.static_scaling),
+    Capability.SCALING_FACTORS: AttemptCall(training.scaling_factors),
+    Capability.EXPLICIT_UNSCALE: AttemptCall(training.explicit_unscale),
+    Capability.SECOND_UNSCALE: AttemptCall(training.explicit_unscale),
+    Capability.TWO_LOSSES: AttemptCall(training.two_losses),
+    Capability.ACCUMULATION: AttemptCall(execution.merged_gradients),
+    Capability.PARTIAL_WINDOW: AttemptCall(execution.merged_gradients),
+    Capability.RECOMPUTE: AttemptCall(execution.recomputed),
+    Capability.RECOMPUTE_NESTED: AttemptCall(execution.recomputed),
+    Capability.RECOMPUTE_CASES: AttemptCall(execution.recomputed),
+    Capability.SEGMENT_CALLS: AttemptCall(execution.segment_calls),
+    Capability.GROUPS: AttemptCall(training.groups),
+    Capability.AVERAGE: AttemptCall(execution.average),
+    Capability.SAVED_BYTES: AttemptCall(execution.saved_bytes),
+    Capability.PEAK_BYTES: AttemptCall(execution.peak_bytes),
     # refused
-    Capability.TENSOR_RATE: Attempted(refused.tensor_rate),
-    Capability.GROUP_RATES: Attempted(training.groups),
-    Capability.OFFLOAD_ACTIVATIONS: Attempted(refused.fleet_offload, _OFFLOADED_CHECKPOINTS),
-    Capability.OFFLOAD_HOST: Attempted(refused.fleet_offload, _OFFLOADED_CHECKPOINTS),
-    Capability.OFFLOAD_OPTIMIZER: Attempted(refused.fleet_offload, _OFFLOADED_MOMENTS),
-    Capability.OFFLOAD_PARAMETERS: Attempted(refused.sharded_parameters),
-    Capability.OFFLOAD_DISK: Attempted(refused.saved_tensors),
-    Capability.INT8_ROW: Attempted(refused.channel_codes),
-    Capability.INT8_COLUMN: Attempted(refused.channel_codes),
-    Capability.FAKE_INT8_COLUMN: Attempted(refused.aware_program, {"weight_quantize_type": "channel_wise_abs_max"}),
-    Capability.UINT8_TENSOR: Attempted(refused.aware_program, {"dtype": "uint8"}),
-    Capability.AWARE: Attempted(refused.aware_layers),
-    Capability.CONVERT: Attempted(refused.aware_layers),
-    Capability.INTEGER_PRODUCTS: Attempted(refused.integer_product),
-    Capability.FLOAT8_E4M3FN: Attempted(refused.narrow_codes, "float8_e4m3fn"),
-    Capability.FLOAT8_E5M2: Attempted(refused.narrow_codes, "float8_e5m2"),
+    Capability.TENSOR_RATE: AttemptCall(refused.tensor_rate),
+    Capability.GROUP_RATES: AttemptCall(training.groups),
+    Capability.OFFLOAD_ACTIVATIONS: AttemptCall(refused.fleet_offload, _OFFLOADED_CHECKPOINTS),
+    Capability.OFFLOAD_HOST: AttemptCall(refused.fleet_offload, _OFFLOADED_CHECKPOINTS),
+    Capability.OFFLOAD_OPTIMIZER: AttemptCall(refused.fleet_offload, _OFFLOADED_MOMENTS),
+    Capability.OFFLOAD_PARAMETERS: AttemptCall(refused.sharded_parameters),
+    Capability.OFFLOAD_DISK: AttemptCall(refused.saved_tensors),
+    Capability.INT8_ROW: AttemptCall(refused.channel_codes),
+    Capability.INT8_COLUMN: AttemptCall(refused.channel_codes),
+    Capability.FAKE_INT8_COLUMN: AttemptCall(refused.qat_program, {"weight_quantize_type": "channel_wise_abs_max"}),
+    Capability.UINT8_TENSOR: AttemptCall(refused.qat_program, {"dtype": "uint8"}),
+    Capability.QAT: AttemptCall(refused.qat_layers),
+    Capability.CONVERT: AttemptCall(refused.qat_layers),
+    Capability.INTEGER_PRODUCTS: AttemptCall(refused.integer_product),
+    Capability.FLOAT8_E4M3FN: AttemptCall(refused.narrow_codes, "float8_e4m3fn"),
+    Capability.FLOAT8_E5M2: AttemptCall(refused.narrow_codes, "float8_e5m2"),
 }
 
 
@@ -99,19 +99,19 @@ def _acts(function: str, arguments: str, device: str) -> bool:
 
 def scales_after_bfloat16(device: str) -> bool:
     """Whether a `GradScaler` scales after a bfloat16 scope."""
-    return _acts(*Attempted(training.scales_after_bfloat16).words, device)
+    return _acts(*AttemptCall(training.scales_after_bfloat16).words, device)
 
 
 def clips_jointly(device: str) -> bool:
     """Whether two optimizers clip by the norm of all their gradients."""
-    return _acts(*Attempted(training.clips_jointly).words, device)
+    return _acts(*AttemptCall(training.clips_jointly).words, device)
 
 
 def scales_float64(device: str) -> bool:
     """Whether a `GradScaler` takes gradients of a float64 parameter."""
-    return _acts(*Attempted(training.scales_float64).words, device)
+    return _acts(*AttemptCall(training.scales_float64).words, device)
 
 
 def trains_beside_constants(device: str) -> bool:
     """Whether a bfloat16 model trains together with a weight that needs no gradient."""
-    return _acts(*Attempted(training.trains_next_to_constants).words, device)
+    return _acts(*AttemptCall(training.trains_next_to_constants).words, device)

@@ -22,7 +22,7 @@ MASTER = "_fp32_master_"
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltProgram:
     """A program, its fetch list, and the stored names of its parameters by canonical name."""
 
     program: Any
@@ -42,7 +42,7 @@ class ProgramState:
         self.executor = paddle.static.Executor(place())
         self.initial: dict[str, Array] = {}
 
-    def build(self, make: Callable[[Any], tuple[tuple[Any, ...], dict[str, str]]]) -> Built:
+    def build(self, make: Callable[[Any], tuple[tuple[Any, ...], dict[str, str]]]) -> BuiltProgram:
         """Builds a program with `make(startup)`, which returns what to fetch and the stored names of its parameters."""
         main, startup = paddle.static.Program(), paddle.static.Program()
         with unique_name.guard(), paddle.static.program_guard(main, startup):
@@ -54,7 +54,7 @@ class ProgramState:
             tensor = fresh.find_var(name).get_tensor()
             if name not in self.initial and tensor._is_initialized():
                 self._take_over(name, tensor)
-        return Built(main, fetches, parameters)
+        return BuiltProgram(main, fetches, parameters)
 
     def _take_over(self, name: str, tensor: Any) -> None:
         """Begins a variable at what its startup program gave it, a master at the parameter of the run."""
@@ -63,7 +63,7 @@ class ProgramState:
         self.initial[name] = value
         _set(self.scope.var(name).get_tensor(), value)
 
-    def run(self, built: Built, feed: Mapping[str, Array]) -> list[Array]:
+    def run(self, built: BuiltProgram, feed: Mapping[str, Array]) -> list[Array]:
         """One run of the program; the fetched arrays."""
         with paddle.static.scope_guard(self.scope):
             fetched = self.executor.run(
@@ -88,17 +88,17 @@ class ProgramState:
         """Copies of all stored variables."""
         return {name: self.read(name) for name in self.names}
 
-    def save(self, built: Built, prefix: Path) -> None:
+    def save(self, built: BuiltProgram, prefix: Path) -> None:
         """Writes the variables of a program with `paddle.static.save`."""
         with paddle.static.scope_guard(self.scope):
             paddle.static.save(built.program, str(prefix))
 
-    def load(self, built: Built, prefix: Path) -> None:
+    def load(self, built: BuiltProgram, prefix: Path) -> None:
         """Sets the variables of a program with `paddle.static.load`."""
         with paddle.static.scope_guard(self.scope):
             paddle.static.load(built.program, str(prefix), self.executor)
 
-    def load_apart(self, built: Built, prefix: Path, later: Collection[str]) -> None:
+    def load_apart(self, built: BuiltProgram, prefix: Path, later: Collection[str]) -> None:
         """`load` in two steps, the second one for the variables named `later`."""
         state = paddle.static.load_program_state(str(prefix))
         with paddle.static.scope_guard(self.scope):
@@ -106,7 +106,7 @@ class ProgramState:
                 part = {name: value for name, value in state.items() if (name in later) is last}
                 paddle.static.set_program_state(built.program, part)
 
-    def take(self, built: Built, other: ProgramState) -> None:
+    def take(self, built: BuiltProgram, other: ProgramState) -> None:
         """Sets the variables of a program to those that another scope has now."""
         built.program.set_state_dict(built.program.state_dict("all", other.scope), self.scope)
 

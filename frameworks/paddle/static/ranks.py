@@ -16,7 +16,7 @@ from frameworks.contract import Capability, Update
 from frameworks.paddle.distributed.ranks import PaddleWorker
 from frameworks.paddle.static import rank_checkpoint
 from frameworks.paddle.static.framework import StaticFramework
-from frameworks.paddle.static.programs import MASTER, Built
+from frameworks.paddle.static.programs import MASTER, BuiltProgram
 from frameworks.paddle.static.reduction import Reduction, reduced_bytes
 from frameworks.paddle.static.trainer import StaticTrainer
 
@@ -64,12 +64,12 @@ class StaticRankTrainer(StaticTrainer):
             distributed.all_reduce(used)
             return tuple(head for head, count in zip(every, used.numpy(), strict=True) if count)
 
-    def _run(self, built: Built, feed: Mapping[str, Array]) -> tuple[float, tuple[object, ...]]:
+    def _run(self, built: BuiltProgram, feed: Mapping[str, Array]) -> tuple[float, tuple[object, ...]]:
         reduced = reduced_bytes(built.program)
         self._gradient_bytes, self._reduced = sum(reduced), self._reduced + len(reduced)
         return super()._run(built, feed)
 
-    def bytes_held(self) -> dict[str, int]:
+    def resident_bytes(self) -> dict[str, int]:
         """Bytes that this rank holds: "parameter", "gradient" (of the last window), "optimizer", "buffer"."""
         slots = [value for name, value in self.optimizer_state().items() if not name.startswith(_COUNTERS)]
         masters = [self.store.read(name) for name in self.store.names if MASTER in name]

@@ -18,7 +18,7 @@ from frameworks.paddle.core import saved_bytes
 from frameworks.paddle.core.arrays import canonical, stored
 from frameworks.paddle.static import checkpoint
 from frameworks.paddle.static.builds import Programs
-from frameworks.paddle.static.programs import MASTER, Built
+from frameworks.paddle.static.programs import MASTER, BuiltProgram
 from frameworks.paddle.static.reduction import Reduction
 from frameworks.paddle.training.optimizers import counters
 from frameworks.paddle.training.scaler import skipped_by_counters
@@ -90,7 +90,7 @@ class StaticTrainer(BaseTrainer):
         update, self.pending = self.pending, None
         return update
 
-    def _run(self, built: Built, feed: Mapping[str, Array]) -> tuple[float, tuple[Any, ...]]:
+    def _run(self, built: BuiltProgram, feed: Mapping[str, Array]) -> tuple[float, tuple[Any, ...]]:
         rate = self._rate()
         before = self._counters()
         several = len(self.programs.shares) > 1

@@ -111,12 +111,7 @@ _KINDS: Mapping[type[Optimizer], Any] = {
     Adagrad: paddle.optimizer.Adagrad,
     RMSprop: paddle.optimizer.RMSProp,
 }
-_ARGUMENTS = {
-    "decay": "rho",
-    "centred": "centered",
-    "nesterov": "use_nesterov",
-    "initial": "initial_accumulator_value",
-}
+_ARGUMENTS = {"decay": "rho", "centred": "centered", "nesterov": "use_nesterov", "initial": "initial_accumulator_value"}
 """Arguments that Paddle calls differently from a recipe."""
 
 

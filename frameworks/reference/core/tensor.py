@@ -65,13 +65,7 @@ def rounded(x: Array, rounding: Rounding, format_name: str, terms: int = 1) -> A
     return rounding.round(x, format_name, terms)
 
 
-defvjp(
-    rounded,
-    lambda _ans, _x, rounding, name, terms=1: lambda g: rounding.round(g, name, terms),
-    None,
-    None,
-    None,
-)
+defvjp(rounded, lambda _ans, _x, rounding, name, terms=1: lambda g: rounding.round(g, name, terms), None, None, None)
 
 
 @primitive

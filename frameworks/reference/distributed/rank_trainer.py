@@ -22,7 +22,7 @@ COUNT = "company.json"
 """The file with the number of ranks that wrote a save."""
 
 
-class Deciders(Protocol):
+class RankCollectives(Protocol):
     """Collective operations of a rank."""
 
     model: Model
@@ -47,7 +47,7 @@ class RankTrainer(ReferenceTrainer):
 
     def __init__(
         self,
-        rank_group: Deciders,
+        rank_group: RankCollectives,
         rank: int,
         recipe: Recipe,
         conventions: Conventions,
@@ -69,7 +69,9 @@ class RankTrainer(ReferenceTrainer):
         self.schedule += self.rank_group.schedule_steps()
 
     def _identity(self) -> str:
-        return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.but(ranks=None, offload=None)}"
+        return (
+            f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.replace(ranks=None, offload=None)}"
+        )
 
     def own_finding(self) -> frozenset[int]:
         """The optimizers whose gradients are not finite as this rank alone sees it."""
@@ -77,7 +79,7 @@ class RankTrainer(ReferenceTrainer):
             return self.window.latched
         return super().judge() | self.window.scaled_overflow
 
-    def bytes_held(self) -> Kinds:
+    def resident_bytes(self) -> Kinds:
         return self.rank_group.holds(self.rank)
 
     def collectives(self) -> Kinds:

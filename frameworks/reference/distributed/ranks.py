@@ -56,9 +56,9 @@ class ReferenceRankGroup(LosesRanks):
         self.counted = [0] * self.count
         self.windows: list[Arrays] = []
         made = RankTrainer if issubclass(RankTrainer, trainer_class) else rank_of(trainer_class)
+        seeded = [recipe.replace(seed=self.stream_seed(rank)) for rank in range(self.count)]
         self.trainers = [
-            made(self, rank, recipe.but(seed=self.stream_seed(rank)), conventions, self.starting_weights(rank, weights))
-            for rank in range(self.count)
+            made(self, rank, own, conventions, self.starting_weights(rank, weights)) for rank, own in enumerate(seeded)
         ]
         self.first = self.trainers[0]
 
@@ -239,11 +239,11 @@ class ReferenceRankGroup(LosesRanks):
         given = list(inject or [None] * self.count)
         for trainer in self.trainers:
             calls = 1 if (inject is not None or discard) and unscale_calls is None else unscale_calls or 0
-            trainer.unscale_by_hand(calls)
-            self._poison(trainer, given[trainer.rank] or {})
+            trainer.unscale_manually(calls)
+            self._inject(trainer, given[trainer.rank] or {})
         return self.discard() if discard else self._apply()
 
-    def _poison(self, trainer: RankTrainer, inject: Gradients) -> None:
+    def _inject(self, trainer: RankTrainer, inject: Gradients) -> None:
         """Adds to what a rank holds of the reduced gradients."""
         for name, value in inject.items():
             if value is None:

@@ -8,15 +8,15 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.narrow import NARROW
-from frameworks.contract import DelayedRule, Operand, Passed, Remembered
+from frameworks.contract import AmaxHistory, DelayedRule, Operand, PassResult
 from frameworks.reference.quantization.formats import ReferenceFormats
 
 OPERANDS: tuple[Operand, ...] = ("input", "kernel", "gradient")
 
 
-def untouched(history: int) -> dict[Operand, Remembered]:
+def untouched(history: int) -> dict[Operand, AmaxHistory]:
     """The state before any step."""
-    return {operand: Remembered(1.0, np.zeros(history, np.float32)) for operand in OPERANDS}
+    return {operand: AmaxHistory(1.0, np.zeros(history, np.float32)) for operand in OPERANDS}
 
 
 class DelayedScaling:
@@ -24,23 +24,23 @@ class DelayedScaling:
 
     rule = DelayedRule("float8_e4m3fn", "float8_e5m2", lag=1)
 
-    def __init__(self, memory: Mapping[Operand, Remembered]) -> None:
+    def __init__(self, memory: Mapping[Operand, AmaxHistory]) -> None:
         self._formats = ReferenceFormats()
         self._memory = dict(memory)
 
     def move(self, scales: Mapping[Operand, float], maxima: Mapping[Operand, Sequence[float]]) -> None:
         """Records a step: its scales, and the amax of each of its micro-batches."""
         for operand, each in maxima.items():
-            shifted = self.shifted(self._memory[operand].maxima, self.largest_of(each))
-            self._memory[operand] = Remembered(scales[operand], shifted)
+            shifted = self.shifted(self._memory[operand].amax, self.largest_of(each))
+            self._memory[operand] = AmaxHistory(scales[operand], shifted)
 
-    def remembered(self) -> dict[Operand, Remembered]:
+    def amax_histories(self) -> dict[Operand, AmaxHistory]:
         return dict(self._memory)
 
     def next_scale(self, operand: Operand) -> float:
         """The scale that the next step casts with."""
-        remembered = self._memory[operand]
-        return self.scale_of(float(self.most(remembered.maxima)), remembered.scale, self.format_of(operand))
+        history = self._memory[operand]
+        return self.scale_of(float(self.most(history.amax)), history.scale, self.format_of(operand))
 
     def format_of(self, operand: Operand) -> str:
         """The format that an operand is cast to."""
@@ -86,7 +86,7 @@ class ReferenceDelayedProduct(DelayedScaling):
         super().__init__(untouched(history))
         self._kernel = kernel.astype(np.float64)
 
-    def train(self, *window: tuple[Array, Array]) -> tuple[Passed, ...]:
+    def train(self, *window: tuple[Array, Array]) -> tuple[PassResult, ...]:
         scales: dict[Operand, float] = {operand: self.next_scale(operand) for operand in self._memory}
         passed = tuple(self._passed(inputs, gradient, scales) for inputs, gradient in window)
         magnitudes: dict[Operand, list[Array]] = {
@@ -101,10 +101,10 @@ class ReferenceDelayedProduct(DelayedScaling):
         wide = self.cast(inputs, "input", self.next_scale("input"))
         return (wide @ self.cast(self._kernel, "kernel", self.next_scale("kernel"))).astype(np.float32)
 
-    def _passed(self, inputs: Array, gradient: Array, scales: dict[Operand, float]) -> Passed:
+    def _passed(self, inputs: Array, gradient: Array, scales: dict[Operand, float]) -> PassResult:
         given = self.cast(inputs, "input", scales["input"])
         kernel = self.cast(self._kernel, "kernel", scales["kernel"])
         passed_back = self.cast(gradient, "gradient", scales["gradient"])
         with np.errstate(all="ignore"):
             results = (given @ kernel, passed_back @ kernel.T, given.T @ passed_back)
-            return Passed(*(each.astype(np.float32) for each in results))
+            return PassResult(*(each.astype(np.float32) for each in results))

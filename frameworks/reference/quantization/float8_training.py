@@ -11,7 +11,7 @@ from autograd.extend import defvjp, primitive
 
 from fixtures.arrays import Array
 from fixtures.model import Model, dense_weights
-from frameworks.contract import Float8Rule, Operand, Remembered
+from frameworks.contract import AmaxHistory, Float8Rule, Operand
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.tensor import Tensor, plain
 from frameworks.reference.quantization.delayed_scaling import OPERANDS, DelayedScaling, untouched
@@ -19,7 +19,7 @@ from frameworks.reference.quantization.delayed_scaling import OPERANDS, DelayedS
 RULE = Float8Rule(DelayedScaling.rule, skipped="stays")
 
 Memory = MutableMapping[str, Array]
-"""Scale and amax history of each operand, "PATH.OPERAND.scale" and "PATH.OPERAND.maxima"."""
+"""Scale and amax history of each operand, "PATH.OPERAND.scale" and "PATH.OPERAND.amax"."""
 
 Magnitudes = MutableMapping[str, float]
 """The amax of each operand, "PATH.OPERAND"."""
@@ -40,8 +40,8 @@ class Float8Layers:
         return {
             f"{path}.{operand}.{part}": np.asarray(value, np.float64)
             for path in self.paths(model)
-            for operand, remembered in untouched(self.history).items()
-            for part, value in vars(remembered).items()
+            for operand, history in untouched(self.history).items()
+            for part, value in vars(history).items()
         }
 
     def paths(self, model: Model) -> list[str]:
@@ -102,7 +102,7 @@ class Float8Layers:
 
     def scaling(self, path: str, memory: Mapping[str, Array]) -> DelayedScaling:
         """The scales of the layer at `path`."""
-        return self.scaling_class({operand: _remembered(f"{path}.{operand}", memory) for operand in OPERANDS})
+        return self.scaling_class({operand: _amax_history(f"{path}.{operand}", memory) for operand in OPERANDS})
 
     def move(self, memory: Memory, magnitudes: Mapping[str, float]) -> None:
         """Records the amax of a window; operands that were not used keep their state."""
@@ -111,18 +111,18 @@ class Float8Layers:
             scaling = self.scaling(path, memory)
             scales = {operand: scaling.next_scale(operand) for operand in OPERANDS}
             scaling.move(scales, {o: [magnitudes[f"{path}.{o}"]] for o in OPERANDS if f"{path}.{o}" in magnitudes})
-            for operand, remembered in scaling.remembered().items():
-                memory[f"{path}.{operand}.scale"] = np.asarray(np.float32(remembered.scale), np.float64)
-                memory[f"{path}.{operand}.maxima"] = remembered.maxima.astype(np.float64)
+            for operand, history in scaling.amax_histories().items():
+                memory[f"{path}.{operand}.scale"] = np.asarray(np.float32(history.scale), np.float64)
+                memory[f"{path}.{operand}.amax"] = history.amax.astype(np.float64)
 
-    def remembered(self, memory: Mapping[str, Array]) -> dict[str, dict[Operand, Remembered]]:
+    def amax_histories(self, memory: Mapping[str, Array]) -> dict[str, dict[Operand, AmaxHistory]]:
         """The delayed-scaling state, by the names of weights."""
         paths = [name.removesuffix(".input.scale") for name in memory if name.endswith(".input.scale")]
-        return {f"{path}.weight": self.scaling(path, memory).remembered() for path in paths}
+        return {f"{path}.weight": self.scaling(path, memory).amax_histories() for path in paths}
 
 
-def _remembered(name: str, memory: Mapping[str, Array]) -> Remembered:
-    return Remembered(float(memory[f"{name}.scale"]), memory[f"{name}.maxima"].astype(np.float32))
+def _amax_history(name: str, memory: Mapping[str, Array]) -> AmaxHistory:
+    return AmaxHistory(float(memory[f"{name}.scale"]), memory[f"{name}.amax"].astype(np.float32))
 
 
 @primitive

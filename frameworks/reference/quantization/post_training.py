@@ -75,7 +75,7 @@ class ReferenceQuantizedModel:
     def weights(self) -> dict[str, Quantized | None]:
         return {name: self._weight(name) if f"codes/{name}" in self.stored else None for name in self._shapes}
 
-    def kept(self) -> dict[str, Array]:
+    def unquantized(self) -> dict[str, Array]:
         return {name: np.array(value) for name, value in self.stored.items() if "/" not in name}
 
     def calibrated(self) -> dict[str, Calibrated]:

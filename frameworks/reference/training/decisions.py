@@ -21,7 +21,7 @@ from frameworks.reference.quantization.eight_bit_state import (
     stored_moments,
 )
 from frameworks.reference.training.forward import master_format
-from frameworks.reference.training.offload import Activations, ArrayStore, Away, store_of
+from frameworks.reference.training.offload import Activations, ArrayStore, StoredArrays, store_of
 from frameworks.reference.training.optimizers import Arithmetic, UpdateRule
 from frameworks.reference.training.quantized_training import OpenWindow, QuantizedForward
 from frameworks.reference.training.scaler import LossScale, loss_scale
@@ -98,7 +98,7 @@ class Decisions(QuantizedForward):
         """Arrays of the run, in the store if the recipe offloads their kind."""
         if self.store is None or self.recipe.offload is None or kind not in self.recipe.offload.what:
             return dict(arrays)
-        return Away(self.store, group, arrays)
+        return StoredArrays(self.store, group, arrays)
 
     def moments(self, slot: str, parts: Mapping[str, Arrays]) -> Moments:
         """The moments of one slot, from the saved arrays by name."""
@@ -117,12 +117,12 @@ class Decisions(QuantizedForward):
         """The node type of the tape: nodes offload their saved values if the recipe says so."""
         return VJPNode if self.activations is None else self.activations.node_type()
 
-    def away(self) -> dict[str, int]:
+    def stored_bytes(self) -> dict[str, int]:
         """Offloaded bytes by the kinds that the recipe offloads."""
         assert self.recipe.offload is not None
-        return {kind: self._away(kind) for kind in self.recipe.offload.what}
+        return {kind: self._stored_bytes(kind) for kind in self.recipe.offload.what}
 
-    def _away(self, kind: str) -> int:
+    def _stored_bytes(self, kind: str) -> int:
         if kind == "activations":
             assert self.activations is not None
             left, self.activations.left = self.activations.left, 0
@@ -134,7 +134,7 @@ class Decisions(QuantizedForward):
         return sum(
             bytes_of({name: value for name, value in values.items() if name not in twice}, formats)
             for values, formats, twice in groups
-            if isinstance(values, Away)
+            if isinstance(values, StoredArrays)
         )
 
     # decisions: loss

@@ -12,7 +12,7 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.layers import Again, BatchNorm, Layer, LayerNorm
 from fixtures.model import Batch, Model
-from fixtures.recipe import Aware, Float8, Precision, Recipe
+from fixtures.recipe import Float8, Precision, Qat, Recipe
 from frameworks.base import inner_bounds, segment_bounds
 from frameworks.contract import Conventions
 from frameworks.reference.core import scope
@@ -39,7 +39,7 @@ class Moment:
 class Forward:
     """Runs the model's layers. Values are float64 carriers; `formats` names the format of every parameter."""
 
-    aware_class: type[QatLayers] = QatLayers
+    qat_class: type[QatLayers] = QatLayers
     float8_class: type[Float8Layers] = Float8Layers
 
     def __init__(self, model: Model, recipe: Recipe, conventions: Conventions, ops: Operations) -> None:
@@ -54,10 +54,10 @@ class Forward:
         self.draws = 0
         self.statistics = {name: value.astype(np.float64) for name, value in model.buffers().items()}
         asked = recipe.quantization
-        self.aware = self.aware_class(ops) if isinstance(asked, Aware) else None
+        self.qat = self.qat_class(ops) if isinstance(asked, Qat) else None
         self.float8 = self.float8_class(ops, asked.history) if isinstance(asked, Float8) else None
-        if self.aware is not None:
-            self.statistics |= self.aware.initial_statistics(model)
+        if self.qat is not None:
+            self.statistics |= self.qat.initial_statistics(model)
         if self.float8 is not None:
             self.statistics |= self.float8.initial_statistics(model)
         self.magnitudes: dict[str, float] = {}
@@ -91,9 +91,9 @@ class Forward:
         """The output of the dense layer at `path` for x; its ranges move in training, but not in recomputation."""
         if self.float8 is not None:
             return self.float8.dense(path, x, weight, bias, self.statistics, self.magnitudes if training else None)
-        if self.aware is None:
+        if self.qat is None:
             return self.ops.linear(x, weight, bias)
-        return self.aware.dense(path, x, weight, bias, self.statistics, observes=training and self.observes())
+        return self.qat.dense(path, x, weight, bias, self.statistics, observes=training and self.observes())
 
     def observes(self) -> bool:
         """Whether a training pass moves QAT ranges now."""

@@ -97,7 +97,7 @@ class AdafactorRule(UpdateRule):
         return float(self.r(np.sqrt(self.r(np.mean(values * values), values.size))))
 
 
-class OthersRule(AdamRule):
+class NonMatrixRule(AdamRule):
     """Adam of parameters that are no matrices, with Nesterov's look ahead where the conventions say so.
 
     Source: Dozat, "Incorporating Nesterov momentum into Adam" (2016).
@@ -130,7 +130,7 @@ class MuonRule(UpdateRule):
 
     def __call__(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
         if "momentum" not in slots:
-            rule = OthersRule(Adam(epsilon=None), self.conventions, self.r)
+            rule = NonMatrixRule(Adam(epsilon=None), self.conventions, self.r)
             rule.ahead = self.optimizer.nesterov and self.conventions.muon_nesterov == "corrected"
             return rule(p, slots, g, rate, count)
         r = self.r

@@ -104,7 +104,7 @@ def store_of(offload: Offload) -> ArrayStore:
     return HostStore() if offload.to == "host" else DiskStore(offload.folder)
 
 
-class Away(MutableMapping[str, Array]):
+class StoredArrays(MutableMapping[str, Array]):
     """Named arrays in a store; reading one fetches it."""
 
     def __init__(self, store: ArrayStore, group: str, arrays: Mapping[str, Array]) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.recipe import Aware
+from fixtures.recipe import Qat
 from frameworks.contract import (
     AmaxHistories,
+    AmaxHistory,
     Calibrated,
     CalibratedRanges,
     Capability,
     Operand,
-    Remembered,
     Unsupported,
 )
 from frameworks.reference.quantization.float8_training import Float8Layers
@@ -30,11 +30,11 @@ class OpenWindow:
     """Results of a window: accumulated gradients, loss sums with their items, and decisions.
 
     Attributes:
-        maxima: in float8 training, the amax of each operand.
+        amax: in float8 training, the amax of each operand.
     """
 
     gradients: dict[str, Array] = field(default_factory=dict)
-    maxima: dict[str, float] = field(default_factory=dict)
+    amax: dict[str, float] = field(default_factory=dict)
     losses: list[tuple[float, int]] = field(default_factory=list)
     items: int = 0
     micro_batches: int = 0
@@ -58,48 +58,48 @@ class QuantizedForward(Forward):
     window: OpenWindow
 
     def observes(self) -> bool:
-        aware = self.recipe.quantization
-        moves = not isinstance(aware, Aware) or aware.freeze is None or self.steps < aware.freeze
+        qat = self.recipe.quantization
+        moves = not isinstance(qat, Qat) or qat.freeze is None or self.steps < qat.freeze
         return super().observes() and moves
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
         """What reads the state of techniques, by class."""
-        return {CalibratedRanges: self.observed, AmaxHistories: self.remembered}
+        return {CalibratedRanges: self.observed, AmaxHistories: self.amax_histories}
 
     def observed(self) -> dict[str, Calibrated]:
         """The ranges of the dense layers that a training pass has reached."""
-        return self.aware_layers().observed(self.statistics)
+        return self.qat_layers().observed(self.statistics)
 
     def convert(self) -> ReferenceQuantizedModel:
         """The model in integer codes, by the ranges as they are."""
-        layers = self.aware_layers()
+        layers = self.qat_layers()
         weights = {name: value.astype(np.float32) for name, value in self.values.items()}
         return self.quantized_model_class(layers.rule.linear, self.model, weights, known=self.observed())
 
-    def aware_layers(self) -> QatLayers:
+    def qat_layers(self) -> QatLayers:
         """The QAT layers.
 
         Raises:
             Unsupported: the recipe does not ask for it.
         """
-        if self.aware is None:
-            raise Unsupported(Capability.AWARE, "the recipe has no QAT")
-        return self.aware
+        if self.qat is None:
+            raise Unsupported(Capability.QAT, "the recipe has no QAT")
+        return self.qat
 
     def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
         """Merges the observations of a counted micro-batch into those of its window."""
         if self.float8 is not None:
-            known = self.window.maxima
+            known = self.window.amax
             known |= {name: self.float8.larger(known.get(name, 0.0), most) for name, most in magnitudes.items()}
 
     def end_of_window(self, skipped: bool) -> None:
         """Updates the amax histories by the window, unless a skipped update leaves them unchanged."""
         if self.float8 is not None and (not skipped or self.float8.rule.skipped == "moves"):
-            self.float8.move(self.statistics, self.window.maxima)
+            self.float8.move(self.statistics, self.window.amax)
 
-    def remembered(self) -> dict[str, dict[Operand, Remembered]]:
+    def amax_histories(self) -> dict[str, dict[Operand, AmaxHistory]]:
         """The delayed-scaling state of each layer's operands."""
-        return self.float8_layers().remembered(self.statistics)
+        return self.float8_layers().amax_histories(self.statistics)
 
     def float8_layers(self) -> Float8Layers:
         """The float8 layers.

@@ -35,7 +35,7 @@ class SavedRun(Decisions, BaseTrainer):
         state_dict.put_back(self, arrays, (part,))
 
     def _identity(self) -> str:
-        return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.but(offload=None)}"
+        return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.replace(offload=None)}"
 
     def save_state(self) -> Arrays:
         """The full state of the run, as named arrays."""

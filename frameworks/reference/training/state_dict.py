@@ -48,7 +48,7 @@ def taken(run: Decisions) -> dict[str, Array]:
         "average": run.averages,
         "statistics": run.statistics,
         "window": window.gradients,
-        "seen": {name: np.array(most) for name, most in window.maxima.items()},
+        "seen": {name: np.array(most) for name, most in window.amax.items()},
     }
     for slot, moments in run.slots.items():
         groups |= parts_of(slot, moments)
@@ -115,7 +115,7 @@ def _put_scaler(run: Decisions, arrays: dict[str, Array]) -> None:
 
 def _put_window(run: Decisions, arrays: dict[str, Array]) -> None:
     run.window = _window(run.window, arrays, _group(arrays, "window"))
-    run.window.maxima = {name: float(most) for name, most in _group(arrays, "seen").items()}
+    run.window.amax = {name: float(most) for name, most in _group(arrays, "seen").items()}
     run.window.items, run.window.micro_batches, run.window.dropped = (int(v) for v in arrays["counters"][3:])
 
 

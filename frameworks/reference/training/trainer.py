@@ -102,13 +102,13 @@ class ReferenceTrainer(SavedRun):
             raise ValueError("no gradients were given")
         for gradients in window:
             self.window_takes(self.fed(gradients, len(window)), len(window))
-        self.unscale_by_hand(1 if (inject is not None or discard) and unscale_calls is None else unscale_calls or 0)
+        self.unscale_manually(1 if (inject is not None or discard) and unscale_calls is None else unscale_calls or 0)
         with np.errstate(all="ignore"):
             for name, value in present(inject or {}).items():
                 self.accumulate_gradient(name, value)
         return self.discard() if discard else self.apply()
 
-    def unscale_by_hand(self, calls: int) -> None:
+    def unscale_manually(self, calls: int) -> None:
         """Unscales the window's gradients as often as a caller asks; a refusal ends the window.
 
         Raises:
@@ -319,7 +319,7 @@ class ReferenceTrainer(SavedRun):
         return tuple(self.calls)
 
     def offloaded(self) -> dict[str, int]:
-        return self.away() if self.recipe.offload is not None else super().offloaded()
+        return self.stored_bytes() if self.recipe.offload is not None else super().offloaded()
 
     def saved_bytes(self, batch: Batch) -> int:
         return self.bytes_of_pass(self._tensors(), batch)

@@ -17,10 +17,7 @@ class TapeBackend:
         self._mode = mode
 
     def apply(
-        self,
-        optimizer: keras.optimizers.Optimizer,
-        gradients: Sequence[float],
-        weights: Sequence[keras.Variable],
+        self, optimizer: keras.optimizers.Optimizer, gradients: Sequence[float], weights: Sequence[keras.Variable]
     ) -> None:
         """One update of scalar weights by these gradients."""
 

@@ -9,14 +9,7 @@ import tensorflow as tf
 
 from fixtures.arrays import Array
 from fixtures.functions import SCALE, FunctionUse
-from frameworks.base.recompute import (
-    CLOSED_OVER,
-    FACTOR,
-    NO_GRAD_INPUT,
-    WEIGHTS_CHANGE,
-    FailingRerun,
-    recomputed_call,
-)
+from frameworks.base.recompute import CLOSED_OVER, FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import FunctionResult, RecomputeCase, RecomputeResult
 from frameworks.keras_common.recompute import Function, recomputed
 from frameworks.tf.core.network import WRAPPERS

@@ -16,10 +16,7 @@ from frameworks.tf.core.devices import physical
 
 THREADS = 1
 
-REWRITES: dict[str, str] = {
-    "float16": "auto_mixed_precision",
-    "bfloat16": "auto_mixed_precision_onednn_bfloat16",
-}
+REWRITES: dict[str, str] = {"float16": "auto_mixed_precision", "bfloat16": "auto_mixed_precision_onednn_bfloat16"}
 """Option of `tf.config.optimizer.set_experimental_options` that rewrites graphs to a format."""
 
 

@@ -15,9 +15,9 @@ from fixtures.recipe import Recipe
 from frameworks.keras_common.losses import batch_losses_of
 from frameworks.keras_common.micro_batches import KerasMicroBatch
 from frameworks.keras_common.network import BuiltNetwork
-from frameworks.keras_common.optimizers import optimizer_with_readings
+from frameworks.keras_common.optimizers import readable_optimizer
 from frameworks.keras_common.scaler import inner_of
-from frameworks.keras_common.stateful_run import Traced
+from frameworks.keras_common.stateful_run import TracedPass
 from frameworks.keras_common.ways import set_rate
 from frameworks.tf.core import ways
 from frameworks.tf.core.trace import collected_outputs
@@ -73,9 +73,9 @@ class TracedSteps:
         result: dict[str, tf.Tensor] = self._gradients(*_arguments(batch))
         return result
 
-    def trace(self, batch: Batch) -> Traced:
+    def trace(self, batch: Batch) -> TracedPass:
         """The pass of `gradients` on one micro-batch, with outputs and gradients of every layer."""
-        return Traced(*self._trace(*_arguments(batch)))
+        return TracedPass(*self._trace(*_arguments(batch)))
 
     def apply_gradients(self, gradients: Mapping[str, Any]) -> KerasMicroBatch:
         """`optimizer.apply` of the back-propagated scaled Σ p·g over the parameters in `gradients`."""
@@ -142,7 +142,7 @@ class TracedSteps:
 
     def _numbers(self) -> tuple[Any, ...]:
         """Loss scale, count of updates, rate and the scaler's counter."""
-        reader, good = optimizer_with_readings(self._optimizer), getattr(self._optimizer, "step_counter", -1)
+        reader, good = readable_optimizer(self._optimizer), getattr(self._optimizer, "step_counter", -1)
         return self._scale(), tf.identity(reader.iterations), tf.identity(reader.learning_rate), tf.identity(good)
 
     def _apply(self, loss: tf.Tensor, gradients: list[Any]) -> tuple[Any, ...]:

@@ -232,7 +232,7 @@ class MirroredTrainer(TensorFlowTrainer):
         self.strategy.run(read)
         return tuple(result[rank] for rank in range(self.count))
 
-    def bytes_held(self) -> dict[str, int]:
+    def resident_bytes(self) -> dict[str, int]:
         """Bytes that this replica holds; without accumulators, gradients are those that an update takes in."""
         slots = {slot: as_array(variable).nbytes for slot, variable in self.slots.items()}
         parameters = sum(as_array(variable).nbytes for variable in self.bound.variables.values())

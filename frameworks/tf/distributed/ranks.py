@@ -32,7 +32,7 @@ _READ_BY_EACH = frozenset(
         "random_state",
         "state",
         "segment_calls",
-        "bytes_held",
+        "resident_bytes",
     }
 )
 

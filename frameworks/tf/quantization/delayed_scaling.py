@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fixtures.arrays import Array
-from frameworks.contract import DelayedRule, Passed, Remembered
+from frameworks.contract import AmaxHistory, DelayedRule, PassResult
 from frameworks.tf.core.steps import compiled
 
 _NAMES = {"input": "inputs", "kernel": "kernel", "gradient": "outputs_grad"}
@@ -37,23 +37,23 @@ class KerasDelayedProduct:
         self._pass = compiled(self._passed, mode)
         self._call = compiled(lambda inputs: self._layer(inputs, training=False), mode)
 
-    def train(self, *window: tuple[Array, Array]) -> tuple[Passed, ...]:
+    def train(self, *window: tuple[Array, Array]) -> tuple[PassResult, ...]:
         results = []
         for inputs, gradient in window:
             with tf.device(self._place):
                 made = self._pass(tf.constant(inputs), tf.constant(gradient))
                 self._layer._kernel.assign(self._given)
-            results.append(Passed(*(np.array(each) for each in made)))
+            results.append(PassResult(*(np.array(each) for each in made)))
         return tuple(results)
 
     def predict(self, inputs: Array) -> Array:
         with tf.device(self._place):
             return np.array(self._call(tf.constant(inputs)))
 
-    def remembered(self) -> dict[Any, Remembered]:
+    def amax_histories(self) -> dict[Any, AmaxHistory]:
         layer: Any = self._layer
         return {
-            operand: Remembered(
+            operand: AmaxHistory(
                 float(getattr(layer, f"{name}_scale")), np.array(getattr(layer, f"{name}_amax_history"))
             )
             for operand, name in _NAMES.items()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import keras
 
 from fixtures.arrays import Array
-from frameworks.contract import DelayedRule, Float8Rule, Operand, Remembered
+from frameworks.contract import AmaxHistory, DelayedRule, Float8Rule, Operand
 from frameworks.tf.core.arrays import as_array
 
 RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2), skipped="stays", mean="micro-batch")
@@ -15,12 +15,12 @@ RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2), skipped="s
 _OPERANDS: dict[Operand, str] = {"input": "inputs", "kernel": "kernel", "gradient": "outputs_grad"}
 
 
-def remembered(memory: Mapping[str, keras.Variable]) -> dict[str, dict[Operand, Remembered]]:
+def amax_histories(memory: Mapping[str, keras.Variable]) -> dict[str, dict[Operand, AmaxHistory]]:
     """The delayed-scaling state, by the names of weights."""
     paths = dict.fromkeys(name.rpartition(".")[0] for name in memory)
     return {
         f"{path}.weight": {
-            operand: Remembered(
+            operand: AmaxHistory(
                 float(as_array(memory[f"{path}.{name}_scale"])), as_array(memory[f"{path}.{name}_amax_history"])
             )
             for operand, name in _OPERANDS.items()

@@ -32,9 +32,7 @@ _BLOCKS = {"weight-int4": LinearRule(QuantRule(-8, 7, 15.0, symmetric=False, axi
 """Techniques that Keras 3.13 lacks: its int4 quantizes inputs too, and weights by columns."""
 
 _RULES: Mapping[str, LinearRule] = MappingProxyType(
-    {
-        "dynamic-int8": LinearRule(_COLUMN, inputs=replace(_COLUMN, axis=1)),
-    }
+    {"dynamic-int8": LinearRule(_COLUMN, inputs=replace(_COLUMN, axis=1))}
     | (_WEIGHTS if hasattr(keras.quantizers, "Int8QuantizationConfig") else {})
     | (_BLOCKS if hasattr(keras.quantizers, "abs_max_quantize_grouped_with_zero_point") else {})
 )
@@ -72,7 +70,7 @@ class KerasQuantizedModel:
         with tf.device(self._place):
             return {name: _stored(layer) for name, (layer, _) in self._layers.items()}
 
-    def kept(self) -> dict[str, Array]:
+    def unquantized(self) -> dict[str, Array]:
         result = {
             f"{path}.{name}": variable
             for path, (layer, source) in self._sources.items()

@@ -123,7 +123,7 @@ class TfliteQuantizedModel:
             self._restored[name].T,
         )
 
-    def kept(self) -> dict[str, Array]:
+    def unquantized(self) -> dict[str, Array]:
         """Biases of layers with codes for outputs are codes, too: integers of 32 bits."""
         result = self._file.norms()
         for name, dense in self._file.dense.items():

@@ -52,10 +52,7 @@ def save_checkpoint(
 
 
 def take(
-    bound: BuiltNetwork,
-    optimizer: keras.optimizers.Optimizer,
-    other: BuiltNetwork,
-    others: keras.optimizers.Optimizer,
+    bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, other: BuiltNetwork, others: keras.optimizers.Optimizer
 ) -> None:
     """Gives network and optimizer the values that those of another run have now, by Keras' own calls."""
     bound.network.set_weights(other.network.get_weights())

@@ -16,7 +16,7 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Float8, Recipe
 from frameworks.base import of_same_class
-from frameworks.contract import AmaxHistories, Capability, LayerTrace, Operand, Remembered, Trainer, Unsupported
+from frameworks.contract import AmaxHistories, AmaxHistory, Capability, LayerTrace, Operand, Trainer, Unsupported
 from frameworks.keras_common.network import NetworkBuilder
 from frameworks.keras_common.optimizers import make_optimizer
 from frameworks.keras_common.scaler import scaler_settings
@@ -70,7 +70,7 @@ class TensorFlowTrainer(StatefulRun):
                 bound = NetworkBuilder(self._counts, WRAPPERS).build(model, recipe.seed, recipe.recompute, history)
             bound.load(model.weights(recipe.seed) if weights is None else weights)
             bound.freeze(recipe.frozen)
-            before = recipe.but(clip=None) if recipe.way("clip") else recipe
+            before = recipe.replace(clip=None) if recipe.way("clip") else recipe
             optimizer = make_optimizer(before, bound.variables, TapeBackend(mode))
             optimizer.build([*bound.trained.values(), *bound.memory.values()])
             super().__init__(model, recipe, bound, optimizer)
@@ -96,12 +96,12 @@ class TensorFlowTrainer(StatefulRun):
         return super().buffers() | float8_training.delayed_scaling_state(self.bound.memory, self.gathered)
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
-        return {**super().views(), AmaxHistories: self.remembered}
+        return {**super().views(), AmaxHistories: self.amax_histories}
 
-    def remembered(self) -> dict[str, dict[Operand, Remembered]]:
+    def amax_histories(self) -> dict[str, dict[Operand, AmaxHistory]]:
         if not self.bound.memory:
             raise self.refusal(Capability.FLOAT8_TRAINING)
-        return float8_training.remembered(self.bound.memory)
+        return float8_training.amax_histories(self.bound.memory)
 
     def scaler_settings(self) -> dict[str, float]:
         return scaler_settings(self.optimizer, TapeBackend("eager"))

@@ -32,12 +32,7 @@ from fixtures.layers import (
 from frameworks.torch.core.arrays import to_array, to_tensor
 from frameworks.torch.core.functions import UserFunctionLayer
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-}
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
 _PROJECTIONS = ("query", "key", "value", "output")
 
 

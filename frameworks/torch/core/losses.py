@@ -18,7 +18,7 @@ IGNORED = -100
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
+class DeviceBatch:
     """A micro-batch as tensors: labels outside the mask are `IGNORED`, other targets have their head's format."""
 
     inputs: torch.Tensor
@@ -31,7 +31,7 @@ class Loaded:
         yield from self.targets.values()
 
 
-def load_batch(model: Model, batch: Batch, device: str, dtype: torch.dtype | None = None) -> Loaded:
+def load_batch(model: Model, batch: Batch, device: str, dtype: torch.dtype | None = None) -> DeviceBatch:
     """The micro-batch on `device`, its floating inputs rounded to `dtype` if one is given."""
     kinds = dict(model.losses)
     inputs = _read(batch.inputs, device, None if model.integer_inputs else dtype)
@@ -43,7 +43,7 @@ def load_batch(model: Model, batch: Batch, device: str, dtype: torch.dtype | Non
         else:
             wanted = DTYPES[model.parameter_format(f"{len(model.layers) - 1}.{name}.")]
             targets[name] = _read(array, device, wanted)
-    return Loaded(inputs, targets, batch.items)
+    return DeviceBatch(inputs, targets, batch.items)
 
 
 def _read(array: Array, device: str, dtype: torch.dtype | None) -> torch.Tensor:

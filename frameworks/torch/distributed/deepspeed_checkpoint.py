@@ -21,7 +21,7 @@ _AVERAGE = "average"
 class EngineRun(TorchRun, Protocol):
     """The parts of a DeepSpeed run in a checkpoint."""
 
-    spread: Engine
+    sharding: Engine
 
     def parameters(self) -> dict[str, Array]: ...
 
@@ -40,11 +40,11 @@ def save(trainer: EngineRun, path: Path) -> None:
 def _write(trainer: EngineRun, path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     average = None if trainer.average is None else trainer.average.state_dict()
-    trainer.spread.engine.save_checkpoint(str(path), tag=_TAG, client_state={_AVERAGE: average})
+    trainer.sharding.engine.save_checkpoint(str(path), tag=_TAG, client_state={_AVERAGE: average})
     own = {
         "count": distributed.get_world_size(),
         LOOP: loop_state(trainer),
-        "open": trainer.spread.is_open,
+        "open": trainer.sharding.is_open,
         "gradients": gradients(trainer),
         "buffers": dict(trainer.network.named_buffers()),
     }
@@ -76,7 +76,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _load_engine(trainer: EngineRun, path: Path) -> dict[str, Any]:
     """The client state that the engine returns."""
-    loaded, state = trainer.spread.engine.load_checkpoint(str(path), tag=_TAG)
+    loaded, state = trainer.sharding.engine.load_checkpoint(str(path), tag=_TAG)
     if loaded is None:
         raise ValueError(f"DeepSpeed found no checkpoint in {path}")
     return dict(state)

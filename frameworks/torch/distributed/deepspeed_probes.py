@@ -92,7 +92,7 @@ def attempts(make: Make) -> dict[Capability, Attempt]:
 
 def trains(make: Make, model: Model, recipe: Recipe) -> bool:
     """Whether each of two updates from gradients of ones moves every parameter, which stays float32 below level O2."""
-    run = make(model, recipe.but(ranks=recipe.ranks or _LEVEL))
+    run = make(model, recipe.replace(ranks=recipe.ranks or _LEVEL))
     ones = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
     states = [run.states()[0]]
     for _ in range(2):

@@ -30,12 +30,12 @@ class EngineStepper(Stepper):
         spread: the engine, once there is one; from stage 1 on the optimizer's own parameters are parts of its own.
     """
 
-    spread: Engine
+    sharding: Engine
 
     @property
     def updates(self) -> int:
         """How many updates the engine has applied."""
-        return int(self.spread.engine.global_steps - self.spread.engine.skipped_steps)
+        return int(self.sharding.engine.global_steps - self.sharding.engine.skipped_steps)
 
     def names(self) -> list[str]:
         """Optimizer state for each entry of a parameter."""
@@ -44,16 +44,16 @@ class EngineStepper(Stepper):
 
     def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
         """The gathered state by the network's parameters; every rank must call this."""
-        if not self.spread.stage:
+        if not self.sharding.stage:
             return self.optimizer.state | {
                 p: self.optimizer.state[master]
-                for p, master in self.spread.updated().items()
+                for p, master in self.sharding.updated().items()
                 if master in self.optimizer.state
             }
         counters = [values["step"] for values in self.optimizer.state.values() if "step" in values]
         counted = {"step": torch.as_tensor(counters[0])} if counters else {}
         names = self.names()
-        return {p: counted | {name: self.spread.moment(p, name) for name in names} for p in self.spread.parameters}
+        return {p: counted | {name: self.sharding.moment(p, name) for name in names} for p in self.sharding.parameters}
 
     def steps(self, state: Mapping[torch.Tensor, Mapping[str, Any]]) -> int:
         counters = [float(values["step"]) for values in state.values() if "step" in values]
@@ -63,11 +63,11 @@ class EngineStepper(Stepper):
 class EngineTrainer(RankTrainer):
     """A run's part of one rank of DeepSpeed."""
 
-    spread: Engine
+    sharding: Engine
 
     def __init__(self, place: RankPlace, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> None:
         super().__init__(place, model, recipe, weights)
-        self._outputs = self.spread.outputs
+        self._outputs = self.sharding.outputs
 
     def _steppers(self) -> list[Stepper]:
         self._take_names()
@@ -75,9 +75,11 @@ class EngineTrainer(RankTrainer):
             self.low = DTYPES[self.recipe.precision.format]
         every = steppers(self.recipe, self.slots, EngineStepper)
         optimizers = [stepper.optimizer for stepper in every]
-        self.spread = Engine(self.network, self._eager_losses, self.recipe, self.ranks, optimizers, every[0].scheduler)
+        self.sharding = Engine(
+            self.network, self._eager_losses, self.recipe, self.ranks, optimizers, every[0].scheduler
+        )
         for stepper in every:
-            cast(EngineStepper, stepper).spread = self.spread
+            cast(EngineStepper, stepper).sharding = self.sharding
         return every
 
     @property
@@ -97,10 +99,10 @@ class EngineTrainer(RankTrainer):
     def _backward(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None) -> None:
         separate = losses if self.recipe.separate_losses else [sum(losses[1:], losses[0])]
         for index, loss in enumerate(separate, start=1):
-            self.spread.backward(loss, last=index == len(separate))
+            self.sharding.backward(loss, last=index == len(separate))
 
     def accumulate(self, batch: Batch, items: int) -> float:
-        self.spread.begin()
+        self.sharding.begin()
         return self._enter(batch, self._pass(batch, items, self.scaler))
 
     # the update
@@ -108,66 +110,66 @@ class EngineTrainer(RankTrainer):
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
         former = self._put_aside()
         self._passes(window, items, None)
-        result = {name: self.spread.gradient(slot.tensor) for name, slot in self.slots.items()}
-        self.spread.discard()
+        result = {name: self.sharding.gradient(slot.tensor) for name, slot in self.slots.items()}
+        self.sharding.discard()
         if former is not None:
             self.put_summed(former)
         return {name: self.slots[name].to_canonical(value) for name, value in result.items() if value is not None}
 
     def _put_aside(self) -> dict[str, torch.Tensor] | None:
         """Ends an open window without its gradients, which are returned; None if none is open."""
-        if not self.spread.is_open:
+        if not self.sharding.is_open:
             return None
         summed = self.summed()
         for slot in self.slots.values():
             slot.tensor.grad = None
-        self.spread.end()
-        self.spread.discard()
+        self.sharding.end()
+        self.sharding.discard()
         return summed
 
     def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         if inject is not None:
             raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_SCALER)
-        self.spread.end()
+        self.sharding.end()
         self._measure()
         before, rate = self._scale(), self.stepper.learning_rate
-        engine = self.spread.engine
+        engine = self.sharding.engine
         engine.step()
         norm = engine.get_global_grad_norm() if self.recipe.clip is not None else None
         skipped = not engine.was_step_applied()
         if self.average is not None and not skipped:
-            with self.spread.gathered():
+            with self.sharding.gathered():
                 self.average.update_parameters(self.network)
         return self._report(before, rate, None if norm is None else float(norm), skipped=skipped)
 
     def _measure(self) -> None:
-        self._gradient_bytes = sum(self.spread.local_gradient_bytes(slot.tensor) for slot in self.slots.values())
+        self._gradient_bytes = sum(self.sharding.local_gradient_bytes(slot.tensor) for slot in self.slots.values())
 
     # what can be seen
 
     def parameters(self) -> dict[str, Array]:
-        with self.spread.gathered():
+        with self.sharding.gathered():
             return TorchTrainer.parameters(self)
 
     def master_parameters(self) -> dict[str, Array]:
         if self.recipe.precision.level != "O2":
             return self.parameters()
-        return {name: slot.to_canonical(self.spread.master(slot.tensor)) for name, slot in self.slots.items()}
+        return {name: slot.to_canonical(self.sharding.master(slot.tensor)) for name, slot in self.slots.items()}
 
-    def bytes_held(self) -> dict[str, int]:
+    def resident_bytes(self) -> dict[str, int]:
         tensors = [slot.tensor for slot in self.slots.values()]
-        sizes = super().bytes_held() | {"parameter": sum(map(self.spread.parameter_bytes, tensors))}
-        if self.spread.stage:
+        sizes = super().resident_bytes() | {"parameter": sum(map(self.sharding.parameter_bytes, tensors))}
+        if self.sharding.stage:
             names = self.stepper.names()
-            sizes["optimizer"] = sum(self.spread.local_state_bytes(tensor, names) for tensor in tensors)
+            sizes["optimizer"] = sum(self.sharding.local_state_bytes(tensor, names) for tensor in tensors)
         return sizes
 
     # the whole run
 
     def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
         """Opens a window that has summed these gradients on this rank."""
-        self.spread.begin()
-        with self.spread.gathered():
+        self.sharding.begin()
+        with self.sharding.gathered():
             super().put_summed(summed)
 
     def save(self, path: Path) -> None:

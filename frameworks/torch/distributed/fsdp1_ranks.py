@@ -29,9 +29,9 @@ class FlatStepper(Stepper):
     """
 
     def __init__(
-        self, spread: Flat, recipe: Recipe, parameters: list[torch.Tensor], undecayed: Collection[int] = ()
+        self, sharding: Flat, recipe: Recipe, parameters: list[torch.Tensor], undecayed: Collection[int] = ()
     ) -> None:
-        self._spread = spread
+        self._sharding = sharding
         super().__init__(recipe, parameters, undecayed)
 
     def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -40,18 +40,18 @@ class FlatStepper(Stepper):
 
     def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
         """The gathered state; every rank must call this."""
-        return self._spread.joined(self.optimizer.state)
+        return self._sharding.joined(self.optimizer.state)
 
 
 class FlatTrainer(RankTrainer):
     """A run's part of one rank of FSDP1."""
 
     scaler_kind = ShardedGradScaler
-    spread: Flat
+    sharding: Flat
 
     def __init__(self, place: RankPlace, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> None:
         super().__init__(place, model, recipe, weights)
-        self._outputs = self.spread.root
+        self._outputs = self.sharding.root
 
     @property
     def is_sharded(self) -> bool:
@@ -59,13 +59,13 @@ class FlatTrainer(RankTrainer):
 
     def _steppers(self) -> list[Stepper]:
         self._take_names()
-        self.spread = self._flat(self.network)
+        self.sharding = self._flat(self.network)
         self.average_slots: dict[str, Slot] = {}
         if self.average is not None and isinstance(self.average.module, Network):
             self.average_slots = parameters_by_name(self.model, self.average.module)
             self.average_spread = self._flat(self.average.module)
             self.average.module = self.average_spread.root
-        return steppers(self.recipe, self.slots, partial(FlatStepper, self.spread))
+        return steppers(self.recipe, self.slots, partial(FlatStepper, self.sharding))
 
     def _flat(self, network: Network) -> Flat:
         low, way = self._take_low_format(), self.recipe.way("sharding")
@@ -73,14 +73,14 @@ class FlatTrainer(RankTrainer):
 
     @property
     def root(self) -> nn.Module:
-        return self.spread.root
+        return self.sharding.root
 
     def _clip(self, limit: float) -> torch.Tensor:
-        return self.spread.root.clip_grad_norm_(limit)
+        return self.sharding.root.clip_grad_norm_(limit)
 
     def _add(self, gradients: Gradients) -> None:
         if gradients:
-            with self.spread.gathered(writeback=True):
+            with self.sharding.gathered(writeback=True):
                 super()._add(gradients)
 
     def _add_to(self, gradient: torch.Tensor, value: torch.Tensor) -> None:
@@ -89,12 +89,12 @@ class FlatTrainer(RankTrainer):
     # what can be seen
 
     def master_parameters(self) -> dict[str, Array]:
-        with self.spread.gathered():
+        with self.sharding.gathered():
             return super().master_parameters()
 
     def _summed(self) -> dict[str, Array]:
         """Without what gathered tensors show for a parameter that has no gradient while it is sharded."""
-        with self.spread.gathered():
+        with self.sharding.gathered():
             result = super()._summed()
         return {name: value for name, value in result.items() if name not in self.recipe.frozen}
 
@@ -108,17 +108,17 @@ class FlatTrainer(RankTrainer):
     # the whole run
 
     def summed(self) -> dict[str, torch.Tensor]:
-        with self.spread.gathered():
+        with self.sharding.gathered():
             return {name: gradient.clone() for name, gradient in super().summed().items()}
 
     def nothing_summed(self, name: str) -> torch.Tensor:
         tensor = self.slots[name].tensor
-        return torch.zeros(self.spread.shapes[tensor], dtype=tensor.dtype)
+        return torch.zeros(self.sharding.shapes[tensor], dtype=tensor.dtype)
 
     def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
         for name, slot in self.slots.items():
             slot.tensor.grad = torch.zeros_like(slot.tensor) if name in summed and slot.tensor.numel() else None
-        with self.spread.gathered(writeback=True):
+        with self.sharding.gathered(writeback=True):
             for name, gradient in summed.items():
                 current = self.slots[name].tensor.grad
                 if current is not None:

@@ -28,7 +28,7 @@ from frameworks.torch.distributed.sharded_optimizer import ShardedStepper
 from frameworks.torch.distributed.sharding import (
     Replicated,
     Sharded,
-    Spread,
+    ShardedNetwork,
     is_cast,
     local,
     part_of,
@@ -66,7 +66,7 @@ class RankTrainer(TorchTrainer):
         self.ranks = recipe.ranks
         self._gradient_bytes = 0
         super().__init__(model, recipe, weights, "cpu", "eager")
-        self._losses = self.spread.losses
+        self._losses = self.sharding.losses
 
     @property
     def is_sharded(self) -> bool:
@@ -76,17 +76,17 @@ class RankTrainer(TorchTrainer):
     def _steppers(self) -> list[Stepper]:
         """Shards or replicates the network before the optimizers are created."""
         self._take_names()
-        self.spread: Spread
+        self.sharding: ShardedNetwork
         if self.is_sharded:
             low, way = self._take_low_format(), self.recipe.way("sharding")
-            self.spread = Sharded(self.network, self._eager_losses, self.ranks, self.place.mesh, low, way)
+            self.sharding = Sharded(self.network, self._eager_losses, self.ranks, self.place.mesh, low, way)
             if self.average is not None and isinstance(self.average.module, Network):
                 shard(self.average.module, self.ranks, self.place.mesh, low, way)
             self.slots = parameters_by_name(self.model, self.network)
         else:
             # reentrant checkpoints hide their part of the graph, and a loss of its own leaves the others' out
             unused = not (self.network.is_reentrant or self.recipe.separate_losses)
-            self.spread = Replicated(
+            self.sharding = Replicated(
                 self.network, self._eager_losses, self.ranks, unused=unused, way=self.recipe.way("data-parallel")
             )
         make = partial(ShardedStepper, self.place.shards) if self.ranks.level == "optimizer" else Stepper
@@ -109,7 +109,7 @@ class RankTrainer(TorchTrainer):
     # forward and backward
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
-        return self.spread.micro_batch(last=last)
+        return self.sharding.micro_batch(last=last)
 
     def _share(self, total: torch.Tensor, items: int) -> torch.Tensor:
         """The reduction is a mean over ranks; what it divides by is multiplied in before."""
@@ -143,7 +143,7 @@ class RankTrainer(TorchTrainer):
             )
             for name, value in gradients.items()
         }
-        return self.spread.fed(given)
+        return self.sharding.fed(given)
 
     # the update
 
@@ -180,7 +180,7 @@ class RankTrainer(TorchTrainer):
     def _resident_parameters(self) -> Iterable[torch.Tensor]:
         return map(local, self.network.parameters())
 
-    def bytes_held(self) -> dict[str, int]:
+    def resident_bytes(self) -> dict[str, int]:
         """Bytes that this rank holds: "parameter", "gradient" (of the last window), "optimizer", "buffer"."""
         states = [s.own_state if isinstance(s, ShardedStepper) else s.optimizer.state for s in self.steppers]
         moments = [
@@ -199,7 +199,7 @@ class RankTrainer(TorchTrainer):
 
     def collectives(self) -> dict[str, int]:
         """The number of gradients reduced since the last call: "gradients"."""
-        return {"gradients": self.spread.reductions()}
+        return {"gradients": self.sharding.reductions()}
 
     # the whole run
 
@@ -260,7 +260,7 @@ class TorchWorker:
         ranks = recipe.ranks or Ranks(self.count)
         place = self._place(ranks)
         with required("torch", recipe, "data-parallel", "sharding"):
-            return self.kind(ranks)(place, model, recipe.but(ranks=ranks), weights)
+            return self.kind(ranks)(place, model, recipe.replace(ranks=ranks), weights)
 
     def kind(self, ranks: Ranks) -> type[RankTrainer]:
         """The class of such ranks' trainers."""

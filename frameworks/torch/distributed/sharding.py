@@ -30,7 +30,7 @@ Reduced: TypeAlias = torch.futures.Future[torch.Tensor]
 _FED = "products"
 
 
-class Spread(Protocol):
+class ShardedNetwork(Protocol):
     """A network on several ranks, each of which holds one of these."""
 
     def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -284,5 +284,5 @@ def part_of(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if not isinstance(like, DTensor):
         return value
     mesh = like.device_mesh
-    spread = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)
-    return spread.redistribute(placements=like.placements)
+    sharding = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return sharding.redistribute(placements=like.placements)

@@ -12,10 +12,7 @@ class AutogradBackend:
     """Updates by `Optimizer.apply`."""
 
     def apply(
-        self,
-        optimizer: keras.optimizers.Optimizer,
-        gradients: Sequence[float],
-        weights: Sequence[keras.Variable],
+        self, optimizer: keras.optimizers.Optimizer, gradients: Sequence[float], weights: Sequence[keras.Variable]
     ) -> None:
         """One update of scalar weights by these gradients."""
         with torch.no_grad():

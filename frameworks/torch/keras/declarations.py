@@ -10,9 +10,7 @@ from frameworks.keras_common.operations import NO_LISTS
 
 CONVENTIONS = replace(keras_parts.CONVENTIONS, static_skips=False)
 
-_CPU_REFUSED: dict[Capability, str] = {
-    Capability.PEAK_BYTES: "PyTorch counts a GPU's allocations, and none of a CPU's",
-}
+_CPU_REFUSED: dict[Capability, str] = {Capability.PEAK_BYTES: "PyTorch counts a GPU's allocations, and none of a CPU's"}
 _DISTRIBUTION = "keras.distribution is implemented for Keras on JAX alone"
 _RANKS = dict.fromkeys(
     (

@@ -17,9 +17,9 @@ from frameworks.keras_common.layer_outputs import watched_by
 from frameworks.keras_common.losses import batch_losses_of
 from frameworks.keras_common.micro_batches import KerasMicroBatch
 from frameworks.keras_common.network import BuiltNetwork
-from frameworks.keras_common.optimizers import optimizer_with_readings
+from frameworks.keras_common.optimizers import readable_optimizer
 from frameworks.keras_common.scaler import is_dynamic
-from frameworks.keras_common.stateful_run import Traced
+from frameworks.keras_common.stateful_run import TracedPass
 
 Gradients = dict[str, torch.Tensor | None]
 """Scaled gradients by parameter, in model order."""
@@ -55,12 +55,12 @@ class EagerLoop:
         """Gradients of one micro-batch, divided by the loss scale as `optimizer.apply` would."""
         return self._unscaled(self._backward(self.losses(batch))[1])
 
-    def trace(self, batch: Batch) -> Traced:
+    def trace(self, batch: Batch) -> TracedPass:
         """The pass of `gradients` on one micro-batch, with outputs and gradients of every layer."""
         with _collected() as outputs:
             parameters = self._unscaled(self._backward(self.losses(batch))[1])
         result = {name: output.grad for name, output in outputs.items() if output.grad is not None}
-        return Traced(
+        return TracedPass(
             {name: output.detach() for name, output in outputs.items()}, result, parameters, self._read().scale
         )
 
@@ -109,7 +109,7 @@ class EagerLoop:
         return KerasMicroBatch(loss * items, items, before.scale, applied, before.rate, after.scale, after.good, loss)
 
     def _read(self) -> Readings:
-        optimizer, reader = self._optimizer, optimizer_with_readings(self._optimizer)
+        optimizer, reader = self._optimizer, readable_optimizer(self._optimizer)
         updates, rate = int(reader.iterations), float(reader.learning_rate)
         if is_dynamic(optimizer):
             return Readings(float(optimizer.dynamic_scale), updates, rate, int(optimizer.step_counter))

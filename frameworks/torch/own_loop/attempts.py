@@ -30,35 +30,35 @@ def _same(left: Mapping[str, Array], right: Mapping[str, Array]) -> bool:
 
 
 def _casts(precision: Precision, make: Make) -> bool:
-    run, seen = make(exact_linear(), _RECIPE.but(precision=precision)), list[torch.dtype]()
+    run, seen = make(exact_linear(), _RECIPE.replace(precision=precision)), list[torch.dtype]()
     run.network.heads["output"].register_forward_hook(lambda *given: seen.append(given[-1].dtype))
     run.accumulate(exact_batch(4), 4)
     return seen[0] == DTYPES[precision.format]
 
 
 def _scales(make: Make) -> bool:
-    scaler = make(exact_linear(), _RECIPE.but(scaling=DynamicScaling())).scaler
+    scaler = make(exact_linear(), _RECIPE.replace(scaling=DynamicScaling())).scaler
     return scaler is not None and scaler.is_enabled()
 
 
 def _scales_by_factors(make: Make) -> bool:
-    run = make(exact_linear(), _RECIPE.but(scaling=DynamicScaling(16.0, 4.0, 0.125, 3)))
+    run = make(exact_linear(), _RECIPE.replace(scaling=DynamicScaling(16.0, 4.0, 0.125, 3)))
     return run.scaler_settings() == {"initial": 16.0, "growth": 4.0, "backoff": 0.125, "interval": 3.0}
 
 
 def _scales_by_a_constant(make: Make) -> bool:
-    run = make(exact_linear(), _RECIPE.but(scaling=StaticScaling(8.0)))
+    run = make(exact_linear(), _RECIPE.replace(scaling=StaticScaling(8.0)))
     return [run.apply_gradients(ones(run, value)).scale_after for value in (1.0, math.inf, 1.0)] == [8.0, 8.0, 8.0]
 
 
 def _disables_scaling(make: Make) -> bool:
-    scaler = make(exact_linear(), _RECIPE.but(scaling=DynamicScaling(enabled=False))).scaler
+    scaler = make(exact_linear(), _RECIPE.replace(scaling=DynamicScaling(enabled=False))).scaler
     return scaler is None or not scaler.is_enabled()
 
 
 def _moves(micro_batches: int, make: Make) -> bool:
     """Whether a window of so many micro-batches, of four, moves the parameters."""
-    run = make(exact_linear(), _RECIPE.but(accumulation=4))
+    run = make(exact_linear(), _RECIPE.replace(accumulation=4))
     before = run.parameters()
     for batch in exact_batch(8).into(4)[:micro_batches]:
         run.accumulate(batch, 2 * micro_batches)
@@ -85,24 +85,24 @@ def _feeds_one(make: Make) -> bool:
 def _clips(make: Make) -> bool:
     after = []
     for clip in (None, 2.0**-8):
-        run = make(exact_linear(), _RECIPE.but(clip=clip))
+        run = make(exact_linear(), _RECIPE.replace(clip=clip))
         run.apply_gradients(ones(run))
         after.append(run.parameters())
     return not _same(*after)
 
 
 def _schedules(make: Make) -> bool:
-    run = make(exact_linear(), _RECIPE.but(schedule=Steps((1,), (1.0, 0.5))))
+    run = make(exact_linear(), _RECIPE.replace(schedule=Steps((1,), (1.0, 0.5))))
     run.apply_gradients(ones(run))
     return run.steppers[0].learning_rate != 0.5
 
 
 def _averages(make: Make) -> bool:
-    return make(exact_linear(), _RECIPE.but(average=0.5)).average is not None
+    return make(exact_linear(), _RECIPE.replace(average=0.5)).average is not None
 
 
 def _recomputes(make: Make) -> bool:
-    run, calls = make(exact_stack(), _RECIPE.but(recompute=Recompute(2))), list[int]()
+    run, calls = make(exact_stack(), _RECIPE.replace(recompute=Recompute(2))), list[int]()
     run.network.built[0].register_forward_hook(lambda *_: calls.append(1))
     run.accumulate(exact_batch(4), 4)
     return len(calls) > 1

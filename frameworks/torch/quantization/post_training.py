@@ -87,7 +87,7 @@ class TorchQuantized:
     def weights(self) -> Mapping[str, Quantized | None]:
         return {name: _codes(self._linear(name)) for name in self._places}
 
-    def kept(self) -> Mapping[str, Array]:
+    def unquantized(self) -> Mapping[str, Array]:
         arrays = self._floats()
         for name in self._places:
             linear = self._linear(name)

@@ -12,7 +12,7 @@ from torch.ao import quantization
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Aware, Recipe
+from fixtures.recipe import Qat, Recipe
 from frameworks.contract import Calibrated, CalibratedRanges, CodeRange, LinearRule, QatRule, QuantRule, Update
 from frameworks.torch.core.arrays import to_array
 from frameworks.torch.quantization.post_training import TorchQuantized, places_of, quiet
@@ -62,7 +62,7 @@ class QatTrainer(TorchTrainer):
 
     def _freeze(self) -> None:
         """Disables or enables the observers of inputs and outputs, by the number of applied updates."""
-        limit = self.recipe.quantization.freeze if isinstance(self.recipe.quantization, Aware) else None
+        limit = self.recipe.quantization.freeze if isinstance(self.recipe.quantization, Qat) else None
         stops = limit is not None and self.steppers[0].applied >= limit
         for place in self._places.values():
             for quantizer in self._quantizers(place):

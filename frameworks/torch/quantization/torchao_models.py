@@ -89,7 +89,7 @@ class TorchaoQuantized(TorchQuantized):
     def weights(self) -> Mapping[str, Quantized | None]:
         return {name: _codes(self._weight(name)) for name in self._places}
 
-    def kept(self) -> Mapping[str, Array]:
+    def unquantized(self) -> Mapping[str, Array]:
         arrays = self._floats()
         return {name: arrays[name] for name in self._model.parameter_shapes() if name in arrays}
 
@@ -129,13 +129,13 @@ class TorchaoPostTraining:
         return TorchaoQuantized(model, network, self._device)
 
 
-def _is_coded(weight: torch.Tensor) -> bool:
+def _is_quantized(weight: torch.Tensor) -> bool:
     return hasattr(weight, "qdata")
 
 
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The plain tensors that a tensor is made of; torchao's says of itself that it has the bytes of a float32 one."""
-    if not _is_coded(tensor):
+    if not _is_quantized(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
     return [getattr(tensor, name) for name in names]
@@ -143,7 +143,7 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def _codes(weight: Any) -> Quantized | None:
     """The weight (inputs, outputs) of a quantized layer, which PyTorch has as (outputs, inputs)."""
-    if not _is_coded(weight):
+    if not _is_quantized(weight):
         return None
     return Quantized(
         to_array(weight.qdata.t()).astype(np.int32),

@@ -102,7 +102,7 @@ class LoadedModel(TorchQuantized):
         state = self._network.state_dict()
         return {name: _codes(state, place) for name, place in self._places.items()}
 
-    def kept(self) -> Mapping[str, Array]:
+    def unquantized(self) -> Mapping[str, Array]:
         arrays, coded = self._floats(), {name for name, weight in self.weights().items() if weight is not None}
         return {name: arrays[name] for name in self._model.parameter_shapes() if name in arrays and name not in coded}
 

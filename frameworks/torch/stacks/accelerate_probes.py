@@ -39,11 +39,7 @@ class _Attempt:
 
     def __init__(self, device: str, precision: str = "no", **scaler: Any) -> None:
         handlers = [GradScalerKwargs(**{"init_scale": 1024.0} | scaler)] if precision == "fp16" else []
-        self.accelerator = Accelerator(
-            cpu=device == "cpu",
-            mixed_precision=precision,
-            kwargs_handlers=handlers,
-        )
+        self.accelerator = Accelerator(cpu=device == "cpu", mixed_precision=precision, kwargs_handlers=handlers)
         if precision == "fp16" and device == "cpu":
             force_float16(self.accelerator)
         self.weight = weight_of(device)

@@ -152,8 +152,8 @@ class AccelerateTrainer(TorchTrainer):
     def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         before, rate = self._scale(), self.steppers[0].learning_rate
         self._end_window()
-        by_hand = unscale_calls or 0
-        for _ in range(by_hand if inject is None else max(1, by_hand)):
+        manual = unscale_calls or 0
+        for _ in range(manual if inject is None else max(1, manual)):
             self.accelerator.unscale_gradients()
         self._add(inject or {})
         norm = None if self.recipe.clip is None else float(whole(self._clip(self.recipe.clip)))

@@ -27,13 +27,7 @@ from frameworks.torch.training import implementations
 from frameworks.torch.training.optimizers import IMPLEMENTATIONS
 from frameworks.torch.training.trainer import TorchTrainer
 
-_NOT_OF_TRAINING = frozenset(
-    {
-        Capability.AUTOCAST_SCOPE,
-        Capability.AUTOCAST_LISTS,
-        Capability.TF32,
-    }
-)
+_NOT_OF_TRAINING = frozenset({Capability.AUTOCAST_SCOPE, Capability.AUTOCAST_LISTS, Capability.TF32})
 """Parts of PyTorch that no library's training loop replaces."""
 
 

@@ -48,7 +48,7 @@ class _Order:
 SAVE, STOP, CLOSE = (_Order(kind) for kind in ("save", "stop", "close"))
 
 
-class Desk:
+class WorkQueue:
     """Hands pieces to the loop; one side works while the other waits."""
 
     def __init__(self) -> None:
@@ -126,14 +126,14 @@ class BeforeStep(TrainerCallback):
 
 
 class FedTrainer(Trainer):
-    """A Trainer whose data come from a `Desk`.
+    """A Trainer whose data come from a `WorkQueue`.
 
     Attributes:
         short: length of the windows of this `train()`, if they are shorter than the accumulation steps: a window is
             then an epoch, whose last window the library ends by itself. 0: windows have all their micro-batches.
     """
 
-    def __init__(self, desk: Desk, forced: Callable[[Any], None], **given: Any) -> None:
+    def __init__(self, desk: WorkQueue, forced: Callable[[Any], None], **given: Any) -> None:
         self._desk, self._forced = desk, forced
         self._waiting: list[Inputs] = []
         self.short = 0
@@ -169,7 +169,7 @@ class FedTrainer(Trainer):
 class _Parts(Sequence[Inputs]):
     """A window whose micro-batches arrive one by one, while the loop goes through it."""
 
-    def __init__(self, desk: Desk, iterator: Iterator[Inputs], waiting: list[Inputs], first: WindowPiece) -> None:
+    def __init__(self, desk: WorkQueue, iterator: Iterator[Inputs], waiting: list[Inputs], first: WindowPiece) -> None:
         self._desk, self._iterator, self._waiting, self._first = desk, iterator, waiting, first
 
     def __len__(self) -> int:
@@ -196,7 +196,7 @@ class Loop:
         runs: whether `train()` waits for a window. It ends with an epoch without one, such as one that saves at once.
     """
 
-    def __init__(self, trainer: FedTrainer, desk: Desk) -> None:
+    def __init__(self, trainer: FedTrainer, desk: WorkQueue) -> None:
         self._trainer, self.desk = trainer, desk
         self.runs = False
 
@@ -212,7 +212,7 @@ class Loop:
         self._waits(self.desk.wait)
 
     def hand(self, order: WindowPiece | _Order) -> None:
-        """`Desk.hand`; a loop that has failed begins again with the next call."""
+        """`WorkQueue.hand`; a loop that has failed begins again with the next call."""
         self._waits(lambda: self.desk.hand(order))
 
     def stop(self) -> None:
@@ -232,7 +232,7 @@ class Loop:
         self.runs = call()
 
 
-def _train(trainer: FedTrainer, desk: Desk, checkpoint: str | None) -> None:
+def _train(trainer: FedTrainer, desk: WorkQueue, checkpoint: str | None) -> None:
     """The thread's work: one `train()`."""
     try:
         trainer.train(resume_from_checkpoint=checkpoint)

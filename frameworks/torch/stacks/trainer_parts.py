@@ -158,12 +158,7 @@ class PlainTrainer(TorchTrainer):
     """A run by PyTorch alone with the optimizer that Trainer makes."""
 
     def __init__(
-        self,
-        model: Model,
-        recipe: Recipe,
-        weights: Mapping[str, Array] | None,
-        device: str,
-        mode: str,
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
     ) -> None:
         with first_state():
             self.arguments = arguments_of(recipe, device, OPTIMIZERS[mode])

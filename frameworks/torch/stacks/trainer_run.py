@@ -19,17 +19,17 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import MicroBatch
 from frameworks.contract import Capability, Gradients, Unsupported, Update
-from frameworks.torch.core.losses import Loaded
+from frameworks.torch.core.losses import DeviceBatch
 from frameworks.torch.stacks import trainer_probes
 from frameworks.torch.stacks.accelerate_state import SharedState
 from frameworks.torch.stacks.trainer_loop import (
     SAVE,
     BeforeStep,
-    Desk,
     FedTrainer,
     Inputs,
     Loop,
     WindowPiece,
+    WorkQueue,
     seeds_restored,
 )
 from frameworks.torch.stacks.trainer_parts import (
@@ -63,7 +63,7 @@ class TransformersRun(TorchTrainer):
     def __init__(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
     ) -> None:
-        self.turn, self.desk, self.before_step = SharedState(), Desk(), BeforeStep()
+        self.turn, self.desk, self.before_step = SharedState(), WorkQueue(), BeforeStep()
         self._left, self._before = 0, 1.0
         self._ended: Update | None = None
         with self.turn.installed(), seeds_restored():
@@ -121,13 +121,13 @@ class TransformersRun(TorchTrainer):
         """The micro-batch as arguments of the model."""
         return self._arguments(self._load(batch))
 
-    def _arguments(self, loaded: Loaded) -> Inputs:
+    def _arguments(self, loaded: DeviceBatch) -> Inputs:
         if isinstance(self.whole, ItemMeans):
             (labels,) = loaded.targets.values()
             return {"inputs": loaded.inputs, "labels": labels}
         return {"inputs": loaded.inputs, "targets": dict(loaded.targets), "count": loaded.items}
 
-    def forward(self, batch: Loaded) -> list[torch.Tensor]:
+    def forward(self, batch: DeviceBatch) -> list[torch.Tensor]:
         with self._working():
             self._ready()
         given = {"num_items_in_batch": batch.items} if isinstance(self.whole, ItemMeans) else {}

@@ -117,7 +117,7 @@ def _by_decay(parameters: list[torch.Tensor], undecayed: Collection[int]) -> lis
 
 def _own_options(recipe: Recipe, place: int) -> dict[str, Any]:
     """Options of a group that differ from the optimizer's."""
-    common, own = (_arguments(recipe.but(optimizer=each)) for each in (recipe.optimizer, recipe.of_groups[place]))
+    common, own = (_arguments(recipe.replace(optimizer=each)) for each in (recipe.optimizer, recipe.of_groups[place]))
     return {name: value for name, value in own.items() if name not in common or value != common[name]}
 
 

@@ -18,7 +18,7 @@ from frameworks.contract import Capability
 from frameworks.torch.core import devices, ways
 from frameworks.torch.core.arrays import DTYPES, to_array, to_tensor
 from frameworks.torch.core.compiling import MODES, begin_anew, compiled
-from frameworks.torch.core.losses import Loaded, item_loss_sums, load_batch
+from frameworks.torch.core.losses import DeviceBatch, item_loss_sums, load_batch
 from frameworks.torch.core.network import Network, buffers_by_name, cast_body, load, parameters_by_name
 from frameworks.torch.core.offload import activations_of
 from frameworks.torch.core.saved_bytes import SavedBytes, put_back
@@ -124,7 +124,7 @@ class TorchRun(BaseTrainer):
             return nullcontext()
         return ways.autocast(self.recipe.way("autocast"), self.device, DTYPES[self.recipe.precision.format])
 
-    def _load(self, batch: Batch) -> Loaded:
+    def _load(self, batch: Batch) -> DeviceBatch:
         """The micro-batch; reentrant checkpoints need an input that requires a gradient, as documented."""
         loaded = load_batch(self.model, batch, self.device, self.low)
         if self.network.is_reentrant and loaded.inputs.is_floating_point():
@@ -137,7 +137,7 @@ class TorchRun(BaseTrainer):
             outputs = {name: y.to(torch.promote_types(y.dtype, torch.float32)) for name, y in outputs.items()}
         return item_loss_sums(self.model.losses, outputs, targets)
 
-    def forward(self, batch: Loaded) -> list[torch.Tensor]:
+    def forward(self, batch: DeviceBatch) -> list[torch.Tensor]:
         """Training-mode forward of a micro-batch: the sum of its items' losses for each head that has targets."""
         if not self.network.training:
             self.network.train()

@@ -100,10 +100,7 @@ def scaler_state(scaler: torch.amp.GradScaler | None, device: str) -> dict[str, 
     if scaler is None or good is None:
         return {}
     dtype = scaler.scale(torch.ones((), dtype=torch.float16, device=device)).dtype
-    return {
-        "scale": np.array(scaler.get_scale(), dtype_name(dtype)),
-        "good_steps": np.array(good, np.int64),
-    }
+    return {"scale": np.array(scaler.get_scale(), dtype_name(dtype)), "good_steps": np.array(good, np.int64)}
 
 
 def good_updates(scaler: torch.amp.GradScaler | None) -> int | None:

@@ -19,13 +19,7 @@ from frameworks.torch.core.trace import TracedTensors, modules_by_path
 from frameworks.torch.training import checkpoint
 from frameworks.torch.training.optimizer_probes import by_hand_refused
 from frameworks.torch.training.run import TorchRun
-from frameworks.torch.training.scaler import (
-    constant_scale,
-    divided,
-    good_updates,
-    twin_of,
-    wants_fused,
-)
+from frameworks.torch.training.scaler import constant_scale, divided, good_updates, twin_of, wants_fused
 
 
 class TorchTrainer(TorchRun):
@@ -145,8 +139,8 @@ class TorchTrainer(TorchRun):
     def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         before, rate = self._scale(), self.steppers[0].learning_rate
         applied = [stepper.applied for stepper in self.steppers]
-        by_hand = self._unscaled_to_clip() if unscale_calls is None else unscale_calls
-        for _ in range(by_hand if inject is None else max(1, by_hand)):
+        manual = self._unscaled_to_clip() if unscale_calls is None else unscale_calls
+        for _ in range(manual if inject is None else max(1, manual)):
             self._unscale()
         self._add(inject or {})
         norm = None if self.recipe.clip is None else float(whole(self._clip(self.recipe.clip)))
@@ -162,8 +156,8 @@ class TorchTrainer(TorchRun):
 
     def _unscaled_to_clip(self) -> int:
         """How often gradients are unscaled by hand before they are clipped."""
-        by_hand = self.recipe.way("scaling") == "unscale-first" and not wants_fused(self.recipe, self.scaler_kind)
-        return 1 if self.recipe.clip is not None or by_hand else 0
+        manual = self.recipe.way("scaling") == "unscale-first" and not wants_fused(self.recipe, self.scaler_kind)
+        return 1 if self.recipe.clip is not None or manual else 0
 
     def _unscale(self) -> None:
         """Unscales all gradients by hand."""

@@ -43,7 +43,7 @@ def _measured() -> Sequence[str]:
     return problems(figures)
 
 
-def problems(figures: samples.Encoded) -> list[str]:
+def problems(figures: samples.EncoderFigures) -> list[str]:
     """A line if it is farther from float32 with outliers in floating point than with codes for all."""
     _, with_outliers, without = figures.sides
     if with_outliers.mean_cosine >= without.mean_cosine:

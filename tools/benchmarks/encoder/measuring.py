@@ -13,7 +13,7 @@ from fixtures import pretrained
 from fixtures.arrays import Array
 from fixtures.sentences import pairs
 from frameworks.torch.quantization.transformers_models import THRESHOLD, not_installed, transformers
-from tools.benchmarks.encoder.samples import Encoded, LoadedEncoder
+from tools.benchmarks.encoder.samples import EncoderFigures, LoadedEncoder
 from tools.benchmarks.kit.processes import machine, now
 
 PAIRS = 200
@@ -22,7 +22,7 @@ SIDES = {FLOAT: None, f"eight bits, outliers from {THRESHOLD:g}": THRESHOLD, "ei
 """Outlier threshold of each way of loading; 0 for no outliers."""
 
 
-def encoded() -> Encoded:
+def encoded() -> EncoderFigures:
     """The figures of every side, on a CPU.
 
     Raises:
@@ -43,7 +43,7 @@ def encoded() -> Encoded:
     )
     versions = f"{version('torch')}+transformers.{version('transformers')}.bitsandbytes.{version('bitsandbytes')}"
     counts = [int(columns.sum()) for columns in reached]
-    return Encoded(
+    return EncoderFigures(
         framework="torch",
         version=versions,
         place="cpu transformers",

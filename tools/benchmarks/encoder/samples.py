@@ -29,7 +29,7 @@ class LoadedEncoder:
 
 
 @dataclass(frozen=True)
-class Encoded(Origin):
+class EncoderFigures(Origin):
     """The figures of one framework.
 
     Attributes:
@@ -46,4 +46,4 @@ class Encoded(Origin):
     sides: tuple[LoadedEncoder, ...]
 
 
-STORE = Store(Path(__file__).parent / "samples", Encoded, "sides")
+STORE = Store(Path(__file__).parent / "samples", EncoderFigures, "sides")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tools.benchmarks.encoder.samples import STORE, Encoded
+from tools.benchmarks.encoder.samples import STORE, EncoderFigures
 
 
 def blocks() -> Mapping[str, str]:
@@ -17,7 +17,7 @@ def blocks() -> Mapping[str, str]:
     return {"encoder in 8 bits": "\n".join(_lines(STORE.all()))}
 
 
-def _lines(figures: Sequence[Encoded]) -> Iterator[str]:
+def _lines(figures: Sequence[EncoderFigures]) -> Iterator[str]:
     sizes = "bytes | ÷ float32's | of linear layers | ÷ float32's"
     yield f"| loaded in | {sizes} | mean cosine | least cosine | retrieved |"
     yield "|---|--:|--:|--:|--:|--:|--:|--:|"

@@ -13,7 +13,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from frameworks.by_hand import steps
+from frameworks.native_loop import steps
 from frameworks.registry import load
 from results.compare.ratio import FEWEST
 from tools.benchmarks.kit import command

@@ -9,21 +9,21 @@ import numpy as np
 from conformance.checks.subject import Subject
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
 from conformance.timing.interleaved import interleaved
-from frameworks.by_hand import CASES, FIXTURES, ByHand, HandCase
 from frameworks.contract import Framework, needs
+from frameworks.native_loop import CASES, FIXTURES, LoopCase, NativeLoop
 from tools.benchmarks.kit.processes import TICK_NS, machine, now
-from tools.benchmarks.overhead.samples import Measured, Overhead
+from tools.benchmarks.overhead.samples import CaseTimes, Overhead
 
 PAIRS = 240
 UPDATES = 4
 """Number of losses of both sides to compare."""
 
 
-class Apart(ValueError):
+class TrainingMismatch(ValueError):
     """The two sides do not train the same, so their times are not comparable."""
 
 
-def overhead(framework: Framework, hand: ByHand, pairs: int = PAIRS) -> Overhead:
+def overhead(framework: Framework, hand: NativeLoop, pairs: int = PAIRS) -> Overhead:
     """Times of every case that the framework declares to support on its device.
 
     Raises:
@@ -36,40 +36,42 @@ def overhead(framework: Framework, hand: ByHand, pairs: int = PAIRS) -> Overhead
     return Overhead(framework.name, framework.version(), place, machine(), started, TICK_NS / 1e9, measured)
 
 
-def supported(framework: Framework) -> Iterator[HandCase]:
+def supported(framework: Framework) -> Iterator[LoopCase]:
     """The cases whose every capability is declared."""
     for case in CASES:
         if all(framework.declares(capability).supported for capability in needs(case.recipe)):
             yield case
 
 
-def _measured(framework: Framework, hand: ByHand, case: HandCase, pairs: int, rng: np.random.Generator) -> Measured:
+def _measured(
+    framework: Framework, hand: NativeLoop, case: LoopCase, pairs: int, rng: np.random.Generator
+) -> CaseTimes:
     _check(framework, hand, case)
     works = {"by hand": _hand(framework, hand, case), "adapter": _adapter(framework, case)}
     times = interleaved(works, pairs, rng, framework.timed)
     ticks = {side: tuple(round(spent / TICK_NS) for spent in times[side]) for side in times}
-    return Measured(case.label, ticks["by hand"], ticks["adapter"])
+    return CaseTimes(case.label, ticks["by hand"], ticks["adapter"])
 
 
-def _hand(framework: Framework, hand: ByHand, case: HandCase) -> Callable[[], float]:
+def _hand(framework: Framework, hand: NativeLoop, case: LoopCase) -> Callable[[], float]:
     model, batch = FIXTURES[case.fixture]()
     return hand.make(case.fixture, case.mixed, model.weights(case.recipe.seed), batch, framework.device)
 
 
-def _adapter(framework: Framework, case: HandCase) -> Callable[[], float]:
+def _adapter(framework: Framework, case: LoopCase) -> Callable[[], float]:
     model, batch = FIXTURES[case.fixture]()
     trainer = framework.trainer(model, case.recipe)
     return lambda: trainer.update((batch,)).loss
 
 
-def _check(framework: Framework, hand: ByHand, case: HandCase) -> None:
+def _check(framework: Framework, hand: NativeLoop, case: LoopCase) -> None:
     model, batch = FIXTURES[case.fixture]()
     envelope = Subject(framework).envelope(model, case.recipe, [(batch,)] * UPDATES)
     bounds = IMPLEMENTATION_FREEDOM * envelope.loss_spread
-    by_hand, adapter = (
+    native, adapter = (
         np.array([step() for _ in range(UPDATES)]) for step in (_hand(framework, hand, case), _adapter(framework, case))
     )
-    for update, (one, other, bound) in enumerate(zip(by_hand, adapter, bounds, strict=True)):
+    for update, (one, other, bound) in enumerate(zip(native, adapter, bounds, strict=True)):
         if not abs(one - other) <= bound:
             said = f"loss {update} through the adapter: got {other:.6g}, want {one:.6g} ± {bound:.2g}"
-            raise Apart(f"{framework.name}, {case.label}: {said}")
+            raise TrainingMismatch(f"{framework.name}, {case.label}: {said}")

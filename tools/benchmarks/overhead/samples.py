@@ -10,17 +10,17 @@ from tools.benchmarks.kit.samples import Origin, Store
 
 
 @dataclass(frozen=True)
-class Measured:
+class CaseTimes:
     """Times of one case in ticks; time i of one side was taken next to time i of the other."""
 
     case: str
-    by_hand: tuple[int, ...]
+    native: tuple[int, ...]
     adapter: tuple[int, ...]
 
     @property
     def ratio(self) -> Ratio:
         """The adapter's time over that of the step written by hand."""
-        return ratio(self.by_hand, self.adapter)
+        return ratio(self.native, self.adapter)
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Overhead(Origin):
     """Measurements of one framework; `tick_s` is the length of a tick in seconds."""
 
     tick_s: float
-    cases: tuple[Measured, ...]
+    cases: tuple[CaseTimes, ...]
 
 
 STORE = Store(Path(__file__).parent / "samples", Overhead, "cases")

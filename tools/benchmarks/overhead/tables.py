@@ -27,12 +27,12 @@ def _lines(samples: Sequence[Overhead]) -> Iterator[str]:
     yield "|---|---|--:|--:|--:|--:|"
     for overhead in samples:
         for case in overhead.cases:
-            by_hand, adapter = (np.asarray(times) * overhead.tick_s for times in (case.by_hand, case.adapter))
-            middle, more = float(np.median(adapter / by_hand)), float(np.median(adapter - by_hand))
+            native, adapter = (np.asarray(times) * overhead.tick_s for times in (case.native, case.adapter))
+            middle, more = float(np.median(adapter / native)), float(np.median(adapter - native))
             cells = (
                 overhead.label,
                 case.case,
-                f"{1e3 * float(np.median(by_hand)):.2f} ms",
+                f"{1e3 * float(np.median(native)):.2f} ms",
                 f"× {middle:.3f}",
                 f"{case.ratio.low:.3f} to {case.ratio.high:.3f}",
                 f"{1e6 * more:.0f} µs",
@@ -40,7 +40,7 @@ def _lines(samples: Sequence[Overhead]) -> Iterator[str]:
             yield f"| {' | '.join(cells)} |"
     yield ""
     for overhead in samples:
-        pairs = len(overhead.cases[0].by_hand)
+        pairs = len(overhead.cases[0].native)
         yield f"- {overhead.taken}; {pairs} pairs a step."
 
 

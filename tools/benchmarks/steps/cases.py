@@ -9,8 +9,8 @@ from fixtures.data import digits_batch
 from fixtures.model import Batch, Model, Window
 from fixtures.models import digits_convolution
 from fixtures.recipe import BFLOAT16, FLOAT16, Adam, DynamicScaling, Recipe, Recompute
-from frameworks.by_hand import FIXTURES as DENSE
 from frameworks.contract import Trainer
+from frameworks.native_loop import FIXTURES as DENSE
 
 PLAIN = "plain"
 """Label of the step without a technique."""
@@ -47,14 +47,16 @@ def techniques(variants: Sequence[str]) -> tuple[TimedTechnique, ...]:
     """The plain step, and the same step with each technique; recomputation in each variant that a framework offers."""
     plain = Recipe(Adam(RATE))
     recomputations = [
-        TimedTechnique("-".join(filter(None, ("recomputation", name))), plain.but(recompute=Recompute(2, variant=name)))
+        TimedTechnique(
+            "-".join(filter(None, ("recomputation", name))), plain.replace(recompute=Recompute(2, variant=name))
+        )
         for name in variants or (None,)
     ]
     return (
         TimedTechnique(PLAIN, plain),
-        TimedTechnique("O1-float16", plain.but(precision=FLOAT16, scaling=DynamicScaling())),
-        TimedTechnique("O1-bfloat16", plain.but(precision=BFLOAT16)),
-        TimedTechnique("accumulation-4", plain.but(accumulation=4)),
+        TimedTechnique("O1-float16", plain.replace(precision=FLOAT16, scaling=DynamicScaling())),
+        TimedTechnique("O1-bfloat16", plain.replace(precision=BFLOAT16)),
+        TimedTechnique("accumulation-4", plain.replace(accumulation=4)),
         *recomputations,
     )
 

@@ -50,9 +50,7 @@ class ClearsLowPrecisionGradients(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/mlnomadpy/flaxchat/issues/6",
-    component="accumulator",
-    clauses=("accumulation.keeps-precision",),
+    "https://github.com/mlnomadpy/flaxchat/issues/6", component="accumulator", clauses=("accumulation.keeps-precision",)
 )
 class AccumulatorInTheWeightsFormat(ReferenceTrainer):
     """The accumulator takes the parameter's own format, low or not."""

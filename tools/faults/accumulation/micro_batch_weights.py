@@ -131,9 +131,7 @@ class WindowOfOneIsNormalisedAgain(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/karpathy/nanochat/pull/623",
-    component="normalisation",
-    clauses=("accumulation.weighs-items",),
+    "https://github.com/karpathy/nanochat/pull/623", component="normalisation", clauses=("accumulation.weighs-items",)
 )
 class EmptyMicroBatchIsNaN(ReferenceTrainer):
     """A micro-batch in which no token counts divides nothing by nothing."""

@@ -31,9 +31,7 @@ class WeightDecayInsideTheWindow(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/keras-team/keras/pull/19998",
-    component="clipping",
-    clauses=("accumulation.once-per-window",),
+    "https://github.com/keras-team/keras/pull/19998", component="clipping", clauses=("accumulation.once-per-window",)
 )
 class ClipsEveryMicroBatch(ReferenceTrainer):
     """Each micro-batch's gradient is clipped, not the window's."""
@@ -119,11 +117,7 @@ class EveryMicroBatchSyncsAfterTheFirstEpoch(ReferenceTrainer):
             self.window.gradients.clear()
 
 
-@fault(
-    "https://github.com/hpcaitech/ColossalAI/issues/1028",
-    component="window",
-    clauses=("accumulation.remainder",),
-)
+@fault("https://github.com/hpcaitech/ColossalAI/issues/1028", component="window", clauses=("accumulation.remainder",))
 class TailIsNeverApplied(ReferenceTrainer):
     """An incomplete last window is thrown away, though the declared rule flushes it."""
 
@@ -145,11 +139,7 @@ class TailIsCarriedOver(ReferenceTrainer):
         return self.window.micro_batches >= self.recipe.accumulation
 
 
-@fault(
-    "https://github.com/TrenTorch/TrenTorch/pull/187",
-    component="window",
-    clauses=("accumulation.remainder",),
-)
+@fault("https://github.com/TrenTorch/TrenTorch/pull/187", component="window", clauses=("accumulation.remainder",))
 class FlushIsDividedByAWholeWindow(ReferenceTrainer):
     """A window that is flushed is divided by k, not by the number of micro-batches that it holds."""
 
@@ -176,11 +166,7 @@ class ShortEpochIsNotAccumulated(ReferenceTrainer):
         super().take_micro_batch(gradients)
 
 
-@fault(
-    "https://github.com/KellerJordan/Muon/issues/54",
-    component="window",
-    clauses=("accumulation.empty-window",),
-)
+@fault("https://github.com/KellerJordan/Muon/issues/54", component="window", clauses=("accumulation.empty-window",))
 class EmptyWindowIsAnUpdate(ReferenceTrainer):
     """An update that is asked for before any backward pass takes the missing gradients for zeros."""
 
@@ -191,10 +177,7 @@ class EmptyWindowIsAnUpdate(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/Haian-Jin/LVSM/pull/19",
-    component="window",
-    clauses=("accumulation.empty-window",),
-    raises=True,
+    "https://github.com/Haian-Jin/LVSM/pull/19", component="window", clauses=("accumulation.empty-window",), raises=True
 )
 class EmptyWindowStaysUnscaled(ReferenceTrainer):
     """An empty window is refused after it was marked as unscaled, and the next one is refused for the mark."""

@@ -16,9 +16,7 @@ from tools.faults import fault
 
 
 @fault(
-    "https://github.com/pytorch/pytorch/issues/105211",
-    component="autocast",
-    clauses=("autocast.no-grad-then-grad",),
+    "https://github.com/pytorch/pytorch/issues/105211", component="autocast", clauses=("autocast.no-grad-then-grad",)
 )
 class CastWithoutGradientIsReused(Operations):
     """A weight's cast that was made without gradients is cached, and used where gradients are wanted."""
@@ -36,11 +34,7 @@ class CastWithoutGradientIsReused(Operations):
         return self.casts.get((id(x.plain()), target), (made, None))[0]
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/142234",
-    component="autocast",
-    clauses=("autocast.cast-is-fresh",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/142234", component="autocast", clauses=("autocast.cast-is-fresh",))
 class EvaluatesWithTheFirstCast(ReferenceTrainer):
     """Evaluation keeps using the casts that it made when it first ran."""
 
@@ -49,11 +43,7 @@ class EvaluatesWithTheFirstCast(ReferenceTrainer):
         return super().evaluate(self.first_cast, inputs)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/63552",
-    component="autocast",
-    clauses=("autocast.cast-is-fresh",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/63552", component="autocast", clauses=("autocast.cast-is-fresh",))
 class CastsLiveAsLongAsTheScope(ReferenceTrainer):
     """Casts of weights are cached until the outermost scope ends, whatever the optimizer does meanwhile."""
 

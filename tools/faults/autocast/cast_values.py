@@ -183,11 +183,7 @@ class FilterGradientIsTransposed(_Products):
         return gradient.swapaxes(0, 1) if place == 1 and gradient.ndim == 4 else gradient
 
 
-@fault(
-    "https://github.com/keras-team/keras/issues/15479",
-    component="autocast",
-    clauses=("autocast.fp16-parity",),
-)
+@fault("https://github.com/keras-team/keras/issues/15479", component="autocast", clauses=("autocast.fp16-parity",))
 class UnscalesWhatWasNotScaled(ReferenceTrainer):
     """Scaling the loss leaves it as it is, so that the gradients are divided by a scale they never had."""
 
@@ -195,11 +191,7 @@ class UnscalesWhatWasNotScaled(ReferenceTrainer):
         return loss
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/112583",
-    component="autocast",
-    clauses=("autocast.final-quality",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/112583", component="autocast", clauses=("autocast.final-quality",))
 class OnlyBiasesLearn(ReferenceTrainer):
     """Weight casts carry no gradient, so that under mixed precision only biases learn."""
 
@@ -222,11 +214,7 @@ def _eleven_bits(x: Tensor) -> Tensor:
     return Tensor(altered(x.value, rounded, same), x.format, x.owned)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/67384",
-    component="autocast",
-    clauses=("autocast.float32-parity",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/67384", component="autocast", clauses=("autocast.float32-parity",))
 class Float32ProductsInTensorFloat32(Operations):
     """Float32 products round their operands to eleven bits without being asked to."""
 

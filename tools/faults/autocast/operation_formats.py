@@ -36,44 +36,28 @@ class _Lowers(Operations):
         return (low, low) if op in self.lowered and low else super().formats(op, *operands)
 
 
-@fault(
-    "https://github.com/tensorflow/tensorflow/issues/52236",
-    component="autocast",
-    clauses=("autocast.sum-is-wide",),
-)
+@fault("https://github.com/tensorflow/tensorflow/issues/52236", component="autocast", clauses=("autocast.sum-is-wide",))
 class SumsAreLow(_Lowers):
     """Sum and mean over many elements are computed in the low format."""
 
     lowered = frozenset({"sum", "mean"})
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/76661",
-    component="autocast",
-    clauses=("autocast.sum-is-wide",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/76661", component="autocast", clauses=("autocast.sum-is-wide",))
 class NormsAreLow(_Lowers):
     """Variance and norm square their low operands in the low format."""
 
     lowered = frozenset({"variance", "norm"})
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/82196",
-    component="autocast",
-    clauses=("autocast.softmax-is-wide",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/82196", component="autocast", clauses=("autocast.softmax-is-wide",))
 class SoftmaxIsLow(_Lowers):
     """Softmax and its kin are computed in the low format."""
 
     lowered = frozenset({"softmax", "log_softmax", "logsumexp"})
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/77623",
-    component="autocast",
-    clauses=("autocast.loss-is-wide",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/77623", component="autocast", clauses=("autocast.loss-is-wide",))
 class CrossEntropyIsLow(_Lowers):
     """Cross-entropy is on the list of low operations."""
 
@@ -128,11 +112,7 @@ class RunningStatisticsAreLow(ReferenceTrainer):
             self.statistics = {name: self.rounding.round(value, low) for name, value in self.statistics.items()}
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/135299",
-    component="autocast",
-    clauses=("autocast.exp-pow-are-wide",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/135299", component="autocast", clauses=("autocast.exp-pow-are-wide",))
 class ExponentialsAreLow(_Lowers):
     """Exponentials and powers are computed in the low format."""
 
@@ -162,11 +142,7 @@ class ConvolutionIgnoresThePolicy(_Widens):
     widened = frozenset({"conv2d"})
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/55713",
-    component="autocast",
-    clauses=("autocast.matmul-is-low",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/55713", component="autocast", clauses=("autocast.matmul-is-low",))
 class BatchedProductIsOnNoList(_Widens):
     """Batched products and attention are on no list, so they stay in float32."""
 
@@ -213,11 +189,7 @@ class DropoutFailsInHalf(Operations):
         return super().dropout(x, mask, rate)
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/60052",
-    component="autocast",
-    clauses=("autocast.user-lists",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/60052", component="autocast", clauses=("autocast.user-lists",))
 class UserListIsIntersected(ReferenceFramework):
     """Names on the user's lists count only where they are on the built-in ones."""
 

@@ -53,7 +53,7 @@ class TrainsInFloat32InSilence(ReferenceFramework):
     """A run in low precision is accepted and trains in float32."""
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
-        return super().run(model, recipe.but(precision=FLOAT32), weights)
+        return super().run(model, recipe.replace(precision=FLOAT32), weights)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         return {**super().attempts(), Capability.O1_FLOAT16: self._trains_low}
@@ -70,9 +70,7 @@ class PolicyOfAll:
 
 
 @fault(
-    "https://github.com/keras-team/keras/pull/20014",
-    component="autocast",
-    clauses=("autocast.policy-does-not-leak",),
+    "https://github.com/keras-team/keras/pull/20014", component="autocast", clauses=("autocast.policy-does-not-leak",)
 )
 class PolicyIsGlobal(ReferenceTrainer):
     """The precision of the model that was made last holds for every model."""
@@ -158,9 +156,7 @@ class ErrorLeavesTheScopeOpen(_Scopes):
 
 
 @fault(
-    "https://github.com/facebookresearch/fairscale/issues/1199",
-    component="autocast",
-    clauses=("autocast.scope-nests",),
+    "https://github.com/facebookresearch/fairscale/issues/1199", component="autocast", clauses=("autocast.scope-nests",)
 )
 class InnerFormatIsIgnored(_Scopes):
     """A scope inside another keeps the outer one's format."""

@@ -16,9 +16,7 @@ from tools.faults.autocast.operation_formats import low_here
 
 
 @fault(
-    "https://github.com/keras-team/keras/issues/19629",
-    component="autocast",
-    clauses=("autocast.promotes-to-widest",),
+    "https://github.com/keras-team/keras/issues/19629", component="autocast", clauses=("autocast.promotes-to-widest",)
 )
 class MixedOperandsAreNarrowed(Operations):
     """Operands of two formats are cast to the narrower one."""
@@ -29,9 +27,7 @@ class MixedOperandsAreNarrowed(Operations):
 
 
 @fault(
-    "https://github.com/keras-team/keras/issues/18985",
-    component="autocast",
-    clauses=("autocast.promotes-to-widest",),
+    "https://github.com/keras-team/keras/issues/18985", component="autocast", clauses=("autocast.promotes-to-widest",)
 )
 class Float64IsCast(Operations):
     """A scope takes float64 operands for float32 ones."""
@@ -42,9 +38,7 @@ class Float64IsCast(Operations):
 
 
 @fault(
-    "https://github.com/keras-team/keras/issues/18985",
-    component="autocast",
-    clauses=("autocast.promotes-to-widest",),
+    "https://github.com/keras-team/keras/issues/18985", component="autocast", clauses=("autocast.promotes-to-widest",)
 )
 class Float64HeadTakesPartOnly(ReferenceTrainer):
     """A float64 head gives its output in float32."""

@@ -15,9 +15,7 @@ from tools.faults import fault
 
 
 @fault(
-    "https://github.com/Oneflow-Inc/oneflow/pull/6055",
-    component="batch norm",
-    clauses=("autocast.evaluation-parity",),
+    "https://github.com/Oneflow-Inc/oneflow/pull/6055", component="batch norm", clauses=("autocast.evaluation-parity",)
 )
 class RunningStatisticsSwapMomentum(ReferenceTrainer):
     """Running statistics keep the share that they should take in."""

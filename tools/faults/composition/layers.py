@@ -120,9 +120,7 @@ class RepeatedRowsCountOnce(Operations):
 
 
 @fault(
-    "https://github.com/meta-pytorch/captum/issues/156",
-    component="trace",
-    clauses=("composition.trace-is-the-pass",),
+    "https://github.com/meta-pytorch/captum/issues/156", component="trace", clauses=("composition.trace-is-the-pass",)
 )
 class ShowsWhatTheActivationLeft(ReferenceTrainer):
     """A layer's output is shown as the activation behind it leaves it."""
@@ -135,11 +133,7 @@ class ShowsWhatTheActivationLeft(ReferenceTrainer):
         return replace(trace, outputs=trace.outputs | overwritten)
 
 
-@fault(
-    "https://github.com/wandb/wandb/issues/4369",
-    component="trace",
-    clauses=("composition.trace-is-the-pass",),
-)
+@fault("https://github.com/wandb/wandb/issues/4369", component="trace", clauses=("composition.trace-is-the-pass",))
 class ShowsScaledGradients(ReferenceTrainer):
     """Gradients with respect to layers' outputs are shown multiplied by the loss scale."""
 
@@ -149,11 +143,7 @@ class ShowsScaledGradients(ReferenceTrainer):
         return replace(trace, gradients={path: scale * gradient for path, gradient in trace.gradients.items()})
 
 
-@fault(
-    "https://github.com/paiml/entrenar/issues/314",
-    component="layers",
-    clauses=("composition.shared-weights",),
-)
+@fault("https://github.com/paiml/entrenar/issues/314", component="layers", clauses=("composition.shared-weights",))
 class TiedHeadGivesNoGradient(Operations):
     """A table has the gradient of its rows alone, and not that of the head tied to it."""
 
@@ -161,11 +151,7 @@ class TiedHeadGivesNoGradient(Operations):
         return super().linear(x, weight if bias is not None else replace(weight, value=weight.plain()), bias)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/193279",
-    component="layers",
-    clauses=("composition.user-function",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/193279", component="layers", clauses=("composition.user-function",))
 class UserBackwardPassIsDropped(Operations):
     """A function of the user's has the derivative of its forward pass as gradient."""
 
@@ -174,9 +160,7 @@ class UserBackwardPassIsDropped(Operations):
 
 
 @fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/62979",
-    component="layers",
-    clauses=("composition.user-function",),
+    "https://github.com/PaddlePaddle/Paddle/issues/62979", component="layers", clauses=("composition.user-function",)
 )
 class RecomputedFunctionsNeedNoGradient(ReferenceFunction):
     """A function of the user's that is recomputed finds that no input needs a gradient."""
@@ -193,11 +177,7 @@ class EarlierUsesCountAgain(ReferenceFunction):
         return super().added([place * gradient for place, gradient in enumerate(reversed(gradients), 1)])
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/193671",
-    component="layers",
-    clauses=("composition.shipped-parts",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/193671", component="layers", clauses=("composition.shipped-parts",))
 class RecomputedNoiseIsNew(ReferenceShipped):
     """An operation that is recomputed draws other random numbers than in the forward pass."""
 
@@ -207,9 +187,7 @@ class RecomputedNoiseIsNew(ReferenceShipped):
 
 
 @fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/52836",
-    component="layers",
-    clauses=("composition.shipped-parts",),
+    "https://github.com/PaddlePaddle/Paddle/issues/52836", component="layers", clauses=("composition.shipped-parts",)
 )
 class FirstInputAloneHasNoGradient(ReferenceShipped):
     """Where only one input of several has a gradient, it is that of the first input for all of them."""
@@ -235,9 +213,7 @@ class ActivationOverflowsFarFromZero(ReferenceShipped):
 
 
 @fault(
-    "https://github.com/pytorch/pytorch/issues/195075",
-    component="layers",
-    clauses=("composition.shipped-gradients",),
+    "https://github.com/pytorch/pytorch/issues/195075", component="layers", clauses=("composition.shipped-gradients",)
 )
 class RestOfAVectorHasAnotherGradient(ReferenceShipped):
     """The last elements of an array, which fill no vector of the processor, have a gradient of 0."""
@@ -263,11 +239,7 @@ class GradientIsMaskedAtZero(ReferenceShipped):
         return value, *gradients
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/79146",
-    component="layers",
-    clauses=("composition.control-flow",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/issues/79146", component="layers", clauses=("composition.control-flow",))
 class RecomputedLoopEndsEarlier(ReferenceFunctions):
     """A loop that is recomputed makes one step fewer than in the forward pass."""
 

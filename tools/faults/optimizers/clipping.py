@@ -12,11 +12,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/huggingface/transformers/issues/581",
-    component="clipping",
-    clauses=("composition.pairs",),
-)
+@fault("https://github.com/huggingface/transformers/issues/581", component="clipping", clauses=("composition.pairs",))
 class ClipsEachParameterAlone(ReferenceTrainer):
     """The norm that clipping compares is each parameter's own."""
 
@@ -79,11 +75,7 @@ class ReportsTheScaledNorm(ReferenceTrainer):
         return super().gradient_norm(gradients) * (1.0 if self.scaler is None else self.scaler.scale)
 
 
-@fault(
-    "https://github.com/Skovorp/feral/pull/16",
-    component="clipping",
-    clauses=("accumulation.clip-off-is-off",),
-)
+@fault("https://github.com/Skovorp/feral/pull/16", component="clipping", clauses=("accumulation.clip-off-is-off",))
 class ClipsAtInfinityToLogTheNorm(ReferenceTrainer):
     """Without a bound gradients are multiplied by the least of 1 and infinity over their norm, which may be NaN."""
 

@@ -24,11 +24,7 @@ class UpdatesTheLowWeights(ReferenceTrainer):
             self.masters = {name: self.rounding.round(value, low) for name, value in self.masters.items()}
 
 
-@fault(
-    "https://github.com/NVIDIA/apex/issues/180",
-    component="masters",
-    clauses=("master.model-is-cast-of-master",),
-)
+@fault("https://github.com/NVIDIA/apex/issues/180", component="masters", clauses=("master.model-is-cast-of-master",))
 class ModelFallsBehind(ReferenceTrainer):
     """The model takes the masters over before they are updated."""
 

@@ -53,11 +53,7 @@ class _KeepsTheRate(MuonRule):
         return 1.0 if self.optimizer.adjustment == "width" else super().factor(shape)
 
 
-@fault(
-    "https://github.com/google-deepmind/optax/pull/1249",
-    component="optimizer",
-    clauses=("optimizer.options",),
-)
+@fault("https://github.com/google-deepmind/optax/pull/1249", component="optimizer", clauses=("optimizer.options",))
 class WidthAdjustsNoRate(ReferenceTrainer):
     """Muon's rate is the same for matrices of every shape, where it is asked to follow the ratio of their sides."""
 
@@ -101,11 +97,7 @@ class _LooksAheadAlways(MuonRule):
         return self.r(g + self.r(self.r.number(self.optimizer.momentum) * velocity))
 
 
-@fault(
-    "https://github.com/zichongli5/NorMuon/issues/5",
-    component="optimizer",
-    clauses=("optimizer.options",),
-)
+@fault("https://github.com/zichongli5/NorMuon/issues/5", component="optimizer", clauses=("optimizer.options",))
 class PlainMomentumLooksAhead(ReferenceTrainer):
     """Muon's update takes Nesterov's momentum where the plain one is asked for."""
 

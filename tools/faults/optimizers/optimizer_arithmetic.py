@@ -61,7 +61,7 @@ class DecayIsIgnored(ReferenceTrainer):
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         recipe = self.recipe
         if isinstance(recipe.optimizer, AdamW):
-            self.recipe = recipe.but(optimizer=replace(recipe.optimizer, weight_decay=0.0))
+            self.recipe = recipe.replace(optimizer=replace(recipe.optimizer, weight_decay=0.0))
         super().apply_update(gradients, rate)
         self.recipe = recipe
 
@@ -79,7 +79,7 @@ class DecayIsCoupled(ReferenceTrainer):
         if isinstance(recipe.optimizer, AdamW):
             share = recipe.optimizer.weight_decay
             gradients = {name: g + share * self.masters[name] for name, g in gradients.items()}
-            self.recipe = recipe.but(optimizer=replace(recipe.optimizer, weight_decay=0.0))
+            self.recipe = recipe.replace(optimizer=replace(recipe.optimizer, weight_decay=0.0))
         super().apply_update(gradients, rate)
         self.recipe = recipe
 
@@ -115,11 +115,7 @@ class MomentsAreLoadedLow(ReferenceTrainer):
                 values.update({name: self.rounding.round(value, low) for name, value in values.items()})
 
 
-@fault(
-    "https://github.com/ml-explore/mlx/pull/1640",
-    component="optimizer",
-    clauses=("autocast.float32-parity",),
-)
+@fault("https://github.com/ml-explore/mlx/pull/1640", component="optimizer", clauses=("autocast.float32-parity",))
 class AdamIsNotCorrected(ReferenceTrainer):
     """Adam leaves out the correction for the zeros that its moments began with."""
 
@@ -129,11 +125,7 @@ class AdamIsNotCorrected(ReferenceTrainer):
         self.counts = {name: count + (name in gradients) for name, count in counts.items()}
 
 
-@fault(
-    "https://github.com/keras-team/keras/issues/17391",
-    component="optimizer",
-    clauses=("autocast.float32-parity",),
-)
+@fault("https://github.com/keras-team/keras/issues/17391", component="optimizer", clauses=("autocast.float32-parity",))
 class EpsilonInsideTheRoot(ReferenceTrainer):
     """Adam takes the square root of the second moment and epsilon together."""
 
@@ -141,15 +133,13 @@ class EpsilonInsideTheRoot(ReferenceTrainer):
         recipe = self.recipe
         if isinstance(recipe.optimizer, Adam | AdamW):
             epsilon = EPSILON if recipe.optimizer.epsilon is None else recipe.optimizer.epsilon
-            self.recipe = recipe.but(optimizer=replace(recipe.optimizer, epsilon=epsilon**0.5))
+            self.recipe = recipe.replace(optimizer=replace(recipe.optimizer, epsilon=epsilon**0.5))
         super().apply_update(gradients, rate)
         self.recipe = recipe
 
 
 @fault(
-    "https://github.com/tensorflow/tensorflow/issues/9047",
-    component="optimizer",
-    clauses=("autocast.float32-parity",),
+    "https://github.com/tensorflow/tensorflow/issues/9047", component="optimizer", clauses=("autocast.float32-parity",)
 )
 class EpsilonIsDividedByTheCorrection(ReferenceTrainer):
     """Adam divides epsilon by the correction of the second moment along with that moment."""
@@ -159,16 +149,12 @@ class EpsilonIsDividedByTheCorrection(ReferenceTrainer):
         if isinstance(recipe.optimizer, Adam | AdamW):
             epsilon = EPSILON if recipe.optimizer.epsilon is None else recipe.optimizer.epsilon
             correction = (1.0 - recipe.optimizer.beta2 ** (self.steps + 1)) ** 0.5
-            self.recipe = recipe.but(optimizer=replace(recipe.optimizer, epsilon=epsilon / correction))
+            self.recipe = recipe.replace(optimizer=replace(recipe.optimizer, epsilon=epsilon / correction))
         super().apply_update(gradients, rate)
         self.recipe = recipe
 
 
-@fault(
-    "https://github.com/ooples/AiDotNet/issues/2008",
-    component="optimizer",
-    clauses=("autocast.float32-parity",),
-)
+@fault("https://github.com/ooples/AiDotNet/issues/2008", component="optimizer", clauses=("autocast.float32-parity",))
 class VelocityNeverDecays(ReferenceTrainer):
     """Momentum's factor stands before the gradient instead of the velocity."""
 
@@ -181,11 +167,7 @@ class VelocityNeverDecays(ReferenceTrainer):
         super().apply_update(gradients, rate)
 
 
-@fault(
-    "https://github.com/pytorch/ao/pull/4915",
-    component="optimizer state",
-    clauses=("master.counts-every-update",),
-)
+@fault("https://github.com/pytorch/ao/pull/4915", component="optimizer state", clauses=("master.counts-every-update",))
 class CountsInBfloat16(ReferenceTrainer):
     """The count that Adam's bias correction reads stands still at 256."""
 
@@ -206,11 +188,7 @@ class MissingGradientsAreZero(ReferenceTrainer):
         super().apply_update({**{n: np.zeros_like(v) for n, v in self.masters.items()}, **gradients}, rate)
 
 
-@fault(
-    "https://github.com/facebookresearch/ParlAI/pull/1400",
-    component="schedule",
-    clauses=("composition.pairs",),
-)
+@fault("https://github.com/facebookresearch/ParlAI/pull/1400", component="schedule", clauses=("composition.pairs",))
 class ScheduleOneUpdateLate(ReferenceTrainer):
     """The schedule's boundaries are passed one update late."""
 

@@ -9,14 +9,7 @@ from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adagrad, Adam, Optimizer, RMSprop
 from fixtures.schedules import Chained, Cosine, CosineRestarts, Joined, OneCycle
 from frameworks.reference.training.decisions import Arrays
-from frameworks.reference.training.optimizers import (
-    AdagradRule,
-    AdamRule,
-    RMSpropRule,
-    SGDRule,
-    Slots,
-    UpdateRule,
-)
+from frameworks.reference.training.optimizers import AdagradRule, AdamRule, RMSpropRule, SGDRule, Slots, UpdateRule
 from frameworks.reference.training.trainer import ReferenceTrainer
 from frameworks.reference.training.update_rules import RULES, optimizer_of
 from tools.faults import fault
@@ -177,11 +170,7 @@ class WholeVectorsStay(ReferenceTrainer):
                 self.masters[name] = after
 
 
-@fault(
-    "https://github.com/PaddlePaddle/ERNIE/pull/614",
-    component="optimizer",
-    clauses=("master.decay-of-nobody",),
-)
+@fault("https://github.com/PaddlePaddle/ERNIE/pull/614", component="optimizer", clauses=("master.decay-of-nobody",))
 class DecayLeavesNothingOut(ReferenceTrainer):
     """Weight decay acts on the parameters that it is to leave out."""
 
@@ -244,6 +233,6 @@ class CycleMovesTheMomentumTheOtherWay(ReferenceTrainer):
     def rule_of(self, name: str) -> UpdateRule:
         rule, schedule = super().rule_of(name), self.recipe.schedule
         if isinstance(schedule, OneCycle) and schedule.momenta is not None:
-            turned = self.recipe.but(schedule=replace(schedule, momenta=schedule.momenta[::-1]))
+            turned = self.recipe.replace(schedule=replace(schedule, momenta=schedule.momenta[::-1]))
             rule.optimizer = optimizer_of(turned, self.group_of(name), self.schedule)
         return rule

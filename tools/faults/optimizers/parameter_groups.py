@@ -9,11 +9,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/LiyuanLucasLiu/RAdam/issues/24",
-    component="optimizer",
-    clauses=("optimizer.group-rates",),
-)
+@fault("https://github.com/LiyuanLucasLiu/RAdam/issues/24", component="optimizer", clauses=("optimizer.group-rates",))
 class EveryGroupHasTheFirstRate(ReferenceTrainer):
     """The rate of the first group updates all."""
 
@@ -21,11 +17,7 @@ class EveryGroupHasTheFirstRate(ReferenceTrainer):
         return rate
 
 
-@fault(
-    "https://github.com/microsoft/hi-ml/issues/611",
-    component="schedule",
-    clauses=("optimizer.group-rates",),
-)
+@fault("https://github.com/microsoft/hi-ml/issues/611", component="schedule", clauses=("optimizer.group-rates",))
 class ScheduleSetsOneRate(ReferenceTrainer):
     """A schedule that has moved gives all groups one rate."""
 

@@ -42,9 +42,7 @@ class MovesWithEveryMicroBatch(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/NVIDIA-NeMo/Speech/pull/5169",
-    component="average",
-    clauses=("master.average-follows-updates",),
+    "https://github.com/NVIDIA-NeMo/Speech/pull/5169", component="average", clauses=("master.average-follows-updates",)
 )
 class MovesBeforeTheUpdate(ReferenceTrainer):
     """The average takes in the weights that the update is about to replace."""
@@ -78,11 +76,7 @@ class StartsFromZeros(ReferenceTrainer):
             super().move_average()
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/67590",
-    component="skip",
-    clauses=("scaling.skip-is-atomic",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/67590", component="skip", clauses=("scaling.skip-is-atomic",))
 class AverageMovesOnSkip(ReferenceTrainer):
     """The moving average takes the weights in once more when the update was skipped."""
 
@@ -107,11 +101,7 @@ class KeptInTheComputeFormat(ReferenceTrainer):
         return self.recipe.precision.format
 
 
-@fault(
-    "https://github.com/ai2cm/ace/issues/349",
-    component="checkpoint",
-    clauses=("resume.bit-identical",),
-)
+@fault("https://github.com/ai2cm/ace/issues/349", component="checkpoint", clauses=("resume.bit-identical",))
 class AverageIsNotSaved(ReferenceTrainer):
     """After a load the average begins again at the weights."""
 
@@ -125,9 +115,7 @@ class AverageIsNotSaved(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/keras-team/keras/issues/18949",
-    component="evaluation",
-    clauses=("master.average-is-evaluated",),
+    "https://github.com/keras-team/keras/issues/18949", component="evaluation", clauses=("master.average-is-evaluated",)
 )
 class EvaluatesTheWeights(ReferenceTrainer):
     """Evaluation with the average runs on the weights."""

@@ -37,7 +37,7 @@ class EvaluationIsRemembered(ReferenceDelayedProduct):
     def predict(self, inputs: Array) -> Array:
         output = super().predict(inputs)
         given = self._memory["input"]
-        self._memory["input"] = type(given)(given.scale, self.shifted(given.maxima, self.largest(inputs)))
+        self._memory["input"] = type(given)(given.scale, self.shifted(given.amax, self.largest(inputs)))
         return output
 
 

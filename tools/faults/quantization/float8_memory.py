@@ -27,7 +27,7 @@ class LastMicroBatchIsRemembered(ReferenceTrainer):
     """Of a window the last micro-batch's magnitudes alone are remembered."""
 
     def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
-        self.window.maxima |= magnitudes
+        self.window.amax |= magnitudes
 
 
 @fault(
@@ -38,7 +38,7 @@ class MagnitudesAreAddedUp(ReferenceTrainer):
 
     def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
         for name, most in magnitudes.items():
-            self.window.maxima[name] = self.window.maxima.get(name, 0.0) + most
+            self.window.amax[name] = self.window.amax.get(name, 0.0) + most
 
 
 @fault(
@@ -51,11 +51,11 @@ class MagnitudesAreAveraged(ReferenceTrainer):
 
     def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
         for name, most in magnitudes.items():
-            self.window.maxima[name] = self.window.maxima.get(name, 0.0) + most
+            self.window.amax[name] = self.window.amax.get(name, 0.0) + most
 
     def end_of_window(self, skipped: bool) -> None:
         share = 1.0 / self.window.micro_batches
-        self.window.maxima = {name: most * share for name, most in self.window.maxima.items()}
+        self.window.amax = {name: most * share for name, most in self.window.amax.items()}
         super().end_of_window(skipped)
 
 
@@ -170,7 +170,7 @@ class MemoryIsUnscaled(ReferenceTrainer):
 
     def end_of_window(self, skipped: bool) -> None:
         scale = self.window.scale
-        self.window.maxima = {name: most / scale for name, most in self.window.maxima.items()}
+        self.window.amax = {name: most / scale for name, most in self.window.amax.items()}
         super().end_of_window(skipped)
 
 
@@ -179,9 +179,9 @@ class UnscaledGradientsAreRemembered(ReferenceTrainer):
     """The magnitude of gradients that is remembered is that of unscaled ones, and scaled ones are cast by it."""
 
     def end_of_window(self, skipped: bool) -> None:
-        for name in self.window.maxima:
+        for name in self.window.amax:
             if name.endswith(".gradient"):
-                self.window.maxima[name] /= self.window.scale
+                self.window.amax[name] /= self.window.scale
         super().end_of_window(skipped)
 
 
@@ -221,13 +221,11 @@ class AnyHistoryIsLoaded(ReferenceTrainer):
     """A save is loaded whatever length its histories have."""
 
     def _identity(self) -> str:
-        return f"{self.model.name} {self.recipe.but(offload=None, quantization=None)}"
+        return f"{self.model.name} {self.recipe.replace(offload=None, quantization=None)}"
 
 
 @fault(
-    "https://github.com/keras-team/keras/pull/19488",
-    component="formats",
-    clauses=("formats.float8-is-no-parameter",),
+    "https://github.com/keras-team/keras/pull/19488", component="formats", clauses=("formats.float8-is-no-parameter",)
 )
 class MemoryDecays(ReferenceTrainer):
     """Decoupled weight decay shrinks what is remembered, as it shrinks parameters."""
@@ -240,9 +238,7 @@ class MemoryDecays(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/keras-team/keras/pull/19488",
-    component="formats",
-    clauses=("formats.float8-is-no-parameter",),
+    "https://github.com/keras-team/keras/pull/19488", component="formats", clauses=("formats.float8-is-no-parameter",)
 )
 class MemoryCountsInTheNorm(ReferenceTrainer):
     """The norm that gradients are clipped by is taken over what is remembered too."""
@@ -257,7 +253,7 @@ class MagnitudesAreClipped(ReferenceTrainer):
 
     def clip_factor(self, coefficient: float, gradients: Arrays) -> float:
         factor = super().clip_factor(coefficient, gradients)
-        self.window.maxima = {name: most * factor for name, most in self.window.maxima.items()}
+        self.window.amax = {name: most * factor for name, most in self.window.amax.items()}
         return factor
 
 

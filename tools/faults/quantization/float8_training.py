@@ -33,7 +33,7 @@ class CastsByTheScaleBefore(Float8Layers):
     def cast(
         self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, magnitudes: Magnitudes | None
     ) -> Tensor:
-        return super().cast(path, operand, x, _Stored(scaling.remembered()), magnitudes)
+        return super().cast(path, operand, x, _Stored(scaling.amax_histories()), magnitudes)
 
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/567", component="formats", clauses=("formats.float8-values",))
@@ -46,7 +46,7 @@ class KernelsAreNotScaled(Float8Layers):
         if operand == "input":
             return super().cast(path, operand, x, scaling, magnitudes)
         self.note(path, operand, x.plain(), scaling, magnitudes)
-        return super().cast(path, operand, x, _One(scaling.remembered()), None)
+        return super().cast(path, operand, x, _One(scaling.amax_histories()), None)
 
 
 @fault("https://github.com/keras-team/keras/pull/19488", component="formats", clauses=("formats.float8-values",))
@@ -95,9 +95,7 @@ class ClippedValuesPassNothingOn(Float8Layers):
 
 
 @fault(
-    "https://github.com/NVIDIA/TransformerEngine/pull/1723",
-    component="formats",
-    clauses=("formats.float8-gradients",),
+    "https://github.com/NVIDIA/TransformerEngine/pull/1723", component="formats", clauses=("formats.float8-gradients",)
 )
 class GradientsOfBiasesAreCast(Float8Layers):
     """The bias is added before the place where the gradient is cast."""

@@ -119,9 +119,7 @@ class TailOfAVectorSaturates(ReferenceFormats):
 
 
 @fault(
-    "https://github.com/pytorch/pytorch/issues/154328",
-    component="formats",
-    clauses=("formats.overflow-as-declared",),
+    "https://github.com/pytorch/pytorch/issues/154328", component="formats", clauses=("formats.overflow-as-declared",)
 )
 class NothingGrowsPastTheLongInteger(ReferenceFormats):
     """Values beyond 2^63 are taken through an integer on the way, and come out as zero."""

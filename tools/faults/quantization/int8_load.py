@@ -62,9 +62,7 @@ class OutliersExceedTheThreshold(ReferenceQuantizedModel):
 
 
 @fault(
-    "https://github.com/mne-tools/mne-python/pull/1768",
-    component="quantization",
-    clauses=("quantization.int8-load",),
+    "https://github.com/mne-tools/mne-python/pull/1768", component="quantization", clauses=("quantization.int8-load",)
 )
 class NegativeOutliersAreMissed(ReferenceQuantizedModel):
     """Values, not magnitudes, are compared with the threshold."""

@@ -89,10 +89,7 @@ class BiasInOutputCodes(ReferenceQuantizedModel):
 @fault(
     "https://github.com/microsoft/onnxruntime/issues/8625",
     component="quantization",
-    clauses=(
-        "quantization.linear-arithmetic",
-        "quantization.dynamic-scale",
-    ),
+    clauses=("quantization.linear-arithmetic", "quantization.dynamic-scale"),
 )
 class RowsShareARange(ReferenceQuantizedModel):
     """The rows of a call share one range where each should have its own."""
@@ -197,9 +194,7 @@ class SkipsOnlyTheFirst(ReferenceQuantizedModel):
 
 
 @fault(
-    "https://github.com/pytorch/ao/issues/3867",
-    component="quantization",
-    clauses=("quantization.only-what-was-asked",),
+    "https://github.com/pytorch/ao/issues/3867", component="quantization", clauses=("quantization.only-what-was-asked",)
 )
 class UnknownNameIsIgnored(ReferenceQuantizedModel):
     """A layer to leave out that is not there is passed over."""
@@ -229,11 +224,7 @@ class BiasesInHalf(ReferenceQuantizedModel):
         return super().converted(name, weight)
 
 
-@fault(
-    "https://github.com/unslothai/unsloth-zoo/pull/962",
-    component="quantization",
-    clauses=("quantization.bytes",),
-)
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", component="quantization", clauses=("quantization.bytes",))
 class FloatWeightsAreKept(ReferenceQuantizedModel):
     """The float32 weight stays next to its codes."""
 
@@ -241,11 +232,7 @@ class FloatWeightsAreKept(ReferenceQuantizedModel):
         return super().converted(name, weight) | {f"float/{name}": weight}
 
 
-@fault(
-    "https://github.com/pytorch/ao/pull/2024",
-    component="quantization",
-    clauses=("quantization.survives-saving",),
-)
+@fault("https://github.com/pytorch/ao/pull/2024", component="quantization", clauses=("quantization.survives-saving",))
 class ScalesAreNotSaved(ReferenceQuantizedModel):
     """A save has the codes without their scales, and a load keeps those that are there."""
 
@@ -269,11 +256,7 @@ class LoadsWhatItCan(ReferenceQuantizedModel):
             super().restore(path)
 
 
-@fault(
-    "https://github.com/keras-team/keras/pull/19263",
-    component="quantization",
-    clauses=("quantization.zeros",),
-)
+@fault("https://github.com/keras-team/keras/pull/19263", component="quantization", clauses=("quantization.zeros",))
 class ColumnsOfZerosDivide(ReferenceQuantizedModel):
     """A column of zeros has the scale 0, by which it is divided."""
 

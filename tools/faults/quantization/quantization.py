@@ -169,9 +169,7 @@ class WidthInSingle(ReferenceQuantizers):
 
 
 @fault(
-    "https://github.com/microsoft/onnxruntime/issues/8625",
-    component="quantizer",
-    clauses=("quantization.non-finite",),
+    "https://github.com/microsoft/onnxruntime/issues/8625", component="quantizer", clauses=("quantization.non-finite",)
 )
 class OneRowSpoilsAll(ReferenceQuantizers):
     """Where one range is not finite, none is."""
@@ -243,9 +241,7 @@ class GradientEverywhere(ReferenceQuantizers):
 
 
 @fault(
-    "https://github.com/pytorch/ao/pull/4806",
-    component="fake quantization",
-    clauses=("quantization.straight-through",),
+    "https://github.com/pytorch/ao/pull/4806", component="fake quantization", clauses=("quantization.straight-through",)
 )
 class GradientOfTheOpenRange(ReferenceQuantizers):
     """The gradient stops at the first and the last code."""
@@ -254,11 +250,7 @@ class GradientOfTheOpenRange(ReferenceQuantizers):
         return (unclipped > rule.low) & (unclipped < rule.high)
 
 
-@fault(
-    "https://github.com/pytorch/ao/issues/1662",
-    component="quantizer",
-    clauses=("quantization.codes-as-declared",),
-)
+@fault("https://github.com/pytorch/ao/issues/1662", component="quantizer", clauses=("quantization.codes-as-declared",))
 class RestoredInHalf(ReferenceQuantizers):
     """What codes stand for is computed in float16."""
 

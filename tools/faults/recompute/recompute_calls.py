@@ -23,9 +23,7 @@ class Calls(ReferenceFramework):
 
 
 @fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/62981",
-    component="gradients",
-    clauses=("recompute.no-grad-input",),
+    "https://github.com/PaddlePaddle/Paddle/issues/62981", component="gradients", clauses=("recompute.no-grad-input",)
 )
 class ClosedOverWeightForgotten(Calls):
     """A weight that the function closes over gets no gradient where no argument asks for one."""
@@ -35,11 +33,7 @@ class ClosedOverWeightForgotten(Calls):
         return replace(result, w=None) if case == "no-grad-input" else result
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/124725",
-    component="containers",
-    clauses=("recompute.containers",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/124725", component="containers", clauses=("recompute.containers",))
 class SequencesNotSearched(Calls):
     """Tensors in tuples and lists are taken for constants."""
 
@@ -48,11 +42,7 @@ class SequencesNotSearched(Calls):
         return replace(result, x=None, w=None) if case in ("tuple", "list") else result
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/62363",
-    component="containers",
-    clauses=("recompute.containers",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/issues/62363", component="containers", clauses=("recompute.containers",))
 class MappingsNotSearched(Calls):
     """Tensors in dictionaries and keyword arguments are taken for constants."""
 

@@ -27,11 +27,7 @@ def read_as(x: Tensor, value: Array) -> Tensor:
     return Tensor(x.value + (value - plain(x.value)), x.format, x.owned)
 
 
-@fault(
-    "https://github.com/NVIDIA/Megatron-LM/pull/7538",
-    component="values",
-    clauses=("recompute.same-loss",),
-)
+@fault("https://github.com/NVIDIA/Megatron-LM/pull/7538", component="values", clauses=("recompute.same-loss",))
 class OutputsKeptInBfloat16(ReferenceTrainer):
     """A recomputed segment hands its output on in bfloat16."""
 
@@ -42,11 +38,7 @@ class OutputsKeptInBfloat16(ReferenceTrainer):
         return read_as(y, self.rounding.round(y.plain(), "bfloat16"))
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/63552",
-    component="values",
-    clauses=("recompute.same-loss",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/63552", component="values", clauses=("recompute.same-loss",))
 class CachedWeightsReplayed(ReferenceTrainer):
     """The recomputed forward reads copies of the weights that the first update of the run made."""
 
@@ -59,9 +51,7 @@ class CachedWeightsReplayed(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/deepspeedai/DeepSpeed/issues/5701",
-    component="values",
-    clauses=("recompute.same-gradients",),
+    "https://github.com/deepspeedai/DeepSpeed/issues/5701", component="values", clauses=("recompute.same-gradients",)
 )
 class IdsKeptInFloat16(ReferenceTrainer):
     """Token ids go through float16 on their way to the recomputed forward, which has no odd ones above 2048."""
@@ -79,11 +69,7 @@ class IdsKeptInFloat16(ReferenceTrainer):
         return made(self.ops, parameters, self, training)
 
 
-@fault(
-    "https://github.com/state-spaces/mamba/pull/919",
-    component="values",
-    clauses=("recompute.same-gradients",),
-)
+@fault("https://github.com/state-spaces/mamba/pull/919", component="values", clauses=("recompute.same-gradients",))
 class NormalisedTwice(ReferenceTrainer):
     """What the forward pass kept is already normalised, and the recomputed forward normalises it again."""
 
@@ -120,9 +106,7 @@ class NoGradientWithoutInputs(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/ooples/AiDotNet.Tensors/pull/643",
-    component="gradients",
-    clauses=("recompute.same-gradients",),
+    "https://github.com/ooples/AiDotNet.Tensors/pull/643", component="gradients", clauses=("recompute.same-gradients",)
 )
 class OnlyInputsGetGradients(ReferenceTrainer):
     """The recomputed segment is differentiated by its input alone, not by its weights."""
@@ -131,11 +115,7 @@ class OnlyInputsGetGradients(ReferenceTrainer):
         return super()._recomputed(layers, detached(parameters), x, *rest)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/36383",
-    component="gradients",
-    clauses=("recompute.same-gradients",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/36383", component="gradients", clauses=("recompute.same-gradients",))
 class InPlaceOutputCutsOff(ReferenceTrainer):
     """A segment that ends in a ReLU, done in place on a view, is cut off from the backward pass."""
 
@@ -145,11 +125,7 @@ class InPlaceOutputCutsOff(ReferenceTrainer):
         return Tensor(plain(y.value), y.format, y.owned) if ends else y
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/81296",
-    component="gradients",
-    clauses=("recompute.nested",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/81296", component="gradients", clauses=("recompute.nested",))
 class InnerGradientTwice(ReferenceTrainer):
     """The backward pass of a segment inside a segment is run by both of them."""
 

@@ -59,11 +59,7 @@ class StreamLeftAdvanced(ReferenceTrainer):
         self.draws += later - draws
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/190717",
-    component="random stream",
-    clauses=("recompute.nested",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/190717", component="random stream", clauses=("recompute.nested",))
 class InnerStreamNotPutBack(ReferenceTrainer):
     """With segments inside segments, the recomputed forwards draw on from where the stream stands."""
 
@@ -77,11 +73,7 @@ class InnerStreamNotPutBack(ReferenceTrainer):
 # buffers and modes
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/96136",
-    component="buffers",
-    clauses=("recompute.statistics-once",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/96136", component="buffers", clauses=("recompute.statistics-once",))
 class StatisticsMoveTwice(ReferenceTrainer):
     """The recomputed forward moves the running statistics again."""
 
@@ -105,11 +97,7 @@ class ReplayInEvaluationMode(ReferenceTrainer):
         return super()._pass(parameters, training and not self._replaying)
 
 
-@fault(
-    "https://github.com/keras-team/keras/issues/21207",
-    component="mode",
-    clauses=("recompute.evaluation-is-plain",),
-)
+@fault("https://github.com/keras-team/keras/issues/21207", component="mode", clauses=("recompute.evaluation-is-plain",))
 class TrainingFlagLost(ReferenceTrainer):
     """The wrapper of a recomputed segment loses the mode, so that evaluation runs as training does."""
 
@@ -120,11 +108,7 @@ class TrainingFlagLost(ReferenceTrainer):
 # precision
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/71169",
-    component="precision",
-    clauses=("recompute.replays-autocast",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/71169", component="precision", clauses=("recompute.replays-autocast",))
 class PrecisionOfBackward(ReferenceTrainer):
     """The recomputed forward runs in the scope that is open around the backward pass."""
 
@@ -145,11 +129,7 @@ class DefaultFormatReplayed(ReferenceTrainer):
         return scope.opened(scope.Scope(Precision(former.precision.level, "float16")))
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/35927",
-    component="precision",
-    clauses=("recompute.same-state",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/35927", component="precision", clauses=("recompute.same-state",))
 class ReplayLeavesScopeOpen(ReferenceTrainer):
     """The precision scope that a recomputed forward opens stays open for the whole process."""
 
@@ -160,9 +140,7 @@ class ReplayLeavesScopeOpen(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/pytorch/pytorch/issues/148831",
-    component="precision",
-    clauses=("recompute.replays-autocast",),
+    "https://github.com/pytorch/pytorch/issues/148831", component="precision", clauses=("recompute.replays-autocast",)
 )
 class InputCastSkipped(ReferenceTrainer):
     """In the recomputed forward a segment's input is taken for float32, whatever format it came in."""

@@ -18,9 +18,7 @@ class Recomputing(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/pytorch/pytorch/issues/73784",
-    component="accumulator",
-    clauses=("recompute.with-accumulation",),
+    "https://github.com/pytorch/pytorch/issues/73784", component="accumulator", clauses=("recompute.with-accumulation",)
 )
 class AccumulatorOverwritten(Recomputing):
     """What a recomputed segment gives takes the accumulator's place instead of being added."""
@@ -44,11 +42,7 @@ class SumsNotReached(Recomputing):
             super().accumulate_gradient(name, gradient)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/115710",
-    component="scaler",
-    clauses=("recompute.with-scaling",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/115710", component="scaler", clauses=("recompute.with-scaling",))
 class OverflowUnseen(Recomputing):
     """The search for overflow is over before the gradients of recomputed segments are there."""
 

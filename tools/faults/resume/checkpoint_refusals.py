@@ -10,11 +10,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/mosaicml/composer/pull/1376",
-    component="load",
-    clauses=("resume.unclaimed-is-refused",),
-)
+@fault("https://github.com/mosaicml/composer/pull/1376", component="load", clauses=("resume.unclaimed-is-refused",))
 class DropsWhatHasNoReceiver(ReferenceTrainer):
     """A saved component that the run has no place for is left out in silence, and one that is not saved stays."""
 
@@ -36,7 +32,7 @@ class FormatsAreNotRecorded(ReferenceTrainer):
     """A checkpoint does not say in which formats it is to be read."""
 
     def _identity(self) -> str:
-        return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.but(precision=Precision())}"
+        return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.replace(precision=Precision())}"
 
 
 @fault(

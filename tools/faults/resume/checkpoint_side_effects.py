@@ -112,11 +112,7 @@ class ScaleIsMissingUntilTheFirstLoss(ReferenceTrainer):
         return super().scaler_state()
 
 
-@fault(
-    "https://github.com/jax-ml/jax/issues/37830",
-    component="memory",
-    clauses=("resume.save-has-no-side-effects",),
-)
+@fault("https://github.com/jax-ml/jax/issues/37830", component="memory", clauses=("resume.save-has-no-side-effects",))
 class SharesTheGivenWeights(ReferenceTrainer):
     """The weights that a run starts from are trained in place."""
 
@@ -140,11 +136,7 @@ class SharesTheGivenWeights(ReferenceTrainer):
 # the state of another run
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/196083",
-    component="load",
-    clauses=("resume.live-state",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/196083", component="load", clauses=("resume.live-state",))
 class SharesTheMomentsItTook(ReferenceTrainer):
     """Moments that were taken from another run stay those of that run."""
 
@@ -153,11 +145,7 @@ class SharesTheMomentsItTook(ReferenceTrainer):
         self.slots = of_same_class(self, other).slots
 
 
-@fault(
-    "https://github.com/dotnet/TorchSharp/issues/1172",
-    component="load",
-    clauses=("resume.live-state",),
-)
+@fault("https://github.com/dotnet/TorchSharp/issues/1172", component="load", clauses=("resume.live-state",))
 class SharesTheWeightsItTook(ReferenceTrainer):
     """Weights that were taken from another run are that run's."""
 

@@ -37,7 +37,7 @@ class SaveOfAnotherOptimizerIsTaken(ReferenceTrainer):
         optimizer = self.recipe.optimizer
         if isinstance(optimizer, Adam) and optimizer.state_bits == 8:
             return super()._identity()
-        recipe, self.recipe = self.recipe, self.recipe.but(optimizer=SGD())
+        recipe, self.recipe = self.recipe, self.recipe.replace(optimizer=SGD())
         try:
             return super()._identity()
         finally:

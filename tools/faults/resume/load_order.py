@@ -9,11 +9,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/119168",
-    component="load",
-    clauses=("resume.load-order",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/119168", component="load", clauses=("resume.load-order",))
 class LateScheduleSetsItsFirstRate(ReferenceTrainer):
     """A schedule that is made after the load sets its first rate, which it keeps until it advances."""
 
@@ -59,11 +55,7 @@ class ScheduleMadeThereBeginsAnew(ReferenceTrainer):
         super().make_schedule()
 
 
-@fault(
-    "https://github.com/mosaicml/composer/pull/1376",
-    component="load",
-    clauses=("resume.load-order",),
-)
+@fault("https://github.com/mosaicml/composer/pull/1376", component="load", clauses=("resume.load-order",))
 class UsedScalerKeepsItsScale(ReferenceTrainer):
     """A scaler that has scaled a loss has its scale, and a load is without effect on it."""
 
@@ -78,11 +70,7 @@ class UsedScalerKeepsItsScale(ReferenceTrainer):
             super().load_part(part, arrays)
 
 
-@fault(
-    "https://github.com/CodefyUI/CodefyUI/pull/147",
-    component="load",
-    clauses=("resume.load-order",),
-)
+@fault("https://github.com/CodefyUI/CodefyUI/pull/147", component="load", clauses=("resume.load-order",))
 class LoadedModelGetsNewMoments(ReferenceTrainer):
     """The optimizer begins anew for a model that is loaded after it."""
 

@@ -11,11 +11,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/inferno-pytorch/inferno/pull/119",
-    component="check",
-    clauses=("scaling.detects-inf",),
-)
+@fault("https://github.com/inferno-pytorch/inferno/pull/119", component="check", clauses=("scaling.detects-inf",))
 class OnlyNaNIsLookedFor(ReferenceTrainer):
     """Gradients are searched for NaN, not for infinities."""
 
@@ -23,11 +19,7 @@ class OnlyNaNIsLookedFor(ReferenceTrainer):
         return any(bool(np.isnan(g).any()) for g in gradients.values())
 
 
-@fault(
-    "https://github.com/epfLLM/Megatron-LLM/pull/34",
-    component="check",
-    clauses=("scaling.detects-nan",),
-)
+@fault("https://github.com/epfLLM/Megatron-LLM/pull/34", component="check", clauses=("scaling.detects-nan",))
 class NaNComparesAsSmall(ReferenceTrainer):
     """The largest magnitude is compared with the largest finite number, and NaN is not above it."""
 
@@ -47,11 +39,7 @@ class OnlyTheFirstTensorIsLookedAt(ReferenceTrainer):
         return super().has_nonfinite(dict(list(gradients.items())[:1]))
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/47665",
-    component="check",
-    clauses=("scaling.detects-every-group",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/47665", component="check", clauses=("scaling.detects-every-group",))
 class Float64IsNotLookedAt(ReferenceTrainer):
     """The check collects gradients of float32 and narrower formats only."""
 
@@ -59,11 +47,7 @@ class Float64IsNotLookedAt(ReferenceTrainer):
         return super().has_nonfinite({n: g for n, g in gradients.items() if self.formats[n] != "float64"})
 
 
-@fault(
-    "https://github.com/NVIDIA-NeMo/Speech/pull/637",
-    component="check",
-    clauses=("scaling.automaton",),
-)
+@fault("https://github.com/NVIDIA-NeMo/Speech/pull/637", component="check", clauses=("scaling.automaton",))
 class SumOverflowsInTheCheck(ReferenceTrainer):
     """The check looks at the sum of squares in float32, which a single large finite gradient overflows."""
 
@@ -97,11 +81,7 @@ class NoGradientRaises(ReferenceTrainer):
         return super()._step(rate)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/97886",
-    component="check",
-    clauses=("scaling.detects-what-is-applied",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/97886", component="check", clauses=("scaling.detects-what-is-applied",))
 class CheckIsLatchedWhenUnscaled(ReferenceTrainer):
     """Gradients are checked when they are unscaled; what becomes of them later is applied."""
 

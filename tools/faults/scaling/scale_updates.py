@@ -20,11 +20,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/98828",
-    component="scaler",
-    clauses=("scaling.stays-finite",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/98828", component="scaler", clauses=("scaling.stays-finite",))
 class ScaleGrowsToInfinity(ReferenceTrainer):
     """The scale has no largest value."""
 
@@ -32,11 +28,7 @@ class ScaleGrowsToInfinity(ReferenceTrainer):
         return replace(scaler, maximum=math.inf).adjust(finite)
 
 
-@fault(
-    "https://github.com/google/flax/issues/2547",
-    component="scaler",
-    clauses=("scaling.stays-finite",),
-)
+@fault("https://github.com/google/flax/issues/2547", component="scaler", clauses=("scaling.stays-finite",))
 class ScaleNeverComesBack(ReferenceTrainer):
     """A scale that has reached its limit stays there, whatever overflows."""
 
@@ -44,11 +36,7 @@ class ScaleNeverComesBack(ReferenceTrainer):
         return scaler if scaler.scale >= scaler.maximum else scaler.adjust(finite)
 
 
-@fault(
-    "https://github.com/NVIDIA/apex/issues/834",
-    component="scaler",
-    clauses=("scaling.stays-positive",),
-)
+@fault("https://github.com/NVIDIA/apex/issues/834", component="scaler", clauses=("scaling.stays-positive",))
 class ScaleFallsToZero(ReferenceTrainer):
     """Every overflow halves the scale, without a floor."""
 
@@ -56,11 +44,7 @@ class ScaleFallsToZero(ReferenceTrainer):
         return replace(scaler, minimum=0.0).adjust(finite)
 
 
-@fault(
-    "https://github.com/keras-team/keras/issues/16100",
-    component="scaler",
-    clauses=("scaling.stays-positive",),
-)
+@fault("https://github.com/keras-team/keras/issues/16100", component="scaler", clauses=("scaling.stays-positive",))
 class CollapsedScaleDestroysParameters(ReferenceTrainer):
     """The scale falls to zero, and only the scaled gradients, which are then zero, are looked at."""
 
@@ -89,11 +73,7 @@ class FloorOfOneInSilence(ReferenceTrainer):
         return replace(update, skipped=update.skipped and update.scale_before > 1.0)
 
 
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/1958",
-    component="scaler",
-    clauses=("scaling.stuck-is-visible",),
-)
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/1958", component="scaler", clauses=("scaling.stuck-is-visible",))
 class SkipsInSilenceAtTheFloor(ReferenceTrainer):
     """The error of an overflow at the smallest scale is swallowed, and so is the skip."""
 
@@ -104,9 +84,7 @@ class SkipsInSilenceAtTheFloor(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/4986",
-    component="scaler",
-    clauses=("scaling.defaults-are-declared",),
+    "https://github.com/deepspeedai/DeepSpeed/pull/4986", component="scaler", clauses=("scaling.defaults-are-declared",)
 )
 class StartsAt2To32(ReferenceTrainer):
     """Without settings the scale begins at 2^32, where another default is documented and read back."""
@@ -125,9 +103,7 @@ class StartsAt2To32(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/deepspeedai/DeepSpeed/issues/138",
-    component="scaler",
-    clauses=("scaling.static-is-constant",),
+    "https://github.com/deepspeedai/DeepSpeed/issues/138", component="scaler", clauses=("scaling.static-is-constant",)
 )
 class StaticScaleMoves(ReferenceTrainer):
     """A static scale is treated as a dynamic one."""
@@ -140,11 +116,7 @@ class StaticScaleMoves(ReferenceTrainer):
         )
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/26240",
-    component="scaler",
-    clauses=("scaling.static-is-constant",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/26240", component="scaler", clauses=("scaling.static-is-constant",))
 class StaticScaleIsDividedByOnly(ReferenceTrainer):
     """A static scale leaves the loss as it is, but gradients are divided by it."""
 
@@ -218,11 +190,7 @@ class FirstOverflowRaises(ReferenceTrainer):
         return scaler.adjust(finite)
 
 
-@fault(
-    "https://github.com/google/flax/issues/2547",
-    component="scaler",
-    clauses=("scaling.scale-is-float32",),
-)
+@fault("https://github.com/google/flax/issues/2547", component="scaler", clauses=("scaling.scale-is-float32",))
 class ScaleIsFloat16(ReferenceTrainer):
     """The scale is held in float16, whose largest value is 65504."""
 

@@ -9,11 +9,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/NVIDIA/OpenSeq2Seq/pull/127",
-    component="scale",
-    clauses=("scaling.two-losses",),
-)
+@fault("https://github.com/NVIDIA/OpenSeq2Seq/pull/127", component="scale", clauses=("scaling.two-losses",))
 class SecondLossIsNotScaled(ReferenceTrainer):
     """Of two losses only the first one is scaled."""
 
@@ -28,11 +24,7 @@ class SecondLossIsNotScaled(ReferenceTrainer):
         return super().scale_loss(loss) if self.scaled == 1 else loss
 
 
-@fault(
-    "https://github.com/neosr-project/neosr/pull/9",
-    component="scaler",
-    clauses=("scaling.two-losses",),
-)
+@fault("https://github.com/neosr-project/neosr/pull/9", component="scaler", clauses=("scaling.two-losses",))
 class ScaleMovesWithEveryLoss(ReferenceTrainer):
     """The scaler is updated once for each loss of an update."""
 
@@ -41,11 +33,7 @@ class ScaleMovesWithEveryLoss(ReferenceTrainer):
         return super().next_scale(once, finite) if self.recipe.separate_losses else once
 
 
-@fault(
-    "https://github.com/huggingface/accelerate/issues/439",
-    component="scaler",
-    clauses=("scaling.two-optimizers",),
-)
+@fault("https://github.com/huggingface/accelerate/issues/439", component="scaler", clauses=("scaling.two-optimizers",))
 class ScaleMovesWithEveryOptimizer(ReferenceTrainer):
     """The scaler is updated after each of two optimizers."""
 
@@ -55,11 +43,7 @@ class ScaleMovesWithEveryOptimizer(ReferenceTrainer):
         return scaler
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/35927",
-    component="scaler",
-    clauses=("scaling.two-optimizers",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/35927", component="scaler", clauses=("scaling.two-optimizers",))
 class LastOptimizerDecides(ReferenceTrainer):
     """The scale follows what was found for the last optimizer; an overflow of the first one is overwritten."""
 
@@ -72,11 +56,7 @@ class LastOptimizerDecides(ReferenceTrainer):
         return super().next_scale(scaler, finite or last not in getattr(self, "overflows", frozenset({last})))
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/99640",
-    component="scaler",
-    clauses=("scaling.two-optimizers",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/99640", component="scaler", clauses=("scaling.two-optimizers",))
 class OverflowInOneIsAppliedInTheOther(ReferenceTrainer):
     """Only an overflow of all optimizers skips; that of one alone is applied."""
 

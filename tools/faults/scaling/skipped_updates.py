@@ -15,11 +15,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/google-deepmind/optax/pull/1746",
-    component="skip",
-    clauses=("scaling.skip-is-atomic",),
-)
+@fault("https://github.com/google-deepmind/optax/pull/1746", component="skip", clauses=("scaling.skip-is-atomic",))
 class GivesUpAfterFiftySkips(ReferenceTrainer):
     """After fifty non-finite updates in a row the next one is applied."""
 
@@ -79,11 +75,7 @@ class SkipIsAnUpdateOfZeros(ReferenceTrainer):
         return super().next_scale(scaler, finite)
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/35927",
-    component="skip",
-    clauses=("scaling.skip-is-atomic",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/35927", component="skip", clauses=("scaling.skip-is-atomic",))
 class OverflowLeavesAScopeOpen(ReferenceTrainer):
     """An overflow leaves the process in a precision scope that it was not in before."""
 
@@ -94,9 +86,7 @@ class OverflowLeavesAScopeOpen(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/67895",
-    component="skip",
-    clauses=("scaling.skip-leaves-no-residue",),
+    "https://github.com/PaddlePaddle/Paddle/issues/67895", component="skip", clauses=("scaling.skip-leaves-no-residue",)
 )
 class OverflowedGradientsStay(ReferenceTrainer):
     """The gradients of a skipped update are not cleared, and the next ones are added to them."""
@@ -112,11 +102,7 @@ class OverflowedGradientsStay(ReferenceTrainer):
 # how a skip is reported
 
 
-@fault(
-    "https://github.com/huggingface/accelerate/issues/4242",
-    component="skip",
-    clauses=("scaling.skip-is-reported",),
-)
+@fault("https://github.com/huggingface/accelerate/issues/4242", component="skip", clauses=("scaling.skip-is-reported",))
 class SkipReadFromCallCount(ReferenceTrainer):
     """An update counts as applied because the optimizer's step was called."""
 
@@ -140,9 +126,7 @@ class StepCounterStandsStill(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/Haian-Jin/LVSM/pull/19",
-    component="skip",
-    clauses=("scaling.abandoned-update-leaves-no-trace",),
+    "https://github.com/Haian-Jin/LVSM/pull/19", component="skip", clauses=("scaling.abandoned-update-leaves-no-trace",)
 )
 class AbandonedUpdateStaysOpen(ReferenceTrainer):
     """An update that is given up on after unscaling leaves the scaler as if its step were still to come."""

@@ -18,9 +18,7 @@ from tools.faults import fault
 
 
 @fault(
-    "https://github.com/microsoft/Swin-Transformer/issues/311",
-    component="unscale",
-    clauses=("scaling.unscales-once",),
+    "https://github.com/microsoft/Swin-Transformer/issues/311", component="unscale", clauses=("scaling.unscales-once",)
 )
 class UnscalesAsOftenAsAsked(ReferenceTrainer):
     """Nothing remembers that the gradients are unscaled already."""
@@ -30,11 +28,7 @@ class UnscalesAsOftenAsAsked(ReferenceTrainer):
         super().unscale_gradients()
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/94060",
-    component="unscale",
-    clauses=("scaling.unscales-once",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/94060", component="unscale", clauses=("scaling.unscales-once",))
 class StepUnscalesAgain(ReferenceTrainer):
     """The step divides by the scale although the caller has unscaled by hand."""
 
@@ -44,9 +38,7 @@ class StepUnscalesAgain(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/huggingface/transformers/issues/24449",
-    component="unscale",
-    clauses=("scaling.is-transparent",),
+    "https://github.com/huggingface/transformers/issues/24449", component="unscale", clauses=("scaling.is-transparent",)
 )
 class EveryMicroBatchUnscales(ReferenceTrainer):
     """Inside a window, what is accumulated is unscaled once more before a micro-batch is added."""
@@ -57,11 +49,7 @@ class EveryMicroBatchUnscales(ReferenceTrainer):
         super().take_micro_batch(gradients)
 
 
-@fault(
-    "https://github.com/keras-team/keras/pull/21233",
-    component="unscale",
-    clauses=("scaling.is-transparent",),
-)
+@fault("https://github.com/keras-team/keras/pull/21233", component="unscale", clauses=("scaling.is-transparent",))
 class NestedScalersDisagree(ReferenceTrainer):
     """The loss is scaled by the outer factor, gradients are divided by the outer and an inner one."""
 
@@ -69,11 +57,7 @@ class NestedScalersDisagree(ReferenceTrainer):
         return super().unscale(name, gradient) / 16.0
 
 
-@fault(
-    "https://github.com/keras-team/keras/issues/19479",
-    component="scale",
-    clauses=("scaling.is-transparent",),
-)
+@fault("https://github.com/keras-team/keras/issues/19479", component="scale", clauses=("scaling.is-transparent",))
 class LossIsNotScaled(ReferenceTrainer):
     """The loss stays as it is, and gradients are divided by the scale all the same."""
 
@@ -126,11 +110,7 @@ class ScalesBehindTheNetwork(ReferenceTrainer):
         super().take_micro_batch({name: g * scale for name, g in gradients.items()})
 
 
-@fault(
-    "https://github.com/google/flax/issues/2547",
-    component="scale",
-    clauses=("scaling.reports-true-loss",),
-)
+@fault("https://github.com/google/flax/issues/2547", component="scale", clauses=("scaling.reports-true-loss",))
 class LossIsReadFromTheScaledOne(ReferenceTrainer):
     """The reported loss is the float16 scaled one divided by the scale: 9 at a scale of 65536 is infinite."""
 

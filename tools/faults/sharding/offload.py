@@ -11,7 +11,7 @@ from autograd.core import VJPNode
 from fixtures.arrays import Array
 from fixtures.recipe import Offload, OffloadedKind
 from frameworks.reference.training.decisions import Arrays
-from frameworks.reference.training.offload import ArrayStore, Away, DiskStore, HostStore
+from frameworks.reference.training.offload import ArrayStore, DiskStore, HostStore, StoredArrays
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
@@ -135,7 +135,7 @@ class StaysAfterALoad(ReferenceTrainer):
         super().load_state(arrays)
 
 
-class _Frozen(Away):
+class _Frozen(StoredArrays):
     def __setitem__(self, name: str, array: Array) -> None:
         if name not in self._names:
             super().__setitem__(name, array)
@@ -147,7 +147,7 @@ class UpdatesACopy(ReferenceTrainer):
 
     def storage(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
         made = super().storage(kind, group, arrays)
-        return _Frozen(self.store, group, arrays) if isinstance(made, Away) and group == "master" else made  # type: ignore[arg-type]
+        return _Frozen(self.store, group, arrays) if isinstance(made, StoredArrays) and group == "master" else made  # type: ignore[arg-type]
 
 
 @fault("https://github.com/NVIDIA/Megatron-LM/pull/5071", component="offload", clauses=("offload.trains",))

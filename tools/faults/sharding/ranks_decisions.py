@@ -12,11 +12,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/115710",
-    component="sharding",
-    clauses=("sharding.one-decision",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/115710", component="sharding", clauses=("sharding.one-decision",))
 class EachRankDecidesForItself(ReferenceRankGroup):
     """Overflow is read before it has been reduced: only the rank that has it skips."""
 

@@ -50,11 +50,7 @@ class GroupOfOne(ReferenceRankGroup):
             }
 
 
-@fault(
-    "https://github.com/verl-project/verl/issues/7493",
-    component="sharding",
-    clauses=("sharding.equals-whole",),
-)
+@fault("https://github.com/verl-project/verl/issues/7493", component="sharding", clauses=("sharding.equals-whole",))
 class ReplicasOfShardsTrainApart(ReferenceRankGroup):
     """In a hybrid mesh gradients are reduced over the ranks that share a copy, and not over the copies."""
 

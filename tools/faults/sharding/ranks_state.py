@@ -58,9 +58,7 @@ class ShardsAreGatheredBackwards(ReferenceRankGroup):
 
 
 @fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/59611",
-    component="sharding",
-    clauses=("sharding.masters-stay-wide",),
+    "https://github.com/PaddlePaddle/Paddle/pull/59611", component="sharding", clauses=("sharding.masters-stay-wide",)
 )
 class ShardedMastersAreNarrow(ReferenceRankGroup):
     """Where the optimizer's state is sharded, masters are stored in the model's format between updates."""

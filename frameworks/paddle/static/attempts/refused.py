@@ -65,7 +65,7 @@ def sharded_parameters(program: StaticProgram) -> None:
     program.run([loss])
 
 
-def aware_program(program: StaticProgram, settings: dict[str, Any]) -> None:
+def qat_program(program: StaticProgram, settings: dict[str, Any]) -> None:
     """A program trains with fake quantizers."""
     from paddle.static.quantization.quanter import quant_aware
 
@@ -93,7 +93,7 @@ def channel_codes(program: StaticProgram) -> None:
         assert os.listdir(folder + "/codes")
 
 
-def aware_layers(program: StaticProgram) -> None:
+def qat_layers(program: StaticProgram) -> None:
     """QAT layers train, evaluate and convert, by any of Paddle's ways."""
     from paddle.quantization import QAT, QuantConfig
     from paddle.quantization.quanters import FakeQuanterWithAbsMaxObserver
@@ -101,7 +101,7 @@ def aware_layers(program: StaticProgram) -> None:
 
     technique = QAT(QuantConfig(activation=FakeQuanterWithAbsMaxObserver(), weight=FakeQuanterWithAbsMaxObserver()))
 
-    def aware():
+    def qat():
         return technique.quantize(paddle.nn.Sequential(linear()), inplace=True)
 
     def given():
@@ -109,13 +109,13 @@ def aware_layers(program: StaticProgram) -> None:
 
     def by_layers(inner, outer):
         with paddle.utils.unique_name.guard():
-            loss = aware()(given()).sum()
+            loss = qat()(given()).sum()
             paddle.optimizer.SGD(0.5).minimize(loss)
         program.exe.run(outer)
         program.exe.run(inner, feed={"x": ONE}, fetch_list=[loss])
         shown = paddle.static.Program()
         with paddle.utils.unique_name.guard(), paddle.static.program_guard(shown, paddle.static.Program()):
-            evaluated = aware()
+            evaluated = qat()
             evaluated.eval()
             outputs = evaluated(given())
         program.exe.run(shown, feed={"x": ONE}, fetch_list=[outputs])

@@ -163,10 +163,7 @@ def _labels(kind: Any, config: Any, takes: Mapping[str, Any], inputs: Any) -> It
             yield lambda row, shape=shape: {"future_values": torch.randn(shape, generator=_generator(row, 5))}
     if "mask_labels" in takes:
         size = _image(config, 0).shape[-1]
-        yield lambda row: {
-            "mask_labels": [_mask(row, size)],
-            "class_labels": [torch.tensor([row % LABELS, 1])],
-        }
+        yield lambda row: {"mask_labels": [_mask(row, size)], "class_labels": [torch.tensor([row % LABELS, 1])]}
     if "labels" not in takes:
         return
 

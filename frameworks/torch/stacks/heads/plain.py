@@ -37,7 +37,7 @@ EQUAL, ONCE = "accumulation.equals-full-batch", "accumulation.normalised-once"
 
 
 @dataclass(frozen=True)
-class Made:
+class ModuleAndBatch:
     """A module and a batch, both copied for each run.
 
     Attributes:
@@ -61,7 +61,7 @@ class Made:
         return len(next(_tensors(self.batch)))
 
 
-def made(module: str, name: str) -> Made:
+def made(module: str, name: str) -> ModuleAndBatch:
     """What the factory makes, with a batch.
 
     Raises:
@@ -79,7 +79,7 @@ def made(module: str, name: str) -> Made:
     module_, batch = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     if not isinstance(module_, nn.Module):
         raise NotBuilt(f"returns {type(module_).__name__}, want a torch.nn.Module or (module, batch)")
-    instance = Made(module_, _inputs(module_) if batch is None else batch)
+    instance = ModuleAndBatch(module_, _inputs(module_) if batch is None else batch)
     if not list(_tensors(instance.batch)) or instance.count % K:
         raise NotBuilt(f"the batch has no tensor, or its number of rows is no multiple of {K}")
     return instance
@@ -134,7 +134,7 @@ def loss_of(model: Any, batch: Any) -> torch.Tensor:
     return sum((each.float().square().mean() for each in values), start=torch.zeros(()))
 
 
-def checks(instance: Made, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
+def checks(instance: ModuleAndBatch, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
     """Every check of a module."""
     whole = partial(loss_of, batch=instance.rows(0, instance.count))
     yield from _accumulation(instance, whole)
@@ -143,7 +143,7 @@ def checks(instance: Made, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
     yield _resume(instance, whole)
 
 
-def _accumulation(instance: Made, whole: Any) -> Iterator[HeadCheck]:
+def _accumulation(instance: ModuleAndBatch, whole: Any) -> Iterator[HeadCheck]:
     model = quiet(instance.model())
     if draws(lambda: run(model, whole).gradients):
         reason = "two equal runs differ: the module draws random numbers in training"
@@ -162,7 +162,7 @@ def _accumulation(instance: Made, whole: Any) -> Iterator[HeadCheck]:
         yield judged(clause, "", apart <= bound and moved <= loss_bound, got, want, cause)
 
 
-def _accumulated(instance: Made) -> MeasuredPass:
+def _accumulated(instance: ModuleAndBatch) -> MeasuredPass:
     """Micro-batches, each loss divided by their number, as PyTorch's notes on accumulation have it."""
     model, total, size = quiet(instance.model()), 0.0, instance.count // K
     for start in range(0, instance.count, size):
@@ -172,7 +172,7 @@ def _accumulated(instance: Made) -> MeasuredPass:
     return MeasuredPass(total, gradients_of(model))
 
 
-def _recomputation(instance: Made, whole: Any) -> Iterator[HeadCheck]:
+def _recomputation(instance: ModuleAndBatch, whole: Any) -> Iterator[HeadCheck]:
     plain, other, segments = instance.model(), instance.model(), recomputed.Segments()
     layers = [layer for child in other.children() for layer in _layers(child)]
     if len(layers) < 2:
@@ -196,7 +196,7 @@ def _checkpointed(segments: recomputed.Segments, forward: Any, *arguments: Any, 
     return checkpoint(forward, *arguments, use_reentrant=False, **named)
 
 
-def _resume(instance: Made, whole: Any) -> HeadCheck:
+def _resume(instance: ModuleAndBatch, whole: Any) -> HeadCheck:
     """Four updates by AdamW, against two, a save, a load into a new module and two more."""
     torch.manual_seed(5)
     unbroken = instance.model()

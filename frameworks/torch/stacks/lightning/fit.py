@@ -44,7 +44,7 @@ class _Stopped(Exception):
     """Ends a fit that nobody feeds any more."""
 
 
-class Desk:
+class WorkQueue:
     """Where the thread of a fit waits for work and for calls, and reports.
 
     Attributes:
@@ -59,7 +59,7 @@ class Desk:
         self._orders: SimpleQueue[Work | Callable[[], Any] | None] = SimpleQueue()
         self._results: SimpleQueue[Any] = SimpleQueue()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Desk:
+    def __deepcopy__(self, memo: dict[int, Any]) -> WorkQueue:
         """An average of the module's weights copies the module, not where it gets its work."""
         return self
 
@@ -112,7 +112,7 @@ class Desk:
 class _Loader:
     """An epoch's micro-batches; it can be resumed, since the run decides what comes next."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: WorkQueue) -> None:
         self._desk = desk
         self._length: int | None = None
 
@@ -143,7 +143,7 @@ class FitModule(LightningModule):
         loop: counters of the run's own, which go into a checkpoint and come from one.
     """
 
-    def __init__(self, network: Network, desk: Desk, stepper: Stepper, *, clips: bool) -> None:
+    def __init__(self, network: Network, desk: WorkQueue, stepper: Stepper, *, clips: bool) -> None:
         super().__init__()
         self.network = network
         self._desk = desk
@@ -165,10 +165,7 @@ class FitModule(LightningModule):
         stepper = self.stepper
         if stepper.scheduler is None:
             return stepper.optimizer
-        return {
-            "optimizer": stepper.optimizer,
-            "lr_scheduler": {"scheduler": stepper.scheduler, "interval": "step"},
-        }
+        return {"optimizer": stepper.optimizer, "lr_scheduler": {"scheduler": stepper.scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["loop"] = self.loop
@@ -208,7 +205,7 @@ class Fit:
         end: ends the fit and waits for it; called with this object's end, and at the process's.
     """
 
-    def __init__(self, trainer: Trainer, task: FitModule, desk: Desk, file: Path | None = None) -> None:
+    def __init__(self, trainer: Trainer, task: FitModule, desk: WorkQueue, file: Path | None = None) -> None:
         self.trainer = trainer
         self.task = task
         self._desk = desk
@@ -228,13 +225,13 @@ def _nothing() -> None:
     """The first call: its answer comes when the fit is ready for its first micro-batch."""
 
 
-def _end(desk: Desk, thread: threading.Thread) -> None:
+def _end(desk: WorkQueue, thread: threading.Thread) -> None:
     desk.close()
     if thread is not threading.current_thread():
         thread.join()
 
 
-def _run(trainer: Trainer, task: FitModule, desk: Desk, file: Path | None, threads: int) -> None:
+def _run(trainer: Trainer, task: FitModule, desk: WorkQueue, file: Path | None, threads: int) -> None:
     torch.set_num_threads(threads)
     try:
         trainer.fit(task, ckpt_path=file)

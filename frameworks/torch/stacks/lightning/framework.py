@@ -19,13 +19,8 @@ from frameworks.torch.stacks.lightning.fabric import (
     clips_fused_and_scaled,
     require_together,
 )
-from frameworks.torch.stacks.lightning.loops import clipped_by_hand, scheduled, shown_to_hook
-from frameworks.torch.stacks.lightning.probes import (
-    clips_fused,
-    keeps_float64_head,
-    library_attempts,
-    trainer_scales,
-)
+from frameworks.torch.stacks.lightning.loops import clip_in_manual_step, gradient_in_hook, scheduled
+from frameworks.torch.stacks.lightning.probes import clips_fused, keeps_float64_head, library_attempts, trainer_scales
 from frameworks.torch.stacks.lightning.trainer import LightningTrainer
 
 _BEFORE_2_6 = "EMAWeightAveraging came with Lightning 2.6.0"
@@ -67,11 +62,11 @@ class LightningFramework(StackFramework):
     def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
         return scheduled(self.device, frequency=frequency, accumulation=accumulation, epochs=epochs)
 
-    def clipped_by_hand(self, gradient: Array, *, limit: float, scale: float) -> Array:
-        return clipped_by_hand(self.device, gradient, limit=limit, scale=scale)
+    def clip_in_manual_step(self, gradient: Array, *, limit: float, scale: float) -> Array:
+        return clip_in_manual_step(self.device, gradient, limit=limit, scale=scale)
 
-    def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
-        return shown_to_hook(self.device, gradient, scale=scale, fused=fused)
+    def gradient_in_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
+        return gradient_in_hook(self.device, gradient, scale=scale, fused=fused)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> LightningTrainer:
         require_together(model, recipe, keeps_float64_head, trainer_scales, self.device)

@@ -65,7 +65,7 @@ def scheduled(device: str, *, frequency: int, accumulation: int, epochs: Sequenc
     return tuple(module.readings)
 
 
-def shown_to_hook(device: str, gradient: Array, *, scale: float, fused: bool) -> Array:
+def gradient_in_hook(device: str, gradient: Array, *, scale: float, fused: bool) -> Array:
     """The gradient in `on_before_optimizer_step`, of weights with this unscaled one."""
     module = _Hooked(to_tensor(gradient, device), fused)
     plugin = MixedPrecision("16-mixed", device, torch.amp.GradScaler(device, init_scale=scale))
@@ -95,7 +95,7 @@ class _ByHand(Tiny):
         optimizer.step()
 
 
-def clipped_by_hand(device: str, gradient: Array, *, limit: float, scale: float) -> Array:
+def clip_in_manual_step(device: str, gradient: Array, *, limit: float, scale: float) -> Array:
     """The gradient that a step of manual optimization applies after `clip_gradients`."""
     module = _ByHand(to_tensor(gradient, device), limit)
     plugin = MixedPrecision("16-mixed", device, torch.amp.GradScaler(device, init_scale=scale))

@@ -57,7 +57,7 @@ def _static_scaling(device: str) -> bool:
     return _scale(plugin) == 8.0
 
 
-def _unscaled_by_hand(times: int, device: str) -> bool:
+def _unscaled_manually(times: int, device: str) -> bool:
     """Whether gradients can be unscaled by hand after the backward pass, and then stepped with."""
     module, plugin = Tiny(), scaled(device)
 
@@ -118,8 +118,8 @@ PROBES: dict[Capability, Probe] = {
     Capability.O3_BFLOAT16: partial(_true, torch.bfloat16),
     Capability.DYNAMIC_SCALING: _dynamic_scaling,
     Capability.STATIC_SCALING: _static_scaling,
-    Capability.EXPLICIT_UNSCALE: partial(_unscaled_by_hand, 1),
-    Capability.SECOND_UNSCALE: partial(_unscaled_by_hand, 2),
+    Capability.EXPLICIT_UNSCALE: partial(_unscaled_manually, 1),
+    Capability.SECOND_UNSCALE: partial(_unscaled_manually, 2),
     Capability.TWO_OPTIMIZERS: _two_optimizers,
     Capability.TWO_LOSSES: _two_losses,
     Capability.AVERAGE: _average,

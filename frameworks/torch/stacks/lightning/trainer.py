@@ -19,9 +19,9 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, MicroBatch
 from frameworks.contract import Capability, Gradients, Unsupported, Update
-from frameworks.torch.core.losses import Loaded
+from frameworks.torch.core.losses import DeviceBatch
 from frameworks.torch.core.network import parameters_by_name
-from frameworks.torch.stacks.lightning.fit import Desk, Fit, FitModule, Work
+from frameworks.torch.stacks.lightning.fit import Fit, FitModule, Work, WorkQueue
 from frameworks.torch.stacks.lightning.probes import ends_a_window_early
 from frameworks.torch.stacks.lightning.start import NAMES, quiet
 from frameworks.torch.training import checkpoint
@@ -92,7 +92,7 @@ class LightningTrainer(TorchTrainer):
 
     def _begin(self, file: Path | None = None) -> Fit:
         """A fit of the run's network, resumed from a checkpoint if there is one."""
-        recipe, stepper, desk = self.recipe, self.steppers[0], Desk(self.recipe.accumulation)
+        recipe, stepper, desk = self.recipe, self.steppers[0], WorkQueue(self.recipe.accumulation)
         self._ema = None if recipe.average is None else callbacks.EMAWeightAveraging(decay=recipe.average)
         given = [] if self._ema is None else [self._ema]
         trainer = trainer_of(recipe, self.device, self.scaler, callbacks=given)
@@ -112,7 +112,7 @@ class LightningTrainer(TorchTrainer):
     def autocast(self) -> AbstractContextManager[None]:
         return self._plugin.forward_context()
 
-    def _load(self, batch: Batch) -> Loaded:
+    def _load(self, batch: Batch) -> DeviceBatch:
         loaded = super()._load(batch)
         inputs, targets = self._plugin.convert_input((loaded.inputs, dict(loaded.targets)))
         return replace(loaded, inputs=inputs, targets=targets)
@@ -130,7 +130,7 @@ class LightningTrainer(TorchTrainer):
         self._train(self._load(batch), self._coming)
         return self.ledger.add(MicroBatch(self._total, batch.items), items)
 
-    def _train(self, loaded: Loaded, length: int | None) -> None:
+    def _train(self, loaded: DeviceBatch, length: int | None) -> None:
         def loss(batch: dict[str, Any]) -> torch.Tensor:
             with self.stream.drawn() if self._draws else nullcontext(), self.activations.saving():
                 sums = self._losses(batch["inputs"], batch["targets"])

@@ -28,9 +28,7 @@ class MeanOfMeans(JaxFramework):
 
 
 @fault(
-    "https://github.com/mlnomadpy/flaxchat/issues/6",
-    component="accumulator",
-    clauses=("accumulation.keeps-precision",),
+    "https://github.com/mlnomadpy/flaxchat/issues/6", component="accumulator", clauses=("accumulation.keeps-precision",)
 )
 class AccumulatesLow(JaxFramework):
     """`optax.MultiSteps` holds its sums in bfloat16."""

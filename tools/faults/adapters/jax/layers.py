@@ -81,11 +81,7 @@ class FilterGradientIsTransposed(JaxFramework):
         layers.nn.Conv = partial(nn.Conv, conv_general_dilated=convolve)
 
 
-@fault(
-    "https://github.com/google/flax/issues/4539",
-    component="layers",
-    clauses=("composition.shipped-parts",),
-)
+@fault("https://github.com/google/flax/issues/4539", component="layers", clauses=("composition.shipped-parts",))
 class CapturedModulesMayChange(JaxFramework):
     """A compiled function changes the state of a module that it closes over, once, when it is traced."""
 
@@ -94,11 +90,7 @@ class CapturedModulesMayChange(JaxFramework):
         TraceState.is_valid = lambda _: True
 
 
-@fault(
-    "https://github.com/google/flax/issues/3997",
-    component="layers",
-    clauses=("composition.shipped-parts",),
-)
+@fault("https://github.com/google/flax/issues/3997", component="layers", clauses=("composition.shipped-parts",))
 class CompiledModulesKeepTheirState(JaxFramework):
     """A function that nnx.jit compiles leaves the state of its modules as it was."""
 

@@ -17,9 +17,7 @@ from tools.faults import fault
 
 
 @fault(
-    "https://github.com/keras-team/keras/issues/15806",
-    component="autocast",
-    clauses=("autocast.layers-honour-policy",),
+    "https://github.com/keras-team/keras/issues/15806", component="autocast", clauses=("autocast.layers-honour-policy",)
 )
 class ConvolutionsStayWide(JaxFramework):
     """`nn.Conv` computes in float32, whatever its `dtype`."""

@@ -41,9 +41,7 @@ class ClosedOverWeightIsConstant(Calls):
 
 
 @fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/62363",
-    component="recomputation",
-    clauses=("recompute.containers",),
+    "https://github.com/PaddlePaddle/Paddle/issues/62363", component="recomputation", clauses=("recompute.containers",)
 )
 class KeywordsThroughBfloat16(Calls):
     """Arrays in keyword arguments are recomputed from bfloat16 copies."""
@@ -90,11 +88,7 @@ class DrawsOtherMasks(JaxFramework):
         JaxTrainer._backward = folded
 
 
-@fault(
-    "https://github.com/jax-ml/jax/pull/37888",
-    component="recomputation",
-    clauses=("recompute.frees-activations",),
-)
+@fault("https://github.com/jax-ml/jax/pull/37888", component="recomputation", clauses=("recompute.frees-activations",))
 class CheckpointDoesNothing(JaxFramework):
     """`nn.remat` runs its function and keeps every activation."""
 

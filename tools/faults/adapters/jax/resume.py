@@ -30,11 +30,7 @@ class MomentsNotLoaded(JaxFramework):
         JaxTrainer.restore = partial_restore
 
 
-@fault(
-    "https://github.com/mosaicml/composer/pull/1376",
-    component="checkpoint",
-    clauses=("resume.scaler-state",),
-)
+@fault("https://github.com/mosaicml/composer/pull/1376", component="checkpoint", clauses=("resume.scaler-state",))
 class LoadedScalerIsDropped(JaxFramework):
     """The loss scale is not loaded, so the run goes on with the initial one."""
 
@@ -44,9 +40,7 @@ class LoadedScalerIsDropped(JaxFramework):
 
 
 @fault(
-    "https://github.com/vllm-project/speculators/issues/1027",
-    component="checkpoint",
-    clauses=("resume.random-state",),
+    "https://github.com/vllm-project/speculators/issues/1027", component="checkpoint", clauses=("resume.random-state",)
 )
 class KeyRestarts(JaxFramework):
     """The key is saved and not put back."""

@@ -68,11 +68,7 @@ class OverflowKeepsCount(JaxFramework):
         jmp.DynamicLossScale.adjust = keeping
 
 
-@fault(
-    "https://github.com/NVIDIA/apex/issues/834",
-    component="scaler",
-    clauses=("scaling.stays-positive",),
-)
+@fault("https://github.com/NVIDIA/apex/issues/834", component="scaler", clauses=("scaling.stays-positive",))
 class ScaleHasNoFloor(JaxFramework):
     """The scale is halved with every overflow until it is zero."""
 

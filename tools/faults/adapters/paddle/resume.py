@@ -14,11 +14,7 @@ from frameworks.paddle.training.trainer import DygraphTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/NVIDIA/apex/issues/480",
-    component="checkpoint",
-    clauses=("resume.bit-identical",),
-)
+@fault("https://github.com/NVIDIA/apex/issues/480", component="checkpoint", clauses=("resume.bit-identical",))
 class MomentsNotSaved(PaddleFramework):
     """`Optimizer.state_dict` leaves out the moments."""
 
@@ -46,9 +42,7 @@ class CountersNotLoaded(PaddleFramework):
 
 
 @fault(
-    "https://github.com/vllm-project/speculators/issues/1027",
-    component="checkpoint",
-    clauses=("resume.random-state",),
+    "https://github.com/vllm-project/speculators/issues/1027", component="checkpoint", clauses=("resume.random-state",)
 )
 class StreamRestarts(PaddleFramework):
     """The generator's state is not loaded, so a resumed run starts its stream again."""

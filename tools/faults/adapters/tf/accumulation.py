@@ -11,9 +11,7 @@ from tools.faults import fault
 
 
 @fault(
-    "https://github.com/paiml/aprender/pull/2123",
-    component="accumulator",
-    clauses=("accumulation.keeps-precision",),
+    "https://github.com/paiml/aprender/pull/2123", component="accumulator", clauses=("accumulation.keeps-precision",)
 )
 class SumsTheWindow(TensorFlowFramework):
     """The gradients of a window are summed where they should be averaged."""

@@ -28,9 +28,7 @@ class LayersIgnoreThePolicy(TensorFlowFramework):
 
 
 @fault(
-    "https://github.com/keras-team/keras/pull/20014",
-    component="autocast",
-    clauses=("autocast.policy-does-not-leak",),
+    "https://github.com/keras-team/keras/pull/20014", component="autocast", clauses=("autocast.policy-does-not-leak",)
 )
 class PolicyReachesLosses(TensorFlowFramework):
     """Losses are computed in the format that the global policy gives to layers."""
@@ -47,11 +45,7 @@ class PolicyReachesLosses(TensorFlowFramework):
         steps.TracedSteps.__init__ = leaking
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/47985",
-    component="autocast",
-    clauses=("autocast.scope-restored",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/47985", component="autocast", clauses=("autocast.scope-restored",))
 class PolicyOutlivesItsScope(TensorFlowFramework):
     """An exception leaves the global policy as it was inside the scope."""
 

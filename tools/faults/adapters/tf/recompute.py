@@ -12,9 +12,7 @@ from tools.faults import fault
 
 
 @fault(
-    "https://github.com/jax-ml/jax/pull/37888",
-    component="recomputation",
-    clauses=("recompute.runs-forward-once-more",),
+    "https://github.com/jax-ml/jax/pull/37888", component="recomputation", clauses=("recompute.runs-forward-once-more",)
 )
 class RematDoesNothing(TensorFlowFramework):
     """`keras.remat` gives its function back as it is."""

@@ -9,11 +9,7 @@ from frameworks.tf.training import checkpoint
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/NVIDIA/apex/issues/480",
-    component="checkpoint",
-    clauses=("resume.scaler-state",),
-)
+@fault("https://github.com/NVIDIA/apex/issues/480", component="checkpoint", clauses=("resume.scaler-state",))
 class OptimizerNotSaved(TensorFlowFramework):
     """The checkpoint holds the model without the optimizer, its moments and its loss scale."""
 
@@ -24,9 +20,7 @@ class OptimizerNotSaved(TensorFlowFramework):
 
 
 @fault(
-    "https://github.com/vllm-project/speculators/issues/1027",
-    component="checkpoint",
-    clauses=("resume.random-state",),
+    "https://github.com/vllm-project/speculators/issues/1027", component="checkpoint", clauses=("resume.random-state",)
 )
 class SeedsNotSaved(TensorFlowFramework):
     """The checkpoint leaves out the seed generators of the dropout layers."""

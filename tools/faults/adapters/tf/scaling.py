@@ -14,9 +14,7 @@ Optimizer, Scaler = keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimi
 
 
 @fault(
-    "https://github.com/keras-team/keras/issues/19479",
-    component="scaler",
-    clauses=("scaling.rescues-small-gradients",),
+    "https://github.com/keras-team/keras/issues/19479", component="scaler", clauses=("scaling.rescues-small-gradients",)
 )
 class UnscalesWhatWasNotScaled(TensorFlowFramework):
     """The loss is not scaled, and its gradients are divided by the scale."""
@@ -39,11 +37,7 @@ class AppliesOverflow(TensorFlowFramework):
         Scaler.check_finite = lambda self, gradients: tf.constant(True)
 
 
-@fault(
-    "https://github.com/keras-team/keras/issues/20878",
-    component="scaler",
-    clauses=("scaling.skip-is-reported",),
-)
+@fault("https://github.com/keras-team/keras/issues/20878", component="scaler", clauses=("scaling.skip-is-reported",))
 class IterationsStandStill(TensorFlowFramework):
     """`LossScaleOptimizer.iterations` is its own counter, which nothing advances."""
 
@@ -53,9 +47,7 @@ class IterationsStandStill(TensorFlowFramework):
 
 
 @fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/3553",
-    component="scaler",
-    clauses=("scaling.grows-after-interval",),
+    "https://github.com/deepspeedai/DeepSpeed/pull/3553", component="scaler", clauses=("scaling.grows-after-interval",)
 )
 class OverflowKeepsCount(TensorFlowFramework):
     """An overflow does not start the count of finite updates again."""
@@ -69,11 +61,7 @@ class OverflowKeepsCount(TensorFlowFramework):
         Scaler._stateful_handle_non_finite_grads = shrink
 
 
-@fault(
-    "https://github.com/keras-team/keras/pull/21233",
-    component="scaler",
-    clauses=("scaling.static-is-constant",),
-)
+@fault("https://github.com/keras-team/keras/pull/21233", component="scaler", clauses=("scaling.static-is-constant",))
 class UnscalesStaticScaleTwice(TensorFlowFramework):
     """A static scale is divided out of the gradients by the training step and again by the optimizer."""
 

@@ -78,11 +78,7 @@ class FilterGradientIsTransposed(TorchFramework):
         torch.nn.Conv2d._conv_forward = turned
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/79145",
-    component="layers",
-    clauses=("composition.control-flow",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/issues/79145", component="layers", clauses=("composition.control-flow",))
 class CompiledUpdatesInPlaceAreLost(TorchFramework):
     """Compiled, `Tensor.add_` returns the sum and leaves its tensor as it was."""
 

@@ -32,11 +32,7 @@ class ScopeForgetsFormat(TorchFramework):
         torch.autocast = lambda device, dtype=None, enabled=True: scope(device, enabled=enabled)
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/47985",
-    component="autocast",
-    clauses=("autocast.scope-restored",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/47985", component="autocast", clauses=("autocast.scope-restored",))
 class ScopeLeaksThroughExceptions(TorchFramework):
     """`torch.autocast` restores nothing when an exception leaves its scope."""
 
@@ -56,11 +52,7 @@ def unlisted(function: Any, *args: Any, **named: Any) -> torch.Tensor:
         return function(*args, **named)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/82196",
-    component="autocast",
-    clauses=("autocast.loss-is-wide",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/82196", component="autocast", clauses=("autocast.loss-is-wide",))
 class LossInLowPrecision(TorchFramework):
     """Losses are on no list of operations that run wide, so they keep the format of their inputs."""
 

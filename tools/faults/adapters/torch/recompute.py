@@ -27,9 +27,7 @@ class RedrawsDropout(TorchFramework):
 
 
 @fault(
-    "https://github.com/pytorch/pytorch/pull/71169",
-    component="recomputation",
-    clauses=("recompute.replays-autocast",),
+    "https://github.com/pytorch/pytorch/pull/71169", component="recomputation", clauses=("recompute.replays-autocast",)
 )
 class RecomputesInDefaultFormat(TorchFramework):
     """The reentrant `checkpoint` replays the forward pass in a CPU's default format, whatever its scope had."""

@@ -27,11 +27,7 @@ class MomentsNotSaved(TorchFramework):
         torch.optim.Optimizer.state_dict = lambda self: whole(self) | {"state": {}}
 
 
-@fault(
-    "https://github.com/mosaicml/composer/pull/1376",
-    component="checkpoint",
-    clauses=("resume.scaler-state",),
-)
+@fault("https://github.com/mosaicml/composer/pull/1376", component="checkpoint", clauses=("resume.scaler-state",))
 class LoadedScalerIsDropped(TorchFramework):
     """The scaler's state is not loaded, so the run goes on with the initial scale."""
 
@@ -41,9 +37,7 @@ class LoadedScalerIsDropped(TorchFramework):
 
 
 @fault(
-    "https://github.com/vllm-project/speculators/issues/1027",
-    component="checkpoint",
-    clauses=("resume.random-state",),
+    "https://github.com/vllm-project/speculators/issues/1027", component="checkpoint", clauses=("resume.random-state",)
 )
 class StreamRestarts(TorchFramework):
     """The random state is saved and not put back."""
@@ -53,11 +47,7 @@ class StreamRestarts(TorchFramework):
         streams.Stream.replace = lambda self, states: None
 
 
-@fault(
-    "https://github.com/EleutherAI/gpt-neox/pull/308",
-    component="checkpoint",
-    clauses=("resume.mid-window",),
-)
+@fault("https://github.com/EleutherAI/gpt-neox/pull/308", component="checkpoint", clauses=("resume.mid-window",))
 class PartialWindowIsLost(TorchFramework):
     """A checkpoint inside a window leaves out the gradients that were accumulated so far."""
 

@@ -14,9 +14,7 @@ from tools.faults import fault
 
 
 @fault(
-    "https://github.com/huggingface/transformers/issues/24449",
-    component="scaler",
-    clauses=("scaling.unscales-once",),
+    "https://github.com/huggingface/transformers/issues/24449", component="scaler", clauses=("scaling.unscales-once",)
 )
 class UnscalesAgain(TorchFramework):
     """`GradScaler.unscale_` forgets that it was called, so a second call divides again."""
@@ -59,11 +57,7 @@ class OverflowKeepsScale(TorchFramework):
         torch._amp_update_scale_ = lambda s, good, found, growth, _, n: adjust(s, good, found, growth, 1.0, n)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/98828",
-    component="scaler",
-    clauses=("scaling.stays-finite",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/98828", component="scaler", clauses=("scaling.stays-finite",))
 class ScaleGrowsToInfinity(TorchFramework):
     """The scale grows although the product is infinite."""
 
@@ -98,11 +92,7 @@ class ClipsScaledGradients(TorchFramework):
         TorchTrainer._finish = hasty
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/99174",
-    component="scaler",
-    clauses=("scaling.detects-every-group",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/99174", component="scaler", clauses=("scaling.detects-every-group",))
 class ChecksFirstGroupOnly(TorchFramework):
     """`GradScaler` looks for infinities in the first parameter group and only unscales the others."""
 

@@ -1,6 +1,6 @@
 """Native training loops of each framework, with which an adapter's step is compared, and their workloads.
 
-The loops are in `frameworks/NAME/by_hand.py`. They and this module import only the fixtures from the suite.
+The loops are in `frameworks/NAME/native_loop.py`. They and this module import only the fixtures from the suite.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
 
 
 @dataclass(frozen=True)
-class HandCase:
+class LoopCase:
     """A fixture in float32, or in float16 at level O1 under a dynamic loss scale."""
 
     fixture: str
@@ -45,10 +45,10 @@ class HandCase:
         return Recipe(Adam(RATE), precision, DynamicScaling() if self.mixed else None)
 
 
-CASES = tuple(HandCase(fixture, mixed) for fixture in FIXTURES for mixed in (False, True))
+CASES = tuple(LoopCase(fixture, mixed) for fixture in FIXTURES for mixed in (False, True))
 
 
-class ByHand(Protocol):
+class NativeLoop(Protocol):
     """A module of native loops; MODES are the adapter's equivalent modes."""
 
     MODES: tuple[str, ...]
@@ -59,15 +59,15 @@ class ByHand(Protocol):
         """A step on the batch with Adam, from the fixture's weights on; it returns the loss."""
 
 
-def steps(framework: str, mode: str) -> ByHand:
+def steps(framework: str, mode: str) -> NativeLoop:
     """The native loops of a framework, by its adapter's name, for one of the adapter's modes.
 
     Raises:
         LookupError: there are none.
     """
-    if not framework.isidentifier() or not Path(__file__).with_name(framework).joinpath("by_hand.py").is_file():
+    if not framework.isidentifier() or not Path(__file__).with_name(framework).joinpath("native_loop.py").is_file():
         raise LookupError(f"{framework!r} has no native training loop")
-    hand = cast(ByHand, import_module(f"frameworks.{framework}.by_hand"))
+    hand = cast(NativeLoop, import_module(f"frameworks.{framework}.native_loop"))
     if mode not in hand.MODES:
         raise LookupError(f"{framework!r} has no native training loop for mode {mode!r}")
     return hand

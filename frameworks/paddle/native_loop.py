@@ -10,7 +10,7 @@ import paddle
 
 from fixtures.arrays import Array
 from fixtures.model import Batch
-from frameworks.by_hand import RATE, own, parts
+from frameworks.native_loop import RATE, own, parts
 
 MODES = ("dygraph", "dygraph-forced-scaler")
 

@@ -1,4 +1,4 @@
-"""Names of version 1 of the contract, for adapters outside of this repository; the next version has none of them."""
+"""Names of versions 1 and 2 of the contract, for adapters outside of this repository, until the next version."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 MODULES = {
+    "by_hand": "native_loop",
     "base.company": "base.rank_group",
     "base.company_trainer": "base.rank_group_trainer",
     "base.observing": "base.introspection",
@@ -65,8 +66,20 @@ MODULES = {
 }
 """Present names of modules by their former ones, within `frameworks`."""
 
-METHODS = {"feed": "apply_gradients", "company": "rank_group"}
+METHODS = {
+    "bytes_held": "resident_bytes",
+    "clipped_by_hand": "clip_in_manual_step",
+    "company": "rank_group",
+    "feed": "apply_gradients",
+    "shown_to_hook": "gradient_in_hook",
+}
 """Present names of methods by their former ones."""
+
+MEMBERS = {
+    "fixtures.recipe": {"Aware": "Qat"},
+    "frameworks.contract": {"Passed": "PassResult", "Remembered": "AmaxHistory"},
+}
+"""Present names of classes and functions by their former ones."""
 
 RULES = {
     "NumberFormats": "formats",
@@ -102,6 +115,15 @@ def install() -> None:
     """Makes modules importable by their former names."""
     if not any(isinstance(finder, _Moved) for finder in sys.meta_path):
         sys.meta_path.append(_Moved())
+
+
+def alias() -> None:
+    """Gives classes and functions, and fields of `Capability` and `Recipe`, their former names too."""
+    for module, names in MEMBERS.items():
+        for old, new in names.items():
+            setattr(import_module(module), old, getattr(import_module(module), new))
+    recipe, capability = import_module("fixtures.recipe").Recipe, import_module("frameworks.contract").Capability
+    recipe.but, capability.AWARE = recipe.replace, capability.QAT
 
 
 def rename(owner: type) -> None:

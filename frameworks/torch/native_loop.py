@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fixtures.arrays import Array
 from fixtures.model import Batch
-from frameworks.by_hand import RATE, own, parts
+from frameworks.native_loop import RATE, own, parts
 
 PADDING = -100
 MODES = ("eager",)

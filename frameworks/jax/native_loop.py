@@ -14,7 +14,7 @@ from flax.training.train_state import TrainState
 
 from fixtures.arrays import Array
 from fixtures.model import Batch
-from frameworks.by_hand import RATE, own, parts
+from frameworks.native_loop import RATE, own, parts
 
 MODES = ("jit",)
 INITIAL = 2.0**15
@@ -126,10 +126,7 @@ def make(fixture: str, mixed: bool, weights: Mapping[str, Array], batch: Batch, 
     place = jax.devices(device)[0]
     shapes = jax.eval_shape(model.init, jax.random.key(0), batch.inputs)["params"]
     parameters = starting_from(shapes, fixture, weights)
-    state = jax.device_put(
-        TrainState.create(apply_fn=model.apply, params=parameters, tx=optax.adam(RATE)),
-        place,
-    )
+    state = jax.device_put(TrainState.create(apply_fn=model.apply, params=parameters, tx=optax.adam(RATE)), place)
     scale = jax.device_put(jmp.DynamicLossScale(jnp.float32(INITIAL)), place)
     given = batch.inputs, batch.targets["output"], batch.mask
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from fixtures.arrays import Array
 from fixtures.model import Batch
-from frameworks.by_hand import RATE, own, parts
+from frameworks.native_loop import RATE, own, parts
 
 MODES = ("graph",)
 
