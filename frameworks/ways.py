@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType
+from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any, Literal
 
 from fixtures.recipe import TECHNIQUES, Recipe
@@ -186,6 +186,10 @@ def required(framework: str, recipe: Recipe, *techniques: str) -> Iterator[None]
             raise RuntimeError(f"{way}: {', '.join(made.missing)} was not called as declared")
 
 
+_STORES = ("cache_info", "get_concrete_function", "lower")
+"""Attributes of functions that store results or programs: of functools.cache, tf.function and jax.jit."""
+
+
 def _key(name: str) -> Any:
     """The code of a function, a class' constructor or a property's setter, or a function without Python code itself."""
     member: Any = resolved(name)
@@ -194,7 +198,7 @@ def _key(name: str) -> Any:
     if isinstance(member, property):
         member = member.fset
     function: Any = inspect.unwrap(member)
-    if function is not member and not isinstance(member, FunctionType):
+    if any(hasattr(member, attribute) for attribute in _STORES):
         raise TypeError(f"{name} runs its code for new arguments alone, if at all; name another call of the way")
     code = getattr(function, "__code__", None)
     if isinstance(code, CodeType):
