@@ -69,8 +69,8 @@ VERBS = (
     "Apply",
     "Flush",
     "Train",
-    "Feed",
-    "Abandon",
+    "ApplyGradients",
+    "Discard",
     "Gradients",
     "Predict",
     "PredictAveraged",
@@ -82,7 +82,7 @@ VERBS = (
     "StartAgain.onward",
     "TraceLayers",
     "CountBytes",
-    *(f"Break.{way}" for way in ("accumulate", "update", "gradients", "predict", "averaged", "trace", "bytes")),
+    *(f"WrongWidth.{way}" for way in ("accumulate", "update", "gradients", "predict", "averaged", "trace", "bytes")),
     "OpenScope",
 )
 DATA = (

@@ -22,10 +22,7 @@ from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import Record, write
 from results.record.texts import Consequence, FindingKind, FindingText
-from tests.known_failures.test_confirm import path
 from tests.support.twin_records import BOTH, CLAUSE, TEXT, ZERO, failing, passing, record
-
-__all__ = ["path"]
 
 NEW = FindingText(FindingKind.LIMITATION, Consequence.ERROR, "It raises.", "none found", "")
 

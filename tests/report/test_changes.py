@@ -9,7 +9,7 @@ import pytest
 
 from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import Comparison, compare
-from results.compare.numbers import Moved, Movement
+from results.compare.numbers import MovedNumbers, Movement
 from results.compare.pairing import Comparisons
 from results.record.reading import Variant
 from results.report.page import render
@@ -63,7 +63,7 @@ def test_nothing_in_a_comparison_can_act_in_the_page(part: int) -> None:
         variant = Variant(text, {text: text}, {"numpy": text, text: text}, {text: text}, (text,))
         other = Variant(text, {text: f"{text}2"}, {"numpy": f"{text}2", text: f"{text}2"}, {text: "2"}, ("avx2",))
         changes = tuple(Change(kind, text, text, text, text, text, text) for kind in ChangeKind)
-        moved = tuple(Moved(text, text, movement, text, text, text, text, text) for movement in Movement)
+        moved = tuple(MovedNumbers(text, text, movement, text, text, text, text, text) for movement in Movement)
         old, new = replace(old, variant=variant), replace(new, variant=other)
         pairs.append(Comparison(old, new, changes, 1, numbers=moved))
     page = Reader(render([], Comparisons(tuple(pairs))))

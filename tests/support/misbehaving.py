@@ -11,7 +11,7 @@ from typing import ClassVar
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
-from frameworks.contract import Capability, Declaration, Unsupported
+from frameworks.contract import Attempt, Capability, Declaration, Unsupported
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.trainer import ReferenceTrainer
 
@@ -40,6 +40,9 @@ class Refusing(ReferenceFramework):
         if capability is Capability.CLIP:
             return Declaration(False, "gradients are never clipped here")
         return super().declares(capability)
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        return {**super().attempts(), Capability.CLIP: bool}
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         if recipe.schedule is not None:

@@ -202,13 +202,13 @@ def word(verb: Verb) -> str:
     """A verb's name."""
     match verb:
         case WrongWidth(way=way):
-            return f"Break.{way}"
+            return f"WrongWidth.{way}"
         case Apply(flush=True):
             return "Flush"
         case Predict(averaged=True):
             return "PredictAveraged"
         case ApplyGradients(discard=True):
-            return "Abandon"
+            return "Discard"
         case Restore(into=into):
             return f"Restore.{into}"
         case StartAgain(onward=True):

@@ -189,7 +189,7 @@ def clause_of(case: GeneratedCase, failure: Failure, cause: str) -> str:
             return "cost.bytes-repeat"
         case "RestoreDamaged":
             return "resume.truncated-file"
-        case "Abandon":
+        case "Discard":
             return "scaling.abandoned-update-leaves-no-trace"
     return _of_update(case, failure, cause)
 

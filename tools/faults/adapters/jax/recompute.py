@@ -14,7 +14,7 @@ from fixtures.model import Batch
 from frameworks.contract import RecomputeCase, RecomputeResult
 from frameworks.jax import JaxFramework
 from frameworks.jax.core.arrays import Flat
-from frameworks.jax.training.scaler import Judged
+from frameworks.jax.training.scaler import ScaleUpdate
 from frameworks.jax.training.trainer import JaxTrainer
 from tools.faults import fault
 
@@ -79,7 +79,7 @@ class DrawsOtherMasks(JaxFramework):
         super().__init__(device, mode)
         backward = JaxTrainer._backward
 
-        def folded(self: JaxTrainer, batch: Batch, items: int) -> tuple[Flat, Judged | None, float]:
+        def folded(self: JaxTrainer, batch: Batch, items: int) -> tuple[Flat, ScaleUpdate | None, float]:
             if self.recipe.recompute is not None:
                 key = jax.random.fold_in(jax.random.wrap_key_data(self.moved.key), 1)
                 self.moved = self.moved._replace(key=jax.random.key_data(key))
