@@ -41,7 +41,8 @@ def judged(folder: Path, source: str, *suites: str) -> tuple[Ended, Record]:
     """A loop judged by some suites from its own folder."""
     (folder / "my_training.py").write_text(source, encoding="utf-8")
     record = folder / "record.json"
-    places = [str(SUITES / f"test_{name}.py") for name in suites]
+    places = [str(path) for name in suites for path in SUITES.glob(f"*/test_{name}.py")]
+    assert len(places) == len(suites)
     words = ["-q", "--device=cpu", "--framework=my_training:Loop", f"--record={record}", "--tb=no", "-rN"]
     return run([sys.executable, "-m", "pytest", *words, *places], folder), load(record)
 
