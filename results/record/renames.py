@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
-from results.record.model import Measurement, Observation, Record, Tensors, Trace
+from results.record.model import Measurement, Observation, Record, RunSetup, Tensors, Trace
+from results.record.values import Json
 
 FILE = Path(__file__).with_suffix(".toml")
 
@@ -43,8 +44,18 @@ def present_case(clause: str, case: str, names: Names | None = None) -> str:
     return f"{known.get(function, function)}{bracket}{parameters}"
 
 
+def _with_present_classes(run: RunSetup) -> RunSetup:
+    recipe = {name: {**value, "kind": "Qat"} if _is_qat(value) else value for name, value in run.recipe.items()}
+    return RunSetup(run.fixture, recipe)
+
+
+def _is_qat(value: object) -> TypeGuard[Mapping[str, Json]]:
+    return isinstance(value, Mapping) and value.get("kind") == "Aware"
+
+
 def with_present_names(record: Record, names: Names | None = None) -> Record:
-    """The record with the present names of its tests; of two tests that get one name the later stays."""
+    """The record with the present names of its tests and of the classes in its recipes; of two tests that get one name
+    the later stays."""
     cases: dict[str, str] = {}
     verdicts = {}
     for one in record.verdicts:
@@ -52,9 +63,11 @@ def with_present_names(record: Record, names: Names | None = None) -> Record:
         if case != one.case:
             cases[one.case] = case
             one = replace(one, test=f"{one.clause}/{case}")
+        if any(_is_qat(value) for run in one.runs for value in run.recipe.values()):
+            one = replace(one, runs=tuple(map(_with_present_classes, one.runs)))
         verdicts[one.test] = one
     if not cases:
-        return record
+        return replace(record, verdicts=tuple(verdicts.values()))
 
     def parts(each: tuple[_Part, ...]) -> tuple[_Part, ...]:
         if all(one.case not in cases for one in each):

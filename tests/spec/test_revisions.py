@@ -14,6 +14,7 @@ from conformance.runner.recorder import EVERY_TEST, SETTINGS
 from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import TestCode, id_of, inventory, node_of, read_inventory
 from results.compare.comparison import compare
+from results.record.model import RunSetup
 from results.record.reading import load
 from results.record.renames import present_case, renames, with_present_names
 from results.record.single_modes import single_modes
@@ -200,3 +201,18 @@ def test_a_renamed_test_is_the_same_in_records_and_expectations() -> None:
     assert present_case("another.clause", "test_b[1]", names) == "test_b[1]"
     assert compare(with_present_names(BASE, names), record).identical
     assert with_present_names(BASE, {}) == BASE
+
+
+def test_a_renamed_class_is_the_same_in_the_recipes_of_records() -> None:
+    former, present = (
+        replace(
+            BASE,
+            verdicts=tuple(
+                replace(one, runs=(RunSetup("mlp", {"clip": 1.0, "quantization": {"freeze": 3, "kind": kind}}),))
+                for one in BASE.verdicts
+            ),
+        )
+        for kind in ("Aware", "Qat")
+    )
+    assert former != present
+    assert with_present_names(former) == with_present_names(present) == present
