@@ -99,6 +99,9 @@ def compare(subject: Subject, verdict: Verdict, capability: Capability) -> None:
         Unsupported: the refusal holds, or what is declared as supported is refused.
     """
     declared, acted = subject.framework.declares(capability), subject.framework.probe(capability)
+    if declared.supported and acted is None:
+        _ask(subject, capability)
+        acted = True
     verdict.observe(str(capability), {"declared": declared.supported, "observed": acted, "reason": declared.reason})
     if acted is not None and acted != declared.supported:
         effect = "a direct call succeeded" if acted else "a direct call had no effect"
@@ -109,8 +112,6 @@ def compare(subject: Subject, verdict: Verdict, capability: Capability) -> None:
         verdict.holds(bool(reason), "a refusal has a reason", reason, "a reason", "refused-without-reason")
         verdict.holds(acted is not None, "a refusal was tried", acted, "an attempt", "refused-untried")
         raise Unsupported(capability, reason)
-    if acted is None:
-        _ask(subject, capability)
 
 
 def _ask(subject: Subject, capability: Capability) -> None:
