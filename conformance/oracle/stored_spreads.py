@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -50,12 +51,13 @@ def entry_name(inputs: str, path: Path) -> str:
 @cache
 def stored(file: Path = FILE) -> Mapping[str, Mapping[str, Array]]:
     """The entries of the present code, by name; none if the code has changed."""
-    return _read(file) if file.is_file() and json.loads(file.read_text("utf-8"))[CODE] == code_hash() else {}
+    content = json.loads(file.read_text("utf-8")) if file.is_file() else {CODE: ""}
+    return _entries(content) if content[CODE] == code_hash() else {}
 
 
-def _read(file: Path) -> dict[str, dict[str, Array]]:
-    entries = json.loads(file.read_text("utf-8"))["entries"]
-    return {name: {key: _array(text) for key, text in arrays.items()} for name, arrays in entries.items()}
+def _entries(content: Mapping[str, Any]) -> dict[str, dict[str, Array]]:
+    entries = content["entries"].items()
+    return {name: {key: _array(text) for key, text in arrays.items()} for name, arrays in entries}
 
 
 def collect(folders: Sequence[Path], file: Path = FILE) -> int:
@@ -70,20 +72,23 @@ def collect(folders: Sequence[Path], file: Path = FILE) -> int:
 def keep(folders: Sequence[Path], file: Path = FILE) -> int:
     """Makes the entries of former code those of the present one; returns their number.
 
-    Another processor turns last digits, which makes some ensembles other draws; changed code makes all of them others.
+    For changes that move no number, which this cannot prove: it looks at the entries that were derived again alone.
+    Another processor turns last digits, which makes some ensembles other draws.
 
     Raises:
         ValueError: fewer than `SAMPLE` of them were derived again, fewer than half of these are equal, or one is beyond
             what two draws differ by.
     """
-    entries, again = _read(file), _derived(folders)
+    entries, again = _entries(json.loads(file.read_text("utf-8"))), _derived(folders)
     sample = sorted(entries.keys() & again.keys())
     if len(sample) < SAMPLE:
         raise ValueError(f"got {len(sample)} entries that were derived again, want {SAMPLE}: name folders of more runs")
     other = [name for name in sample if not _agree(entries[name], again[name], factor=1.0)]
     apart = [name for name in other if not _agree(entries[name], again[name], factor=DRAWS)]
     if apart or 2 * len(other) > len(sample):
-        raise ValueError(f"{len(other)} of {len(sample)} entries differ, {(apart + other)[0]} most: collect all again")
+        raise ValueError(
+            f"{len(other)} of {len(sample)} entries differ, such as {(apart + other)[0]}: collect all again"
+        )
     return _write(entries | again, file)
 
 

@@ -57,7 +57,7 @@ def with_present_names(record: Record, names: Names | None = None) -> Record:
     """The record with the present names of its tests and of the classes in its recipes; of two tests that get one name
     the later stays."""
     cases: dict[str, str] = {}
-    verdicts = {}
+    verdicts, renamed = {}, False
     for one in record.verdicts:
         case = present_case(one.clause, one.case, names)
         if case != one.case:
@@ -65,9 +65,10 @@ def with_present_names(record: Record, names: Names | None = None) -> Record:
             one = replace(one, test=f"{one.clause}/{case}")
         if any(_is_qat(value) for run in one.runs for value in run.recipe.values()):
             one = replace(one, runs=tuple(map(_with_present_classes, one.runs)))
+            renamed = True
         verdicts[one.test] = one
     if not cases:
-        return replace(record, verdicts=tuple(verdicts.values()))
+        return replace(record, verdicts=tuple(verdicts.values())) if renamed else record
 
     def parts(each: tuple[_Part, ...]) -> tuple[_Part, ...]:
         if all(one.case not in cases for one in each):

@@ -99,3 +99,8 @@ def test_an_adapter_of_version_2_runs_by_its_former_names(tmp_path: Path, monkey
     with pytest.warns(DeprecationWarning, match="Mine.clipped_by_hand is now clip_in_manual_step"):
         framework = load("of_version_2:Mine")
     assert framework.clip_in_manual_step(np.ones(1), limit=2.0, scale=3.0).tolist() == [6.0]
+
+
+def test_a_helper_that_is_gone_says_what_to_do() -> None:
+    with pytest.raises(ImportError, match=r"has no structure_attempts: name its capabilities in supported\(\)"):
+        exec("from frameworks.base import structure_attempts")

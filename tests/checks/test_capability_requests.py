@@ -1,0 +1,95 @@
+"""Every capability that an adapter may name without an attempt is asked for, and a refusal of it is noticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.checks.capability_requests import request
+from conformance.checks.declarations import OTHERS
+from fixtures.recipe import Recipe
+from frameworks.base import BaseFramework, BaseTrainer
+from frameworks.contract import Capability, Declaration, Unsupported, needs
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.training.trainer import ReferenceTrainer
+
+SUPPORTED = frozenset(each for each in OTHERS if ReferenceFramework("cpu").declares(each).supported)
+LEFT_OUT = {
+    Capability.PLATEAU: "plateau",
+    Capability.SCHEDULE_FREQUENCY: "scheduled",
+    Capability.FUNCTION_USES: "function_used",
+    Capability.RECOMPUTE_CASES: "recompute",
+    Capability.STEP_HOOK: "gradient_in_hook",
+    Capability.MANUAL_STEP: "clip_in_manual_step",
+    Capability.LOADED_CHECKPOINT: "loaded_run",
+    Capability.PLAIN_LOOP: "plain_trainer",
+    Capability.TF32: "tf32",
+    Capability.RANKS_EMPTY: "rank_group",
+    Capability.RANKS_COLLECTIVES: "rank_group",
+    Capability.RANKS_LOST: "rank_group",
+    Capability.RANKS_RESHAPE: "rank_group",
+}
+"""Methods of a framework whose inherited version refuses the capability."""
+LEFT_OUT_OF_RUNS = {
+    Capability.FREEZE: "freeze",
+    Capability.LIVE_STATE: "take",
+    Capability.LOAD_ORDER: "restore_in",
+    Capability.TRACE: "trace",
+    Capability.CONVERT: "convert",
+}
+"""Methods of a run, likewise."""
+
+
+@pytest.mark.parametrize("capability", sorted(SUPPORTED), ids=str)
+def test_every_capability_of_the_reference_is_asked_for(capability: Capability) -> None:
+    request(ReferenceFramework("cpu"), capability)
+
+
+@pytest.mark.parametrize("capability", sorted(frozenset(OTHERS) - SUPPORTED), ids=str)
+def test_every_other_capability_is_asked_for(capability: Capability) -> None:
+    with pytest.raises(Unsupported):
+        request(ReferenceFramework("cpu"), capability)
+
+
+@pytest.mark.parametrize(("capability", "method"), LEFT_OUT.items(), ids=[*map(str, LEFT_OUT)])
+def test_a_method_that_an_adapter_lacks_is_noticed(capability: Capability, method: str) -> None:
+    lacking = type("Lacking", (ReferenceFramework,), {method: getattr(BaseFramework, method)})
+    with pytest.raises(Unsupported):
+        request(lacking("cpu"), capability)
+
+
+@pytest.mark.parametrize(("capability", "method"), LEFT_OUT_OF_RUNS.items(), ids=[*map(str, LEFT_OUT_OF_RUNS)])
+def test_a_method_that_a_run_lacks_is_noticed(capability: Capability, method: str) -> None:
+    run = type("LackingRun", (ReferenceTrainer,), {method: getattr(BaseTrainer, method)})
+    lacking = type("Lacking", (ReferenceFramework,), {"trainer_class": run})
+    with pytest.raises(Unsupported):
+        request(lacking("cpu"), capability)
+
+
+@pytest.mark.parametrize(
+    "capability", [Capability.CLIP, Capability.MUON, Capability.AVERAGE, Capability.TIED_WEIGHTS], ids=str
+)
+def test_a_recipe_or_model_that_an_adapter_refuses_is_noticed(capability: Capability) -> None:
+    class Refusing(ReferenceFramework):
+        def declares(self, asked: Capability) -> Declaration:
+            return Declaration(False, "not here") if asked is capability else super().declares(asked)
+
+        def trainer(self, model, recipe, weights=None):  # type: ignore[no-untyped-def]
+            if capability is Capability.TIED_WEIGHTS or capability in needs(recipe):
+                raise Unsupported(capability, "not here")
+            return super().trainer(model, recipe, weights)
+
+    assert not needs(Recipe())
+    with pytest.raises(Unsupported, match="not here"):
+        request(Refusing("cpu"), capability)
+
+
+def test_a_format_or_quantizer_without_the_name_is_noticed() -> None:
+    quantizers = ReferenceFramework.quantizers_class
+
+    class Fewer(quantizers):  # type: ignore[misc, valid-type]
+        def rules(self):  # type: ignore[no-untyped-def]
+            return {name: rule for name, rule in super().rules().items() if name != "int8-row"}
+
+    lacking = type("Lacking", (ReferenceFramework,), {"quantizers_class": Fewer})
+    with pytest.raises(Unsupported, match="want int8-row"):
+        request(lacking("cpu"), Capability.INT8_ROW)
