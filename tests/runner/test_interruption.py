@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -203,7 +204,8 @@ def test_ctrl_c_leaves_an_interrupted_record(running: Running) -> None:
 
 def test_an_interrupted_run_interrupts_its_workers() -> None:
     workers = LostWorkers()
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a run in the background ignores it
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], preexec_fn=heed) as process:
         for popen in (process, None):
             workers.pytest_configure_node(SimpleNamespace(gateway=SimpleNamespace(_io=SimpleNamespace(popen=popen))))
         workers.pytest_keyboard_interrupt()
