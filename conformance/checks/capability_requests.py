@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from fixtures.functions import FunctionUse
 from fixtures.models import exact_linear, exact_stack, reused, sincos, tied, user_function
 from fixtures.plateau import Plateau
 from fixtures.recipe import (
+    BFLOAT16,
     SGD,
     Adafactor,
     Adagrad,
@@ -170,6 +171,11 @@ def _reshape(framework: Framework) -> None:
         other.restore(Path(folder))
 
 
+def _enter(scope: AbstractContextManager[None]) -> None:
+    with scope:
+        """A scope may refuse when it is entered."""
+
+
 def _pack(framework: Framework) -> None:
     framework.rule(NumberFormats).packed(np.zeros((2, 4), np.int8), 1)
 
@@ -188,7 +194,9 @@ _ONE = np.ones(1, np.float32)
 _SQUARE = np.ones((2, 2), np.float32)
 _CALLS: Mapping[Capability, Callable[[Framework], object]] = {
     Capability.FLOAT64_HEADS: lambda f: f.trainer(sincos(4), Recipe()),
-    Capability.TF32: lambda f: f.tf32(None),
+    Capability.AUTOCAST_SCOPE: lambda f: _enter(f.autocast(BFLOAT16)),
+    Capability.AUTOCAST_LISTS: lambda f: _enter(f.autocast(BFLOAT16, low=("softmax",))),
+    Capability.TF32: lambda f: _enter(f.tf32(None)),
     Capability.OPERATIONS: lambda f: f.run_op("matmul", *CATALOGUE["matmul"]()),
     Capability.SCALING_FACTORS: partial(
         _feed, Recipe(SGD(0.5), scaling=DynamicScaling(1024.0, growth=4.0, backoff=0.25, interval=1))

@@ -167,6 +167,7 @@ def test_a_worker_ends_soon_after_its_run_is_killed(tmp_path: Path) -> None:
     words = ("--framework=reference", "--numprocesses=1", *WORKERS, f"--record={record}")
     with judging(*words, root=root, log=log) as process:
         wait_for(lambda: (root / "worker").is_file() and (root / "worker").read_text() != "")
+        wait_for(lambda: "test_that_takes_no_interrupt" in record.with_suffix(".jsonl").read_text("utf-8"))
         worker = int((root / "worker").read_text())
         process.kill()
         process.wait()
