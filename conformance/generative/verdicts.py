@@ -7,10 +7,10 @@ import numpy as np
 from conformance.checks.evidence import Check, Verdict, Violation
 from conformance.checks.subject import Profile, Subject, need
 from conformance.generative.programs.instances import Instance
-from conformance.generative.registry import LAWS
 from conformance.known_failures.exclusions import Exclusion
 from conformance.search.adapter_settings import GenerativeSettings, generative_settings
 from conformance.search.failure import Failure
+from conformance.search.property import Property
 from conformance.search.search import Search
 
 Excluded = tuple[Exclusion, ...]
@@ -18,8 +18,8 @@ Excluded = tuple[Exclusion, ...]
 ALL_LEFT_OUT = "every generated case is excluded by a known defect"
 
 
-def explore(subject: Subject, verdict: Verdict, excluded: Excluded, clause: str, part: int = 0) -> None:
-    """Checks the law of a clause for instances generated for the framework.
+def explore(subject: Subject, verdict: Verdict, excluded: Excluded, law: Property, part: int = 0) -> None:
+    """Checks a law for instances generated for the framework.
 
     Args:
         excluded: known defects; instances that meet such a condition are not generated.
@@ -31,7 +31,7 @@ def explore(subject: Subject, verdict: Verdict, excluded: Excluded, clause: str,
     """
     __tracebackhide__ = True
     laws = _laws(subject)
-    law, profile = LAWS[clause], subject.profile
+    profile = subject.profile
     need(subject, *law.needs)
     if profile == Profile() and (reason := laws.not_judged.get(subject.framework.mode)):
         verdict.abstain(reason)

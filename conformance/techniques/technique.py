@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from conformance.search.property import Property
+from fixtures.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,7 @@ class Technique:
     """One technique.
 
     Attributes:
+        recipes: one for each capability that a recipe of the technique needs.
         rows: its rows in tables of results, by the parameter that names a test's subject: what the row is about.
         clauses: the row of clauses whose tests name no subject, by pattern of their ids.
         properties: what generated cases must have, by clause.
@@ -22,7 +24,8 @@ class Technique:
         places: classes of the reference that faults replace, each with the attribute that names it and its owner.
     """
 
-    rows: Mapping[str, str]
+    recipes: tuple[Recipe, ...] = ()
+    rows: Mapping[str, str] = field(default_factory=dict)
     clauses: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, Property] = field(default_factory=dict)
     breaks: tuple[str, ...] = ()

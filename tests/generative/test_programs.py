@@ -82,7 +82,7 @@ def test_a_law_is_silent_on_the_reference_at_another_seed(clause: str, monkeypat
         "conformance.generative.verdicts.generative_settings", lambda f: replace(generative_settings(f), programs=48)
     )
     verdict = Verdict()
-    explore(subject(seed=3), verdict, (), clause)
+    explore(subject(seed=3), verdict, (), LAWS[clause])
     assert all(check.passed for check in verdict.checks)
     assert not verdict.checks[-1].measured.startswith("0 drawn")  # type: ignore[union-attr]
 
@@ -119,7 +119,7 @@ def test_the_same_cases_hold_on_the_reference() -> None:
 
 def test_a_failure_can_be_pasted_as_a_test() -> None:
     with pytest.raises(Violation) as raised:
-        explore(subject("scale_updates:OverflowKeepsTheCount"), Verdict(), (), "laws.programs", 2)
+        explore(subject("scale_updates:OverflowKeepsTheCount"), Verdict(), (), LAWS["laws.programs"], 2)
     source = str(raised.value).split("\n\n", 1)[1]
     assert raised.value.signature in load_clauses()
     names: dict[str, object] = {}
@@ -136,7 +136,7 @@ def test_the_same_seed_gives_the_same_verdict() -> None:
     texts = []
     for _ in range(2):
         with pytest.raises(Violation) as raised:
-            explore(subject("scale_updates:OverflowKeepsTheCount"), Verdict(), (), "laws.programs", 2)
+            explore(subject("scale_updates:OverflowKeepsTheCount"), Verdict(), (), LAWS["laws.programs"], 2)
         texts.append(str(raised.value))
     assert texts[0] == texts[1]
 
@@ -224,7 +224,7 @@ def test_a_law_of_which_nothing_is_left_to_draw_abstains(clause: str, monkeypatc
     finding = load_known(["torch"]).findings[0]
     entry = Exclusion(finding, ">=0", "*", "*", ("verb=StartAgain",))
     with pytest.raises(Abstention, match="excluded by a known defect"):
-        explore(subject(), Verdict(), (entry,), clause)
+        explore(subject(), Verdict(), (entry,), LAWS[clause])
 
 
 MODULES = [path.read_text("utf-8") for path in sorted((ROOT / "conformance").rglob("*.py"))]

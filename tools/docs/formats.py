@@ -28,14 +28,13 @@ OTHER_MODES: Mapping[tuple[str, str], str] = {
 
 _LIBRARY = re.compile(r"(.+?)(?: is|:) not installed")
 
-ROWS = {name: text for technique in TECHNIQUES for name, text in technique.rows.items()}
-"""What a test is about, by the parameter that names it, or by its clause, and how it is called in a table."""
+_TEXTS = {name: text for technique in TECHNIQUES for name, text in technique.rows.items()}
 
 _QUANTIZERS = ("int8-tensor", "int8-row", "int8-column", "uint8-tensor", "int4-group")
 SHORT: dict[str, tuple[str, ...]] = {
     "casts, quantized matmul": (*NARROW, "integer-products", "float8-products", "delayed-scaling"),
     "quantizers, packed int4": (*_QUANTIZERS, "int4-packing"),
-    "fake quantization": tuple(name for name in ROWS if name.startswith("fake-")),
+    "fake quantization": tuple(name for name in _TEXTS if name.startswith("fake-")),
     "post-training int8, dynamic": ("dynamic-int8",),
     "post-training int8, static": ("static-int8",),
     "weight-only int8 and int4, 8-bit loading": ("weight-int8", "weight-int4", "load-int8"),
@@ -43,6 +42,8 @@ SHORT: dict[str, tuple[str, ...]] = {
     "8-bit Adam": ("adam-8bit",),
 }
 """Rows that the short table joins."""
+ROWS = {name: _TEXTS[name] for name in (*chain(*SHORT.values()), *_TEXTS)}
+"""What a test is about, by the parameter that names it, or by its clause, and how it is called in a table."""
 
 
 def blocks(records: Sequence[Record]) -> dict[str, str]:

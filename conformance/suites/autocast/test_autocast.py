@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance.checks import declarations
 from conformance.checks.api import Subject, Verdict, clause, need
+from conformance.techniques import declarations
 from fixtures.arrays import FORMATS, Array
 from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, Precision
 from frameworks.contract import Capability, OpResult, Unsupported

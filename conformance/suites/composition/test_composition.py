@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.checks import combinations, declarations, reproducers
+from conformance.checks import combinations, reproducers
 from conformance.checks.api import Subject, Verdict, clause
 from conformance.checks.covering_array import Row, covered, rows, wanted
 from conformance.spec.findings import Workaround
+from conformance.techniques import declarations
 from frameworks.contract import Capability
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause
+from conformance.generative.registry import LAWS
 from conformance.generative.verdicts import Excluded, explore
+from conformance.techniques.delayed_scaling.technique import DELAYED_SCALING
+from conformance.techniques.formats.technique import FORMATS
+from conformance.techniques.quantized_models.technique import QUANTIZED_MODELS
 
 
 @clause("laws.programs")
 @pytest.mark.parametrize("part", range(8))
 def test_generated_program_matches_oracle(subject: Subject, verdict: Verdict, excluded: Excluded, part: int) -> None:
-    explore(subject, verdict, excluded, "laws.programs", part)
+    explore(subject, verdict, excluded, LAWS["laws.programs"], part)
 
 
 @clause("laws.recomputation")
@@ -19,29 +23,29 @@ def test_generated_program_matches_oracle(subject: Subject, verdict: Verdict, ex
 def test_generated_program_with_recomputation(
     subject: Subject, verdict: Verdict, excluded: Excluded, part: int
 ) -> None:
-    explore(subject, verdict, excluded, "laws.recomputation", part)
+    explore(subject, verdict, excluded, LAWS["laws.recomputation"], part)
 
 
 @clause("laws.scales")
 def test_generated_program_at_any_scale(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
-    explore(subject, verdict, excluded, "laws.scales")
+    explore(subject, verdict, excluded, LAWS["laws.scales"])
 
 
 @clause("laws.restores")
 @pytest.mark.parametrize("part", range(2))
 def test_generated_program_resumes_anywhere(subject: Subject, verdict: Verdict, excluded: Excluded, part: int) -> None:
-    explore(subject, verdict, excluded, "laws.restores", part)
+    explore(subject, verdict, excluded, LAWS["laws.restores"], part)
 
 
 @clause("laws.second-run")
 @pytest.mark.parametrize("part", range(2))
 def test_generated_program_as_second_run(subject: Subject, verdict: Verdict, excluded: Excluded, part: int) -> None:
-    explore(subject, verdict, excluded, "laws.second-run", part)
+    explore(subject, verdict, excluded, LAWS["laws.second-run"], part)
 
 
 @clause("laws.windows")
 def test_generated_window_splits(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
-    explore(subject, verdict, excluded, "laws.windows")
+    explore(subject, verdict, excluded, LAWS["laws.windows"])
 
 
 @clause("laws.operations")
@@ -49,17 +53,17 @@ def test_generated_window_splits(subject: Subject, verdict: Verdict, excluded: E
 def test_generated_operation_in_nested_scopes(
     subject: Subject, verdict: Verdict, excluded: Excluded, part: int
 ) -> None:
-    explore(subject, verdict, excluded, "laws.operations", part)
+    explore(subject, verdict, excluded, LAWS["laws.operations"], part)
 
 
 @clause("laws.calls")
 def test_generated_recomputed_call(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
-    explore(subject, verdict, excluded, "laws.calls")
+    explore(subject, verdict, excluded, LAWS["laws.calls"])
 
 
 @clause("laws.masks")
 def test_generated_dropout_masks(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
-    explore(subject, verdict, excluded, "laws.masks")
+    explore(subject, verdict, excluded, LAWS["laws.masks"])
 
 
 @clause("laws.codes")
@@ -67,19 +71,19 @@ def test_generated_dropout_masks(subject: Subject, verdict: Verdict, excluded: E
 def test_generated_quantized_values_match_rule(
     subject: Subject, verdict: Verdict, excluded: Excluded, part: int
 ) -> None:
-    explore(subject, verdict, excluded, "laws.codes", part)
+    explore(subject, verdict, excluded, FORMATS.properties["laws.codes"], part)
 
 
 @clause("laws.quantized-models")
 def test_generated_quantized_model(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
-    explore(subject, verdict, excluded, "laws.quantized-models")
+    explore(subject, verdict, excluded, QUANTIZED_MODELS.properties["laws.quantized-models"])
 
 
 @clause("laws.delayed-scales")
 def test_generated_delayed_scales(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
-    explore(subject, verdict, excluded, "laws.delayed-scales")
+    explore(subject, verdict, excluded, DELAYED_SCALING.properties["laws.delayed-scales"])
 
 
 @clause("laws.processes")
 def test_generated_program_in_new_process(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
-    explore(subject, verdict, excluded, "laws.processes")
+    explore(subject, verdict, excluded, LAWS["laws.processes"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from conformance.techniques.technique import Technique
+from fixtures.recipe import Qat, Recipe
 from frameworks.reference.quantization.qat import QatLayers
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 _RUNS = ("converts", "averages", "beyond", "predicts", "loads", "freezes", "window", "skips")
 
 QAT = Technique(
+    recipes=(Recipe(quantization=Qat()),),
     rows={"aware": "QAT", "convert": "conversion after QAT"},
     clauses={
         "quantization.aware-*": "aware",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from conformance.checks.capability_requests import request
 from conformance.checks.evidence import Misdeclared, Verdict
 from conformance.checks.subject import Subject
+from conformance.techniques.capability_requests import request
 from frameworks.contract import Capability, Unsupported
 
 PRECISIONS = tuple(each for each in Capability if each.startswith("precision.O"))

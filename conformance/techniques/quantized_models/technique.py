@@ -1,4 +1,4 @@
-"""Generates trained models, techniques that quantize them, and verbs for the result."""
+"""Quantized models as one technique: trained models, techniques that quantize them, and verbs for the result."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import cast
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from conformance.search.property import Property
 from conformance.techniques.post_training.cases import (
     PredictBatch,
     QuantizedCase,
@@ -18,6 +19,7 @@ from conformance.techniques.post_training.cases import (
 )
 from conformance.techniques.qat.cases import QatCase
 from conformance.techniques.qat.run_strategies import beginnings, converted
+from conformance.techniques.technique import Technique
 from fixtures.layers import Activation, Dense, Head, Heads, Layer, LayerNorm
 from fixtures.model import Model, dense_weights
 from frameworks.contract import Capability, Framework, PostTraining
@@ -88,3 +90,9 @@ def _verbs() -> SearchStrategy[QuantizedVerb]:
         st.builds(RunLayers, _ROWS, st.integers(0, 99)),
         st.builds(SaveAndLoad, into),
     )
+
+
+QUANTIZED_MODELS = Technique(
+    properties={"laws.quantized-models": Property(11, quantized, 1, 1 / 4)},
+    features=tuple(f"technique={name}" for name in TECHNIQUES),
+)

@@ -9,10 +9,12 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
+from conformance.techniques.registry import TECHNIQUES
 from fixtures.data import exact_batch
 from fixtures.functions import FunctionUse
 from fixtures.models import exact_linear, exact_stack, reused, sincos, tied, user_function
@@ -25,7 +27,6 @@ from fixtures.recipe import (
     Adam,
     AdamW,
     DynamicScaling,
-    Float8,
     Muon,
     Offload,
     Precision,
@@ -61,7 +62,6 @@ _OPTIMIZERS = (
     SGD(0.5, weight_decay=0.5),
     SGD(0.5, maximize=True),
     Adam(amsgrad=True),
-    Adam(state_bits=8),
     Adagrad(rate_decay=0.5),
     RMSprop(),
     Adafactor(),
@@ -80,7 +80,6 @@ _RECIPES = (
     Recipe(ranks=Ranks(2, reduce="bfloat16")),
     *(Recipe(offload=Offload((kind,), to)) for kind in ("activations", "optimizer") for to in ("host", "disk")),
     Recipe(offload=Offload(("parameters", "optimizer"))),
-    *(Recipe(quantization=each) for each in (Qat(), Float8())),
     Recipe(accumulation=2),
     Recipe(recompute=Recompute(1)),
     Recipe(recompute=Recompute(1, depth=2)),
@@ -95,6 +94,7 @@ _RECIPES = (
     Recipe(frozen=_WEIGHT),
     *(Recipe(implementation=name) for name in ("single", "foreach", "fused", "capturable")),
     Recipe(tensor_rate=True),
+    *chain.from_iterable(technique.recipes for technique in TECHNIQUES),
 )
 """A recipe for each capability that recipes need."""
 _MODELS = (reused(), tied(), user_function())

@@ -1,0 +1,1 @@
+"""Quantized models, generated: those of post-training quantization and those of QAT, in one package for both."""
