@@ -1,4 +1,4 @@
-"""Every technique: the objects in the modules `technique` of the packages next to this module."""
+"""Every technique: the objects in the modules next to this one, and in the modules `technique` of the packages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 
 from conformance.techniques.technique import Technique
 
+_FOLDER = Path(__file__).parent
+
 
 def _techniques() -> Iterator[Technique]:
-    for module in sorted(Path(__file__).parent.glob("*/technique.py")):
-        names = vars(import_module(f"conformance.techniques.{module.parent.name}.technique"))
-        yield from (value for value in names.values() if isinstance(value, Technique))
+    for path in sorted([*_FOLDER.glob("[!_]*.py"), *_FOLDER.glob("*/technique.py")]):
+        module = import_module(".".join((__package__, *path.relative_to(_FOLDER).with_suffix("").parts)))
+        yield from (value for value in vars(module).values() if isinstance(value, Technique))
 
 
 TECHNIQUES = tuple(_techniques())

@@ -11,7 +11,7 @@ from conformance.checks.evidence import Verdict, Violation
 from conformance.techniques.post_training.cases import QuantizedCase, RunLayers
 from conformance.techniques.post_training.checks import check_dense, quantized_layers, small_layers, unlike_weights
 from conformance.techniques.post_training.mixed_models import MIXED, foreign, mixed
-from conformance.techniques.quantized_models.technique import large_enough
+from conformance.techniques.quantized_models import large_enough
 from fixtures.layers import Activation, Dense, Flatten, Head, Heads, Layer
 from fixtures.model import Model, dense_weights
 from frameworks.contract import LinearRule

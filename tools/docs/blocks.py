@@ -1,21 +1,17 @@
-"""The blocks of README and docs that are made from clauses, expectations, and committed records."""
+"""The blocks of README and docs that are made from expectations and committed records."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from itertools import chain
 
 from conformance.known_failures.reading import load_known
 from conformance.runner.baselines import BASELINES
-from conformance.runner.recorder import SETTINGS
 from conformance.scenarios import SCENARIOS
 from conformance.scenarios.launching import FOLDER
 from conformance.scenarios.table import durations
 from conformance.scenarios.table import markdown as scenario_table
-from conformance.spec.clauses import Level, load_clauses
-from conformance.test_ids.inventory import inventory
 from results.record.folders import listed
 from results.record.reading import Record, load
 from results.show import times
@@ -59,17 +55,6 @@ def with_ranks() -> Mapping[str, str]:
 def trained() -> Mapping[str, list[Record]]:
     """The committed records of each scenario."""
     return {name: [load(path) for path in listed(FOLDER / name)] for name in SCENARIOS}
-
-
-def clauses() -> Mapping[str, str]:
-    """How many clauses there are, by family, and how many have tests."""
-    known = load_clauses()
-    tested = {SETTINGS, *(code.clause for code in inventory().values())}
-    levels = Counter(clause.level for clause in known.values())
-    families = Counter(clause.family for clause in known.values())
-    counted = ", ".join(f"{family} {count}" for family, count in sorted(families.items()))
-    by_level = ", ".join(f"{levels[level]} {level}" for level in Level if levels[level])
-    return {"clauses": f"{len(known)} clauses ({counted}), {len(tested)} of them with tests; {by_level}."}
 
 
 def failure() -> Mapping[str, str]:

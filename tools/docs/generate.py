@@ -24,7 +24,6 @@ PLACEHOLDER = "*Generated: `python -m tools docs --page {}` prints it.*"
 """What a committed page of docs has in the place of a block, by the page's name."""
 
 SOURCES: Mapping[str, tuple[str, ...]] = {
-    "tools.docs.blocks:clauses": ("clauses",),
     "tools.docs.blocks:failure": ("failure",),
     "tools.docs.blocks:tables": ("baselines", "seconds by family", "seconds by clause", "slowest tests"),
     "tools.docs.blocks:known_failures": ("finding counts", "findings", "workarounds"),

@@ -9,7 +9,7 @@ from conformance.generative.registry import LAWS
 from conformance.generative.verdicts import Excluded, explore
 from conformance.techniques.delayed_scaling.technique import DELAYED_SCALING
 from conformance.techniques.formats.technique import FORMATS
-from conformance.techniques.quantized_models.technique import QUANTIZED_MODELS
+from conformance.techniques.quantized_models import QUANTIZED_MODELS
 
 
 @clause("laws.programs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.techniques.capability_requests import request
+from conformance.declarations.requests import request
 from fixtures.recipe import Recipe
 from frameworks.base import BaseFramework, BaseTrainer
 from frameworks.contract import Capability, Declaration, Unsupported, needs

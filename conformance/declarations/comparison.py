@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conformance.checks.evidence import Misdeclared, Verdict
 from conformance.checks.subject import Subject
-from conformance.techniques.capability_requests import request
+from conformance.declarations.requests import request
 from frameworks.contract import Capability, Unsupported
 
 PRECISIONS = tuple(each for each in Capability if each.startswith("precision.O"))

@@ -1,0 +1,1 @@
+"""What adapters declare, compared with what their frameworks do."""
