@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from conformance.cli import main
-from conformance.spec.clauses import load_clauses
 from tools.commands import commands
 from tools.docs import generate
 
@@ -18,22 +17,22 @@ def test_the_readme_and_the_schema_are_up_to_date() -> None:
 
 def test_a_stale_block_is_reported_and_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "README.md"
-    page.write_text("Above.\n<!-- clauses: begin -->\nold\n<!-- clauses: end -->\nBelow.\n")
+    page.write_text("Above.\n<!-- scores: begin -->\nold\n<!-- scores: end -->\nBelow.\n")
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     assert main(["pages", "--check"], commands) == 1
     assert "\nold\n" in page.read_text()
     assert main(["pages"], commands) == 0
-    assert page.read_text().startswith("Above.\n<!-- clauses: begin -->\n")
-    assert f"\n{len(load_clauses())} clauses (" in page.read_text()
-    assert page.read_text().endswith("<!-- clauses: end -->\nBelow.\n")
+    assert page.read_text().startswith("Above.\n<!-- scores: begin -->\n")
+    assert "\n  regression gate " in page.read_text()
+    assert page.read_text().endswith("<!-- scores: end -->\nBelow.\n")
     assert main(["pages", "--check"], commands) == 0
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("<!-- clauses: begin -->\n", "there is no <!-- clauses: begin --> … <!-- clauses: end -->"),
-        ("<!-- clause: begin --><!-- clause: end -->", "nothing makes a block 'clause'"),
+        ("<!-- scores: begin -->\n", "there is no <!-- scores: begin --> … <!-- scores: end -->"),
+        ("<!-- score: begin --><!-- score: end -->", "nothing makes a block 'score'"),
     ],
 )
 def test_a_readme_that_cannot_be_made_is_refused_in_one_line(
