@@ -203,11 +203,17 @@ def _updated(subject: Subject, trainer: Trainer, way: Way, model: Model, recipe:
         yield subject.state(trainer)
 
 
+def _by_default_way(subject: Subject, model: Model, recipe: Recipe) -> Trainer:
+    """A run that the verdict's record leaves out: its states serve other tests of the process too."""
+    framework = subject.framework
+    return type(framework).trainer(framework, model, subject.seeded(recipe.replace(ways=())))
+
+
 def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, recipe: Recipe, folder: Path) -> None:
     """Compares the states of runs by the way and by the default way."""
     usual = _usual.get(key := (subject.framework, subject.seed, _trains(way), repr((model, recipe))))
     if usual is None:
-        usual = _usual[key] = [*_updated(subject, subject.trainer(model, recipe.replace(ways=())), way, model, recipe)]
+        usual = _usual[key] = [*_updated(subject, _by_default_way(subject, model, recipe), way, model, recipe)]
     trainer = subject.trainer(model, recipe.replace(ways=(str(way),)))
     zeroed = ("accumulator/",) if way.technique == "zero-grad" else ()
     saved: dict[str, Array] = {}
