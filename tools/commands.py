@@ -168,9 +168,10 @@ def review(clauses: tuple[str, ...], refactoring: str | None, raised: bool) -> i
         click.echo(one_line(str(each), 1000))
     if wanting:
         ways = "raise the revision and use --raised, or use --refactoring WHY"
-        click.echo(
-            f"{len(wanting)} clauses need a review: {'a revision cannot decrease' if fallen else ways}", err=True
-        )
+        if all(each.former is None for each in wanting):
+            ways = "--raised records what is new"
+        count = f"{len(wanting)} clauses need" if len(wanting) > 1 else "1 clause needs"
+        click.echo(f"{count} a review: {'a revision cannot decrease' if fallen else ways}", err=True)
         return 1
     if asked or stored.keys() != now.keys():
         replace(revisions.FILE, revisions.answered(stored, now, asked, reason).encode())

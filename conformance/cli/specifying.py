@@ -42,8 +42,13 @@ def clause_of(identifier: str) -> Clause:
     """
     clauses = load_clauses()
     if identifier not in clauses:
-        near = get_close_matches(identifier, clauses, 5, 0.5)
-        raise click.UsageError(f"no clause {identifier!r}{': ' + ', '.join(near) if near else ''}")
+        if identifier in {clause.family for clause in clauses.values()}:
+            wanted = f"`conformance spec list --family {identifier}` lists those of the family"
+        elif near := get_close_matches(identifier, clauses, 5, 0.5):
+            wanted = f"similar: {', '.join(near)}"
+        else:
+            wanted = "`conformance spec list` lists all of them"
+        raise click.UsageError(f"no clause {identifier!r}; {wanted}")
     return clauses[identifier]
 
 
@@ -86,6 +91,8 @@ def _text(clause: Clause) -> str:
 
 def _listed(clauses: Iterable[Clause]) -> int:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for _ in ("id", "level"):
+        table.add_column(no_wrap=True)
     for clause in clauses:
         table.add_row(Text(clause.id, style="bold"), clause.level.value, Text(clause.requirement))
     if not table.row_count:

@@ -12,17 +12,14 @@ from rich.table import Table
 
 from conformance.surface.listing import listed
 from conformance.surface.rendering import HEADER, changes, rows, unused_lines, used_lines
-from conformance.surface.scope import FILE, scope_of
+from conformance.surface.scope import scope_of, with_scope
 from conformance.surface.usage import committed, load, to_bytes, with_uses
-from frameworks.adapter_file import folder_of
-from frameworks.registry import built_in
 
 PATH = click.Path(path_type=Path)
 
 
 def _names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-    places = {name: folder_of(path) for name, path in built_in().items()}
-    return [CompletionItem(name) for name, place in places.items() if place and (place / FILE).is_file()]
+    return [CompletionItem(name) for name in with_scope()]
 
 
 @click.command()

@@ -35,7 +35,9 @@ def ways(frameworks: tuple[str, ...]) -> int:
             raise click.UsageError(str(error)) from None
     for name in frameworks or sorted(known()):
         if lines := rows(name):
-            table = Table(*HEADER, box=SIMPLE_HEAD, title=name)
+            table = Table(box=SIMPLE_HEAD, title=name)
+            for heading in HEADER:
+                table.add_column(heading, overflow="fold")
             table.columns[0].no_wrap = True
             for line in lines:
                 table.add_row(*line)

@@ -22,8 +22,8 @@ def junit_properties(judgement: Judgement, clause: str, command: str) -> list[tu
 
 def described(judgement: Judgement, clause: str, command: str, runs: Sequence[TrainedRun]) -> str:
     """A failure in a few lines: clause, message, training run, and the command that repeats it."""
-    which = f" (the last of {len(runs)})" if len(runs) > 1 else ""
-    run = f"run: {runs[-1]}{which}\n" if runs else ""
+    which = f"the last of {len(runs)}: " if len(runs) > 1 else ""
+    run = f"run: {which}{runs[-1]}\n" if runs else ""
     return f"{clause} [{judgement.outcome}] {judgement.message}\n{run}repeat: {command}"
 
 

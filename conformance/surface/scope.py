@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from frameworks.adapter_file import adapter_file, folder_of
-from frameworks.registry import UnknownFramework, path_of
+from frameworks.registry import UnknownFramework, built_in, path_of
 from results.record.files import read
 
 FILE = "surface.toml"
@@ -49,6 +49,12 @@ class SurfaceScope:
         return next((why for glob, why in self.reasons.items() if any(fnmatchcase(one, glob) for one in both)), "")
 
 
+def with_scope() -> list[str]:
+    """The built-in adapters whose framework has a scope."""
+    places = {name: folder_of(path) for name, path in built_in().items()}
+    return sorted(name for name, place in places.items() if place and (place / FILE).is_file())
+
+
 @cache
 def scope_of(framework: str) -> SurfaceScope:
     """The scope of an adapter's framework, which is not imported.
@@ -60,7 +66,7 @@ def scope_of(framework: str) -> SurfaceScope:
     folder = folder_of(path_of(framework))
     path = None if folder is None else folder / FILE
     if path is None or not path.is_file():
-        raise UnknownFramework(f"adapter {framework!r} has no {FILE}, which names the techniques' modules")
+        raise UnknownFramework(f"adapter {framework!r} has no {FILE}: name one of {', '.join(with_scope())}")
     try:
         values = tomllib.loads(read(path).decode())
         techniques: dict[str, list[str]] = values["techniques"]

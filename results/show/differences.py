@@ -83,6 +83,8 @@ def grouped(changes: Iterable[Change]) -> tuple[ChangeGroup, ...]:
 def verdict(comparisons: Comparisons) -> str:
     """The result in a few words."""
     pairs, text = comparisons.pairs, VERDICTS[comparisons.status]
+    if comparisons.status == 2 and (reasons := _why_not(comparisons)):
+        text += f": {'; '.join(reasons)}"
     if comparisons.status == 0:
         drifted = sum(pair.drifted for pair in pairs)
         if drifted:
@@ -94,6 +96,13 @@ def verdict(comparisons: Comparisons) -> str:
         text += f", {left} of {sum(pair.of for pair in pairs)} tests were not compared"
     areas = sorted({area for pair in pairs for area in pair.suite.areas})
     return f"{text}; the suite itself differs: {', '.join(areas)}" if areas else text
+
+
+def _why_not(comparisons: Comparisons) -> list[str]:
+    """Why records cannot be compared, and how many have no partner."""
+    reasons = list(dict.fromkeys(line for pair in comparisons.pairs for line in pair.refusals))
+    count = len(comparisons.unmatched)
+    return [*reasons, f"records without a partner: {count}"] if count else reasons
 
 
 def headline(pair: Comparison) -> str:

@@ -121,7 +121,7 @@ def test_a_gradient_that_autocast_spoils_is_outside_the_bound() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("no_such_module:x", "cannot be imported"),
+        ("no_such_module:x", "cannot be imported: No module named 'no_such_module'; check its name"),
         ("tests.adapters.test_heads:nothing", "has no 'nothing'"),
         ("tests.adapters.test_heads:makes_a_number", "returns int, want a torch.nn.Module"),
     ],

@@ -70,6 +70,8 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
         (("compare", "one.json"), "Missing argument 'NEW'"),
         (("compare", "nowhere.json", "nowhere.json"), "nowhere.json: cannot be read"),
         (("spec", "show", "scaling.automation"), "no clause 'scaling.automation'"),
+        (("spec", "show", "scaling"), "no clause 'scaling'; `conformance spec list --family scaling` lists those of"),
+        (("spec", "show", "nosuch"), "no clause 'nosuch'; `conformance spec list` lists all of them"),
         (("spec", "list", "--family", "x"), "no family 'x': one of accumulation"),
         (("frameworks", "caffe"), "unknown framework 'caffe': one of jax, paddle"),
         (("baseline", "accept", "nowhere.json", "--reason", " "), "is empty"),
@@ -201,6 +203,7 @@ def test_a_clause_is_shown_with_its_bugs_its_tests_and_the_frameworks() -> None:
 def test_clauses_are_found_by_their_words() -> None:
     ended = conformance("spec", "search", "bias", "DeepSpeed")
     assert "master.counts-every-update" in ended.output
+    assert "accumulation.evaluation-changes-nothing" in conformance("spec", "search", "predict").output
     none = conformance("spec", "search", "nothing-is-called-so")
     assert (none.status, len(none.lines)) == (2, 1)
     assert "no clause matches; " in none.lines[0]

@@ -235,7 +235,7 @@ def test_what_is_new_and_used_is_judged(scope: SurfaceScope) -> None:
     ("words", "problem"),
     [
         (["no-such"], "unknown framework 'no-such'"),
-        (["reference"], "adapter 'reference' has no surface.toml"),
+        (["reference"], "adapter 'reference' has no surface.toml: name one of jax, paddle, tf, torch"),
         ([NAME, "corrupt.json"], "corrupt.json: is no listing of callables"),
         ([NAME, "gone.json"], "gone.json: cannot be read"),
         ([NAME, "--against", "corrupt.json"], "corrupt.json: is no listing of callables"),

@@ -291,7 +291,7 @@ def test_every_known_failure_can_be_reported(finding: Finding) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("issue", "scaling.stays-put", "--framework", "torch"), "no clause 'scaling.stays-put': scaling.stays-"),
+        (("issue", "scaling.stays-put", "--framework", "torch"), "no clause 'scaling.stays-put'; similar: scaling."),
         (("issue", "scaling.stays-positive", "--framework", "caffe"), "no built-in adapter 'caffe': one of reference,"),
         (("issue", "scaling.detects-inf", "--framework", "torch"), "no known failure of torch in scaling.det"),
         (("findings", "caffe"), "no built-in adapter 'caffe'"),

@@ -302,6 +302,7 @@ def test_sets_are_paired_by_series() -> None:
     )
     for text in (markdown(lonely), to_text(lonely)):
         assert "tf graph cpu: only among the old records" in text
+        assert "cannot be judged: records without a partner: 2" in text
     with pytest.raises(RecordError, match=r"include two records of torch eager cpu \(2.13.0 and 2.13.0\)"):
         compare_sets([BASE, BASE], [BASE, tf])
 

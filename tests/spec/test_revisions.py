@@ -135,7 +135,7 @@ def test_the_command_says_what_wants_an_answer(monkeypatch: pytest.MonkeyPatch, 
 
     status, output = command()
     assert (status, f"{CLAUSE}: code or text changed at revision 1: " in output) == (1, True)
-    assert "1 clauses need a review: raise the revision and use --raised, or use --refactoring WHY" in output
+    assert "1 clause needs a review: raise the revision and use --raised, or use --refactoring WHY" in output
     assert command("--raised")[0] == 1
     assert command("--refactoring", "only  words")[0] == 0
     assert reviews(path)[CLAUSE] == replace(present()[CLAUSE], answer="only words")

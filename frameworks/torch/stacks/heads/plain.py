@@ -71,7 +71,7 @@ def made(module: str, name: str) -> ModuleAndBatch:
     try:
         factory = getattr(import_module(module), name)
     except ImportError as error:
-        raise NotBuilt(f"cannot be imported: {error}") from None
+        raise NotBuilt(f"cannot be imported: {error}; check its name, and run in the folder that has it") from None
     except AttributeError:
         raise NotBuilt(f"module {module} has no {name!r}") from None
     torch.manual_seed(0)
