@@ -11,6 +11,8 @@ from conformance.runner.isolation import clipped
 from conformance.runner.trained_runs import TrainedRun
 from results.record.outcomes import UNJUDGED, Outcome
 
+_MOST_RUNS = 3
+
 
 def junit_properties(judgement: Judgement, clause: str, command: str) -> list[tuple[str, object]]:
     """Properties of the test in the report of pytest's --junitxml; empty ones are omitted."""
@@ -21,10 +23,10 @@ def junit_properties(judgement: Judgement, clause: str, command: str) -> list[tu
 
 
 def described(judgement: Judgement, clause: str, command: str, runs: Sequence[TrainedRun]) -> str:
-    """A failure in a few lines: clause, message, training run, and the command that repeats it."""
-    which = f"the last of {len(runs)}: " if len(runs) > 1 else ""
-    run = f"run: {which}{runs[-1]}\n" if runs else ""
-    return f"{clause} [{judgement.outcome}] {judgement.message}\n{run}repeat: {command}"
+    """A failure in a few lines: clause, message, training runs, and the command that repeats it."""
+    which = f"the last of {len(runs)}: " if len(runs) > _MOST_RUNS else ""
+    lines = "".join(f"run: {which}{run}\n" for run in (runs[-1:] if which else runs))
+    return f"{clause} [{judgement.outcome}] {judgement.message}\n{lines}repeat: {command}"
 
 
 def show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, description: str, trace: str) -> None:

@@ -15,6 +15,7 @@ from results.record.outcomes import UNJUDGED, Outcome
 
 _LONGEST = 300
 _WIDTH = 110
+_DERIVATION = re.compile(r" \(from \{[^{}]*\}\)")
 _NOT_OFFERED = f"{NOT_OFFERED.reason} (techniques that it has no place for)"
 
 
@@ -33,7 +34,7 @@ def closing_lines(verdicts: Iterable[TestVerdict], framework: str) -> list[str]:
     for clause, failed in sorted(bad.items(), key=lambda item: -len(item[1])):
         total = sum(each.clause == clause and each.outcome not in UNJUDGED for each in judged)
         lines += ["", f"{clause}: {len(failed)} of {total} tests fail", *_rule(load_clauses().get(clause), framework)]
-        plainest = min(failed, key=lambda each: len(each.message))
+        plainest = min(failed, key=lambda each: (each.outcome is not Outcome.FAIL, len(each.message)))
         lines += _wrapped(f"{plainest.outcome}: {_shortened(plainest.message)}")
         lines.append(f"  repeat: {plainest.repro.replace('conformance/suites/', f'{SUITES}/')}")
     return [*lines, "", *textwrap.wrap(_counts(judged), _WIDTH)]
@@ -56,7 +57,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _shortened(message: str) -> str:
-    text = " ".join(message.split())
+    text = _DERIVATION.sub("", " ".join(message.split()))
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
