@@ -22,6 +22,7 @@ AREAS = {
     "specification": ("conformance/spec",),
     "judging": (
         "conformance/checks",
+        "conformance/declarations",
         "conformance/generative",
         "conformance/known_failures",
         "conformance/runner",
