@@ -40,14 +40,21 @@ ZEROS = {"kernel_initializer": "zeros"}
 """Kernels are loaded before a run starts; drawing Keras' own first would only cost time."""
 
 
-class KerasPositionTable(keras.layers.Layer):
+class _PlainLayer(keras.layers.Layer):
+    """No variables, and an output of the input's shape, unless a subclass says otherwise."""
+
+    def build(self, input_shape: Shape) -> None:
+        pass
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+
+class KerasPositionTable(_PlainLayer):
     """x + table, for sequences (N, length, width)."""
 
     def build(self, input_shape: Shape) -> None:
         self.table = self.add_weight(shape=tuple(input_shape[1:]), initializer="zeros", name="table")
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
 
     def call(self, inputs: Tensor) -> Tensor:
         return inputs + self.table
@@ -72,7 +79,7 @@ class PaddedConvolution(keras.layers.Layer):
         return self.convolution(self.padding(inputs))
 
 
-class SelfAttentionLayer(keras.layers.Layer):
+class SelfAttentionLayer(_PlainLayer):
     """Keras' own multi-head attention of a sequence with itself."""
 
     def __init__(self, heads: int, width: int, **keywords: Any) -> None:
@@ -82,14 +89,11 @@ class SelfAttentionLayer(keras.layers.Layer):
     def build(self, input_shape: Shape) -> None:
         self.attention.build(input_shape, input_shape)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
     def call(self, inputs: Tensor) -> Tensor:
         return self.attention(inputs, inputs)
 
 
-class ResidualLayer(keras.layers.Layer):
+class ResidualLayer(_PlainLayer):
     """x + body(x)."""
 
     def __init__(self, body: list[keras.layers.Layer], **keywords: Any) -> None:
@@ -99,22 +103,16 @@ class ResidualLayer(keras.layers.Layer):
     def build(self, input_shape: Shape) -> None:
         build_layers(self.body, input_shape)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         return inputs + run_layers(self.body, inputs, training)
 
 
-class KerasUsedAgain(keras.layers.Layer):
+class KerasUsedAgain(_PlainLayer):
     """Calls a layer that stands further ahead, and is built there."""
 
     def __init__(self, used: keras.layers.Layer, **keywords: Any) -> None:
         super().__init__(**keywords)
         self.used = used
-
-    def build(self, input_shape: Shape) -> None:
-        pass
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(self.used.compute_output_shape(input_shape))
@@ -123,28 +121,19 @@ class KerasUsedAgain(keras.layers.Layer):
         return self.used(inputs)
 
 
-class KerasUserFunction(keras.layers.Layer):
+class KerasUserFunction(_PlainLayer):
     """`fixtures.layers.UserFunction`."""
-
-    def build(self, input_shape: Shape) -> None:
-        pass
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
 
     def call(self, inputs: Tensor) -> Tensor:
         return square(inputs)
 
 
-class KerasTiedHead(keras.layers.Layer):
+class KerasTiedHead(_PlainLayer):
     """The product with an embedding's table, transposed, by Keras' own layer for both."""
 
     def __init__(self, table: keras.layers.ReversibleEmbedding, **keywords: Any) -> None:
         super().__init__(**keywords)
         self.table = table
-
-    def build(self, input_shape: Shape) -> None:
-        pass
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:-1], self.table.input_dim)
@@ -179,8 +168,7 @@ def is_float8(layer: keras.layers.Layer) -> bool:
 def run_layers(layers: list[keras.layers.Layer], x: Tensor, training: bool) -> Tensor:
     """Layers one after another; `training` is passed to those that distinguish training from evaluation."""
     for layer in layers:
-        kinds = ResidualLayer | keras.layers.Dropout | keras.layers.BatchNormalization
-        takes_training = isinstance(layer, kinds) or is_float8(layer)
+        takes_training = isinstance(layer, ResidualLayer) or tells_training(layer)
         x = run_layer(layer, x, training=training) if takes_training else run_layer(layer, x)
     return x
 

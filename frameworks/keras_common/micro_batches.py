@@ -42,10 +42,7 @@ def rows_of(micro_batches: Sequence[KerasMicroBatch]) -> Array:
 
 def micro_batches_of(rows: Iterable[Sequence[float]]) -> list[KerasMicroBatch]:
     """The micro-batches of `rows_of`."""
-    return [_micro_batch(*(float(value) for value in row)) for row in rows]
-
-
-def _micro_batch(
-    total: float, items: float, before: float, applied: float, rate: float, after: float, good: float, mean: float
-) -> KerasMicroBatch:
-    return KerasMicroBatch(total, int(items), before, bool(applied), rate, after, int(good), mean)
+    return [
+        KerasMicroBatch(total, int(items), before, bool(applied), rate, after, int(good), mean)
+        for total, items, before, applied, rate, after, good, mean in (map(float, row) for row in rows)
+    ]

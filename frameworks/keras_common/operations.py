@@ -13,10 +13,13 @@ import numpy as np
 from keras import ops
 
 from fixtures.arrays import FORMATS, Array
-from fixtures.recipe import Precision
+from fixtures.recipe import DynamicScaling, Precision, Recipe
 from frameworks.base import BaseFramework
-from frameworks.contract import Attempt, Capability, OpResult, Unsupported
+from frameworks.contract import Attempt, Capability, FunctionFormat, OpResult, Unsupported
+from frameworks.keras_common.functions import WAYS
+from frameworks.keras_common.network import VARIANTS
 from frameworks.keras_common.precision_probes import mixed
+from frameworks.keras_common.scaler import has_factors_of
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.operations import CATALOGUE
 
@@ -165,16 +168,31 @@ def in_a_layer(op: str, arrays: tuple[Array, ...]) -> Callable[[list[Any]], Any]
 
 
 class ScopeOfPolicies(BaseFramework):
-    """Precision scopes by the process' dtype policy, and operations in layers that are made in them."""
+    """Keras' own calls, precision scopes by the process' dtype policy, and operations in layers made in them."""
+
+    def recompute_variants(self) -> tuple[str, ...]:
+        return VARIANTS
+
+    def function_ways(self) -> Mapping[str, FunctionFormat]:
+        return WAYS
+
+    def require_recipe(self, recipe: Recipe) -> None:
+        super().require_recipe(recipe)
+        if isinstance(recipe.scaling, DynamicScaling) and not has_factors_of(recipe.scaling):
+            raise self.refusal(Capability.SCALING_FACTORS)
+
+    def require_scope(self, precision: Precision, *, lists: bool) -> None:
+        """Refuses a format, or a scope with lists of operations, that is not declared as supported."""
+        asked = Capability.of(precision)
+        if asked is not None:
+            self.require(asked)
+        if lists:
+            self.require(Capability.AUTOCAST_LISTS)
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
     ) -> AbstractContextManager[None]:
-        asked = Capability.of(precision)
-        if asked is not None:
-            self.require(asked)
-        if wide or low:
-            self.require(Capability.AUTOCAST_LISTS)
+        self.require_scope(precision, lists=bool(wide or low))
         return dtype_policy(policy_of(precision if enabled else Precision()))
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:

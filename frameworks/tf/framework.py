@@ -15,11 +15,10 @@ from fixtures.arrays import Array
 from fixtures.functions import FunctionUse
 from fixtures.model import Model
 from fixtures.plateau import Plateau
-from fixtures.recipe import LEVELS_OF, DynamicScaling, Precision, Ranks, Recipe
+from fixtures.recipe import LEVELS_OF, Precision, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
     OF_ONE_PLACE,
-    BaseFramework,
     BaseRankGroup,
     BaseShipped,
     RankGroupTrainer,
@@ -39,7 +38,6 @@ from frameworks.contract import (
     Conventions,
     DelayedProducts,
     Float8Rule,
-    FunctionFormat,
     FunctionResult,
     NumberFormats,
     OpResult,
@@ -50,10 +48,9 @@ from frameworks.contract import (
     RecomputeResult,
 )
 from frameworks.keras_common.declarations import SUPPORTED
-from frameworks.keras_common.functions import WAYS
+from frameworks.keras_common.operations import ScopeOfPolicies
 from frameworks.keras_common.options import option_attempts
 from frameworks.keras_common.plateau import rates
-from frameworks.keras_common.scaler import has_factors_of
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.keras_common.shipped_optimizers import KerasOptimizers
 from frameworks.tf.core import devices, ways
@@ -76,8 +73,7 @@ from frameworks.tf.declarations import conventions, has_ranks, refusals
 from frameworks.tf.launch import rank_group, started
 from frameworks.tf.probes import attempts
 from frameworks.tf.quantization import tflite_models
-from frameworks.tf.quantization.delayed_scaling import KerasDelayedProduct
-from frameworks.tf.quantization.float8_training import RULE
+from frameworks.tf.quantization.float8 import RULE, KerasDelayedProduct
 from frameworks.tf.quantization.formats import TensorFlowFormats, packing
 from frameworks.tf.quantization.post_training import KerasPostTraining
 from frameworks.tf.quantization.quantizers import TensorFlowQuantizers
@@ -89,7 +85,7 @@ _OF_PARTS = ("graph", "xla")
 """Modes in which operations and layers are judged one by one."""
 
 
-class TensorFlowFramework(BaseFramework):
+class TensorFlowFramework(ScopeOfPolicies):
     """Modes: a `tf.function`, eager execution, a `tf.function` compiled by XLA, grappler's automatic mixed precision.
 
     In "rewrite" the layers are float32 and level O1 is TensorFlow's graph rewrite; in the other modes a level is a
@@ -158,14 +154,6 @@ class TensorFlowFramework(BaseFramework):
             "functions": TensorFlowFunctions,
         }
 
-    def function_ways(self) -> Mapping[str, FunctionFormat]:
-        return WAYS
-
-    def require_recipe(self, recipe: Recipe) -> None:
-        super().require_recipe(recipe)
-        if isinstance(recipe.scaling, DynamicScaling) and not has_factors_of(recipe.scaling):
-            raise self.refusal(Capability.SCALING_FACTORS)
-
     def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
         self.require_recipe(recipe)
         return rank_group(self.mode, model, recipe, weights)
@@ -194,11 +182,7 @@ class TensorFlowFramework(BaseFramework):
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
     ) -> AbstractContextManager[None]:
-        asked = Capability.of(precision)
-        if asked is not None:
-            self.require(asked)
-        if wide or low:
-            self.require(Capability.AUTOCAST_LISTS)
+        self.require_scope(precision, lists=bool(wide or low))
         chosen = precision if enabled else Precision()
         named = rewrite_lists(graph_operations(low), graph_operations(wide)) if wide or low else nullcontext()
         return self._scope(self.policy(chosen), self._rewrite(chosen), named)

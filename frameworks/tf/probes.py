@@ -13,14 +13,14 @@ from fixtures.model import Batch
 from frameworks.contract import Attempt, Capability
 from frameworks.keras_common.optimizer_probes import optimizer_attempts
 from frameworks.keras_common.precision_probes import OF_POLICIES, low, mixed
+from frameworks.keras_common.settings import dtype_policy
 from frameworks.operations import CATALOGUE
-from frameworks.tf.core.backend import TapeBackend
 from frameworks.tf.core.network import VARIANTS
 from frameworks.tf.core.operations import graph_operations, run_op
 from frameworks.tf.core.recompute import recomputing
 from frameworks.tf.core.saved_bytes import captured_bytes
 from frameworks.tf.core.settings import REWRITES, graph_rewrite, rewrite_lists, tensor_float_32
-from frameworks.tf.core.steps import compiled
+from frameworks.tf.core.steps import TapeBackend, compiled
 
 
 def attempts(mode: str, place: str) -> dict[Capability, Attempt]:
@@ -78,20 +78,13 @@ def _lists(mode: str) -> bool:
             }
     named = keras.dtype_policies.DTypePolicyMap(default_policy="mixed_bfloat16")
     named["matmul"] = keras.dtype_policies.DTypePolicy("float32")
-    former = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(named)
-    try:
+    with dtype_policy(named):
         return run_op("matmul", arrays["matmul"], mode).dtype == "float32"
-    finally:
-        keras.config.set_dtype_policy(former)
 
 
 def _tf32(_: str) -> bool:
     with tensor_float_32(True):
         return bool(tf.reduce_all(tf.fill((64, 64), 1.0 + 2.0**-12) @ tf.eye(64) == 1.0))
-
-
-# recomputation
 
 
 # state and memory

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.model import Batch
+from fixtures.layers import BatchNorm, walk
+from fixtures.model import Batch, Model, Window
 
 NOBODY = -1
 
@@ -30,8 +31,12 @@ class GatheredBatch(Batch):
         return sum(self.shares)
 
 
-def gathered(parts: Sequence[Batch], *, padded: bool) -> GatheredBatch:
-    """The ranks' parts as one batch; `padded`: each padded to the longest, with samples that do not count."""
+def gathered(model: Model, parts: Sequence[Batch]) -> GatheredBatch:
+    """The ranks' parts of a micro-batch as one, each padded to the longest with samples that do not count.
+
+    Batch norm would take padding for samples, so that a model that has one gets the samples as they are.
+    """
+    padded = not any(isinstance(layer, BatchNorm) for _, layer in walk(model.layers))
     longest = max(1, *(len(part) for part in parts))
     lengths = [longest if padded else len(part) for part in parts]
     heads = list(dict.fromkeys(name for part in parts for name in part.targets))
@@ -48,6 +53,11 @@ def gathered(parts: Sequence[Batch], *, padded: bool) -> GatheredBatch:
         mask = _together(own, lengths)
     inputs = _together([part.inputs for part in parts], lengths)
     return GatheredBatch(inputs, targets, mask, owners, tuple(part.items for part in parts))
+
+
+def gathered_window(model: Model, windows: Sequence[Window]) -> tuple[GatheredBatch, ...]:
+    """The ranks' windows as one."""
+    return tuple(gathered(model, parts) for parts in zip(*windows, strict=True))
 
 
 def _together(parts: Sequence[Array], lengths: Sequence[int]) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,15 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.layers import BatchNorm, walk
-from fixtures.model import Batch, Model, Window
+from fixtures.model import Batch, Model
 from fixtures.recipe import Recipe
 from frameworks.base import LossLedger, MicroBatch
 from frameworks.contract import Gradients, Update
 from frameworks.jax.core.arrays import Flat, Place
 from frameworks.jax.core.losses import DeviceBatch, load_batch, loss_sums_of_ranks
 from frameworks.jax.distributed import rank_checkpoint
-from frameworks.jax.distributed.gathered_batch import GatheredBatch, gathered
+from frameworks.jax.distributed.gathered_batch import GatheredBatch
 from frameworks.jax.training import scaler
 from frameworks.jax.training.optimizers import RunState, is_window
 from frameworks.jax.training.scaler import LossScale, ScaleUpdate
@@ -94,7 +93,6 @@ class MeshTrainer(JaxTrainer):
         self.sharding = sharding
         self.sharers = sharding.ranks
         self.updates: tuple[Update, ...] = ()
-        self._pads = not any(isinstance(layer, BatchNorm) for _, layer in walk(model.layers))
         super().__init__(model, recipe, weights, sharding.mesh.devices.flat[0], "sharded")
 
     @property
@@ -109,17 +107,6 @@ class MeshTrainer(JaxTrainer):
         return placed
 
     # what ranks are given
-
-    def gathered(self, parts: Sequence[Batch]) -> GatheredBatch:
-        """The ranks' parts of a micro-batch as one.
-
-        Batch norm would take padding for samples, so that a model that has one gets the samples as they are.
-        """
-        return gathered(parts, padded=self._pads)
-
-    def gathered_window(self, windows: Sequence[Window]) -> Window:
-        """The ranks' windows as one."""
-        return tuple(self.gathered(parts) for parts in zip(*windows, strict=True))
 
     def _load(self, batch: Batch) -> DeviceBatch:
         """Each device gets its rank's part; samples that do not divide equally are split inside the program."""

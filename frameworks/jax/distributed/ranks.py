@@ -12,6 +12,7 @@ from fixtures.model import Model
 from fixtures.recipe import Ranks, Recipe
 from frameworks.base import Arguments
 from frameworks.contract import Capability, Gradients, Update
+from frameworks.jax.distributed.gathered_batch import gathered, gathered_window
 from frameworks.jax.distributed.mesh import MeshTrainer
 from frameworks.jax.distributed.one_process import READINGS, AllRanks
 from frameworks.jax.framework import JaxFramework
@@ -60,16 +61,16 @@ class MeshRanks:
             return tuple(getattr(self.run.view_of_rank(rank), verb)() for rank in self._ranks)
         match verb:
             case "update_share":
-                self.run.update(self.run.gathered_window([window for window, _ in own]))
+                self.run.update(gathered_window(self.run.model, [window for window, _ in own]))
                 return self.run.updates
             case "accumulate":
-                self.run.accumulate(self.run.gathered([batch for batch, _ in own]), own[0][1])
+                self.run.accumulate(gathered(self.run.model, [batch for batch, _ in own]), own[0][1])
                 return self.run.last_loss()
             case "apply":
                 self.run.apply()
                 return self.run.updates
             case "gradients_share":
-                result = self.run.window_gradients(self.run.gathered_window([window for window, _ in own]))
+                result = self.run.window_gradients(gathered_window(self.run.model, [window for window, _ in own]))
                 return tuple(self.run.of_trained(each) for each in self._by_rank(result))
             case "apply_gradients":
                 return self._feed(given)

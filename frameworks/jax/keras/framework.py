@@ -12,17 +12,9 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import DynamicScaling, Recipe
+from fixtures.recipe import Recipe
 from frameworks.base import BaseRankGroup, RankGroupTrainer, with_ranks
-from frameworks.contract import (
-    Attempt,
-    Capability,
-    Conventions,
-    FunctionFormat,
-    OpResult,
-    RecomputeCase,
-    RecomputeResult,
-)
+from frameworks.contract import Attempt, Capability, Conventions, OpResult, RecomputeCase, RecomputeResult
 from frameworks.jax.core.arrays import wide_formats
 from frameworks.jax.core.modes import KERAS
 from frameworks.jax.core.on_device import OnDevice
@@ -31,11 +23,8 @@ from frameworks.jax.keras.probes import ATTEMPTS, remat_case
 from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.jax.launch import rank_group
 from frameworks.keras_common.declarations import SUPPORTED
-from frameworks.keras_common.functions import WAYS
-from frameworks.keras_common.network import VARIANTS
 from frameworks.keras_common.operations import OF_SCOPES, ScopeOfPolicies
 from frameworks.keras_common.options import option_attempts
-from frameworks.keras_common.scaler import has_factors_of
 from frameworks.keras_common.settings import read_settings, write_settings
 
 _rank_group = partial(rank_group, mode=KERAS)
@@ -69,17 +58,6 @@ class KerasFramework(ScopeOfPolicies, OnDevice):
 
     def conventions(self) -> Conventions:
         return CONVENTIONS
-
-    def recompute_variants(self) -> tuple[str, ...]:
-        return VARIANTS
-
-    def function_ways(self) -> Mapping[str, FunctionFormat]:
-        return WAYS
-
-    def require_recipe(self, recipe: Recipe) -> None:
-        super().require_recipe(recipe)
-        if isinstance(recipe.scaling, DynamicScaling) and not has_factors_of(recipe.scaling):
-            raise self.refusal(Capability.SCALING_FACTORS)
 
     def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
         self.require_recipe(recipe)

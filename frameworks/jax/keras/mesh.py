@@ -7,40 +7,38 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.layers import BatchNorm, walk
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import LossLedger, ranks_of
-from frameworks.contract import Gradients, Update
+from frameworks.contract import Gradients
 from frameworks.jax.distributed import rank_checkpoint
-from frameworks.jax.distributed.gathered_batch import GatheredBatch, gathered
+from frameworks.jax.distributed.gathered_batch import GatheredBatch, gathered, gathered_window
 from frameworks.jax.keras import checkpoint
 from frameworks.jax.keras.batches import DeviceBatch, load_parts
-from frameworks.jax.keras.steps import micro_batch
+from frameworks.jax.keras.steps import Values, micro_batch
 from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.jax.training.sharding_layout import layout_of
-from frameworks.keras_common.micro_batches import KerasMicroBatch
 from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
+from frameworks.keras_common.ranks import RunOfRanks
 
 
-class DistributedTrainer(StatelessRun):
-    """A run on all devices of a distribution. Methods with arguments take one for each rank.
+class DistributedTrainer(RunOfRanks, StatelessRun):
+    """A run on all devices of a distribution.
 
     Attributes:
-        spread: which devices share a copy, and what each has of an array.
-        ledgers: the open window of each rank.
+        sharding: which devices share a copy, and what each has of an array.
     """
 
     def __init__(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> None:
         ranks = ranks_of(recipe)
         self.sharding = layout_of(ranks)
         self.ranks = range(ranks.count)
-        self.ledgers: list[LossLedger[KerasMicroBatch]] = [LossLedger() for _ in self.ranks]
-        self._pads = not any(isinstance(layer, BatchNorm) for _, layer in walk(model.layers))
+        self.ledgers = [LossLedger() for _ in self.ranks]
         super().__init__(model, recipe, weights, self.sharding.mesh.devices.flat[0])
 
     # what ranks are given
@@ -51,54 +49,27 @@ class DistributedTrainer(StatelessRun):
         self._loaded = load_parts(batch)
         return self._loaded
 
-    def _gathered(self, parts: Sequence[Batch]) -> GatheredBatch:
-        """The ranks' parts of a micro-batch as one.
-
-        Batch norm would take padding for samples, so that a model that has one gets the samples as they are.
-        """
-        return gathered(parts, padded=self._pads)
-
     def accumulate_parts(self, parts: Sequence[Batch]) -> tuple[float, ...]:
-        """`accumulate` with each rank's part of a micro-batch."""
-        batch = self._gathered(parts)
+        batch = gathered(self.model, parts)
         with self.scope():
             self.run_state, self.outcome, sums = self.steps.train(self.run_state, self._load(batch))
             totals = np.sum([np.asarray(own, np.float64) for own in sums], axis=0)
-        return self._entered(totals.tolist(), batch.shares)
+        return self._enter(totals.tolist(), batch.shares)
 
-    def _entered(self, totals: Sequence[float], items: Sequence[int]) -> tuple[float, ...]:
+    def _enter(self, totals: Sequence[float], items: Sequence[int]) -> tuple[float, ...]:
         """Records the result of the last micro-batch by rank."""
         assert self.outcome is not None
-        outcome, result = self.outcome._replace(gradients=[]), []
-        for rank, ledger in enumerate(self.ledgers):
-            micro = micro_batch(self.sharding.of_rank(outcome, rank), totals[rank], items[rank])
-            result.append(ledger.add(micro, ledger.items + micro.items))
-        return tuple(result)
-
-    def update_parts(self, windows: Sequence[Window]) -> tuple[Update, ...]:
-        """`update` with each rank's window."""
-        self.check_length(len(windows[0]))
-        for parts in zip(*windows, strict=True):
-            self.accumulate_parts(parts)
-        return self.updates()
-
-    def updates(self) -> tuple[Update, ...]:
-        """`apply`, with the result by rank."""
-        return tuple(self.ended(ledger) for ledger in self.ledgers)
+        outcome = self.outcome._replace(gradients=[])
+        outcomes = [self.sharding.of_rank(outcome, rank) for rank in self.ranks]
+        return self.entered(map(micro_batch, outcomes, totals, items))
 
     def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
-        """`gradients` of the ranks' windows together, as each has them."""
-        result = self.window_gradients(tuple(self._gathered(parts) for parts in zip(*windows, strict=True)))
+        result = self.window_gradients(gathered_window(self.model, windows))
         return tuple(self.canonical(self.sharding.of_rank(result, rank)) for rank in self.ranks)
 
-    def feed_parts(self, windows: Sequence[Sequence[Gradients]]) -> tuple[Update, ...]:
-        """`apply_gradients` with each rank's window."""
-        self.check_length(len(windows[0]))
-        with self.scope():
-            for parts in zip(*windows, strict=True):
-                self.run_state, self.outcome = self.steps.apply_gradients(self.run_state, self._stacked(parts))
-                self._entered([math.nan] * len(parts), [1] * len(parts))
-        return self.updates()
+    def feed_part(self, parts: Sequence[Gradients]) -> None:
+        self.run_state, self.outcome = self.steps.apply_gradients(self.run_state, self._stacked(parts))
+        self._enter([math.nan] * len(parts), [1] * len(parts))
 
     def _stacked(self, parts: Sequence[Gradients]) -> dict[str, Array]:
         """(ranks, *shape) in Keras' shapes: each rank's gradients, zeros where a rank has none."""
@@ -106,14 +77,22 @@ class DistributedTrainer(StatelessRun):
         given = {name: value for own in each for name, value in own.items()}
         return {name: np.stack([own.get(name, np.zeros_like(like)) for own in each]) for name, like in given.items()}
 
-    def predictions(self, inputs: Array, *, averaged: bool = False) -> tuple[dict[str, Array], ...]:
-        """`predict`, or `predict_averaged`, by each rank."""
-        outputs = self.outputs(self.averages() if averaged else self.run_state.trained, inputs)
+    def predictions(self, inputs: Array) -> tuple[dict[str, Array], ...]:
+        return self.by_each(self.run_state.trained, inputs)
+
+    def by_each(self, trained: Values, inputs: Array) -> tuple[dict[str, Array], ...]:
+        """`outputs` by each rank."""
+        outputs = self.outputs(trained, inputs)
         return tuple(self.sharding.of_rank(outputs, rank) for rank in self.ranks)
 
     # what ranks have
 
-    def view_of_rank(self, rank: int) -> StatelessRun:
+    def by_rank(self, verb: str) -> tuple[Any, ...]:
+        if verb == "resident_bytes":
+            return tuple(self.resident_bytes(rank) for rank in self.ranks)
+        return tuple(getattr(self._view_of_rank(rank), verb)() for rank in self.ranks)
+
+    def _view_of_rank(self, rank: int) -> StatelessRun:
         """The run with what a rank has of its arrays, read-only."""
         view = copy.copy(self)
         view.run_state = self.sharding.of_rank(self.run_state, rank)

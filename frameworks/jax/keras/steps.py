@@ -23,7 +23,7 @@ from frameworks.jax.keras.backend import BACKEND
 from frameworks.jax.keras.batches import DeviceBatch
 from frameworks.jax.keras.distributions import Distribution, distribution_of, shapes_of
 from frameworks.jax.keras.network import counter, counting
-from frameworks.jax.keras.trace import Outputs, watched
+from frameworks.keras_common.layer_outputs import Outputs, collected_outputs
 from frameworks.keras_common.losses import losses_of
 from frameworks.keras_common.micro_batches import KerasMicroBatch
 from frameworks.keras_common.network import BuiltNetwork, NetworkBuilder
@@ -262,14 +262,14 @@ class KerasSteps:
         """
 
         def shapes(trained: Values) -> Outputs:
-            with watched({}) as outputs:
+            with collected_outputs() as outputs:
                 self.losses(trained, state.others, batch)
             return outputs
 
         zeros = {n: jnp.zeros(s.shape, s.dtype) for n, s in jax.eval_shape(shapes, state.trained).items()}
 
         def scaled(given: tuple[Values, Outputs]) -> tuple[Values, tuple[Outputs, Values]]:
-            with watched(given[1]) as outputs:
+            with collected_outputs(given[1]) as outputs:
                 means, (_, after) = self.losses(given[0], state.others, batch)
             return self._scaled(state.optimizer, means), (outputs, after)
 

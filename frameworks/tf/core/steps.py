@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from fixtures.model import Batch, Model
 from fixtures.recipe import Recipe
+from frameworks.keras_common.layer_outputs import collected_outputs
 from frameworks.keras_common.losses import batch_losses_of
 from frameworks.keras_common.micro_batches import KerasMicroBatch
 from frameworks.keras_common.network import BuiltNetwork
@@ -20,7 +21,6 @@ from frameworks.keras_common.scaler import inner_of
 from frameworks.keras_common.stateful_run import TracedPass
 from frameworks.keras_common.ways import set_rate
 from frameworks.tf.core import ways
-from frameworks.tf.core.trace import collected_outputs
 
 COMPILED = {"graph": {}, "rewrite": {}, "xla": {"jit_compile": True}}
 """Arguments of `tf.function` by mode; a mode that is missing runs eagerly."""
@@ -31,6 +31,23 @@ def compiled(function: Callable[..., Any], mode: str) -> Callable[..., Any]:
     if mode not in COMPILED:
         return function
     return tf.function(function, autograph=False, reduce_retracing=True, **COMPILED[mode])
+
+
+class TapeBackend:
+    """Keras' updates by `Optimizer.apply`, run as a mode runs functions, for attempts and measured settings."""
+
+    def __init__(self, mode: str) -> None:
+        self._mode = mode
+
+    def apply(
+        self, optimizer: keras.optimizers.Optimizer, gradients: Sequence[float], weights: Sequence[keras.Variable]
+    ) -> None:
+        """One update of scalar weights by these gradients."""
+
+        def step() -> None:
+            optimizer.apply([tf.constant(g, tf.float32) for g in gradients], weights)
+
+        compiled(step, self._mode)()
 
 
 class TracedSteps:

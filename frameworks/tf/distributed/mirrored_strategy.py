@@ -19,11 +19,12 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import LossLedger
-from frameworks.contract import Gradients, Update
+from frameworks.contract import Gradients
 from frameworks.keras_common.losses import losses_of
 from frameworks.keras_common.micro_batches import KerasMicroBatch
 from frameworks.keras_common.network import BuiltNetwork
 from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
+from frameworks.keras_common.ranks import RunOfRanks
 from frameworks.tf.core.arrays import as_array
 from frameworks.tf.core.steps import TracedSteps, micro_batch
 from frameworks.tf.training.checkpoint import load_checkpoint, save_checkpoint
@@ -142,10 +143,8 @@ def arguments_of(model: Model, parts: Sequence[Batch]) -> list[tuple[Any, ...]]:
     return result
 
 
-class MirroredTrainer(TensorFlowTrainer):
-    """A run whose variables are mirrored on every replica. Its methods are those of a trainer, evaluated in a replica
-    context; those with arguments take one for each replica.
-    """
+class MirroredTrainer(RunOfRanks, TensorFlowTrainer):
+    """A run whose variables are mirrored on every replica; what each has is read in its replica context."""
 
     loop: MirroredSteps
 
@@ -161,7 +160,7 @@ class MirroredTrainer(TensorFlowTrainer):
     ) -> None:
         self.strategy = strategy
         self.count = int(strategy.num_replicas_in_sync)
-        self._ledgers: list[LossLedger[KerasMicroBatch]] = [LossLedger() for _ in range(self.count)]
+        self.ledgers = [LossLedger() for _ in range(self.count)]
         super().__init__(model, recipe, weights, mode=mode, policy=policy, rewrite=None, place="/CPU:0")
 
     def _made_steps(self) -> TracedSteps:
@@ -174,25 +173,12 @@ class MirroredTrainer(TensorFlowTrainer):
 
     # with what each replica is given
 
-    def update_parts(self, windows: Sequence[Window]) -> tuple[Update, ...]:
-        """`update` with each replica's window."""
-        self.check_length(len(windows[0]))
-        for parts in zip(*windows, strict=True):
-            self.accumulate_parts(parts)
-        return self.updates()
-
     def accumulate_parts(self, parts: Sequence[Batch]) -> tuple[float, ...]:
-        """`accumulate` with each replica's part of a micro-batch."""
         with self.scope():
-            return self._entered(self.loop.train_parts(parts))
+            return self.entered(self.loop.train_parts(parts))
 
-    def feed_parts(self, windows: Sequence[Sequence[Gradients]]) -> tuple[Update, ...]:
-        """`apply_gradients` with each replica's window."""
-        self.check_length(len(windows[0]))
-        with self.scope():
-            for parts in zip(*windows, strict=True):
-                self._entered(self.loop.feed_parts(self._with_zeros([self.given(own) for own in parts])))
-        return self.updates()
+    def feed_part(self, parts: Sequence[Gradients]) -> None:
+        self.entered(self.loop.feed_parts(self._with_zeros([self.given(own) for own in parts])))
 
     def _with_zeros(self, parts: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
         """Gradients filled with zeros, since all replicas need the same keys."""
@@ -200,30 +186,19 @@ class MirroredTrainer(TensorFlowTrainer):
         names = [name for name in self.bound.variables if name in given]
         return [{name: own.get(name, np.zeros_like(given[name])) for name in names} for own in parts]
 
-    def _entered(self, micro_batches: Sequence[KerasMicroBatch]) -> tuple[float, ...]:
-        pairs = zip(self._ledgers, micro_batches, strict=True)
-        return tuple(ledger.add(micro, ledger.items + micro.items) for ledger, micro in pairs)
-
-    def updates(self) -> tuple[Update, ...]:
-        """`apply`, with the result by replica."""
-        return tuple(self.ended(ledger) for ledger in self._ledgers)
-
     def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
-        """`gradients` of the replicas' windows together, as each has them."""
         with self.scope():
             result = [self.loop.gradients_of_parts(parts) for parts in zip(*windows, strict=True)]
         return tuple(self.mean(own) for own in zip(*result, strict=True))
 
     def predictions(self, inputs: Array) -> tuple[dict[str, Array], ...]:
-        """`predict` by each replica."""
         with self.scope():
             outputs = self.loop.outputs(inputs)
         return tuple({name: np.array(output.numpy()) for name, output in own.items()} for own in outputs)
 
     # what each replica has
 
-    def by_replica(self, verb: str) -> tuple[Any, ...]:
-        """Result of a method without arguments in each replica, which reads the replica's own copies of variables."""
+    def by_rank(self, verb: str) -> tuple[Any, ...]:
         result: dict[int, Any] = {}
 
         def read() -> None:
@@ -248,10 +223,10 @@ class MirroredTrainer(TensorFlowTrainer):
     # the whole run
 
     def save(self, path: Path) -> None:
-        save_checkpoint(path, self.bound, self.optimizer, [ledger.micro_batches for ledger in self._ledgers])
+        save_checkpoint(path, self.bound, self.optimizer, [ledger.micro_batches for ledger in self.ledgers])
 
     def restore(self, path: Path) -> None:
         with self.scope():
             windows = load_checkpoint(path, self.bound, self.optimizer, self.count)
-        for ledger, window in zip(self._ledgers, windows, strict=True):
+        for ledger, window in zip(self.ledgers, windows, strict=True):
             ledger.replace(window, sum(micro.items for micro in window))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
-from frameworks.base import Arguments
-from frameworks.contract import Capability
+from frameworks.keras_common.ranks import KerasRanks
 from frameworks.tf.core.settings import pin_threads
 from frameworks.tf.distributed.mirrored_strategy import MirroredTrainer
 from frameworks.tf.framework import TensorFlowFramework
@@ -52,7 +50,7 @@ class MirroredWorker:
         self._usual = tf.distribute.MirroredStrategy(self._devices)
         self.framework = TensorFlowFramework(device, mode)
 
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> MirroredRanks:
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> KerasRanks:
         """A new run of all ranks.
 
         Raises:
@@ -66,7 +64,7 @@ class MirroredWorker:
         mode = "xla" if way == "compiled" else self.framework.mode
         with required("tf", recipe, "data-parallel"):
             run = MirroredTrainer(self._strategy(way), model, recipe, weights, mode=mode, policy=policy)
-        return MirroredRanks(self.framework.bound(run))
+        return KerasRanks(self.framework.bound(run), _READ_BY_EACH)
 
     def _strategy(self, way: str) -> tf.distribute.Strategy:
         options = {
@@ -79,43 +77,3 @@ class MirroredWorker:
 
     def barrier(self) -> None:
         """Returns at once: all ranks are in this process."""
-
-
-class MirroredRanks:
-    """The ranks of a run: each has its own arguments and returns its replica's result."""
-
-    def __init__(self, run: MirroredTrainer) -> None:
-        self.run = run
-
-    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
-        """Calls a method with each rank's arguments; returns one result for each.
-
-        Raises:
-            Unsupported: RANKS_COLLECTIVES, or what the run itself does not do.
-        """
-        if verb in _READ_BY_EACH:
-            return self.run.by_replica(verb)
-        first = [each.arguments[0] for each in given if each.arguments]
-        match verb:
-            case "update_share":
-                return self.run.update_parts(first)
-            case "accumulate":
-                return self.run.accumulate_parts(first)
-            case "apply":
-                return self.run.updates()
-            case "gradients_share":
-                return self.run.gradients_of_parts(first)
-            case "apply_gradients":
-                if given[0].named["unscale_calls"] is not None or given[0].named["discard"] or _injected(given):
-                    raise self.run.refusal(Capability.EXPLICIT_UNSCALE)
-                return self.run.feed_parts([own.arguments for own in given])
-            case "predict":
-                return self.run.predictions(first[0])
-            case "collectives":
-                raise self.run.refusal(Capability.RANKS_COLLECTIVES)
-            case _:
-                return (getattr(self.run, verb)(*given[0].arguments, **given[0].named),) * len(given)
-
-
-def _injected(given: Sequence[Arguments]) -> bool:
-    return any(own.named["inject"] is not None for own in given)

@@ -21,14 +21,12 @@ from frameworks.contract import Calibrated, LinearRule, Quantized, QuantRule
 from frameworks.keras_common.layers import Builder, parameters_of
 from frameworks.tf.core.arrays import as_array
 from frameworks.tf.core.steps import compiled
+from frameworks.tf.quantization.quantizers import EPSILON, eight_bits, in_groups
 
-_EPSILON = 1e-7
-"""Keras' default epsilon of ranges: `keras.config.epsilon()` at import."""
-
-_COLUMN = QuantRule(-127, 127, 127.0, axis=0, epsilon=_EPSILON)
+_COLUMN = eight_bits(0)
 _WEIGHTS = {"weight-int8": LinearRule(_COLUMN)}
 """The technique that needs a configuration without a quantizer of inputs."""
-_BLOCKS = {"weight-int4": LinearRule(QuantRule(-8, 7, 15.0, symmetric=False, axis=0, group=128, epsilon=_EPSILON))}
+_BLOCKS = {"weight-int4": LinearRule(QuantRule(-8, 7, 15.0, symmetric=False, axis=0, group=128, epsilon=EPSILON))}
 """Techniques that Keras 3.13 lacks: its int4 quantizes inputs too, and weights by columns."""
 
 _RULES: Mapping[str, LinearRule] = MappingProxyType(
@@ -183,8 +181,6 @@ def _stored(layer: Any) -> Quantized | None:
             zero_point = np.zeros(scale.shape, np.int32)
         case _:
             codes, group = keras.ops.convert_to_tensor(layer.kernel), keras.ops.cast(layer.g_idx, "int32")
-            step, shift = (keras.ops.take(each, group, axis=0) for each in (layer.kernel_scale, layer.kernel_zero))
-            above = keras.ops.subtract(keras.ops.cast(codes, "float32"), keras.ops.cast(shift, "float32"))
-            values = keras.ops.multiply(above, step)
+            step, shift, values = in_groups(codes, layer.kernel_scale, layer.kernel_zero, group)
             scale, zero_point = as_array(step).astype(np.float64), as_array(shift).astype(np.int32)
     return Quantized(as_array(codes).astype(np.int32), scale, zero_point, as_array(values))

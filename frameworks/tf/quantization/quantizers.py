@@ -14,19 +14,19 @@ from fixtures.arrays import Array
 from frameworks.contract import FakeRule, Quantized, QuantRule
 from frameworks.tf.core.steps import compiled
 
-_EPSILON = 1e-7
+EPSILON = 1e-7
 """Keras' default epsilon of ranges: `keras.config.epsilon()` at import."""
 
 
-def _eight_bits(axis: Literal[0, 1] | None) -> QuantRule:
-    return QuantRule(-127, 127, 127.0, axis=axis, epsilon=_EPSILON)
+def eight_bits(axis: Literal[0, 1] | None) -> QuantRule:
+    return QuantRule(-127, 127, 127.0, axis=axis, epsilon=EPSILON)
 
 
-_GROUPS = {"int4-group": QuantRule(-8, 7, 15.0, symmetric=False, axis=0, group=32, epsilon=_EPSILON)}
+_GROUPS = {"int4-group": QuantRule(-8, 7, 15.0, symmetric=False, axis=0, group=32, epsilon=EPSILON)}
 """Quantizers that Keras 3.13 lacks."""
 
 _RULES: Mapping[str, QuantRule] = MappingProxyType(
-    {"int8-tensor": _eight_bits(None), "int8-row": _eight_bits(1), "int8-column": _eight_bits(0)}
+    {"int8-tensor": eight_bits(None), "int8-row": eight_bits(1), "int8-column": eight_bits(0)}
     | (_GROUPS if hasattr(keras.quantizers, "abs_max_quantize_grouped_with_zero_point") else {})
 )
 _AFFINE = {"uint8-tensor": QuantRule(0, 255, 255.0, symmetric=False, ties="away")}
@@ -103,6 +103,13 @@ class TensorFlowQuantizers:
             return [np.array(result.numpy()) for result in results]
 
 
+def in_groups(codes: Any, scale: Any, zero: Any, group: Any) -> tuple[Any, Any, Any]:
+    """Scale and zero point of each row's group, and restored values, as Keras' dense layers restore 4-bit codes."""
+    step, shift = (keras.ops.take(each, group, axis=0) for each in (scale, zero))
+    above = keras.ops.subtract(keras.ops.cast(codes, "float32"), keras.ops.cast(shift, "float32"))
+    return step, shift, keras.ops.multiply(step, above)
+
+
 def _absolute(rule: QuantRule) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
     """Codes, reciprocal scale and restored values by a symmetric rule."""
     axis = (0, 1) if rule.axis is None else rule.axis
@@ -131,10 +138,7 @@ def _grouped(rule: QuantRule) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
         codes, scale, zero = keras.quantizers.abs_max_quantize_grouped_with_zero_point(
             values, rule.group, value_range=(rule.low, rule.high)
         )
-        group = np.arange(values.shape[0]) // rule.group
-        step, shift = (keras.ops.take(each, group, axis=0) for each in (scale, zero))
-        above = keras.ops.subtract(keras.ops.cast(codes, "float32"), keras.ops.cast(shift, "float32"))
-        return codes, step, shift, keras.ops.multiply(step, above)
+        return codes, *in_groups(codes, scale, zero, np.arange(values.shape[0]) // rule.group)
 
     return quantized
 

@@ -24,13 +24,12 @@ from frameworks.keras_common.settings import dtype_policy
 from frameworks.keras_common.stateful_run import StatefulRun
 from frameworks.tf.core import ways
 from frameworks.tf.core.arrays import as_array
-from frameworks.tf.core.backend import TapeBackend
 from frameworks.tf.core.network import WRAPPERS, SegmentCounts
 from frameworks.tf.core.saved_bytes import captured_bytes
 from frameworks.tf.core.settings import graph_rewrite
-from frameworks.tf.core.steps import TracedSteps
+from frameworks.tf.core.steps import TapeBackend, TracedSteps
 from frameworks.tf.probes import shows_recomputed
-from frameworks.tf.quantization import float8_training
+from frameworks.tf.quantization import float8
 from frameworks.tf.training.checkpoint import load_checkpoint, save_checkpoint, take
 
 INSIDE_RECOMPUTED = "a tape does not see what is computed inside keras.remat or tf.recompute_grad"
@@ -93,7 +92,7 @@ class TensorFlowTrainer(StatefulRun):
         return np.array(tensor.numpy())
 
     def buffers(self) -> dict[str, Array]:
-        return super().buffers() | float8_training.delayed_scaling_state(self.bound.memory, self.gathered)
+        return super().buffers() | float8.delayed_scaling_state(self.bound.memory, self.gathered)
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
         return {**super().views(), AmaxHistories: self.amax_histories}
@@ -101,7 +100,7 @@ class TensorFlowTrainer(StatefulRun):
     def amax_histories(self) -> dict[str, dict[Operand, AmaxHistory]]:
         if not self.bound.memory:
             raise self.refusal(Capability.FLOAT8_TRAINING)
-        return float8_training.amax_histories(self.bound.memory)
+        return float8.amax_histories(self.bound.memory)
 
     def scaler_settings(self) -> dict[str, float]:
         return scaler_settings(self.optimizer, TapeBackend("eager"))

@@ -1,18 +1,21 @@
-"""Keras' float8 dense layer, whose gradients overwrite its scales."""
+"""Float8 with Keras: the scales and amax histories of dense layers are variables that their gradients overwrite."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from fixtures.arrays import Array
-from frameworks.contract import AmaxHistory, DelayedRule, PassResult
+from frameworks.contract import AmaxHistory, DelayedRule, Float8Rule, Operand, PassResult
+from frameworks.tf.core.arrays import as_array
 from frameworks.tf.core.steps import compiled
 
-_NAMES = {"input": "inputs", "kernel": "kernel", "gradient": "outputs_grad"}
+RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2), skipped="stays", mean="micro-batch")
+"""A pass casts by the scale that is stored before it, and each micro-batch's loss is its own mean."""
+_OPERANDS: dict[Operand, str] = {"input": "inputs", "kernel": "kernel", "gradient": "outputs_grad"}
 
 
 class KerasDelayedProduct:
@@ -21,7 +24,7 @@ class KerasDelayedProduct:
     A step casts by the scale that is stored before it, so that its newest value is that of two steps before.
     """
 
-    rule = DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2)
+    rule = RULE.product
 
     def __init__(self, kernel: Array, history: int, accumulation: int, mode: str, place: str) -> None:
         self._given, self._place = kernel, place
@@ -50,13 +53,12 @@ class KerasDelayedProduct:
         with tf.device(self._place):
             return np.array(self._call(tf.constant(inputs)))
 
-    def amax_histories(self) -> dict[Any, AmaxHistory]:
-        layer: Any = self._layer
+    def amax_histories(self) -> dict[Operand, AmaxHistory]:
         return {
             operand: AmaxHistory(
-                float(getattr(layer, f"{name}_scale")), np.array(getattr(layer, f"{name}_amax_history"))
+                float(getattr(self._layer, f"{name}_scale")), np.array(getattr(self._layer, f"{name}_amax_history"))
             )
-            for operand, name in _NAMES.items()
+            for operand, name in _OPERANDS.items()
         }
 
     def _passed(self, inputs: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -68,3 +70,25 @@ class KerasDelayedProduct:
         self._optimizer.apply(others, variables)
         (of_kernel,) = (g for g, v in zip(others, variables, strict=True) if v is self._layer._kernel)
         return output, of_inputs, of_kernel
+
+
+def amax_histories(memory: Mapping[str, keras.Variable]) -> dict[str, dict[Operand, AmaxHistory]]:
+    """The delayed-scaling state, by the names of weights."""
+    paths = dict.fromkeys(name.rpartition(".")[0] for name in memory)
+    return {
+        f"{path}.weight": {
+            operand: AmaxHistory(
+                float(as_array(memory[f"{path}.{name}_scale"])), as_array(memory[f"{path}.{name}_amax_history"])
+            )
+            for operand, name in _OPERANDS.items()
+        }
+        for path in paths
+    }
+
+
+def delayed_scaling_state(
+    memory: Mapping[str, keras.Variable], accumulators: Mapping[str, keras.Variable]
+) -> dict[str, Array]:
+    """The delayed-scaling state, and the gathered values of an open window."""
+    state = {name: as_array(variable) for name, variable in memory.items()}
+    return state | {f"gathered/{name}": as_array(variable) for name, variable in accumulators.items()}
