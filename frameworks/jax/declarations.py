@@ -9,7 +9,7 @@ import numpy as np
 
 from frameworks.base import OF_ONE_PLACE, OPTIONS
 from frameworks.contract import Capability, Conventions, ScalerRule
-from frameworks.jax.core.modes import JIT, PINNED_HOST, SHARDED
+from frameworks.jax.core.on_device import JIT, PINNED_HOST, SHARDED
 from frameworks.jax.training.options import REFUSED_OPTIONS
 from frameworks.jax.training.scaler import INITIAL, MINIMUM
 

@@ -46,9 +46,8 @@ from frameworks.jax.core.arrays import to_array, wide_formats
 from frameworks.jax.core.delayed_scaling import ONLY_COMPILED, FlaxDelayedProduct, joins_windows
 from frameworks.jax.core.float8_training import RULE
 from frameworks.jax.core.functions import WAYS
-from frameworks.jax.core.modes import JIT, NOJIT, OFFLOAD, SHARDED
 from frameworks.jax.core.network import VARIANTS
-from frameworks.jax.core.on_device import WHOLE, OnDevice
+from frameworks.jax.core.on_device import JIT, NOJIT, OFFLOAD, SHARDED, WHOLE, OnDevice
 from frameworks.jax.core.operations import OPERATIONS
 from frameworks.jax.declarations import conventions, refusals, supported
 from frameworks.jax.launch import rank_group

@@ -14,7 +14,8 @@ import jmp
 from flax import linen as nn
 
 from frameworks.contract import Attempt, Capability
-from frameworks.jax.training.optimizer_probes import OF_OPTIMIZERS, weight_of
+from frameworks.jax.core.saved_bytes import has_peak
+from frameworks.jax.training.optimizer_probes import OF_OPTIMIZERS
 
 
 def _computes_low(dtype: Any) -> bool:
@@ -41,11 +42,6 @@ def _all_low(dtype: Any) -> bool:
     parameters = layer.init(jax.random.key(0), x)
     gradients = jax.grad(lambda p: jnp.asarray(layer.apply(p, x)).astype(jnp.float32).sum())(parameters)
     return {leaf.dtype for leaf in jax.tree.leaves((parameters, gradients))} == {jnp.dtype(dtype)}
-
-
-def _peak_bytes() -> bool:
-    (device,) = weight_of().devices()
-    return device.memory_stats() is not None
 
 
 def _tf32() -> bool:
@@ -93,7 +89,7 @@ ATTEMPTS: dict[Capability, Attempt] = {
     Capability.O3_BFLOAT16: partial(_all_low, jnp.bfloat16),
     Capability.AUTOCAST_SCOPE: _autocast_scope,
     Capability.AUTOCAST_LISTS: _autocast_lists,
-    Capability.PEAK_BYTES: _peak_bytes,
+    Capability.PEAK_BYTES: has_peak,
     Capability.TF32: _tf32,
     **OF_OPTIMIZERS,
 }

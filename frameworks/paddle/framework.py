@@ -12,13 +12,10 @@ import paddle
 from fixtures.arrays import Array
 from fixtures.functions import FunctionUse
 from fixtures.model import Model
-from fixtures.plateau import Plateau
-from fixtures.recipe import LEVELS_OF, Offload, Ranks, Recipe
+from fixtures.recipe import Offload, Ranks, Recipe
 from frameworks.base import (
-    BaseRankGroup,
     BaseShipped,
     BaseTrainer,
-    RankGroupTrainer,
     casts_of,
     offload_attempts,
     quantizers_of,
@@ -49,7 +46,7 @@ from frameworks.paddle.core.network import HOOKS, REENTRANT
 from frameworks.paddle.core.offload import ONE_PAIR, hooks_nest, shards_leave
 from frameworks.paddle.core.operations import OPERATIONS
 from frameworks.paddle.declarations import refusals, supported
-from frameworks.paddle.launch import has_ranks, rank_group
+from frameworks.paddle.launch import has_ranks
 from frameworks.paddle.probes import dynamic_attempts
 from frameworks.paddle.quantization.attempts import gpu_kernel_attempts
 from frameworks.paddle.quantization.formats import NO_PRODUCTS, PaddleFormats, integer_products
@@ -60,7 +57,6 @@ from frameworks.paddle.shipped.control_flow import PaddleFunctions
 from frameworks.paddle.shipped.optimizers import PaddleOptimizers
 from frameworks.paddle.training import options
 from frameworks.paddle.training.one_graph import OneGraph
-from frameworks.paddle.training.plateau import rates
 from frameworks.paddle.training.scaler import scales_by_itself
 from frameworks.paddle.training.trainer import DygraphTrainer
 
@@ -73,8 +69,6 @@ class PaddleFramework(OneGraph):
     """
 
     member = "frameworks.paddle.distributed.ranks:PaddleWorker"
-    """Whose trainers a rank has."""
-
     own_modes = (DYGRAPH, FORCED, DATA_PARALLEL)
     ranks_of_modes = MappingProxyType({DATA_PARALLEL: Ranks(2)})
 
@@ -105,7 +99,7 @@ class PaddleFramework(OneGraph):
             here |= dict.fromkeys((Capability.OFFLOAD_PARAMETERS, Capability.OFFLOAD_OPTIMIZER), shards_leave)
         if not has_ranks(self.device):
             return here
-        return with_ranks(here, self._ranks_of_a_run, self.ranks(), reshaped="replicated")
+        return with_ranks(here, self.ranks_of_a_run, self.ranks(), reshaped="replicated")
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
         if self.ranks() is not None:
@@ -142,20 +136,7 @@ class PaddleFramework(OneGraph):
         if recipe.offload is not None and recipe.recompute is not None and recipe.recompute.variant == HOOKS:
             raise Unsupported(Capability.OFFLOAD_ACTIVATIONS, ONE_PAIR, hooks_nest)
 
-    def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
-        self.admit(model, recipe)
-        return self._ranks_of_a_run(model, recipe, weights)
-
-    def _ranks_of_a_run(
-        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
-    ) -> BaseRankGroup:
-        return rank_group(model, recipe, weights, member=self.member, mode=FORCED if self.mode == FORCED else DYGRAPH)
-
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
-        if recipe.ranks is not None:
-            return RankGroupTrainer(
-                self._ranks_of_a_run(model, recipe.replace(ways=recipe.ways_of(*LEVELS_OF).ways), weights)
-            )
         return DygraphTrainer(model, recipe, weights, forced=self.mode == FORCED)
 
     def turns_scaler_off(self, recipe: Recipe) -> bool:
@@ -163,10 +144,6 @@ class PaddleFramework(OneGraph):
 
     def scales_after_bfloat16(self) -> bool:
         return scales_by_itself("bfloat16")
-
-    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
-        self.require(Capability.PLATEAU)
-        return rates(plateau, metrics, saved)
 
     def function_used(
         self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None

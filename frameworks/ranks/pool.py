@@ -6,7 +6,7 @@ import atexit
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from frameworks.ranks.limits import LIMITS, Limits
+from frameworks.ranks.protocol import LIMITS, Limits
 from frameworks.ranks.worker_group import WorkerGroup
 
 MOST = 2

@@ -17,9 +17,9 @@ from weakref import WeakSet
 from frameworks.base import Arguments
 from frameworks.contract import RankFailed, Stop
 from frameworks.ranks.folders import WorkerGroupFolder
-from frameworks.ranks.limits import GROUP_SECONDS, LIMITS, Limits
 from frameworks.ranks.messages import Answer, Command, Opening
 from frameworks.ranks.process import Guardian, RankProcess
+from frameworks.ranks.protocol import GROUP_SECONDS, LIMITS, Limits
 
 BEAT_S = 0.2
 """Seconds between liveness checks of silent processes: one whose child keeps its connection open ends unnoticed."""

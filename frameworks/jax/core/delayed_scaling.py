@@ -11,10 +11,10 @@ import numpy as np
 from flax.linen import fp8_ops
 
 from fixtures.arrays import Array
-from frameworks.contract import AmaxHistory, DelayedRule, PassResult
+from frameworks.contract import AmaxHistory, PassResult
+from frameworks.jax.core.float8_training import OPERANDS, RULE
 
 _DIMENSIONS = (((1,), (0,)), ((), ()))
-_NAMES = {"input": "input", "kernel": "kernel", "gradient": "output_grad"}
 
 ONLY_COMPILED = "outside compiled programs JAX does not hold arrays of Flax's type fm32, whose sum is the larger of two"
 
@@ -25,7 +25,7 @@ class FlaxDelayedProduct:
     The scales of several micro-batches are of Flax's type `fm32`, whose sum is the larger of two.
     """
 
-    rule = DelayedRule("float8_e4m3fn", "float8_e5m2", lag=1)
+    rule = RULE.product
 
     def __init__(self, kernel: Array, history: int, place: jax.Device, *, jit: bool) -> None:
         self._place, self._jit = place, jit
@@ -53,7 +53,7 @@ class FlaxDelayedProduct:
             operand: AmaxHistory(
                 float(self._state[f"{name}_scale"][0]), np.asarray(self._state[f"{name}_amax_history"])
             )
-            for operand, name in _NAMES.items()
+            for operand, name in OPERANDS.items()
         }
 
     def _output(self, state: Any, kernel: jax.Array, inputs: jax.Array) -> jax.Array:

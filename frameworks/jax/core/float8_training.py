@@ -20,7 +20,7 @@ from frameworks.contract import AmaxHistory, DelayedRule, Float8Rule, Operand
 from frameworks.jax.core.arrays import Flat, flat, nested, to_array
 
 RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=1), skipped="stays")
-_OPERANDS: dict[Operand, str] = {"input": "input", "kernel": "kernel", "gradient": "output_grad"}
+OPERANDS: dict[Operand, str] = {"input": "input", "kernel": "kernel", "gradient": "output_grad"}
 _BELOW = f"{OVERWRITE_WITH_GRADIENT}/"
 
 
@@ -64,11 +64,6 @@ def leaves_in(tree: Any) -> Flat:
     return result
 
 
-def larger(left: Any, right: Any) -> Any:
-    """What two micro-batches overwrite the collection with, as Flax's type `fm32` adds them."""
-    return jax.tree.map(jnp.maximum, left, right)
-
-
 def added(left: Any, right: Any) -> Any:
     """The sum of two gradients in trees of leaves by place; of what overwrites the collection the larger."""
 
@@ -92,7 +87,7 @@ def over_window(before: Any, after: Any, overwritten: Any, ended: Any) -> tuple[
         overwritten: what the micro-batches before it gave.
         ended: whether it ended the window.
     """
-    gathered = larger(overwritten, after[OVERWRITE_WITH_GRADIENT])
+    gathered = jax.tree.map(jnp.maximum, overwritten, after[OVERWRITE_WITH_GRADIENT])  # as Flax's type `fm32` adds
     window = jax.tree.map(partial(jnp.where, ended), gathered, before[OVERWRITE_WITH_GRADIENT])
     rest = jax.tree.map(lambda each: jnp.where(ended, jnp.zeros_like(each), each), gathered)
     return after | {OVERWRITE_WITH_GRADIENT: window}, rest
@@ -113,7 +108,7 @@ def amax_histories(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict
             arrays = {name: to_array(leaves[f"{_BELOW}{layer}/{name}"]) for name in _names()}
             result[canonical[f"{layer.rpartition('/')[0]}/kernel"]] = {
                 operand: AmaxHistory(float(arrays[f"{name}_scale"][0]), arrays[f"{name}_amax_history"])
-                for operand, name in _OPERANDS.items()
+                for operand, name in OPERANDS.items()
             }
     return result
 
@@ -124,4 +119,4 @@ def delayed_scaling_state(leaves: Flat) -> dict[str, Array]:
 
 
 def _names() -> list[str]:
-    return [f"{name}_{part}" for name in _OPERANDS.values() for part in ("scale", "amax_history")]
+    return [f"{name}_{part}" for name in OPERANDS.values() for part in ("scale", "amax_history")]

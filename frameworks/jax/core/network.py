@@ -81,7 +81,7 @@ class Network(nn.Module):
     def segment(self, x: jax.Array, number: int, train: bool) -> jax.Array:
         """The layers of a segment."""
         if self.begun is not None and train:
-            jax.debug.callback(partial(_count_call, self.begun, number), x.ravel()[0])
+            count_call(self.begun, number, x)
         start, stop = segments(self.model, self.recompute if train else None)[number]
         if self.recompute is None or self.recompute.depth == 1 or not train:
             return self._run(x, (start, stop), train)
@@ -113,14 +113,14 @@ def forward_pass(network: Network, variables: Any, x: jax.Array, *, rngs: Any, m
     return cast(tuple[Any, Any], apply(variables, x, method=Network.outputs))
 
 
+def count_call(begun: Callable[[int], object], number: int, x: jax.Array) -> None:
+    """Calls `begun` with a number when a pass comes here, by a value of the pass, so that recomputation repeats it."""
+    jax.debug.callback(lambda _: begun(number), x.ravel()[0])
+
+
 def policy_of(recompute: Recompute | None) -> Callable[..., Any]:
     """The policy of a variant, the default one for none."""
     return VARIANTS[(recompute and recompute.variant) or next(iter(VARIANTS))]
-
-
-def _count_call(begun: Callable[[int], object], number: int, _: Any) -> None:
-    """The callback's target; it depends on a value of the run, so that recomputation repeats it."""
-    begun(number)
 
 
 def segments(model: Model, recompute: Recompute | None) -> tuple[Bounds, ...]:

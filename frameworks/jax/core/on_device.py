@@ -1,4 +1,4 @@
-"""Base of JAX's framework classes: device, environment, times and settings."""
+"""Base of JAX's framework classes: modes, device, environment, times and settings."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import jax
 
 from frameworks.base import BaseFramework
 from frameworks.jax.core.compilation_cache import store_programs
-from frameworks.jax.core.modes import MODES
 from frameworks.jax.core.settings import full_version, read_environment, read_settings, write_settings
+
+JIT, NOJIT, SHARDED, OFFLOAD, KERAS = "jit", "nojit", "sharded", "offload", "keras"
+PINNED_HOST = "pinned_host"
+"""The memory kind of offloaded arrays."""
+MODES = (JIT, NOJIT, SHARDED, OFFLOAD, KERAS)
 
 _PLATFORMS = ("cpu", "tpu", "rocm", "cuda")
 """JAX's own platforms; its "gpu" is one of the last two."""

@@ -34,3 +34,15 @@ def _copy(array: jax.Array, parameter: jax.Array) -> bool:
 
 def _place(array: jax.Array) -> int:
     return int(array.unsafe_buffer_pointer())
+
+
+def peak_bytes(device: jax.Device) -> int | None:
+    """The peak of a device's allocator in this process; None on a CPU, of which JAX keeps none."""
+    statistics = device.memory_stats()
+    return None if statistics is None else int(statistics["peak_bytes_in_use"])
+
+
+def has_peak() -> bool:
+    """Whether the device in use has such a peak."""
+    (device,) = jax.numpy.ones(()).devices()
+    return device.memory_stats() is not None

@@ -126,30 +126,21 @@ def _follows_zero() -> bool:
     return bool(optax.piecewise_constant_schedule(1.0, {1: 0.0, 2: 2.0})(3) > 0)
 
 
-_PARTS: Mapping[Optimizer, Callable[..., list[optax.GradientTransformation]]]
-
-
 def _sgd(momentum: float | None, nesterov: bool = False) -> list[optax.GradientTransformation]:
     return [] if momentum is None else [optax.trace(momentum, nesterov=nesterov)]
-
-
-def _adam(**given: Any) -> list[optax.GradientTransformation]:
-    return [optax.scale_by_adam(**given)]
 
 
 def _adamw(weight_decay: float, mask: Any = None, **given: Any) -> list[optax.GradientTransformation]:
     return [optax.scale_by_adam(**given), optax.add_decayed_weights(weight_decay, mask)]
 
 
-def _adagrad(**given: Any) -> list[optax.GradientTransformation]:
-    return [optax.scale_by_rss(**given)]
-
-
-def _amsgrad(**given: Any) -> list[optax.GradientTransformation]:
-    return [optax.scale_by_amsgrad(**given)]
-
-
-_PARTS = {optax.sgd: _sgd, optax.adam: _adam, optax.adamw: _adamw, optax.adagrad: _adagrad, optax.amsgrad: _amsgrad}
+_PARTS: Mapping[Optimizer, Callable[..., list[optax.GradientTransformation]]] = {
+    optax.sgd: _sgd,
+    optax.adam: lambda **given: [optax.scale_by_adam(**given)],
+    optax.adamw: _adamw,
+    optax.adagrad: lambda **given: [optax.scale_by_rss(**given)],
+    optax.amsgrad: lambda **given: [optax.scale_by_amsgrad(**given)],
+}
 """The transformations before `scale_by_learning_rate`, with the optimizer's own defaults."""
 
 

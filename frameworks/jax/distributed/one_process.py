@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
+import numpy as np
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Ranks, Recipe
 from frameworks.contract import Capability, Unsupported
 from frameworks.jax.core.on_device import OnDevice
-from frameworks.jax.distributed.rank_probes import shards_uneven_rows
 
 READINGS = frozenset(
     {
@@ -72,3 +73,13 @@ class AllRanks:
 
     def barrier(self) -> None:
         """Returns at once: all ranks are in this process."""
+
+
+def shards_uneven_rows() -> bool:
+    """Whether three rows can be divided over two devices."""
+    try:
+        mesh = AbstractMesh((2,), ("shard",))
+    except TypeError:  # before 0.5
+        mesh = AbstractMesh((("shard", 2),))
+    sharding = NamedSharding(mesh, PartitionSpec("shard"))
+    return sharding.shard_shape(np.zeros((3, 2)).shape) != (3, 2)

@@ -16,8 +16,7 @@ from fixtures.recipe import Recipe
 from frameworks.base import BaseRankGroup, RankGroupTrainer, with_ranks
 from frameworks.contract import Attempt, Capability, Conventions, OpResult, RecomputeCase, RecomputeResult
 from frameworks.jax.core.arrays import wide_formats
-from frameworks.jax.core.modes import KERAS
-from frameworks.jax.core.on_device import OnDevice
+from frameworks.jax.core.on_device import KERAS, OnDevice
 from frameworks.jax.keras.declarations import CONVENTIONS, refusals
 from frameworks.jax.keras.probes import ATTEMPTS, remat_case
 from frameworks.jax.keras.trainer import StatelessRun

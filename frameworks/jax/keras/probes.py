@@ -11,6 +11,7 @@ import keras
 
 from fixtures.arrays import Array
 from frameworks.contract import Attempt, Capability, RecomputeCase, RecomputeResult
+from frameworks.jax.core.saved_bytes import has_peak
 from frameworks.jax.keras.backend import BACKEND
 from frameworks.jax.training.recompute import differentiated
 from frameworks.keras_common.optimizer_probes import optimizer_attempts
@@ -34,14 +35,6 @@ def remat_case(case: RecomputeCase, x: Array, w: Array, variant: str, place: jax
         return recomputed(function, variant)(*args, **named)
 
     return differentiated(case, x, w, run, place)
-
-
-# state and memory
-
-
-def _peak() -> bool:
-    (device,) = jnp.ones(()).devices()
-    return device.memory_stats() is not None
 
 
 # what is inside
@@ -73,5 +66,5 @@ ATTEMPTS: dict[Capability, Attempt] = {
     **OF_POLICIES,
     **optimizer_attempts(BACKEND),
     Capability.MISSING_GRADIENTS: _misses,
-    Capability.PEAK_BYTES: _peak,
+    Capability.PEAK_BYTES: has_peak,
 }

@@ -18,7 +18,7 @@ from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, traced_paths, unscaled_in_trace
 from frameworks.contract import Capability, LayerTrace, Unsupported
 from frameworks.jax.core.arrays import wide_formats
-from frameworks.jax.core.saved_bytes import saved_bytes
+from frameworks.jax.core.saved_bytes import peak_bytes, saved_bytes
 from frameworks.jax.keras import checkpoint
 from frameworks.jax.keras.backend import BACKEND
 from frameworks.jax.keras.batches import DeviceBatch, load_batch
@@ -174,10 +174,9 @@ class StatelessRun(KerasRun):
         )
 
     def peak_bytes(self) -> int:
-        statistics = self._device.memory_stats()
-        if statistics is None:
+        if (peak := peak_bytes(self._device)) is None:
             raise self.refusal(Capability.PEAK_BYTES)
-        return int(statistics["peak_bytes_in_use"])
+        return peak
 
     # the whole run
 

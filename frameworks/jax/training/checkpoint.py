@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from fixtures.recipe import Recipe
-from frameworks.base import LossLedger
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, Place
 from frameworks.jax.training import scaler
-from frameworks.jax.training.optimizers import RunState
-from frameworks.jax.training.scaler import LossScale, ScaleUpdate
+from frameworks.jax.training.state_readers import Readings
 from frameworks.jax.training.steps import CarriedState, JaxMicroBatch
 
 FOLDER = "run"
 _FIELDS = ("total", "items", "scale_before", "finite", "applied", "rate")
 
 
-class JaxRun(Protocol):
-    """The parts of a run in a checkpoint."""
-
-    recipe: Recipe
-    train_state: RunState
-    scale: LossScale
-    moved: CarriedState
-    length: int
-    ledger: LossLedger[JaxMicroBatch]
-    pending: tuple[Flat, ScaleUpdate | None] | None
-
-    @property
-    def place(self) -> Place:
-        """Placement of arrays that are not sharded."""
-
-    def resize(self, length: int) -> None:
-        """Changes the length of windows."""
-
-
-def _tree(trainer: JaxRun) -> dict[str, Any]:
+def _tree(trainer: Readings) -> dict[str, Any]:
     """The full state of the run.
 
     JMP's scale is one that Orbax cannot save, so its two numbers stand for it.
@@ -56,7 +33,7 @@ def _tree(trainer: JaxRun) -> dict[str, Any]:
     }
 
 
-def save(trainer: JaxRun, path: Path) -> None:
+def save(trainer: Readings, path: Path) -> None:
     """Writes the run below the folder `path`.
 
     Raises:
@@ -67,7 +44,7 @@ def save(trainer: JaxRun, path: Path) -> None:
     ways.write(trainer.recipe.way("save"), path.absolute() / FOLDER, _tree(trainer))
 
 
-def take(trainer: JaxRun, other: JaxRun) -> None:
+def take(trainer: Readings, other: Readings) -> None:
     """Gives a run the trees of another one, whose arrays never change."""
     trainer.train_state, trainer.moved, trainer.scale = other.train_state, other.moved, other.scale
     trainer.ledger.replace(other.ledger.micro_batches, other.ledger.items)
@@ -75,7 +52,7 @@ def take(trainer: JaxRun, other: JaxRun) -> None:
     trainer.resize(other.length)
 
 
-def restore(trainer: JaxRun, path: Path) -> None:
+def restore(trainer: Readings, path: Path) -> None:
     """Restores what `save` wrote.
 
     Raises:
@@ -87,19 +64,11 @@ def restore(trainer: JaxRun, path: Path) -> None:
     except Exception as error:  # Orbax raises that very class for some of what it cannot read
         raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
     count, items, length = (int(number) for number in run["window"]["counts"])
-    rows = [dict(zip(_FIELDS, row.tolist(), strict=True)) for row in run["window"]["micro"][:count]]
     trainer.train_state, trainer.moved = run["state"], CarriedState(*run["moved"])
     trainer.scale = scaler.with_state(trainer.scale, run["scale"], trainer.place)
     window = [
-        JaxMicroBatch(
-            r["total"],
-            int(r["items"]),
-            r["scale_before"],
-            applied=bool(r["applied"]),
-            rate=r["rate"],
-            finite=bool(r["finite"]),
-        )
-        for r in rows
+        JaxMicroBatch(total, int(own), before, bool(applied), rate, bool(finite))
+        for total, own, before, finite, applied, rate in run["window"]["micro"][:count].tolist()
     ]
     trainer.ledger.replace(window, items)
     trainer.pending = None

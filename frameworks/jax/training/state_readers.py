@@ -11,7 +11,7 @@ import jax
 
 from fixtures.arrays import Array
 from fixtures.recipe import Recipe
-from frameworks.base import NO_AVERAGE, BaseTrainer
+from frameworks.base import NO_AVERAGE, BaseTrainer, LossLedger
 from frameworks.contract import AmaxHistories, AmaxHistory, Capability, Operand
 from frameworks.jax.core.arrays import Flat, Place, to_array
 from frameworks.jax.core.float8_training import amax_histories, amax_leaves, delayed_scaling_state, leaves_in
@@ -19,7 +19,7 @@ from frameworks.jax.core.network import Layout
 from frameworks.jax.training import optimizers, scaler
 from frameworks.jax.training.optimizers import Rules, RunState, accumulated
 from frameworks.jax.training.scaler import LossScale, ScaleUpdate
-from frameworks.jax.training.steps import CarriedState, CompiledSteps
+from frameworks.jax.training.steps import CarriedState, CompiledSteps, JaxMicroBatch
 
 
 class Readings(BaseTrainer):
@@ -30,6 +30,7 @@ class Readings(BaseTrainer):
         scale: the loss scale, JMP's or Flax's.
         moved: running statistics and the random key's data.
         pending: gradients that wait for `apply`, with what Flax's scale said of them; None where there are none.
+        length: how many micro-batches the open window takes.
     """
 
     recipe: Recipe
@@ -39,6 +40,8 @@ class Readings(BaseTrainer):
     scale: LossScale
     moved: CarriedState
     pending: tuple[Flat, ScaleUpdate | None] | None
+    length: int
+    ledger: LossLedger[JaxMicroBatch]
     _settings: dict[str, float]
     _rules: Rules
 
@@ -50,6 +53,10 @@ class Readings(BaseTrainer):
     @abstractmethod
     def place(self) -> Place:
         """Where what is not sharded lies."""
+
+    @abstractmethod
+    def resize(self, length: int) -> None:
+        """Changes the length of windows, with the same state of `optax.MultiSteps`."""
 
     @property
     def leaves(self) -> Flat:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial, reduce
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ from frameworks.jax.core.losses import DeviceBatch, loss_sums
 from frameworks.jax.core.network import Layout, Network, forward_pass
 from frameworks.jax.training.optimizers import RunState, applied, global_norm, is_window
 from frameworks.jax.training.scaler import LossScale, ScaleUpdate
+from frameworks.jax.training.sharding_layout import ShardingLayout
 
 
 @dataclass(frozen=True)
@@ -86,23 +87,13 @@ class UpdateResult(NamedTuple):
         return None if self.norm is None else float(self.norm.item())
 
 
-class Pin(Protocol):
-    """Constrains the shardings of a program's arrays on several devices."""
-
-    def gradients(self, gradients: Flat) -> Flat:
-        """Gradients in their places."""
-
-    def state(self, state: RunState) -> RunState:
-        """Parameters and the optimizer's state in their places."""
-
-
 class CompiledSteps:
     """The functions of one plan; `jax.jit` compiles each for every shape that it meets.
 
     Each run of a recomputation segment calls `begun` with the segment's number, where there is such a function.
     """
 
-    pin: Pin | None = None
+    pin: ShardingLayout | None = None
 
     def __init__(self, plan: Plan, begun: Callable[[int], object] | None = None) -> None:
         self.plan = plan
@@ -304,7 +295,7 @@ def update(
     decay: float | None,
     chosen: Recipe,
     last: bool,
-    pin: Pin | None = None,
+    pin: ShardingLayout | None = None,
 ) -> tuple[RunState, LossScale, UpdateResult]:
     """One call of the optimizer with unscaled gradients; `guarded`: one that is not finite changes nothing.
 

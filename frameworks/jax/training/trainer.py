@@ -25,7 +25,7 @@ from frameworks.jax.core.arrays import Flat, Place, to_array, wide_formats
 from frameworks.jax.core.float8_training import nothing_gathered, state_tree
 from frameworks.jax.core.losses import DeviceBatch, load_batch
 from frameworks.jax.core.network import leaves_of, segments
-from frameworks.jax.core.saved_bytes import saved_bytes
+from frameworks.jax.core.saved_bytes import peak_bytes, saved_bytes
 from frameworks.jax.training import checkpoint, scaler
 from frameworks.jax.training.optimizer_probes import TAKES_EACH_IN, window_waits_for_the_caller
 from frameworks.jax.training.optimizers import RunState, accumulated, applied, rules_of, schedule_of, transformation
@@ -48,7 +48,6 @@ class JaxTrainer(Readings):
     """A run on one device; windows of several micro-batches are `optax.MultiSteps`'s, which ends them itself.
 
     Attributes:
-        length: how many micro-batches the open window takes.
         sharers: number of ranks whose gradients are given for a micro-batch.
     """
 
@@ -93,7 +92,7 @@ class JaxTrainer(Readings):
         self._passes = 0
         self._loaded: DeviceBatch | None = None
         self.outcome: UpdateResult | None = None
-        self.ledger: LossLedger[JaxMicroBatch] = LossLedger()
+        self.ledger = LossLedger()
         self.pending = None
 
     @contextmanager
@@ -104,7 +103,6 @@ class JaxTrainer(Readings):
 
     @property
     def place(self) -> Place:
-        """Placement of arrays that are not sharded."""
         return self.device
 
     def _compiled(self, plan: Plan) -> CompiledSteps:
@@ -187,7 +185,6 @@ class JaxTrainer(Readings):
             self.resize(length)
 
     def resize(self, length: int) -> None:
-        """Changes the length of windows, with the same state of `optax.MultiSteps`."""
         if length != self.length:
             self.length = length
             with self.scope():
@@ -342,7 +339,6 @@ class JaxTrainer(Readings):
         )
 
     def peak_bytes(self) -> int:
-        statistics = self.device.memory_stats()
-        if statistics is None:
+        if (peak := peak_bytes(self.device)) is None:
             raise self.refusal(Capability.PEAK_BYTES)
-        return int(statistics["peak_bytes_in_use"])
+        return peak

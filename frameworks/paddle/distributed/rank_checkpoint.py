@@ -7,42 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import paddle
 from paddle import distributed
 
-from fixtures.recipe import Ranks
 from frameworks.base import same_parts
-from frameworks.paddle.training.checkpoint import FILE, DynamicRun, load, parts
+from frameworks.paddle.training.checkpoint import FILE, load, parts
+from frameworks.paddle.training.state_readers import ReadRun
 
 T = TypeVar("T")
 _OWN = ("count", "buffers", "window", "items", "generator", "calls")
 
 
-class RankRun(DynamicRun, Protocol):
-    """The parts of a rank in a checkpoint."""
-
-    ranks: Ranks
-
-    def anew(self) -> RankRun: ...
-
-
-def save(trainer: RankRun, path: Path) -> None:
+def save(trainer: ReadRun, ranks: int, path: Path) -> None:
     """Writes the run below the folder `path`, which all ranks share and which is made if it is not there.
 
     Raises:
         OSError: on every rank, if one of them cannot write.
     """
-    agreed(lambda: _write(trainer, path), trainer.ranks.count, OSError, f"{path} cannot be written")
+    agreed(lambda: _write(trainer, ranks, path), ranks, OSError, f"{path} cannot be written")
 
 
-def _write(trainer: RankRun, path: Path) -> None:
+def _write(trainer: ReadRun, ranks: int, path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     whole = parts(trainer)
     buffers = {name for name, _ in trainer.network.named_buffers()}
     own = {
-        "count": trainer.ranks.count,
+        "count": ranks,
         "buffers": {name: value for name, value in whole["model"].items() if name in buffers},
         "window": whole["window"]["micro-batches"],
         "items": whole["window"]["items"],
@@ -55,17 +47,16 @@ def _write(trainer: RankRun, path: Path) -> None:
         paddle.save(whole, str(path / FILE))
 
 
-def restore(trainer: RankRun, path: Path) -> None:
+def restore(trainer: ReadRun, ranks: int, path: Path) -> None:
     """Restores what `save` wrote, with as many ranks or others; a rank more begins with rank 0's own.
 
     Raises:
         ValueError: on every rank, if one of them cannot read a file, or Paddle refuses a part of it on one; nothing is
             changed then.
     """
-    count, refused = trainer.ranks.count, f"{path} cannot be loaded"
-    resumed = trainer.anew()
-    saved = agreed(lambda: _read(resumed, path), count, ValueError, refused)
-    agreed(lambda: load(resumed, saved), count, ValueError, refused)
+    refused, resumed = f"{path} cannot be loaded", trainer.anew()
+    saved = agreed(lambda: _read(resumed, ranks, path), ranks, ValueError, refused)
+    agreed(lambda: load(resumed, saved), ranks, ValueError, refused)
     vars(trainer).update(vars(resumed))
 
 
@@ -92,9 +83,14 @@ def file_of(path: Path, rank: int) -> Path:
     return path / f"rank-{rank}.pdparams"
 
 
-def _paddle_load(file: Path, own: Sequence[str]) -> dict[str, Any]:
+def read_parts(file: Path, own: Sequence[str], **given: Any) -> dict[str, Any]:
+    """The dictionary of parts in a file, which `paddle.load` is given more arguments for.
+
+    Raises:
+        ValueError: Paddle cannot load it, or it holds other parts.
+    """
     try:
-        loaded = paddle.load(str(file))
+        loaded = paddle.load(str(file), **given)
     except Exception as error:
         raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
     same_parts(file, loaded if isinstance(loaded, dict) else (), own)
@@ -102,15 +98,15 @@ def _paddle_load(file: Path, own: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-def _read(resumed: RankRun, path: Path) -> dict[str, Any]:
+def _read(resumed: ReadRun, count: int, path: Path) -> dict[str, Any]:
     """The parts of this rank's run."""
-    rank, count = distributed.get_rank(), resumed.ranks.count
-    whole = _paddle_load(path / FILE, tuple(parts(resumed)))
-    first = _paddle_load(file_of(path, 0), _OWN)
+    rank = distributed.get_rank()
+    whole = read_parts(path / FILE, tuple(parts(resumed)))
+    first = read_parts(file_of(path, 0), _OWN)
     if first["count"] == count:
-        own = first if rank == 0 else _paddle_load(file_of(path, rank), _OWN)
+        own = first if rank == 0 else read_parts(file_of(path, rank), _OWN)
     else:
-        every = [first, *(_paddle_load(file_of(path, other), _OWN) for other in range(1, int(first["count"])))]
+        every = [first, *(read_parts(file_of(path, other), _OWN) for other in range(1, int(first["count"])))]
         own = {**(every[rank] if rank < len(every) else first), **_window_of(every, rank)}
     return {
         **whole,

@@ -118,10 +118,10 @@ class RankTrainer(DygraphTrainer):
     # the whole run
 
     def save(self, path: Path) -> None:
-        rank_checkpoint.save(self, path)
+        rank_checkpoint.save(self, self.ranks.count, path)
 
     def restore(self, path: Path) -> None:
-        rank_checkpoint.restore(self, path)
+        rank_checkpoint.restore(self, self.ranks.count, path)
 
 
 class PaddleWorker:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import paddle
 from paddle.nn.quant.qat import QuantedLinear
 from paddle.quantization import PTQ, QuantConfig
@@ -22,6 +19,7 @@ from fixtures.model import Model
 from frameworks.contract import Calibrated, CodeRange, LinearRule, Quantized, QuantRule
 from frameworks.paddle.core.arrays import to_numpy, to_tensor
 from frameworks.paddle.core.layers import build_layers, own_parameters
+from frameworks.paddle.quantization.quantizers import quiet_conversion, stored_codes
 
 FILE = "quantized.pdparams"
 _RULES: Mapping[str, LinearRule] = MappingProxyType(
@@ -111,19 +109,11 @@ class PaddlePostTraining:
         wanted = [layer for name, layer in dense.items() if name not in skip]
         config.add_layer_config(wanted, activation=AbsmaxObserver(), weight=AbsmaxObserver())
         quantization = PTQ(config)
-        with _quiet(), paddle.no_grad():
+        with quiet_conversion(), paddle.no_grad():
             observed = quantization.quantize(network)
             for batch in calibration:
                 observed(to_tensor(batch))
             return PaddleQuantized(model, quantization.convert(observed))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the warning of a call of Paddle's own, in `convert`."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "To copy construct from a tensor", UserWarning)
-        yield
 
 
 def _admit(model: Model) -> None:
@@ -169,10 +159,7 @@ def _codes(layer: Any) -> Quantized | None:
     """The weight of a quantized layer, whose codes Paddle stores as float32."""
     if not _is_quantized(layer):
         return None
-    codes, scale = to_numpy(layer.weight), np.full((1, 1), _step(layer.weight_quanter))
-    return Quantized(
-        codes.astype(np.int32), scale, np.zeros((1, 1), np.int32), to_numpy(layer.weight_quanter(layer.weight))
-    )
+    return stored_codes(layer, _step(layer.weight_quanter))
 
 
 def _range(layer: Any) -> CodeRange:

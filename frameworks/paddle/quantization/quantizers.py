@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import paddle
@@ -25,6 +27,21 @@ _FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
 )
 
 
+@contextmanager
+def quiet_conversion() -> Iterator[None]:
+    """Without the warning of a call of Paddle's own in `convert`."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "To copy construct from a tensor", UserWarning)
+        yield
+
+
+def stored_codes(layer: Any, step: Any) -> Quantized:
+    """The weight of a converted layer, whose codes Paddle stores as float32, with the step between them."""
+    restored = to_numpy(layer.weight_quanter(layer.weight))
+    zero_point = np.zeros((1, 1), np.int32)
+    return Quantized(to_numpy(layer.weight).astype(np.int32), np.full((1, 1), step), zero_point, restored)
+
+
 class PaddleQuantizers:
     """The weight of a layer that `PTQ` has converted, and a `Stub` that `QAT` has given a fake quantizer."""
 
@@ -41,18 +58,14 @@ class PaddleQuantizers:
         model = paddle.nn.Sequential(layer)
         model.eval()
         technique = PTQ(QuantConfig(activation=None, weight=AbsmaxObserver()))
-        with warnings.catch_warnings():  # of Paddle's own calls
+        with quiet_conversion():
             warnings.filterwarnings("ignore", r"\s*Non compatible API", Warning)
-            warnings.filterwarnings("ignore", "To copy construct from a tensor", UserWarning)
             observed = technique.quantize(model)
             observed(paddle.zeros([1, rows]))
             (converted,) = technique.convert(observed)
         largest = to_numpy(observed[0].weight_quanter.scales()).astype(np.float64)
-        codes = to_numpy(converted.weight)
-        restored = to_numpy(converted.weight_quanter(converted.weight))
-        scale = np.full((1, 1), largest / _RULES[name].divisor)
         with np.errstate(invalid="ignore"):
-            return Quantized(codes.astype(np.int32), scale, np.zeros((1, 1), np.int32), restored)
+            return stored_codes(converted, largest / _RULES[name].divisor)
 
     def fake_quantize(self, name: str, values: Array, scale: Array, zero_point: Array) -> tuple[Array, Array]:
         rule = _FAKE_RULES[name]

@@ -20,11 +20,12 @@ from frameworks.paddle.core.losses import add, item_losses
 from frameworks.paddle.core.network import Network
 from frameworks.paddle.core.operations import missing_kernel
 from frameworks.paddle.core.streams import Stream
+from frameworks.paddle.core.trace import hooked
+from frameworks.paddle.static.attempts import training as attempts
 from frameworks.paddle.static.declarations import FROZEN_PRODUCTS, SCALED_FLOAT64, SEVERAL_OPTIMIZERS
-from frameworks.paddle.static.probes import clips_jointly, scales_float64, trains_beside_constants
+from frameworks.paddle.static.probes import acts
 from frameworks.paddle.static.programs import BuiltProgram, ProgramState
 from frameworks.paddle.static.reduction import Reduction
-from frameworks.paddle.static.trace import recorded
 from frameworks.paddle.training.optimizers import Share, build_shares
 from frameworks.paddle.training.scaler import build_scaler, read_settings, scope_for_a_scaler
 
@@ -105,7 +106,12 @@ class Programs:
 
         def make(_: Any) -> Outputs:
             network = self._network(training=True)
-            with recorded(network.layers_by_path) as outputs:
+            outputs: dict[str, Any] = {}
+
+            def record(path: str) -> Callable[[Any, Any, Any], None]:
+                return lambda _layer, _inputs, output: outputs.update({path: output})
+
+            with hooked(network.layers_by_path, record):
                 loss = self._loss(network, heads, masked=masked)
             targets = {f"parameter/{name}": parameter for name, parameter in network.named.items()}
             targets |= {f"gradient/{path}": outputs[path] for path in self.model.output_shapes() if path in outputs}
@@ -193,7 +199,9 @@ class Programs:
         network.train() if training else network.eval()
         dies = self.recipe.precision.format == "bfloat16" and current() == "cpu"
         if dies and any(name.endswith("weight") for name in self.frozen):
-            raise Unsupported(Capability.FROZEN, FROZEN_PRODUCTS, partial(trains_beside_constants, current()))
+            raise Unsupported(
+                Capability.FROZEN, FROZEN_PRODUCTS, partial(acts, current(), attempts.trains_next_to_constants)
+            )
         for name in self.frozen:
             network.named[name].stop_gradient = True
         return self._decorated(network, None)[0] if self._low() else network
@@ -255,7 +263,7 @@ class Programs:
         schedulers = [share.scheduler for share in self.shares]
         self.shares = build_shares(recipe, network.named, implicit=True, schedulers=schedulers)
         if recipe.clip is not None and len(self.shares) > 1:
-            raise Unsupported(Capability.CLIP, SEVERAL_OPTIMIZERS, partial(clips_jointly, current()))
+            raise Unsupported(Capability.CLIP, SEVERAL_OPTIMIZERS, partial(acts, current(), attempts.clips_jointly))
         if self._reduction is not None:
             for share in self.shares:
                 own = [network.named[name] for name in trained if name in share.names]
@@ -266,7 +274,9 @@ class Programs:
                 optimizer.minimize(loss, startup_program=startup)
             return
         if self._wide:
-            raise Unsupported(Capability.FLOAT64_HEADS, SCALED_FLOAT64, partial(scales_float64, current()))
+            raise Unsupported(
+                Capability.FLOAT64_HEADS, SCALED_FLOAT64, partial(acts, current(), attempts.scales_float64)
+            )
         scaler = build_scaler(recipe.scaling)
         scaled = scaler.scale(loss)
         self.settings = {"dynamic": scaler.is_use_dynamic_loss_scaling(), "enabled": scaler.is_enable()}

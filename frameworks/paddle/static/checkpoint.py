@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import paddle
 
 from fixtures.recipe import Recipe
-from frameworks.base import same_parts
-from frameworks.contract import LoadOrder
+from frameworks.base import BaseTrainer, of_same_class, same_parts
+from frameworks.contract import LoadOrder, Trainer
 from frameworks.paddle.core.streams import Stream
 from frameworks.paddle.static.builds import Programs
 from frameworks.paddle.static.programs import ProgramState
@@ -18,8 +19,12 @@ from frameworks.paddle.training.optimizers import schedule_of
 PROGRAM, REST = "program", "rest.pdparams"
 
 
-class StaticRun(Protocol):
-    """The saved parts of a run."""
+class SavedRun(BaseTrainer):
+    """The saved parts of a run.
+
+    Attributes:
+        stored_names: of parameters and statistics.
+    """
 
     recipe: Recipe
     stored_names: dict[str, str]
@@ -27,24 +32,40 @@ class StaticRun(Protocol):
     store: ProgramState
     stream: Stream
 
-    def schedulers(self) -> list[Any]: ...
+    @abstractmethod
+    def anew(self) -> SavedRun:
+        """A new run, as created by a process that resumes."""
 
-    def anew(self) -> StaticRun: ...
+    def schedulers(self) -> list[Any]:
+        """The schedule of each optimizer that has one."""
+        return [share.scheduler for share in self.programs.shares if share.scheduler is not None]
+
+    def save(self, path: Path) -> None:
+        save(self, path)
+
+    def restore(self, path: Path) -> None:
+        restore(self, path)
+
+    def restore_in(self, path: Path, order: LoadOrder) -> None:
+        restore(self, path, order)
+
+    def take(self, other: Trainer) -> None:
+        take(self, of_same_class(self, other))
 
 
-def save(trainer: StaticRun, folder: Path) -> None:
+def save(trainer: SavedRun, folder: Path) -> None:
     """Writes the variables of the training program, and a dictionary of what is no variable, below `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     trainer.store.save(trainer.programs.training(), folder / PROGRAM)
     paddle.save(_rest(trainer), str(folder / REST))
 
 
-def _rest(trainer: StaticRun) -> dict[str, Any]:
+def _rest(trainer: SavedRun) -> dict[str, Any]:
     schedules = {f"schedule {place}": each.state_dict() for place, each in enumerate(trainer.schedulers())}
     return {**schedules, "generator": trainer.stream.state}
 
 
-def restore(trainer: StaticRun, folder: Path, order: LoadOrder | None = None) -> None:
+def restore(trainer: SavedRun, folder: Path, order: LoadOrder | None = None) -> None:
     """Restores what `save` wrote, with the parts made and loaded in this order.
 
     Raises:
@@ -53,7 +74,7 @@ def restore(trainer: StaticRun, folder: Path, order: LoadOrder | None = None) ->
     vars(trainer).update(vars(loaded(trainer, folder, order)))
 
 
-def loaded(trainer: StaticRun, folder: Path, order: LoadOrder | None = None) -> StaticRun:
+def loaded(trainer: SavedRun, folder: Path, order: LoadOrder | None = None) -> SavedRun:
     """A run with what `save` wrote, for which program, scope and schedules are created again, as in a new process.
 
     Raises:
@@ -84,7 +105,7 @@ def loaded(trainer: StaticRun, folder: Path, order: LoadOrder | None = None) -> 
     return resumed
 
 
-def take(trainer: StaticRun, other: StaticRun) -> None:
+def take(trainer: SavedRun, other: SavedRun) -> None:
     """Gives a run the variables, schedules and random stream that another one has now."""
     resumed = _anew(trainer)
     other.programs.training()
@@ -94,18 +115,18 @@ def take(trainer: StaticRun, other: StaticRun) -> None:
     vars(trainer).update(vars(resumed))
 
 
-def _anew(trainer: StaticRun) -> StaticRun:
+def _anew(trainer: SavedRun) -> SavedRun:
     resumed = trainer.anew()
     resumed.programs.frozen = trainer.programs.frozen
     return resumed
 
 
-def _load_schedules(trainer: StaticRun, rest: dict[str, Any]) -> None:
+def _load_schedules(trainer: SavedRun, rest: dict[str, Any]) -> None:
     for place, scheduler in enumerate(trainer.schedulers()):
         scheduler.set_state_dict(rest[f"schedule {place}"])
 
 
-def _make_schedules(trainer: StaticRun, rest: dict[str, Any], *, there: bool) -> None:
+def _make_schedules(trainer: SavedRun, rest: dict[str, Any], *, there: bool) -> None:
     """Builds programs with schedules that are made now, `there` at the place of the saved ones."""
     places = [rest[f"schedule {place}"]["last_epoch"] for place, _ in enumerate(trainer.schedulers())]
     if places:

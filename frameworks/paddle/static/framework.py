@@ -11,17 +11,8 @@ import paddle
 from fixtures.arrays import Array
 from fixtures.functions import FunctionUse
 from fixtures.model import Model
-from fixtures.plateau import Plateau
-from fixtures.recipe import LEVELS_OF, Recipe
-from frameworks.base import (
-    BaseRankGroup,
-    BaseTrainer,
-    RankGroupTrainer,
-    casts_of,
-    quantizer_attempts,
-    technique_attempts,
-    with_ranks,
-)
+from fixtures.recipe import Recipe
+from frameworks.base import BaseTrainer, casts_of, quantizer_attempts, technique_attempts, with_ranks
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -36,16 +27,14 @@ from frameworks.paddle.core.functions import STATIC_WAYS
 from frameworks.paddle.core.modes import STATIC
 from frameworks.paddle.core.operations import OPERATIONS
 from frameworks.paddle.declarations import IN_BOTH_GRAPHS
-from frameworks.paddle.launch import has_ranks, rank_group
+from frameworks.paddle.launch import has_ranks
 from frameworks.paddle.quantization.attempts import gpu_kernel_attempts
 from frameworks.paddle.quantization.post_training import PaddlePostTraining
 from frameworks.paddle.quantization.quantizers import PaddleQuantizers
+from frameworks.paddle.static.attempts import training
 from frameworks.paddle.static.declarations import refusals
-from frameworks.paddle.static.formats import StaticFormats
-from frameworks.paddle.static.functions import function_used
-from frameworks.paddle.static.plateau import rates
-from frameworks.paddle.static.probes import scales_after_bfloat16, static_attempts
-from frameworks.paddle.static.programs import run_operation
+from frameworks.paddle.static.probes import acts, static_attempts
+from frameworks.paddle.static.small_programs import PlateauProgram, StaticFormats, function_used, run_operation
 from frameworks.paddle.static.trainer import StaticTrainer
 from frameworks.paddle.training.one_graph import OneGraph
 from frameworks.paddle.training.options import REFUSED_IN_BOTH, refused_attempts
@@ -55,9 +44,8 @@ class StaticFramework(OneGraph):
     """Paddle's documented training API in the static graph: a program for each shape of a batch."""
 
     member = "frameworks.paddle.static.ranks:StaticMember"
-    """Whose trainers a rank has."""
-
     own_modes = (STATIC,)
+    plateau_run = PlateauProgram
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)
@@ -78,7 +66,7 @@ class StaticFramework(OneGraph):
             **quantizer_attempts(PaddleQuantizers()),
             **technique_attempts(PaddlePostTraining()),
         }
-        return with_ranks(here, self._ranks_of_a_run, None, reshaped="replicated") if has_ranks(self.device) else here
+        return with_ranks(here, self.ranks_of_a_run, None, reshaped="replicated") if has_ranks(self.device) else here
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return STATIC_WAYS
@@ -96,24 +84,8 @@ class StaticFramework(OneGraph):
             plateau_signed=True,
         )
 
-    def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
-        self.admit(model, recipe)
-        return self._ranks_of_a_run(model, recipe, weights)
-
-    def _ranks_of_a_run(
-        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
-    ) -> BaseRankGroup:
-        return rank_group(model, recipe, weights, member=self.member, mode=STATIC)
-
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
-        if recipe.ranks is not None:
-            ranked = recipe.replace(ways=recipe.ways_of(*LEVELS_OF).ways)
-            return RankGroupTrainer(self._ranks_of_a_run(model, ranked, weights))
         return StaticTrainer(model, recipe, weights)
-
-    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
-        self.require(Capability.PLATEAU)
-        return rates(plateau, metrics, saved)
 
     def function_used(
         self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
@@ -127,7 +99,7 @@ class StaticFramework(OneGraph):
         return {NumberFormats: StaticFormats}
 
     def scales_after_bfloat16(self) -> bool:
-        return scales_after_bfloat16(self.device)
+        return acts(self.device, training.scales_after_bfloat16)
 
     def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:
         return run_operation(_OPERATIONS[op], arrays)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import paddle
 from paddle.utils import unique_name
 
 from fixtures.arrays import Array
-from frameworks.contract import OpResult
 from frameworks.paddle.core.arrays import format_name
 from frameworks.paddle.core.devices import place
 
@@ -124,17 +123,3 @@ def _set(tensor: Any, value: Array) -> None:
 def fed(array: Array) -> Array:
     """The array as an executor takes it: bfloat16 as its bits in uint16."""
     return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
-
-
-def run_operation(function: Callable[..., Any], arrays: Sequence[Array]) -> OpResult:
-    """Builds a program of one operation inside the open precision scope and runs it."""
-    main, startup = paddle.static.Program(), paddle.static.Program()
-    with unique_name.guard(), paddle.static.program_guard(main, startup):
-        inputs = [paddle.static.data(f"x{i}", list(a.shape), str(a.dtype)) for i, a in enumerate(arrays)]
-        result = function(*inputs)
-    executor = paddle.static.Executor(place())
-    with paddle.static.scope_guard(paddle.static.Scope()):
-        executor.run(startup)
-        feed = {f"x{i}": fed(a) for i, a in enumerate(arrays)}
-        (value,) = executor.run(main, feed=feed, fetch_list=[result], return_numpy=False)
-    return OpResult(array_of(value), format_name(result.dtype))

@@ -19,6 +19,7 @@ from frameworks.paddle.static.framework import StaticFramework
 from frameworks.paddle.static.programs import MASTER, BuiltProgram
 from frameworks.paddle.static.reduction import Reduction, reduced_bytes
 from frameworks.paddle.static.trainer import StaticTrainer
+from frameworks.paddle.training.scaler import UpdateAfterLosses
 
 _COUNTERS = ("schedule", "steps", "beta1_pow", "beta2_pow")
 
@@ -64,7 +65,7 @@ class StaticRankTrainer(StaticTrainer):
             distributed.all_reduce(used)
             return tuple(head for head, count in zip(every, used.numpy(), strict=True) if count)
 
-    def _run(self, built: BuiltProgram, feed: Mapping[str, Array]) -> tuple[float, tuple[object, ...]]:
+    def _run(self, built: BuiltProgram, feed: Mapping[str, Array]) -> tuple[float, UpdateAfterLosses]:
         reduced = reduced_bytes(built.program)
         self._gradient_bytes, self._reduced = sum(reduced), self._reduced + len(reduced)
         return super()._run(built, feed)
@@ -86,10 +87,10 @@ class StaticRankTrainer(StaticTrainer):
         return {"gradients": reduced}
 
     def save(self, path: Path) -> None:
-        rank_checkpoint.save(self, path)
+        rank_checkpoint.save(self, self.ranks.count, path)
 
     def restore(self, path: Path) -> None:
-        rank_checkpoint.restore(self, path)
+        rank_checkpoint.restore(self, self.ranks.count, path)
 
 
 def _shard() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,21 +11,20 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import BaseTrainer, of_same_class
-from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Update
+from frameworks.contract import Capability, Gradients, LayerTrace, Update
 from frameworks.paddle.core import saved_bytes
 from frameworks.paddle.core.arrays import canonical, stored
-from frameworks.paddle.static import checkpoint
 from frameworks.paddle.static.builds import Programs
+from frameworks.paddle.static.checkpoint import SavedRun
 from frameworks.paddle.static.programs import MASTER, BuiltProgram
 from frameworks.paddle.static.reduction import Reduction
 from frameworks.paddle.training.optimizers import counters
-from frameworks.paddle.training.scaler import skipped_by_counters
+from frameworks.paddle.training.scaler import UpdateAfterLosses, reported, skipped_by_counters
 
 SCALE, GOOD, BAD = "loss_scaling_0", "num_good_steps_", "num_bad_steps_"
 
 
-class StaticTrainer(BaseTrainer):
+class StaticTrainer(SavedRun):
     """A run of the static graph with `paddle.static.Program`, `auto_cast`, `amp.decorate` and `GradScaler.minimize`.
 
     A whole update is one run of one program, so a window is one micro-batch and `apply` only reports. `skipped` is read
@@ -46,12 +44,7 @@ class StaticTrainer(BaseTrainer):
             self.programs.training()
 
     def anew(self) -> StaticTrainer:
-        """A new run, as created by a process that resumes."""
         return StaticTrainer(self.model, self.recipe, self.model.weights(self.recipe.seed))
-
-    def schedulers(self) -> list[Any]:
-        """The schedule of each optimizer that has one."""
-        return [share.scheduler for share in self.programs.shares if share.scheduler is not None]
 
     def _feed_of(self, batch: Batch, items: int) -> tuple[dict[str, Array], tuple[str, ...]]:
         formats = {head.name: head.format for head in self.model.heads.heads}
@@ -90,7 +83,7 @@ class StaticTrainer(BaseTrainer):
         update, self.pending = self.pending, None
         return update
 
-    def _run(self, built: BuiltProgram, feed: Mapping[str, Array]) -> tuple[float, tuple[Any, ...]]:
+    def _run(self, built: BuiltProgram, feed: Mapping[str, Array]) -> tuple[float, UpdateAfterLosses]:
         rate = self._rate()
         before = self._counters()
         several = len(self.programs.shares) > 1
@@ -108,9 +101,7 @@ class StaticTrainer(BaseTrainer):
         for share, was_applied in zip(self.programs.shares, applied, strict=True):
             if share.scheduler is not None and was_applied:
                 share.scheduler.step()
-        scales = [float(state["scale"][0]) if state else 1.0 for state in (before, after)]
-        good = int(after["incr_count"]) if after and after["use_dynamic_loss_scaling"] else None
-        return float(loss), (scales[0], scales[1], good, not any(applied), None, rate)
+        return float(loss), reported(before, after, rate, skipped=not any(applied))
 
     def _moved(self, names: tuple[str, ...], mark: Mapping[str, Array]) -> bool:
         """Whether one of these parameters, or its optimizer state, has changed."""
@@ -225,18 +216,6 @@ class StaticTrainer(BaseTrainer):
         with self.stream.open():
             values = self.store.run(self.programs.evaluation(), {"inputs": np.asarray(inputs)})
         return dict(zip(self.programs.heads, values, strict=True))
-
-    def save(self, path: Path) -> None:
-        checkpoint.save(self, path)
-
-    def restore(self, path: Path) -> None:
-        checkpoint.restore(self, path)
-
-    def restore_in(self, path: Path, order: LoadOrder) -> None:
-        checkpoint.restore(self, path, order)
-
-    def take(self, other: Trainer) -> None:
-        checkpoint.take(self, of_same_class(self, other))
 
     def freeze(self, names: Collection[str]) -> None:
         self.programs.frozen = frozenset(self.recipe.frozen) | frozenset(names)

@@ -4,46 +4,27 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from fixtures.recipe import Recipe
-from frameworks.base import LossLedger, MicroBatch, same_parts
+from frameworks.base import MicroBatch, same_parts
 from frameworks.contract import LoadOrder
 from frameworks.paddle.core import ways
 from frameworks.paddle.core.arrays import put_gradient, to_tensor
-from frameworks.paddle.core.network import Network
-from frameworks.paddle.core.streams import Stream
-from frameworks.paddle.training.optimizers import Share, schedule_of
+from frameworks.paddle.training.optimizers import schedule_of
+from frameworks.paddle.training.state_readers import ReadRun
 
 FILE = "run.pdparams"
 
 
-class DynamicRun(Protocol):
-    """The saved parts of a run."""
-
-    recipe: Recipe
-    network: Network
-    shares: list[Share]
-    scaler: Any | None
-    stream: Stream
-    ledger: LossLedger[MicroBatch]
-
-    def segment_calls(self) -> tuple[int, ...]: ...
-
-    def anew(self) -> DynamicRun: ...
-
-    def use_scaler(self) -> None: ...
-
-
-def save(trainer: DynamicRun, folder: Path) -> None:
+def save(trainer: ReadRun, folder: Path) -> None:
     """Writes one file below `folder`, a dictionary of parts."""
     folder.mkdir(parents=True, exist_ok=True)
     ways.write(trainer.recipe.way("save"), parts(trainer), folder / FILE)
 
 
-def parts(trainer: DynamicRun) -> dict[str, Any]:
+def parts(trainer: ReadRun) -> dict[str, Any]:
     """Network, optimizers and scaler by their state dictionaries; the open window, the generator and the counters."""
     grads = {name: parameter.grad for name, parameter in trainer.network.named.items()}
     return {
@@ -60,7 +41,7 @@ def parts(trainer: DynamicRun) -> dict[str, Any]:
     }
 
 
-def restore(trainer: DynamicRun, folder: Path) -> None:
+def restore(trainer: ReadRun, folder: Path) -> None:
     """Restores what `save` wrote; `restore_in` in the order of the parts.
 
     Model, optimizers and scaler are created again, as in a process that resumes, and replace the old ones when all
@@ -72,7 +53,7 @@ def restore(trainer: DynamicRun, folder: Path) -> None:
     restore_in(trainer, folder, None)
 
 
-def restore_in(trainer: DynamicRun, folder: Path, order: LoadOrder | None) -> None:
+def restore_in(trainer: ReadRun, folder: Path, order: LoadOrder | None) -> None:
     """`restore` with the parts made and loaded in this order."""
     file = folder / FILE
     resumed = trainer.anew()
@@ -91,14 +72,14 @@ def restore_in(trainer: DynamicRun, folder: Path, order: LoadOrder | None) -> No
     vars(trainer).update(vars(resumed))
 
 
-def take(trainer: DynamicRun, other: DynamicRun) -> None:
+def take(trainer: ReadRun, other: ReadRun) -> None:
     """Gives a run the state dictionaries that the parts of another one have now."""
     resumed = trainer.anew()
     load(resumed, parts(other))
     vars(trainer).update(vars(resumed))
 
 
-def _make_schedules(trainer: DynamicRun, saved: dict[str, Any], *, there: bool) -> None:
+def _make_schedules(trainer: ReadRun, saved: dict[str, Any], *, there: bool) -> None:
     """Gives loaded optimizers schedules that are made now: `there`, at the place of the saved ones, or to be loaded."""
     for place, share in enumerate(trainer.shares):
         state = saved[f"optimizer {place}"].get("LR_Scheduler", {})
@@ -109,7 +90,7 @@ def _make_schedules(trainer: DynamicRun, saved: dict[str, Any], *, there: bool) 
             made.set_state_dict(state)
 
 
-def load(trainer: DynamicRun, saved: dict[str, Any], *, reverse: bool = False) -> None:
+def load(trainer: ReadRun, saved: dict[str, Any], *, reverse: bool = False) -> None:
     """Loads every part, or the last one first; raises where `set_state_dict` only warns."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Skip loading")
@@ -117,21 +98,21 @@ def load(trainer: DynamicRun, saved: dict[str, Any], *, reverse: bool = False) -
             part(trainer, saved)
 
 
-def _load_model(trainer: DynamicRun, saved: dict[str, Any]) -> None:
+def _load_model(trainer: ReadRun, saved: dict[str, Any]) -> None:
     trainer.network.set_state_dict(saved["model"])
 
 
-def _load_optimizers(trainer: DynamicRun, saved: dict[str, Any]) -> None:
+def _load_optimizers(trainer: ReadRun, saved: dict[str, Any]) -> None:
     for place, share in enumerate(trainer.shares):
         share.optimizer.set_state_dict(saved[f"optimizer {place}"])
 
 
-def _load_scaler(trainer: DynamicRun, saved: dict[str, Any]) -> None:
+def _load_scaler(trainer: ReadRun, saved: dict[str, Any]) -> None:
     if trainer.scaler is not None and trainer.scaler.is_enable():
         trainer.scaler.load_state_dict(saved["scaler"])
 
 
-def _load_loop(trainer: DynamicRun, saved: dict[str, Any]) -> None:
+def _load_loop(trainer: ReadRun, saved: dict[str, Any]) -> None:
     for name, parameter in trainer.network.named.items():
         gradient = saved["window"]["gradients"].get(name)
         put_gradient(parameter, to_tensor(gradient, parameter) if isinstance(gradient, np.ndarray) else gradient)

@@ -13,13 +13,16 @@ from paddle.base import core
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import DynamicScaling, Precision, Recipe
-from frameworks.base import BaseFramework, BaseTrainer, elapsed
+from fixtures.plateau import Plateau
+from fixtures.recipe import LEVELS_OF, DynamicScaling, Precision, Recipe
+from frameworks.base import BaseFramework, BaseRankGroup, BaseTrainer, RankGroupTrainer, elapsed
 from frameworks.contract import Capability, OpResult, Trainer, Unsupported
 from frameworks.paddle.core import devices, settings, ways
-from frameworks.paddle.core.modes import MODES
+from frameworks.paddle.core.modes import DATA_PARALLEL, DYGRAPH, MODES
 from frameworks.paddle.core.operations import listed_names, missing_kernel
+from frameworks.paddle.launch import rank_group
 from frameworks.paddle.training import options
+from frameworks.paddle.training.plateau import PlateauRun, rates
 
 _SCALER_AFTER_BFLOAT16 = "GradScaler warns and turns itself off where the last precision scope was a bfloat16 one"
 
@@ -30,11 +33,15 @@ class OneGraph(BaseFramework):
     Attributes:
         modes: those of the adapter, whichever graph they run.
         own_modes: those that run this graph, the default one first.
+        member: whose trainers a rank has, as package.module:Class.
+        plateau_run: what follows a metric in this graph.
     """
 
     name = "paddle"
     modes: tuple[str, ...] = MODES
     own_modes: tuple[str, ...]
+    member: str
+    plateau_run: type[PlateauRun] = PlateauRun
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode or self.own_modes[0])
@@ -47,7 +54,7 @@ class OneGraph(BaseFramework):
 
     @abstractmethod
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
-        """A new run of a supported recipe."""
+        """A new run of a supported recipe without ranks."""
 
     def run_of(self, model: Model, recipe: Recipe) -> Trainer:
         """`run` from the model's own weights."""
@@ -77,8 +84,24 @@ class OneGraph(BaseFramework):
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
         self.admit(model, recipe)
+        if recipe.ranks is not None:
+            recipe = recipe.replace(ways=recipe.ways_of(*LEVELS_OF).ways)
+            return self.bound(RankGroupTrainer(self.ranks_of_a_run(model, recipe, weights)))
         start = model.weights(recipe.seed) if weights is None else weights
         return self.bound(self.run(model, recipe, start))
+
+    def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
+        self.admit(model, recipe)
+        return self.ranks_of_a_run(model, recipe, weights)
+
+    def ranks_of_a_run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
+        """The ranks of a new run of a supported recipe."""
+        mode = DYGRAPH if self.mode == DATA_PARALLEL else self.mode
+        return rank_group(model, recipe, weights, member=self.member, mode=mode)
+
+    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+        self.require(Capability.PLATEAU)
+        return rates(self.plateau_run, plateau, metrics, saved)
 
     def admit(self, model: Model, recipe: Recipe) -> None:
         """Refuses an unsupported run.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection
 from typing import Any
 
 from fixtures.arrays import Array
 from fixtures.recipe import Recipe
-from frameworks.base import BaseTrainer
+from frameworks.base import BaseTrainer, LossLedger, MicroBatch
 from frameworks.base.activations import SavedActivations
 from frameworks.paddle.core.arrays import canonical, to_numpy
 from frameworks.paddle.core.network import Network
@@ -30,6 +31,15 @@ class ReadRun(BaseTrainer):
     settings: dict[str, float]
     stream: Stream
     activations: SavedActivations
+    ledger: LossLedger[MicroBatch]
+
+    @abstractmethod
+    def anew(self) -> ReadRun:
+        """A new run, as created by a process that resumes."""
+
+    @abstractmethod
+    def use_scaler(self) -> None:
+        """Scales a loss that nothing is done with."""
 
     def freeze(self, names: Collection[str]) -> None:
         for name, parameter in self.network.named.items():

@@ -73,7 +73,7 @@ class DygraphTrainer(ReadRun):
             with self._scaler_scope():
                 self.scaler = build_scaler(recipe.scaling)
         self.settings = {} if self.scaler is None else read_settings(self.scaler)
-        self.ledger: LossLedger[MicroBatch] = LossLedger()
+        self.ledger = LossLedger()
 
     def _build_shares(self) -> list[Share]:
         shares = build_shares(self.recipe, self.network.named)
@@ -91,7 +91,6 @@ class DygraphTrainer(ReadRun):
         return shares
 
     def anew(self) -> DygraphTrainer:
-        """A new run, as created by a process that resumes."""
         return DygraphTrainer(self.model, self.recipe, self.model.weights(self.recipe.seed), forced=self.forced)
 
     @contextmanager
@@ -313,7 +312,6 @@ class DygraphTrainer(ReadRun):
             self.network.train()
 
     def use_scaler(self) -> None:
-        """Scales a loss that nothing is done with."""
         if self.scaler is not None:
             with self._running(), self._precision():
                 self.scaler.scale(paddle.ones([1]))
