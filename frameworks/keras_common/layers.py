@@ -12,25 +12,7 @@ from typing import Any
 
 import keras
 
-from fixtures.layers import (
-    Activation,
-    Again,
-    BatchNorm,
-    Convolution,
-    Dense,
-    Dropout,
-    Embedding,
-    Flatten,
-    Head,
-    Layer,
-    LayerNorm,
-    MaxPool,
-    Positions,
-    Residual,
-    SelfAttention,
-    Shape,
-    UserFunction,
-)
+from fixtures import layers as fixture
 from frameworks.keras_common.functions import square
 from frameworks.keras_common.layer_outputs import Tensor, run_layer
 
@@ -43,17 +25,17 @@ ZEROS = {"kernel_initializer": "zeros"}
 class _PlainLayer(keras.layers.Layer):
     """No variables, and an output of the input's shape, unless a subclass says otherwise."""
 
-    def build(self, input_shape: Shape) -> None:
+    def build(self, input_shape: fixture.Shape) -> None:
         pass
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
+    def compute_output_shape(self, input_shape: fixture.Shape) -> fixture.Shape:
         return input_shape
 
 
 class KerasPositionTable(_PlainLayer):
     """x + table, for sequences (N, length, width)."""
 
-    def build(self, input_shape: Shape) -> None:
+    def build(self, input_shape: fixture.Shape) -> None:
         self.table = self.add_weight(shape=tuple(input_shape[1:]), initializer="zeros", name="table")
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -63,16 +45,16 @@ class KerasPositionTable(_PlainLayer):
 class PaddedConvolution(keras.layers.Layer):
     """Symmetric zero padding, then a convolution; Keras' own "same" pads strided convolutions on one side."""
 
-    def __init__(self, layer: Convolution, **keywords: Any) -> None:
+    def __init__(self, layer: fixture.Convolution, **keywords: Any) -> None:
         super().__init__(**keywords)
         self.padding = keras.layers.ZeroPadding2D(layer.padding, name="padding")
         self.convolution = keras.layers.Conv2D(layer.filters, layer.size, layer.stride, name="convolution", **ZEROS)
 
-    def build(self, input_shape: Shape) -> None:
+    def build(self, input_shape: fixture.Shape) -> None:
         self.padding.build(input_shape)
         self.convolution.build(self.padding.compute_output_shape(input_shape))
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
+    def compute_output_shape(self, input_shape: fixture.Shape) -> fixture.Shape:
         return tuple(self.convolution.compute_output_shape(self.padding.compute_output_shape(input_shape)))
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -86,7 +68,7 @@ class SelfAttentionLayer(_PlainLayer):
         super().__init__(**keywords)
         self.attention = keras.layers.MultiHeadAttention(heads, width // heads, name="attention", **ZEROS)
 
-    def build(self, input_shape: Shape) -> None:
+    def build(self, input_shape: fixture.Shape) -> None:
         self.attention.build(input_shape, input_shape)
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -100,7 +82,7 @@ class ResidualLayer(_PlainLayer):
         super().__init__(**keywords)
         self.body = body
 
-    def build(self, input_shape: Shape) -> None:
+    def build(self, input_shape: fixture.Shape) -> None:
         build_layers(self.body, input_shape)
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
@@ -114,7 +96,7 @@ class KerasUsedAgain(_PlainLayer):
         super().__init__(**keywords)
         self.used = used
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
+    def compute_output_shape(self, input_shape: fixture.Shape) -> fixture.Shape:
         return tuple(self.used.compute_output_shape(input_shape))
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -135,14 +117,14 @@ class KerasTiedHead(_PlainLayer):
         super().__init__(**keywords)
         self.table = table
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
+    def compute_output_shape(self, input_shape: fixture.Shape) -> fixture.Shape:
         return (*input_shape[:-1], self.table.input_dim)
 
     def call(self, inputs: Tensor) -> Tensor:
         return self.table(inputs, reverse=True)
 
 
-def build_layers(layers: Sequence[keras.layers.Layer], shape: Shape) -> Shape:
+def build_layers(layers: Sequence[keras.layers.Layer], shape: fixture.Shape) -> fixture.Shape:
     """Builds the variables of a sequence of layers; returns the last output shape.
 
     Without this Keras runs the layers symbolically, again at each level of nesting, to find their shapes.
@@ -195,15 +177,15 @@ class Builder:
         self._tied = tied
         self._next_seed = seed * SEEDS_PER_RUN
         self.dropouts: dict[str, keras.layers.Dropout] = {}
-        self.sources: dict[str, tuple[keras.layers.Layer, Layer | Head]] = {}
+        self.sources: dict[str, tuple[keras.layers.Layer, fixture.Layer | fixture.Head]] = {}
 
-    def layer(self, layer: Layer, path: str, shape: Shape) -> keras.layers.Layer:
+    def layer(self, layer: fixture.Layer, path: str, shape: fixture.Shape) -> keras.layers.Layer:
         """The Keras layer of the fixture layer at `path`, whose samples come in `shape`."""
         made = self._make(layer, path, shape)
         self.sources[path] = (made, layer)
         return made
 
-    def head(self, head: Head, path: str) -> keras.layers.Layer:
+    def head(self, head: fixture.Head, path: str) -> keras.layers.Layer:
         """The dense output layer of one head."""
         if head.tied is not None:
             made = KerasTiedHead(self.sources[str(head.tied)][0], name=f"{path}-{head.name}")
@@ -221,67 +203,67 @@ class Builder:
         policy = keras.dtype_policies.QuantizedFloat8DTypePolicy("float8", source, amax_history_length=self._history)
         return {"dtype": policy}
 
-    def _make(self, layer: Layer, path: str, shape: Shape) -> keras.layers.Layer:
+    def _make(self, layer: fixture.Layer, path: str, shape: fixture.Shape) -> keras.layers.Layer:
         name = "layer-" + path.replace(".", "-")
         match layer:
-            case Dense(wide=True):
+            case fixture.Dense(wide=True):
                 return keras.layers.Dense(layer.units, use_bias=layer.bias, name=name, dtype="float32", **ZEROS)
-            case Dense():
+            case fixture.Dense():
                 return keras.layers.Dense(layer.units, use_bias=layer.bias, name=name, **ZEROS, **self._float8())
-            case Convolution():
+            case fixture.Convolution():
                 return PaddedConvolution(layer, name=name)
-            case BatchNorm():
+            case fixture.BatchNorm():
                 return keras.layers.BatchNormalization(momentum=1 - layer.momentum, epsilon=layer.epsilon, name=name)
-            case LayerNorm():
+            case fixture.LayerNorm():
                 return keras.layers.LayerNormalization(epsilon=layer.epsilon, name=name)
-            case Embedding():
+            case fixture.Embedding():
                 if path in map(str, self._tied):
                     return keras.layers.ReversibleEmbedding(
                         layer.entries, layer.width, embeddings_initializer="zeros", name=name
                     )
                 return keras.layers.Embedding(layer.entries, layer.width, "zeros", name=name)
-            case Positions():
+            case fixture.Positions():
                 return KerasPositionTable(name=name)
-            case SelfAttention():
+            case fixture.SelfAttention():
                 return SelfAttentionLayer(layer.heads, shape[-1], name=name)
-            case Dropout():
+            case fixture.Dropout():
                 made = keras.layers.Dropout(layer.rate, seed=self._next_seed, name=name)
                 self._next_seed += 1
                 self.dropouts[path] = made
                 return made
-            case Activation():
+            case fixture.Activation():
                 return keras.layers.Activation(_ACTIVATIONS[layer.kind], name=name)
-            case Flatten():
+            case fixture.Flatten():
                 return keras.layers.Flatten(name=name)
-            case MaxPool():
+            case fixture.MaxPool():
                 return keras.layers.MaxPooling2D(layer.size, name=name)
-            case Again():
+            case fixture.Again():
                 return KerasUsedAgain(self.sources[str(layer.at)][0], name=name)
-            case UserFunction():
+            case fixture.UserFunction():
                 return KerasUserFunction(name=name)
-            case Residual():
+            case fixture.Residual():
                 body = [self.layer(part, f"{path}.body.{i}", shape) for i, part in enumerate(layer.body)]
                 return ResidualLayer(body, name=name)
             case _:
                 raise TypeError(f"{type(layer).__name__} is not a layer inside a model")
 
 
-def parameters_of(made: keras.layers.Layer, layer: Layer | Head) -> dict[str, keras.Variable]:
+def parameters_of(made: keras.layers.Layer, layer: fixture.Layer | fixture.Head) -> dict[str, keras.Variable]:
     """Canonical parameter name (without the path) to Keras variable, of one built layer."""
     match layer:
-        case Head() if layer.tied is not None:
+        case fixture.Head() if layer.tied is not None:
             return {}
-        case Dense() | Head():
+        case fixture.Dense() | fixture.Head():
             return {"weight": made.kernel, **({"bias": made.bias} if made.bias is not None else {})}
-        case Convolution():
+        case fixture.Convolution():
             return {"weight": made.convolution.kernel, "bias": made.convolution.bias}
-        case BatchNorm() | LayerNorm():
+        case fixture.BatchNorm() | fixture.LayerNorm():
             return {"scale": made.gamma, "shift": made.beta}
-        case Embedding():
+        case fixture.Embedding():
             return {"weight": made.embeddings}
-        case Positions():
+        case fixture.Positions():
             return {"weight": made.table}
-        case SelfAttention():
+        case fixture.SelfAttention():
             attention = made.attention
             parts = {
                 "query": attention.query_dense,
@@ -295,9 +277,9 @@ def parameters_of(made: keras.layers.Layer, layer: Layer | Head) -> dict[str, ke
             return {}
 
 
-def buffers_of(made: keras.layers.Layer, layer: Layer | Head) -> dict[str, keras.Variable]:
+def buffers_of(made: keras.layers.Layer, layer: fixture.Layer | fixture.Head) -> dict[str, keras.Variable]:
     """Canonical buffer name (without the path) to Keras variable, of one built layer."""
-    if isinstance(layer, BatchNorm):
+    if isinstance(layer, fixture.BatchNorm):
         return {"mean": made.moving_mean, "variance": made.moving_variance}
     return {}
 

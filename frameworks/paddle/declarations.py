@@ -112,47 +112,21 @@ _RANKS: dict[Capability, str] = {
 _OFFLOAD = dict.fromkeys((Capability.OFFLOAD_PARAMETERS, Capability.OFFLOAD_OPTIMIZER), _SHARDED_ON_CPU)
 
 
-def _dygraph_on_cpu(capability: Capability) -> str | None:
-    if capability in SCOPES or capability in (Capability.O1_FLOAT16, Capability.O1_BFLOAT16):
-        return _SCOPE_ON_CPU
-    if capability in PRECISIONS:
-        return _LOW_MODEL_ON_CPU
-    return None
-
-
-def reason_in_both_graphs(capability: Capability, device: str) -> str | None:
-    """Why neither graph supports `capability` on `device`, None where the graph decides."""
-    if capability is Capability.OPERATIONS:
-        return _KERNELS
-    if capability is Capability.TF32:
-        return _against_tf32(device)
-    if capability is Capability.INT4_GROUP:
-        return GROUPS
-    if device != "cpu":
-        return None
-    return _PEAK_ON_CPU if capability is Capability.PEAK_BYTES else _GPU_KERNELS.get(capability)
-
-
-def _reason_against(capability: Capability, device: str, *, forced: bool) -> str | None:
-    if capability is Capability.AVERAGE:
-        return _AVERAGE
-    if device != "cpu":
-        return None
-    if capability in SCALING and not forced:
-        return _SCALER_ON_CPU
-    return {**_RANKS, **_OFFLOAD}.get(capability) or _dygraph_on_cpu(capability)
-
-
-def _against_tf32(device: str) -> str | None:
+def refused_in_both_graphs(device: str) -> dict[Capability, str]:
+    """Unsupported capabilities of both graphs on a device, with reasons."""
+    reasons = {Capability.OPERATIONS: _KERNELS, Capability.INT4_GROUP: GROUPS}
     if device == "cpu":
-        return _TF32_ON_CPU
+        return reasons | {Capability.TF32: _TF32_ON_CPU, Capability.PEAK_BYTES: _PEAK_ON_CPU} | _GPU_KERNELS
     ampere = device == "cuda" and paddle.device.cuda.get_device_capability() >= (8, 0)
-    return None if ampere else _TF32_BEFORE
+    return reasons if ampere else reasons | {Capability.TF32: _TF32_BEFORE}
 
 
 def refusals(device: str, *, forced: bool) -> dict[Capability, str]:
     """Unsupported capabilities of the dynamic graph on a device, with reasons; `forced` drives the scaler on a CPU."""
-    reasons = {
-        each: reason_in_both_graphs(each, device) or _reason_against(each, device, forced=forced) for each in Capability
-    }
-    return {capability: reason for capability, reason in reasons.items() if reason is not None}
+    reasons = {Capability.AVERAGE: _AVERAGE}
+    if device == "cpu":
+        reasons |= dict.fromkeys(PRECISIONS, _LOW_MODEL_ON_CPU)
+        reasons |= dict.fromkeys((Capability.O1_FLOAT16, Capability.O1_BFLOAT16, *SCOPES), _SCOPE_ON_CPU)
+        reasons |= {} if forced else dict.fromkeys(SCALING, _SCALER_ON_CPU)
+        reasons |= _RANKS | _OFFLOAD
+    return reasons | refused_in_both_graphs(device)

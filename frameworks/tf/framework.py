@@ -53,22 +53,10 @@ from frameworks.keras_common.options import option_attempts
 from frameworks.keras_common.plateau import rates
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.keras_common.shipped_optimizers import KerasOptimizers
-from frameworks.tf.core import devices, ways
+from frameworks.tf.core import devices, settings, ways
 from frameworks.tf.core.network import VARIANTS
 from frameworks.tf.core.operations import graph_operations, run_op
 from frameworks.tf.core.recompute import function_used, recompute
-from frameworks.tf.core.settings import (
-    NO_REWRITE,
-    REWRITES,
-    describe,
-    graph_rewrite,
-    grow_memory,
-    pin_threads,
-    read_global_state,
-    rewrite_lists,
-    tensor_float_32,
-    write_global_state,
-)
 from frameworks.tf.declarations import conventions, has_ranks, refusals
 from frameworks.tf.launch import rank_group, started
 from frameworks.tf.probes import attempts
@@ -98,8 +86,8 @@ class TensorFlowFramework(ScopeOfPolicies):
     modes = ("graph", "eager", "xla", "rewrite", *ranks_of_modes, tflite_models.MODE)
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
-        pin_threads()
-        grow_memory()
+        settings.pin_threads()
+        settings.grow_memory()
         super().__init__(device, mode)
         if self.device == "cuda":
             tf.config.experimental.enable_tensor_float_32_execution(False)
@@ -111,7 +99,7 @@ class TensorFlowFramework(ScopeOfPolicies):
         return f"{tf.__version__}+keras.{keras.__version__}"
 
     def environment(self) -> dict[str, str]:
-        result = describe(self.device)
+        result = settings.describe(self.device)
         return result | tflite_models.environment() if self.mode == tflite_models.MODE else result
 
     def refusals(self) -> Mapping[Capability, str]:
@@ -184,12 +172,12 @@ class TensorFlowFramework(ScopeOfPolicies):
     ) -> AbstractContextManager[None]:
         self.require_scope(precision, lists=bool(wide or low))
         chosen = precision if enabled else Precision()
-        named = rewrite_lists(graph_operations(low), graph_operations(wide)) if wide or low else nullcontext()
+        named = settings.rewrite_lists(graph_operations(low), graph_operations(wide)) if wide or low else nullcontext()
         return self._scope(self.policy(chosen), self._rewrite(chosen), named)
 
     @contextmanager
     def _scope(self, policy: str, rewrite: str | None, named: AbstractContextManager[None]) -> Iterator[None]:
-        with dtype_policy(policy), graph_rewrite(rewrite), named:
+        with dtype_policy(policy), settings.graph_rewrite(rewrite), named:
             yield
 
     def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
@@ -204,7 +192,7 @@ class TensorFlowFramework(ScopeOfPolicies):
 
     def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         self.require(Capability.TF32)
-        return tensor_float_32(allowed)
+        return settings.tensor_float_32(allowed)
 
     def timed(self, work: Callable[[], object]) -> int:
         """By a clock of the host's, between two waits for every device: TensorFlow gives no events to its users."""
@@ -245,10 +233,10 @@ class TensorFlowFramework(ScopeOfPolicies):
             return recompute(case, x, w, chosen, self._alone)
 
     def global_state(self) -> dict[str, str]:
-        return read_global_state()
+        return settings.read_global_state()
 
     def restore_global_state(self, state: Mapping[str, str]) -> None:
-        write_global_state(state)
+        settings.write_global_state(state)
 
     @property
     def _alone(self) -> str:
@@ -266,4 +254,4 @@ class TensorFlowFramework(ScopeOfPolicies):
     def _rewrite(self, precision: Precision) -> str | None:
         if self.mode != "rewrite":
             return None
-        return REWRITES[precision.format] if precision.level == "O1" else NO_REWRITE
+        return settings.REWRITES[precision.format] if precision.level == "O1" else settings.NO_REWRITE

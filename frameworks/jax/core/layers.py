@@ -9,23 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fixtures.layers import (
-    Activation,
-    Again,
-    BatchNorm,
-    Convolution,
-    Dense,
-    Dropout,
-    Embedding,
-    Flatten,
-    Layer,
-    LayerNorm,
-    MaxPool,
-    Positions,
-    Residual,
-    SelfAttention,
-    UserFunction,
-)
+from fixtures import layers as fixture
 from frameworks.jax.core.functions import square
 
 _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -70,7 +54,7 @@ class Block(nn.Module):
         used: the block that `Again` calls.
     """
 
-    layer: Layer
+    layer: fixture.Layer
     dtype: Any
     param_dtype: Any
     product: Any = None
@@ -80,25 +64,25 @@ class Block(nn.Module):
         formats = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         self.inner: Any
         match self.layer:
-            case Residual(body=body):
+            case fixture.Residual(body=body):
                 self.body = [Block(part, self.dtype, self.param_dtype, self.product) for part in body]
-            case Dense(units=units, bias=bias, wide=True):
+            case fixture.Dense(units=units, bias=bias, wide=True):
                 self.inner = nn.Dense(units, use_bias=bias, dtype=jnp.float32, param_dtype=jnp.float32)
-            case Dense(units=units, bias=bias):
+            case fixture.Dense(units=units, bias=bias):
                 self.inner = nn.Dense(units, use_bias=bias, dot_general_cls=self.product, **formats)
-            case Convolution(filters=filters, size=size, stride=stride, padding=padding):
+            case fixture.Convolution(filters=filters, size=size, stride=stride, padding=padding):
                 self.inner = nn.Conv(filters, (size, size), strides=stride, padding=padding, **formats)
-            case BatchNorm(momentum=momentum, epsilon=epsilon):
+            case fixture.BatchNorm(momentum=momentum, epsilon=epsilon):
                 self.inner = nn.BatchNorm(momentum=1.0 - momentum, epsilon=epsilon, **formats)
-            case LayerNorm(epsilon=epsilon):
+            case fixture.LayerNorm(epsilon=epsilon):
                 self.inner = nn.LayerNorm(epsilon=epsilon, **formats)
-            case Embedding(entries=entries, width=width):
+            case fixture.Embedding(entries=entries, width=width):
                 self.inner = nn.Embed(entries, width, **formats)
-            case Positions(length=length):
+            case fixture.Positions(length=length):
                 self.inner = PositionTable(length, **formats)
-            case SelfAttention(heads=heads):
+            case fixture.SelfAttention(heads=heads):
                 self.inner = nn.MultiHeadDotProductAttention(heads, **formats)
-            case Dropout(rate=rate):
+            case fixture.Dropout(rate=rate):
                 self.inner = nn.Dropout(rate)
 
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
@@ -107,25 +91,25 @@ class Block(nn.Module):
     def output(self, x: jax.Array, train: bool) -> jax.Array:
         """The layer's output, not shown."""
         match self.layer:
-            case Residual():
+            case fixture.Residual():
                 y = x
                 for part in self.body:
                     y = part(y, train)
                 return x + y
-            case BatchNorm():
+            case fixture.BatchNorm():
                 return self.inner(x, use_running_average=not train)
-            case Dropout():
+            case fixture.Dropout():
                 return self.inner(x, deterministic=not train)
-            case Activation(kind=kind):
+            case fixture.Activation(kind=kind):
                 return _ACTIVATIONS[kind](x)
-            case Flatten():
+            case fixture.Flatten():
                 return x.reshape((len(x), -1))
-            case UserFunction():
+            case fixture.UserFunction():
                 return square(x)
-            case Again():
+            case fixture.Again():
                 assert self.used is not None
                 return self.used.output(x, train)
-            case MaxPool(size=size):
+            case fixture.MaxPool(size=size):
                 return nn.max_pool(x, (size, size), strides=(size, size))
             case _:
                 return self.inner(x)
@@ -135,16 +119,16 @@ def _of_linear(prefix: str = "") -> dict[str, str]:
     return {f"{prefix}kernel": f"{prefix}weight", f"{prefix}bias": f"{prefix}bias"}
 
 
-def _places(layer: Layer) -> dict[str, str]:
+def _places(layer: fixture.Layer) -> dict[str, str]:
     """The canonical name of each leaf of `layer`, a parameter or a statistic, by its place below `inner`."""
     match layer:
-        case Dense() | Convolution():
+        case fixture.Dense() | fixture.Convolution():
             return _of_linear()
-        case BatchNorm() | LayerNorm():
+        case fixture.BatchNorm() | fixture.LayerNorm():
             return {"scale": "scale", "bias": "shift", "mean": "mean", "var": "variance"}
-        case Embedding() | Positions():
+        case fixture.Embedding() | fixture.Positions():
             return {"embedding": "weight"}
-        case SelfAttention():
+        case fixture.SelfAttention():
             named = {"query": "query", "key": "key", "value": "value", "out": "output"}
             each = [_of_linear(f"{own}/").items() for own in named]
             return {
@@ -154,19 +138,19 @@ def _places(layer: Layer) -> dict[str, str]:
             return {}
 
 
-def names(layer: Layer, path: str, place: str) -> dict[str, str]:
+def names(layer: fixture.Layer, path: str, place: str) -> dict[str, str]:
     """Canonical names of the leaves of `layer` at `path`, inner layers included, by their joined path from `place`."""
     result = {f"{place}/inner/{key}": f"{path}.{name}" for key, name in _places(layer).items()}
-    if isinstance(layer, Residual):
+    if isinstance(layer, fixture.Residual):
         for index, part in enumerate(layer.body):
             result |= names(part, f"{path}.body.{index}", f"{place}/body_{index}")
     return result
 
 
-def output_places(layer: Layer, path: str, place: str) -> dict[str, str]:
+def output_places(layer: fixture.Layer, path: str, place: str) -> dict[str, str]:
     """Where `expose` has the output of `layer` and of the layers inside it: joined path from `place`, by their path."""
     result = {path: f"{place}/output"}
-    if isinstance(layer, Residual):
+    if isinstance(layer, fixture.Residual):
         for index, part in enumerate(layer.body):
             result |= output_places(part, f"{path}.body.{index}", f"{place}/body_{index}")
     return result

@@ -16,7 +16,7 @@ from frameworks.jax.distributed.gathered_batch import gathered, gathered_window
 from frameworks.jax.distributed.mesh import MeshTrainer
 from frameworks.jax.distributed.one_process import READINGS, AllRanks
 from frameworks.jax.framework import JaxFramework
-from frameworks.jax.training.offload import OffloadedState
+from frameworks.jax.training.offload import OffloadedTrainer
 from frameworks.jax.training.sharding_layout import ShardingLayout, layout_of
 
 
@@ -39,7 +39,7 @@ class JaxWorker(AllRanks):
         return MeshRanks(self.framework.bound(made(layout_of(recipe.ranks), model, recipe, weights)))
 
 
-class OffloadedMesh(OffloadedState, MeshTrainer):
+class OffloadedMesh(OffloadedTrainer, MeshTrainer):
     """A run on all devices of a mesh that offloads."""
 
 

@@ -19,6 +19,7 @@ from keras.distribution import distribute_tensor
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
+from frameworks.jax.core import ways
 from frameworks.jax.keras.backend import BACKEND
 from frameworks.jax.keras.batches import DeviceBatch
 from frameworks.jax.keras.distributions import Distribution, distribution_of, shapes_of
@@ -209,8 +210,8 @@ class KerasSteps:
             means, rest = self.losses(trained, state.others, batch)
             return self._scaled(state.optimizer, means), rest
 
-        parts, pull, (sums, after) = jax.vjp(scaled, state.trained, has_aux=True)
-        return _pulled(pull, parts), sums, after
+        gradients, (sums, after) = ways.gradients("", scaled, state.trained)
+        return _sum(gradients), sums, after
 
     def _train(self, state: State, batch: DeviceBatch) -> tuple[State, KerasOutcome, Values]:
         """Forward, backward and the optimizer's step of one micro-batch; and its sums of losses."""
@@ -273,8 +274,8 @@ class KerasSteps:
                 means, (_, after) = self.losses(given[0], state.others, batch)
             return self._scaled(state.optimizer, means), (outputs, after)
 
-        parts, pull, (outputs, after) = jax.vjp(scaled, (state.trained, zeros), has_aux=True)
-        of_parameters, of_outputs = _pulled(pull, parts)
+        gradients, (outputs, after) = ways.gradients("", scaled, (state.trained, zeros))
+        of_parameters, of_outputs = _sum(gradients)
         return outputs, of_outputs, self._unscaled(state.optimizer, of_parameters), after
 
     def runs_in_a_pass(self, state: State, batch: DeviceBatch) -> tuple[int, ...]:
@@ -297,13 +298,9 @@ class KerasSteps:
         return [scope.get_current_value(variable) for variable in variables]
 
 
-def _pulled(pull: Any, parts: Values) -> Any:
-    """The sum of the gradients of each part, which is a backward pass of its own."""
-    chosen = [
-        [jnp.ones_like(p) if i == j else jnp.zeros_like(p) for j, p in enumerate(parts)] for i in range(len(parts))
-    ]
-    each = [pull(cotangent)[0] for cotangent in chosen]
-    return reduce(lambda a, b: jax.tree.map(jnp.add, a, b), each)
+def _sum(gradients: Sequence[Any]) -> Any:
+    """The sum of the gradients of each loss, which is a backward pass of its own."""
+    return reduce(lambda a, b: jax.tree.map(jnp.add, a, b), gradients)
 
 
 @lru_cache(PLAN_CACHE_SIZE)

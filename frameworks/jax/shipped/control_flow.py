@@ -30,65 +30,13 @@ def _updated(x: Array) -> Any:
     return y.at[1].min(0.5), y.at[jnp.array([0, 0, 2])].add(1.0)
 
 
-def _scattered(x: Array) -> Any:
-    return jax.ops.segment_sum(x * x, jnp.array([3, 0, 3, 1]), 4)
-
-
-def _branch(x: Array) -> Any:
-    return lax.cond(x.sum() > 0.0, jnp.exp, jnp.sin, x)
-
-
-def _switch(x: Array) -> Any:
-    return lax.switch(jnp.argmax(x[0]), [jnp.sin, jnp.cos, jnp.tanh, jnp.exp], x)
-
-
-def _loop(x: Array) -> Any:
-    return lax.fori_loop(0, 3, lambda _, y: jnp.tanh(y @ x), x)
-
-
-def _scan(x: Array) -> Any:
-    return lax.scan(lambda total, row: (total + row * row, total * row), jnp.zeros(4), x)
-
-
 def _backward_scan(x: Array) -> Any:
     return lax.scan(lambda total, row: (total * row, total + row), jnp.ones(4), x, reverse=True, unroll=2)
-
-
-def _mapped(x: Array) -> Any:
-    return jax.vmap(lambda row: row * row.sum())(x), lax.map(lambda row: row.prod(), x)
-
-
-def _associative(x: Array) -> Any:
-    return lax.associative_scan(jnp.multiply, x), lax.cummax(x, axis=1)
 
 
 def _chosen(x: Array) -> Any:
     y = jnp.where(x > x.mean(1, keepdims=True), jnp.sin(x), jnp.cos(x))
     return y * jnp.linspace(0.25, 1.25, y.size).reshape(y.shape)
-
-
-def _own_gradient(x: Array) -> Any:
-    return _sine_with_half(x), jax.grad(lambda y: _sine_with_half(y).sum())(x)
-
-
-def _jacobian(x: Array) -> Any:
-    return jax.jacrev(lambda y: (y @ y).prod(0))(x)
-
-
-def _hessian(x: Array) -> Any:
-    return jax.hessian(lambda y: jnp.tanh((y * jnp.sin(y)).sum()))(x[0])
-
-
-def _containers(x: Array) -> Any:
-    return {"a": x * 2.0, "b": [x.sum(), (x - 1.0,)]}
-
-
-def _stopped(x: Array) -> Any:
-    return x / lax.stop_gradient(x.std()) * lax.stop_gradient(x)
-
-
-def _determinant(x: Array) -> Any:
-    return tuple(jnp.linalg.slogdet(x + 3.0 * jnp.eye(4)))
 
 
 def _ordered(x: Array) -> Any:
@@ -119,21 +67,21 @@ def _low_resized(x: Array) -> Any:
 _FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     {
         "updated": _updated,
-        "scattered": _scattered,
-        "branch": _branch,
-        "switch": _switch,
-        "loop": _loop,
-        "scan": _scan,
+        "scattered": lambda x: jax.ops.segment_sum(x * x, jnp.array([3, 0, 3, 1]), 4),
+        "branch": lambda x: lax.cond(x.sum() > 0.0, jnp.exp, jnp.sin, x),
+        "switch": lambda x: lax.switch(jnp.argmax(x[0]), [jnp.sin, jnp.cos, jnp.tanh, jnp.exp], x),
+        "loop": lambda x: lax.fori_loop(0, 3, lambda _, y: jnp.tanh(y @ x), x),
+        "scan": lambda x: lax.scan(lambda total, row: (total + row * row, total * row), jnp.zeros(4), x),
         "backward-scan": _backward_scan,
-        "mapped": _mapped,
-        "associative": _associative,
+        "mapped": lambda x: (jax.vmap(lambda row: row * row.sum())(x), lax.map(lambda row: row.prod(), x)),
+        "associative": lambda x: (lax.associative_scan(jnp.multiply, x), lax.cummax(x, axis=1)),
         "chosen": _chosen,
-        "own-gradient": _own_gradient,
-        "jacobian": _jacobian,
-        "hessian": _hessian,
-        "containers": _containers,
-        "stopped": _stopped,
-        "determinant": _determinant,
+        "own-gradient": lambda x: (_sine_with_half(x), jax.grad(lambda y: _sine_with_half(y).sum())(x)),
+        "jacobian": lambda x: jax.jacrev(lambda y: (y @ y).prod(0))(x),
+        "hessian": lambda x: jax.hessian(lambda y: jnp.tanh((y * jnp.sin(y)).sum()))(x[0]),
+        "containers": lambda x: {"a": x * 2.0, "b": [x.sum(), (x - 1.0,)]},
+        "stopped": lambda x: x / lax.stop_gradient(x.std()) * lax.stop_gradient(x),
+        "determinant": lambda x: tuple(jnp.linalg.slogdet(x + 3.0 * jnp.eye(4))),
         "ordered": _ordered,
         "inner-jit": _inner_jit,
         "low": _low,

@@ -100,23 +100,13 @@ def _accumulated(made: Any) -> Any:
     return optax.GradientTransformationExtraArgs(steps.init, steps.update)
 
 
-def _skipping(made: Any) -> Any:
-    return optax.apply_if_finite(made, 5)
-
-
-def _loosely_clipped(made: Any) -> Any:
-    return optax.chain(optax.clip_by_global_norm(2.0**30), optax.clip(2.0**30), made)
-
-
-def _beside_frozen(made: Any) -> Any:
-    return optax.multi_transform({"trained": made, "frozen": optax.set_to_zero()}, _trained_or_not)
-
-
 _WRAPPED: Mapping[str, Callable[[Any], Any]] = {
     "accumulated": _accumulated,
-    "skipped": _skipping,
-    "clipped-loosely": _loosely_clipped,
-    "beside-frozen": _beside_frozen,
+    "skipped": lambda made: optax.apply_if_finite(made, 5),
+    "clipped-loosely": lambda made: optax.chain(optax.clip_by_global_norm(2.0**30), optax.clip(2.0**30), made),
+    "beside-frozen": lambda made: optax.multi_transform(
+        {"trained": made, "frozen": optax.set_to_zero()}, _trained_or_not
+    ),
 }
 """Transformations around an optimizer."""
 _COMPILED = ("compiled", "accumulated", "skipped")

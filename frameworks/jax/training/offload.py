@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +14,9 @@ from frameworks.jax.training.optimizers import RunState
 from frameworks.jax.training.sharding_layout import moments
 from frameworks.jax.training.trainer import JaxTrainer
 
-if TYPE_CHECKING:
-    _Run = JaxTrainer
-else:
-    _Run = object
 
-
-class OffloadedState(_Run):
-    """A run whose state is fetched on read and offloaded on assignment; a mixin in front of the trainer's class."""
+class OffloadedTrainer(JaxTrainer):
+    """A run whose state is fetched on read and offloaded on assignment."""
 
     _offloaded: RunState
 
@@ -87,7 +82,3 @@ def disk_is_a_memory() -> bool:
     """Whether an array can be put into a memory kind of files."""
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="disk")
     return bool(jax.device_put(jnp.ones(2), sharding).sharding.memory_kind == "disk")
-
-
-class OffloadedTrainer(OffloadedState, JaxTrainer):
-    """A run without ranks that offloads."""

@@ -16,18 +16,9 @@ from fixtures.layers import Dropout, walk
 from fixtures.model import Model
 from fixtures.recipe import Precision, Recipe, Recompute
 from frameworks.base import AppliedMicroBatch
+from frameworks.jax.core import float8_training as float8
 from frameworks.jax.core import ways
 from frameworks.jax.core.arrays import Flat, flat, nested
-from frameworks.jax.core.float8_training import (
-    amax_leaves,
-    collections,
-    leaves_in,
-    over_window,
-    state_tree,
-    total,
-    trained_leaves,
-    with_memory,
-)
 from frameworks.jax.core.layers import OUTPUTS, PERTURBATIONS
 from frameworks.jax.core.losses import DeviceBatch, loss_sums
 from frameworks.jax.core.network import Layout, Network, forward_pass
@@ -108,7 +99,7 @@ class CompiledSteps:
         key = jax.eval_shape(lambda: jax.random.key(0))
         shapes = jax.eval_shape(partial(self.network.init, train=False), key, example)
         self.shapes = flat(shapes["params"])
-        self.memory_shapes = with_memory({}, shapes)
+        self.memory_shapes = float8.with_memory({}, shapes)
         self.buffer_shapes = flat(shapes.get("batch_stats", {}))
         self.layout = Layout(plan.model, self.shapes | self.buffer_shapes)
         self._frozen = frozenset(self.layout.parameters[name] for name in plan.frozen)
@@ -123,13 +114,15 @@ class CompiledSteps:
         if not self.memory_shapes:
             return {}
         key, example = jax.random.key(0), jnp.zeros((1, *self.plan.model.sample), self._example)
-        return with_memory({}, self.network.init(key, example, train=False))
+        return float8.with_memory({}, self.network.init(key, example, train=False))
 
     def _cast(self, parameters: Flat) -> Flat:
         """The parameters as the model holds them: under a policy, those that are not float64 in its format."""
         if self.policy is None:
             return parameters
-        body = {place: value for place, value in trained_leaves(parameters).items() if value.dtype != jnp.float64}
+        body = {
+            place: value for place, value in float8.trained_leaves(parameters).items() if value.dtype != jnp.float64
+        }
         return parameters | self.policy.cast_to_compute(body)
 
     def losses(self, parameters: Flat, moved: CarriedState, batch: DeviceBatch) -> tuple[list[jax.Array], CarriedState]:
@@ -143,7 +136,7 @@ class CompiledSteps:
         """`losses`; and, where perturbations are added to the layers' outputs, these by joined path."""
         key, drawn = _split(moved.key) if self.draws else (moved.key, None)
         constants = {place: jax.lax.stop_gradient(parameters[place]) for place in self._frozen}
-        variables = collections(self._cast(parameters | constants)) | {"batch_stats": nested(moved.buffers)}
+        variables = float8.collections(self._cast(parameters | constants)) | {"batch_stats": nested(moved.buffers)}
         if perturbations is not None:
             variables[PERTURBATIONS] = nested(perturbations)
         outputs, changed = forward_pass(
@@ -197,7 +190,7 @@ class CompiledSteps:
         chosen: Recipe,
     ) -> tuple[RunState, LossScale, CarriedState, list[jax.Array], UpdateResult]:
         """Forward, backward and update of a window of one micro-batch as one program, as the examples have it."""
-        leaves = leaves_in(state.params)
+        leaves = float8.leaves_in(state.params)
         gradients, judged, sums, after = self._backward(leaves, moved, scale, batch, items)
         gradients = unscaled(scale, gradients, leaves)
         asked: Any = {"guarded": guarded, "normed": normed, "decay": decay, "chosen": chosen}
@@ -211,7 +204,7 @@ class CompiledSteps:
 
         No layer multiplies, so the delayed-scaling state is overwritten with itself.
         """
-        memory = amax_leaves(parameters)
+        memory = float8.amax_leaves(parameters)
 
         def loss(leaves: Flat) -> jax.Array:
             model = self._cast(leaves)
@@ -226,7 +219,7 @@ class CompiledSteps:
         return jax.grad(lambda leaves: scale.scale(loss(leaves)))(parameters) | memory, None
 
     def _predict(self, parameters: Flat, buffers: Flat, inputs: jax.Array) -> dict[str, jax.Array]:
-        variables = collections(self._cast(parameters)) | {"batch_stats": nested(buffers)}
+        variables = float8.collections(self._cast(parameters)) | {"batch_stats": nested(buffers)}
         outputs: Any = self.network.apply(variables, inputs, train=False)
         return dict(outputs)
 
@@ -258,7 +251,7 @@ def differentiated(
         return scale.scale(parts), rest
 
     gradients, rest = ways.gradients(way, scaled, given)
-    return total(gradients), None, rest
+    return float8.total(gradients), None, rest
 
 
 def _first(parts: list[jax.Array], rest: Any) -> tuple[jax.Array, Any]:
@@ -277,10 +270,10 @@ def unscaled(scale: LossScale, gradients: Flat, parameters: Flat) -> Flat:
 
     What overwrites a collection is no gradient, and is not divided by JMP's.
     """
-    taken = trained_leaves(gradients)
+    taken = float8.trained_leaves(gradients)
     divided = taken if isinstance(scale, DynamicScale) else scale.unscale(taken)
-    formats = jax.tree.map(lambda leaf: leaf.dtype, trained_leaves(parameters))
-    return jax.tree.map(jnp.astype, divided, formats) | amax_leaves(gradients)
+    formats = jax.tree.map(lambda leaf: leaf.dtype, float8.trained_leaves(parameters))
+    return jax.tree.map(jnp.astype, divided, formats) | float8.amax_leaves(gradients)
 
 
 @partial(jax.jit, static_argnames=("guarded", "normed", "decay", "chosen", "last", "pin"))
@@ -303,11 +296,11 @@ def update(
     """
     pinned = None if pin is None else pin.gradients(gradients)
     gradients = gradients if pinned is None else pinned
-    norm = global_norm(trained_leaves(gradients)) if normed else None
+    norm = global_norm(float8.trained_leaves(gradients)) if normed else None
     stepped, finite = partial(_stepped, state, gradients, decay, chosen), None
     if guarded:
         finite = jmp.all_finite(gradients) if judged is None else judged.finite
-        way = "" if amax_leaves(gradients) else chosen.way("scaling")  # Flax overwrites these in a skip too
+        way = "" if float8.amax_leaves(gradients) else chosen.way("scaling")  # Flax overwrites these in a skip too
         result = ways.select_state(way, finite, stepped, state)
         if last:
             scale = scale.adjust(finite) if judged is None else judged.scale
@@ -318,14 +311,14 @@ def update(
 
 
 def _stepped(state: RunState, gradients: Flat, decay: float | None, chosen: Recipe) -> RunState:
-    after = state.apply_gradients(grads=state_tree(gradients))
+    after = state.apply_gradients(grads=float8.state_tree(gradients))
     if state.overwritten is not None:
         ended = applied(after) > applied(state)
-        params, overwritten = over_window(state.params, after.params, state.overwritten, ended)
+        params, overwritten = float8.over_window(state.params, after.params, state.overwritten, ended)
         after = after.replace(params=params, overwritten=overwritten)
     if decay is None:
         return after
-    trained = trained_leaves(leaves_in(after.params))
+    trained = float8.trained_leaves(float8.leaves_in(after.params))
     mixed = ways.average(chosen.way("average"), decay, trained, state.average)
     average = jax.tree.map(partial(jnp.where, applied(state) == 0), trained, mixed)
     if is_window(state):

@@ -7,27 +7,7 @@ from typing import Any, Literal
 
 import paddle
 
-from fixtures.layers import (
-    Activation,
-    Again,
-    BatchNorm,
-    Convolution,
-    Dense,
-    Dropout,
-    Embedding,
-    Flatten,
-    Head,
-    Heads,
-    Layer,
-    LayerNorm,
-    MaxPool,
-    Positions,
-    Residual,
-    SelfAttention,
-    Shape,
-    UserFunction,
-    output_shape,
-)
+from fixtures import layers as fixture
 from frameworks.paddle.core.functions import UserFunctionLayer
 
 _ACTIVATIONS: dict[str, Callable[[], Any]] = {
@@ -107,88 +87,90 @@ class TiedHead(paddle.nn.Layer):
         return paddle.matmul(x, self.weight, transpose_y=True)
 
 
-def _head(head: Head, inputs: int, before: Sequence[Any]) -> Any:
+def _head(head: fixture.Head, inputs: int, before: Sequence[Any]) -> Any:
     if head.tied is not None:
         return TiedHead(before[head.tied])
     return WideLinear(inputs, head.units) if head.format == "float64" else paddle.nn.Linear(inputs, head.units)
 
 
-def build_layer(layer: Layer, shape: Shape, before: Sequence[Any] = ()) -> Any:
+def build_layer(layer: fixture.Layer, shape: fixture.Shape, before: Sequence[Any] = ()) -> Any:
     """The Paddle layer for `layer`, whose samples come in `shape` (no batch axis), behind the layers `before`."""
     width = shape[-1]
     match layer:
-        case Dense(units=units, bias=bias, wide=True):
+        case fixture.Dense(units=units, bias=bias, wide=True):
             return Float32Linear(width, units, bias_attr=None if bias else False)
-        case Dense(units=units, bias=bias):
+        case fixture.Dense(units=units, bias=bias):
             return paddle.nn.Linear(width, units, bias_attr=None if bias else False)
-        case Convolution():
+        case fixture.Convolution():
             sides: dict[str, Any] = {"stride": layer.stride, "padding": layer.padding, "data_format": "NHWC"}
             return paddle.nn.Conv2D(width, layer.filters, layer.size, **sides)
-        case BatchNorm():
+        case fixture.BatchNorm():
             common: dict[str, Any] = {"momentum": 1.0 - layer.momentum, "epsilon": layer.epsilon}
             if len(shape) == 3:
                 return paddle.nn.BatchNorm2D(width, data_format="NHWC", **common)
             return paddle.nn.BatchNorm1D(width, data_format="NLC" if len(shape) == 2 else "NC", **common)
-        case LayerNorm(epsilon=epsilon):
+        case fixture.LayerNorm(epsilon=epsilon):
             return paddle.nn.LayerNorm(width, epsilon=epsilon)
-        case Embedding(entries=entries, width=columns):
+        case fixture.Embedding(entries=entries, width=columns):
             return paddle.nn.Embedding(entries, columns)
-        case Positions(length=length):
+        case fixture.Positions(length=length):
             return PositionTable(length, width)
-        case SelfAttention(heads=heads):
+        case fixture.SelfAttention(heads=heads):
             return paddle.nn.MultiHeadAttention(width, heads)
-        case Dropout(rate=rate):
+        case fixture.Dropout(rate=rate):
             return paddle.nn.Dropout(rate)
-        case Activation(kind=kind):
+        case fixture.Activation(kind=kind):
             return _ACTIVATIONS[kind]()
-        case Flatten():
+        case fixture.Flatten():
             return paddle.nn.Flatten()
-        case MaxPool(size=size):
+        case fixture.MaxPool(size=size):
             return paddle.nn.MaxPool2D(size, size, data_format="NHWC")
-        case Residual(body=body):
+        case fixture.Residual(body=body):
             return Shortcut(list(build_layers(body, shape)))
-        case Again(at=at):
+        case fixture.Again(at=at):
             return UsedAgain(before[at])
-        case UserFunction():
+        case fixture.UserFunction():
             return UserFunctionLayer()
-        case Heads(heads=parts):
+        case fixture.Heads(heads=parts):
             return paddle.nn.LayerDict({part.name: _head(part, width, before) for part in parts})
 
 
-def build_layers(layers: tuple[Layer, ...], shape: Shape) -> Iterator[Any]:
+def build_layers(layers: tuple[fixture.Layer, ...], shape: fixture.Shape) -> Iterator[Any]:
     """Each layer in turn, for samples of this shape."""
     built: list[Any] = []
     for layer in layers:
         built.append(build_layer(layer, shape, built))
         yield built[-1]
-        shape = output_shape(layer, shape)
+        shape = fixture.output_shape(layer, shape)
 
 
-def with_paths(layers: tuple[Layer, ...], built: list[Any], prefix: str = "") -> Iterator[tuple[str, Layer, Any]]:
+def with_paths(
+    layers: tuple[fixture.Layer, ...], built: list[Any], prefix: str = ""
+) -> Iterator[tuple[str, fixture.Layer, Any]]:
     """The path of each layer and of those inside it, the fixture's layer and Paddle's."""
     for index, (layer, made) in enumerate(zip(layers, built, strict=True)):
         path = f"{prefix}{index}"
         yield path, layer, made
-        if isinstance(layer, Residual):
+        if isinstance(layer, fixture.Residual):
             yield from with_paths(layer.body, list(made.body), f"{path}.body.")
 
 
-def own_parameters(layer: Layer, made: Any) -> dict[str, Any]:
+def own_parameters(layer: fixture.Layer, made: Any) -> dict[str, Any]:
     """Paddle's parameters of one layer, without those of layers inside it, by their names in the fixture."""
     match layer:
-        case BatchNorm() | LayerNorm():
+        case fixture.BatchNorm() | fixture.LayerNorm():
             return {"scale": made.weight, "shift": made.bias}
-        case SelfAttention():
+        case fixture.SelfAttention():
             kinds: tuple[Literal["weight", "bias"], ...] = ("weight", "bias")
             return {f"{n}.{kind}": getattr(getattr(made, p), kind) for kind in kinds for n, p in _PROJECTIONS.items()}
-        case Heads(heads=heads):
+        case fixture.Heads(heads=heads):
             own = [head for head in heads if head.tied is None]
             return {f"{h.name}.{kind}": getattr(made[h.name], kind) for kind in ("weight", "bias") for h in own}
-        case Dense(bias=bias):
+        case fixture.Dense(bias=bias):
             return {"weight": made.weight, **({"bias": made.bias} if bias else {})}
-        case Convolution():
+        case fixture.Convolution():
             return {"weight": made.weight, "bias": made.bias}
-        case Embedding() | Positions():
+        case fixture.Embedding() | fixture.Positions():
             return {"weight": made.weight}
         case _:
             return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paddle.base import core
 
 from frameworks.contract import Capability
-from frameworks.paddle.declarations import reason_in_both_graphs
+from frameworks.paddle.declarations import refused_in_both_graphs
 from frameworks.paddle.quantization.formats import NO_PRODUCTS
 from frameworks.paddle.training.options import REFUSED_IN_BOTH
 
@@ -116,8 +116,7 @@ SCALED_FLOAT64 = (
 
 def refusals(device: str) -> dict[Capability, str]:
     """Unsupported capabilities of the static graph on a device, with reasons."""
-    both = {each: reason for each in Capability if (reason := reason_in_both_graphs(each, device)) is not None}
     here = _ON_CPU if device == "cpu" else {}
     if device == "cpu" and not core.supports_bfloat16():
         here = here | _WITHOUT_BFLOAT16
-    return here | _REASONS | REFUSED_IN_BOTH | both
+    return here | _REASONS | REFUSED_IN_BOTH | refused_in_both_graphs(device)
