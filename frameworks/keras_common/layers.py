@@ -264,13 +264,7 @@ def parameters_of(made: keras.layers.Layer, layer: fixture.Layer | fixture.Head)
         case fixture.Positions():
             return {"weight": made.table}
         case fixture.SelfAttention():
-            attention = made.attention
-            parts = {
-                "query": attention.query_dense,
-                "key": attention.key_dense,
-                "value": attention.value_dense,
-                "output": attention.output_dense,
-            }
+            parts = {name: getattr(made.attention, f"{name}_dense") for name in ("query", "key", "value", "output")}
             kernels = {f"{name}.weight": dense.kernel for name, dense in parts.items()}
             return kernels | {f"{name}.bias": dense.bias for name, dense in parts.items()}
         case _:

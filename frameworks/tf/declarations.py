@@ -10,15 +10,9 @@ from frameworks.keras_common.operations import NO_LISTS
 from frameworks.tf.core.settings import has_tf32
 from frameworks.tf.quantization import tflite_models
 
-_POLICIES: dict[Capability, str] = {Capability.AUTOCAST_LISTS: NO_LISTS}
-_REWRITE: dict[Capability, str] = {
-    Capability.O3_FLOAT16: "a graph rewrite leaves the weights in float32",
-    Capability.O3_BFLOAT16: "a graph rewrite leaves the weights in float32",
-}
-_CPU_REWRITE: dict[Capability, str] = {Capability.O1_FLOAT16: "auto_mixed_precision needs a GPU or a CPU with AMX-FP16"}
-_GPU_REWRITE: dict[Capability, str] = {
-    Capability.O1_BFLOAT16: "auto_mixed_precision_onednn_bfloat16 is a rewrite for CPUs"
-}
+_NO_CPU_REWRITE = "auto_mixed_precision needs a GPU or a CPU with AMX-FP16"
+_NO_GPU_REWRITE = "auto_mixed_precision_onednn_bfloat16 is a rewrite for CPUs"
+_WIDE_WEIGHTS = "a graph rewrite leaves the weights in float32"
 _FLOAT8_WANTS_A_GRAPH = (
     "Keras' float8 layers have no gradient in eager execution: model.fit with run_eagerly=True raises ValueError"
 )
@@ -51,9 +45,13 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
     """Unsupported capabilities on this device in this mode, with reasons."""
     reasons = dict(REFUSED)
     if mode == "rewrite":
-        reasons |= _REWRITE | (_CPU_REWRITE if device == "cpu" else _GPU_REWRITE)
+        reasons |= dict.fromkeys((Capability.O3_FLOAT16, Capability.O3_BFLOAT16), _WIDE_WEIGHTS)
+        if device == "cpu":
+            reasons[Capability.O1_FLOAT16] = _NO_CPU_REWRITE
+        else:
+            reasons[Capability.O1_BFLOAT16] = _NO_GPU_REWRITE
     else:
-        reasons |= _POLICIES
+        reasons[Capability.AUTOCAST_LISTS] = NO_LISTS
     if mode in _UNCOUNTED:
         reasons[Capability.SAVED_BYTES] = _UNCOUNTED[mode]
     if device == "cpu":

@@ -11,8 +11,8 @@ import numpy as np
 from flax.linen import fp8_ops
 
 from fixtures.arrays import Array
-from frameworks.contract import AmaxHistory, PassResult
-from frameworks.jax.core.float8_training import OPERANDS, RULE
+from frameworks.contract import AmaxHistory, Operand, PassResult
+from frameworks.jax.core.float8_training import RULE, operand_histories
 
 _DIMENSIONS = (((1,), (0,)), ((), ()))
 
@@ -48,13 +48,8 @@ class FlaxDelayedProduct:
         with jax.default_device(self._place), jax.disable_jit(not self._jit):
             return np.asarray(self._output(self._state, self._kernel, jnp.asarray(inputs)))
 
-    def amax_histories(self) -> dict[Any, AmaxHistory]:
-        return {
-            operand: AmaxHistory(
-                float(self._state[f"{name}_scale"][0]), np.asarray(self._state[f"{name}_amax_history"])
-            )
-            for operand, name in OPERANDS.items()
-        }
+    def amax_histories(self) -> dict[Operand, AmaxHistory]:
+        return operand_histories(self._state)
 
     def _output(self, state: Any, kernel: jax.Array, inputs: jax.Array) -> jax.Array:
         variables = {fp8_ops.OVERWRITE_WITH_GRADIENT: state}

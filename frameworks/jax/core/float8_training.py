@@ -20,7 +20,7 @@ from frameworks.contract import AmaxHistory, DelayedRule, Float8Rule, Operand
 from frameworks.jax.core.arrays import Flat, flat, nested, to_array
 
 RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=1), skipped="stays")
-OPERANDS: dict[Operand, str] = {"input": "input", "kernel": "kernel", "gradient": "output_grad"}
+_OPERANDS: dict[Operand, str] = {"input": "input", "kernel": "kernel", "gradient": "output_grad"}
 _BELOW = f"{OVERWRITE_WITH_GRADIENT}/"
 
 
@@ -99,24 +99,25 @@ def nothing_gathered(tree: Any) -> Any:
     return None if memory is None else jax.tree.map(jnp.zeros_like, memory)
 
 
+def operand_histories(leaves: Mapping[str, Any], below: str = "") -> dict[Operand, AmaxHistory]:
+    """The delayed-scaling state of a layer, whose leaves are named from `below` on."""
+    return {
+        operand: AmaxHistory(float(leaves[f"{below}{name}_scale"][0]), to_array(leaves[f"{below}{name}_amax_history"]))
+        for operand, name in _OPERANDS.items()
+    }
+
+
 def amax_histories(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict[Operand, AmaxHistory]]:
     """The delayed-scaling state by the names of weights; `canonical` has the names of parameters by place."""
     result: dict[str, dict[Operand, AmaxHistory]] = {}
     for place in amax_leaves(leaves):
         layer, _, leaf = place.removeprefix(_BELOW).rpartition("/")
         if leaf == "input_scale":
-            arrays = {name: to_array(leaves[f"{_BELOW}{layer}/{name}"]) for name in _names()}
-            result[canonical[f"{layer.rpartition('/')[0]}/kernel"]] = {
-                operand: AmaxHistory(float(arrays[f"{name}_scale"][0]), arrays[f"{name}_amax_history"])
-                for operand, name in OPERANDS.items()
-            }
+            weight = canonical[f"{layer.rpartition('/')[0]}/kernel"]
+            result[weight] = operand_histories(leaves, f"{_BELOW}{layer}/")
     return result
 
 
 def delayed_scaling_state(leaves: Flat) -> dict[str, Array]:
     """The delayed-scaling state, by place."""
     return {place: to_array(value) for place, value in amax_leaves(leaves).items()}
-
-
-def _names() -> list[str]:
-    return [f"{name}_{part}" for name in OPERANDS.values() for part in ("scale", "amax_history")]

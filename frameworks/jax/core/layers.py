@@ -115,25 +115,22 @@ class Block(nn.Module):
                 return self.inner(x)
 
 
-def _of_linear(prefix: str = "") -> dict[str, str]:
-    return {f"{prefix}kernel": f"{prefix}weight", f"{prefix}bias": f"{prefix}bias"}
+_LINEAR = {"kernel": "weight", "bias": "bias"}
+_PROJECTIONS = {"query": "query", "key": "key", "value": "value", "out": "output"}
 
 
 def _places(layer: fixture.Layer) -> dict[str, str]:
     """The canonical name of each leaf of `layer`, a parameter or a statistic, by its place below `inner`."""
     match layer:
         case fixture.Dense() | fixture.Convolution():
-            return _of_linear()
+            return _LINEAR
         case fixture.BatchNorm() | fixture.LayerNorm():
             return {"scale": "scale", "bias": "shift", "mean": "mean", "var": "variance"}
         case fixture.Embedding() | fixture.Positions():
             return {"embedding": "weight"}
         case fixture.SelfAttention():
-            named = {"query": "query", "key": "key", "value": "value", "out": "output"}
-            each = [_of_linear(f"{own}/").items() for own in named]
-            return {
-                place: f"{named[place.split('/')[0]]}.{name.split('/')[1]}" for items in each for place, name in items
-            }
+            projections, leaves = _PROJECTIONS.items(), _LINEAR.items()
+            return {f"{own}/{leaf}": f"{name}.{kind}" for own, name in projections for leaf, kind in leaves}
         case _:
             return {}
 

@@ -25,7 +25,7 @@ from frameworks.jax.distributed.gathered_batch import GatheredBatch
 from frameworks.jax.training import scaler
 from frameworks.jax.training.optimizers import RunState, is_window
 from frameworks.jax.training.scaler import LossScale, ScaleUpdate
-from frameworks.jax.training.sharding_layout import ShardingLayout, moments, window_sums
+from frameworks.jax.training.sharding_layout import ShardingLayout, arrays_of
 from frameworks.jax.training.steps import CarriedState, CompiledSteps, JaxMicroBatch, Plan
 from frameworks.jax.training.trainer import JaxTrainer
 
@@ -180,11 +180,11 @@ class MeshTrainer(JaxTrainer):
     def resident_bytes(self, rank: int) -> dict[str, int]:
         """Bytes on a rank's device; gradients are those that the last update took in."""
         taken = self.outcome.gradients if self.outcome is not None else None
-        gradients = window_sums(self.train_state) if is_window(self.train_state) else (taken or {}).values()
+        gradients = arrays_of(self.train_state, "gradient") if is_window(self.train_state) else (taken or {}).values()
         kinds = {
             "parameter": self.leaves.values(),
             "gradient": gradients,
-            "optimizer": moments(self.train_state),
+            "optimizer": arrays_of(self.train_state, "optimizer"),
             "buffer": self.moved.buffers.values(),
         }
         return {kind: self.sharding.bytes_on(values, rank) for kind, values in kinds.items()}

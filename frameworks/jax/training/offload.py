@@ -11,7 +11,7 @@ from jax.ad_checkpoint import checkpoint_name
 from fixtures.recipe import Offload
 from frameworks.jax.core.on_device import PINNED_HOST
 from frameworks.jax.training.optimizers import RunState
-from frameworks.jax.training.sharding_layout import moments
+from frameworks.jax.training.sharding_layout import arrays_of
 from frameworks.jax.training.trainer import JaxTrainer
 
 
@@ -40,7 +40,10 @@ class OffloadedTrainer(JaxTrainer):
         return cast(RunState, state.replace(**moved))
 
     def offloaded(self) -> dict[str, int]:
-        kinds = {"parameters": jax.tree.leaves(self._offloaded.params), "optimizer": moments(self._offloaded)}
+        kinds = {
+            "parameters": jax.tree.leaves(self._offloaded.params),
+            "optimizer": arrays_of(self._offloaded, "optimizer"),
+        }
         return {kind: sum(map(_offloaded_bytes, kinds[kind])) for kind in self._offload.what}
 
 

@@ -138,17 +138,8 @@ def layout_of(ranks: Ranks) -> ShardingLayout:
     return ShardingLayout(Mesh(grid, (REPLICA, SHARD)), ranks.level)
 
 
-def moments(state: RunState) -> list[jax.Array]:
-    """The optimizer's arrays but for its counters."""
-    return _arrays(state, "optimizer")
-
-
-def window_sums(state: RunState) -> list[jax.Array]:
-    """The gradients that `optax.MultiSteps` holds."""
-    return _arrays(state, "gradient")
-
-
-def _arrays(state: RunState, kind: str) -> list[jax.Array]:
+def arrays_of(state: RunState, kind: str) -> list[jax.Array]:
+    """The optimizer's arrays but for its counters ("optimizer"), or what `optax.MultiSteps` holds ("gradient")."""
     leaves = jax.tree_util.tree_leaves_with_path(state.replace(average=None))
     return [leaf for path, leaf in leaves if _kind(path) == kind and leaf.ndim]
 

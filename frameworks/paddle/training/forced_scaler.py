@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -30,19 +31,8 @@ ONLY_A_GPU = (
 )
 
 
-class _GpuPlace:
-    def is_gpu_place(self) -> bool:
-        return True
-
-    def is_xpu_place(self) -> bool:
-        return False
-
-    def is_custom_place(self) -> bool:
-        return False
-
-
-class _Tracer:
-    _expected_place = _GpuPlace()
+_PLACE = SimpleNamespace(is_gpu_place=lambda: True, is_xpu_place=lambda: False, is_custom_place=lambda: False)
+_TRACER = SimpleNamespace(_expected_place=_PLACE)
 
 
 @contextmanager
@@ -51,7 +41,7 @@ def forced_scaler() -> Iterator[None]:
     before = amp_global_state().amp_dtype
     amp_global_state().amp_dtype = "float16"
     try:
-        with mock.patch.object(grad_scaler, "_dygraph_tracer", _Tracer):
+        with mock.patch.object(grad_scaler, "_dygraph_tracer", return_value=_TRACER):
             yield
     finally:
         amp_global_state().amp_dtype = before

@@ -20,12 +20,6 @@ INSERTED = "AutoMixedPrecision"
 """Part of the name of every cast that the rewrite inserts."""
 
 
-def rewriting() -> bool:
-    """Whether a graph rewrite for mixed precision is on."""
-    options = tf.config.optimizer.get_experimental_options()
-    return any(options.get(option, False) for option in REWRITES.values())
-
-
 def run_traced(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
     """Result of a `tf.function` of one output, and the format that the optimized graph computed it in.
 
@@ -73,7 +67,8 @@ def run_op(op: str, arrays: tuple[Array, ...], mode: str) -> OpResult:
     function = in_a_layer(op, arrays)
     run = compiled(lambda given: function(given), mode)
     tensors = [tf.convert_to_tensor(array) for array in arrays]
-    if rewriting():
+    options = tf.config.optimizer.get_experimental_options()
+    if any(options.get(rewrite, False) for rewrite in REWRITES.values()):
         result, name = run_traced(run, tensors)
     else:
         result = run(tensors)

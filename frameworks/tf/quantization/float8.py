@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import keras
 import numpy as np
@@ -16,6 +17,14 @@ from frameworks.tf.core.steps import compiled
 RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2), skipped="stays", mean="micro-batch")
 """A pass casts by the scale that is stored before it, and each micro-batch's loss is its own mean."""
 _OPERANDS: dict[Operand, str] = {"input": "inputs", "kernel": "kernel", "gradient": "outputs_grad"}
+
+
+def _histories(read: Callable[[str], keras.Variable]) -> dict[Operand, AmaxHistory]:
+    """The delayed-scaling state of a layer, whose variables are read by their names."""
+    return {
+        operand: AmaxHistory(float(as_array(read(f"{name}_scale"))), as_array(read(f"{name}_amax_history")))
+        for operand, name in _OPERANDS.items()
+    }
 
 
 class KerasDelayedProduct:
@@ -54,12 +63,7 @@ class KerasDelayedProduct:
             return np.array(self._call(tf.constant(inputs)))
 
     def amax_histories(self) -> dict[Operand, AmaxHistory]:
-        return {
-            operand: AmaxHistory(
-                float(getattr(self._layer, f"{name}_scale")), np.array(getattr(self._layer, f"{name}_amax_history"))
-            )
-            for operand, name in _OPERANDS.items()
-        }
+        return _histories(partial(getattr, self._layer))
 
     def _passed(self, inputs: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, ...]:
         variables = self._layer.trainable_variables
@@ -74,16 +78,12 @@ class KerasDelayedProduct:
 
 def amax_histories(memory: Mapping[str, keras.Variable]) -> dict[str, dict[Operand, AmaxHistory]]:
     """The delayed-scaling state, by the names of weights."""
+
+    def of_layer(path: str) -> dict[Operand, AmaxHistory]:
+        return _histories(lambda name: memory[f"{path}.{name}"])
+
     paths = dict.fromkeys(name.rpartition(".")[0] for name in memory)
-    return {
-        f"{path}.weight": {
-            operand: AmaxHistory(
-                float(as_array(memory[f"{path}.{name}_scale"])), as_array(memory[f"{path}.{name}_amax_history"])
-            )
-            for operand, name in _OPERANDS.items()
-        }
-        for path in paths
-    }
+    return {f"{path}.weight": of_layer(path) for path in paths}
 
 
 def delayed_scaling_state(
