@@ -21,6 +21,17 @@ def elapsed(work: Callable[[], object], clock: Callable[[], int] = perf_counter_
     return clock() - begin
 
 
+def elapsed_between(work: Callable[[], object], wait: Callable[[], object]) -> int:
+    """Nanoseconds of the host's clock that work takes between two waits for a device."""
+
+    def waited() -> None:
+        work()
+        wait()
+
+    wait()
+    return elapsed(waited)
+
+
 def observed(attempt: Attempt) -> bool:
     """Whether an attempt took effect: it returned True, and did not raise or warn of anything but a deprecation."""
     with warnings.catch_warnings(record=True) as warned:

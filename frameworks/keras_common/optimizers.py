@@ -9,20 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from fixtures.recipe import (
-    SGD,
-    Adafactor,
-    Adagrad,
-    Adam,
-    AdamW,
-    DynamicScaling,
-    Muon,
-    Optimizer,
-    Recipe,
-    RMSprop,
-    StaticScaling,
-    written,
-)
+from fixtures import recipe as recipes
 from fixtures.schedules import Curve
 from frameworks.contract import Capability, Unsupported
 from frameworks.keras_common import ways
@@ -36,7 +23,7 @@ ACCUMULATOR, AVERAGE = "gradient_accumulator/", "average/"
 CLIPS_APART = "MultiOptimizer clips nothing itself, and each of its optimizers clips by the norm of its own variables"
 
 
-def _rate(recipe: Recipe) -> float | keras.optimizers.schedules.LearningRateSchedule:
+def _rate(recipe: recipes.Recipe) -> float | keras.optimizers.schedules.LearningRateSchedule:
     """The recipe's rate; `PiecewiseConstantDecay` keeps a value up to and including its boundary step."""
     base = recipe.optimizer.learning_rate
     if recipe.schedule is None:
@@ -48,14 +35,14 @@ def _rate(recipe: Recipe) -> float | keras.optimizers.schedules.LearningRateSche
     )
 
 
-NEWER: tuple[type[Optimizer], ...] = (Adafactor, Muon)
+NEWER: tuple[type[recipes.Optimizer], ...] = (recipes.Adafactor, recipes.Muon)
 """Optimizers that older versions lack."""
-_KINDS: Mapping[type[Optimizer], type[keras.optimizers.Optimizer]] = {
-    SGD: keras.optimizers.SGD,
-    Adam: keras.optimizers.Adam,
-    AdamW: keras.optimizers.AdamW,
-    Adagrad: keras.optimizers.Adagrad,
-    RMSprop: keras.optimizers.RMSprop,
+_KINDS: Mapping[type[recipes.Optimizer], type[keras.optimizers.Optimizer]] = {
+    recipes.SGD: keras.optimizers.SGD,
+    recipes.Adam: keras.optimizers.Adam,
+    recipes.AdamW: keras.optimizers.AdamW,
+    recipes.Adagrad: keras.optimizers.Adagrad,
+    recipes.RMSprop: keras.optimizers.RMSprop,
     **{kind: getattr(keras.optimizers, kind.__name__) for kind in NEWER if hasattr(keras.optimizers, kind.__name__)},
 }
 _ARGUMENTS = {
@@ -72,13 +59,13 @@ _ARGUMENTS = {
 """Arguments that Keras calls differently from a recipe."""
 
 
-def _own(optimizer: Optimizer) -> dict[str, Any]:
+def _own(optimizer: recipes.Optimizer) -> dict[str, Any]:
     """The arguments of an optimizer, by Keras' names; Muon takes in embeddings, and decays matrices alone."""
-    given = {name: value for name, value in written(optimizer).items() if value is not None}
+    given = {name: value for name, value in recipes.written(optimizer).items() if value is not None}
     match optimizer:
-        case Adafactor():
+        case recipes.Adafactor():
             given["beta_2_decay"] = -given.pop("decay")
-        case Muon(adjustment=adjustment, coefficients=coefficients, weight_decay=decay):
+        case recipes.Muon(adjustment=adjustment, coefficients=coefficients, weight_decay=decay):
             del given["coefficients"], given["adjustment"]
             given |= dict(zip(("muon_a", "muon_b", "muon_c"), coefficients, strict=True))
             given |= {"rms_rate": _RMS_RATES[adjustment], "weight_decay": decay or None, "adam_weight_decay": None}
@@ -89,14 +76,16 @@ def _own(optimizer: Optimizer) -> dict[str, Any]:
 _RMS_RATES = {"rms": 0.2, "none": None, "width": "width"}
 
 
-def _one(recipe: Recipe, given: Mapping[str, Any], undecayed: Sequence[keras.Variable]) -> keras.optimizers.Optimizer:
+def _one(
+    recipe: recipes.Recipe, given: Mapping[str, Any], undecayed: Sequence[keras.Variable]
+) -> keras.optimizers.Optimizer:
     common: dict[str, Any] = {
         **given,
         **_own(recipe.optimizer),
         "learning_rate": _rate(recipe),
         "global_clipnorm": recipe.clip,
         "gradient_accumulation_steps": recipe.accumulation if recipe.accumulation > 1 else None,
-        "loss_scale_factor": recipe.scaling.scale if isinstance(recipe.scaling, StaticScaling) else None,
+        "loss_scale_factor": recipe.scaling.scale if isinstance(recipe.scaling, recipes.StaticScaling) else None,
     }
     if recipe.average is not None:
         common |= {"use_ema": True, "ema_momentum": recipe.average}
@@ -107,7 +96,7 @@ def _one(recipe: Recipe, given: Mapping[str, Any], undecayed: Sequence[keras.Var
 
 
 def _inner(
-    recipe: Recipe, named: Mapping[str, keras.Variable], backend: KerasBackend, given: Mapping[str, Any]
+    recipe: recipes.Recipe, named: Mapping[str, keras.Variable], backend: KerasBackend, given: Mapping[str, Any]
 ) -> keras.optimizers.Optimizer:
     """One optimizer, or a `MultiOptimizer` with one for the variables at even and one for those at odd places."""
     variables, undecayed = list(named.values()), [named[name] for name in recipe.undecayed]
@@ -120,12 +109,12 @@ def _inner(
     first = _one(recipe, given, undecayed)
     at_even_places = {variable.path: first for variable in variables[::2]}  # a MultiOptimizer lists its default last
     chosen = keras.optimizers.OptimizerMap(second, at_even_places)
-    scale = recipe.scaling.scale if isinstance(recipe.scaling, StaticScaling) else None
+    scale = recipe.scaling.scale if isinstance(recipe.scaling, recipes.StaticScaling) else None
     return keras.optimizers.MultiOptimizer(chosen, loss_scale_factor=scale)
 
 
 def make_optimizer(
-    recipe: Recipe, variables: Mapping[str, keras.Variable], backend: KerasBackend, **given: Any
+    recipe: recipes.Recipe, variables: Mapping[str, keras.Variable], backend: KerasBackend, **given: Any
 ) -> keras.optimizers.Optimizer:
     """The recipe's optimizer for the variables, inside a `LossScaleOptimizer` if its scaling is dynamic.
 
@@ -138,7 +127,7 @@ def make_optimizer(
         Unsupported: GROUPS or TWO_OPTIMIZERS, together with a clip.
     """
     inner = _inner(recipe, variables, backend, given)
-    if not isinstance(recipe.scaling, DynamicScaling):
+    if not isinstance(recipe.scaling, recipes.DynamicScaling):
         return inner
     scaled = loss_scaled(inner, recipe.scaling)
     return scaled if recipe.undecayed else ways.rebuilt(recipe, scaled)

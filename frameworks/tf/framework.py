@@ -24,7 +24,6 @@ from frameworks.base import (
     RankGroupTrainer,
     casts_of,
     delayed_attempts,
-    elapsed,
     float8_attempts,
     optimizer_attempts,
     quantizers_of,
@@ -32,6 +31,7 @@ from frameworks.base import (
     techniques_of,
     with_ranks,
 )
+from frameworks.base.introspection import elapsed_between
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -198,13 +198,7 @@ class TensorFlowFramework(ScopeOfPolicies):
         """By a clock of the host's, between two waits for every device: TensorFlow gives no events to its users."""
         if self.device == "cpu":
             return super().timed(work)
-
-        def waited() -> None:
-            work()
-            tf.test.experimental.sync_devices()
-
-        tf.test.experimental.sync_devices()
-        return elapsed(waited)
+        return elapsed_between(work, tf.test.experimental.sync_devices)
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         with tf.device(self._place):

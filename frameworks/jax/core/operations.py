@@ -26,17 +26,9 @@ def _attention(query: Array, key: Array, value: Array) -> Array:
     return jax.nn.dot_product_attention(q, k, v)[:, :, 0]
 
 
-def _batch_norm(x: Array) -> Array:
-    return jax.nn.standardize(x, axis=0, epsilon=1e-5)
-
-
 def _instance_norm(x: Array) -> Array:
     """Rows are the channels of one sample, which Linen has last."""
     return _normalised(x.T[None], nn.InstanceNorm(epsilon=1e-5, use_bias=False, use_scale=False))[0].T
-
-
-def _kl_divergence(logarithms: Array, probabilities: Array) -> Array:
-    return optax.losses.kl_divergence(logarithms, probabilities).mean()
 
 
 def _pooled(pool: Callable[..., Array], x: Array) -> Array:
@@ -65,10 +57,10 @@ OPERATIONS: dict[str, Callable[..., Array]] = {
     "squared_error": lambda a, b: optax.squared_error(a, b).mean(),
     "absolute_error": lambda a, b: jnp.abs(a - b).mean(),
     "huber": lambda a, b: optax.huber_loss(a, b).mean(),
-    "kl_divergence": _kl_divergence,
+    "kl_divergence": lambda logarithms, x: optax.losses.kl_divergence(logarithms, x).mean(),
     "binary_cross_entropy_logits": lambda x, y: optax.sigmoid_binary_cross_entropy(x, y).mean(),
     "layer_norm": lambda x: _normalised(x, nn.LayerNorm(epsilon=1e-5, use_bias=False, use_scale=False)),
-    "batch_norm": _batch_norm,
+    "batch_norm": lambda x: jax.nn.standardize(x, axis=0, epsilon=1e-5),
     "instance_norm": _instance_norm,
     "rms_norm": lambda x: _normalised(x, nn.RMSNorm(epsilon=1e-5, use_scale=False)),
     "exp": jnp.exp,

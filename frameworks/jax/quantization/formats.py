@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -67,13 +68,11 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
     return jax.lax.dot(a, b, preferred_element_type=jnp.int32)
 
 
-def _cast(values: jax.Array, dtype: type) -> jax.Array:
+@partial(jax.jit, static_argnums=1)
+def _codes(values: jax.Array, dtype: type) -> jax.Array:
     return jax.lax.bitcast_convert_type(values.astype(dtype), jnp.uint8)
 
 
-def _uncast(codes: jax.Array, dtype: type) -> jax.Array:
+@partial(jax.jit, static_argnums=1)
+def _values(codes: jax.Array, dtype: type) -> jax.Array:
     return jax.lax.bitcast_convert_type(codes, dtype).astype(jnp.float32)
-
-
-_codes = jax.jit(_cast, static_argnums=1)
-_values = jax.jit(_uncast, static_argnums=1)

@@ -14,21 +14,8 @@ import numpy as np
 import optax
 from flax.training.train_state import TrainState
 
+from fixtures import recipe as recipes
 from fixtures.arrays import Array
-from fixtures.recipe import (
-    SGD,
-    Adafactor,
-    Adagrad,
-    Adam,
-    AdamW,
-    DynamicScaling,
-    Muon,
-    Optimizer,
-    Recipe,
-    RMSprop,
-    Steps,
-    written,
-)
 from fixtures.schedules import Curve
 from frameworks.jax.core import ways
 from frameworks.jax.core.arrays import Flat
@@ -68,21 +55,21 @@ class Rules:
         ways: a recipe with the chosen ways alone.
     """
 
-    optimizer: Optimizer
-    schedule: Steps | Curve | None
+    optimizer: recipes.Optimizer
+    schedule: recipes.Steps | Curve | None
     clip: float | None
     length: int | None
     accumulator: str
     parts: tuple[tuple[str, ...], ...]
-    own: tuple[Optimizer, ...]
+    own: tuple[recipes.Optimizer, ...]
     undecayed: tuple[str, ...]
     frozen: tuple[str, ...]
     flat: bool
     tensor_rate: bool
-    ways: Recipe = Recipe()
+    ways: recipes.Recipe = recipes.Recipe()
 
 
-def rules_of(recipe: Recipe, parameters: Mapping[str, str], wide: bool) -> Rules:
+def rules_of(recipe: recipes.Recipe, parameters: Mapping[str, str], wide: bool) -> Rules:
     """The rules for parameters, whose places are given by canonical name; `wide`: some of them are float64.
 
     Two optimizers are two parts of `optax.partition`, each with a transformation and a state of its own, and so are two
@@ -96,7 +83,7 @@ def rules_of(recipe: Recipe, parameters: Mapping[str, str], wide: bool) -> Rules
     frozen = tuple(parameters[name] for name in recipe.frozen)
     trained = [(tuple(place for place in part if place not in frozen), optimizer) for part, optimizer in every]
     parts = [(part, optimizer) for part, optimizer in trained if part]
-    skips = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
+    skips = isinstance(recipe.scaling, recipes.DynamicScaling) and recipe.scaling.enabled
     return Rules(
         recipe.optimizer,
         recipe.schedule,
@@ -113,20 +100,20 @@ def rules_of(recipe: Recipe, parameters: Mapping[str, str], wide: bool) -> Rules
     )
 
 
-def schedule_of(rules: Rules | Recipe) -> optax.Schedule:
+def schedule_of(rules: Rules | recipes.Recipe) -> optax.Schedule:
     """The learning rate by the number of applied updates."""
-    chosen = rules if isinstance(rules, Recipe) else rules.ways
+    chosen = rules if isinstance(rules, recipes.Recipe) else rules.ways
     return ways.schedule(chosen.way("schedule"), rules.optimizer.learning_rate, rules.schedule)
 
 
-_KINDS: Mapping[type[Optimizer], Callable[..., optax.GradientTransformation]] = {
-    SGD: optax.sgd,
-    Adam: optax.adam,
-    AdamW: optax.adamw,
-    Adagrad: optax.adagrad,
-    RMSprop: optax.rmsprop,
-    Adafactor: optax.adafactor,
-    **({Muon: optax.contrib.muon} if hasattr(optax.contrib, "muon") else {}),
+_KINDS: Mapping[type[recipes.Optimizer], Callable[..., optax.GradientTransformation]] = {
+    recipes.SGD: optax.sgd,
+    recipes.Adam: optax.adam,
+    recipes.AdamW: optax.adamw,
+    recipes.Adagrad: optax.adagrad,
+    recipes.RMSprop: optax.rmsprop,
+    recipes.Adafactor: optax.adafactor,
+    **({recipes.Muon: optax.contrib.muon} if hasattr(optax.contrib, "muon") else {}),
 }
 _ARGUMENTS = {
     "beta1": "b1",
@@ -141,22 +128,22 @@ _ARGUMENTS = {
 """Arguments that Optax calls differently from a recipe."""
 
 
-_MASKS = {AdamW: "mask", Adafactor: "weight_decay_mask", Muon: "weight_decay_mask"}
+_MASKS = {recipes.AdamW: "mask", recipes.Adafactor: "weight_decay_mask", recipes.Muon: "weight_decay_mask"}
 """Optimizers with decoupled decay, and their argument for the parameters that have it."""
 _RMS_RATES = {"rms": 0.2, "width": None}
 
 
-def _arguments_of(optimizer: Optimizer) -> dict[str, Any]:
+def _arguments_of(optimizer: recipes.Optimizer) -> dict[str, Any]:
     """The arguments of an optimizer that differ from a recipe's in more than the name, among the others."""
-    given = {name: value for name, value in written(optimizer).items() if value is not None}
+    given = {name: value for name, value in recipes.written(optimizer).items() if value is not None}
     match optimizer:
-        case Adafactor(decay=decay, smallest=smallest):
+        case recipes.Adafactor(decay=decay, smallest=smallest):
             fixed = ("decay", "epsilon2", "relative_step", "smallest")
             given = {name: value for name, value in given.items() if name not in fixed}
             given |= {"decay_rate": decay, "min_dim_size_to_factor": smallest}
             for name, its in (("epsilon1", "eps"), ("weight_decay", "weight_decay_rate")):
                 given |= {its: given.pop(name)} if name in given else {}
-        case Muon():
+        case recipes.Muon():
             given["beta"] = given.pop("momentum")
             adjustment = given.pop("adjustment")
             given |= {} if adjustment == "none" else {"consistent_rms": _RMS_RATES[adjustment]}
@@ -203,7 +190,7 @@ def _alone(rules: Rules) -> optax.GradientTransformation:
     if rules.undecayed and type(optimizer) in _MASKS:
         given[_MASKS[type(optimizer)]] = lambda tree: {place: place not in rules.undecayed for place in tree}
     kind = optax.amsgrad if given.pop("amsgrad", False) else _KINDS[type(optimizer)]
-    if isinstance(optimizer, Muon) and "consistent_rms" not in given:
+    if isinstance(optimizer, recipes.Muon) and "consistent_rms" not in given:
         kind = _unadjusted_muon
     chosen = ways.optimizer(rules.ways, kind, {_ARGUMENTS.get(name, name): value for name, value in given.items()})
     if rate_decay:

@@ -10,14 +10,6 @@ import paddle
 import paddle.nn.functional as F
 
 
-def _attention(q: Any, k: Any, v: Any) -> Any:
-    return F.scaled_dot_product_attention(*(t.unsqueeze(2) for t in (q, k, v))).squeeze(2)
-
-
-def _conv2d(x: Any, weight: Any) -> Any:
-    return F.conv2d(x, weight.transpose([3, 2, 0, 1]), data_format="NHWC")
-
-
 def _batch_norm(x: Any) -> Any:
     width = x.shape[-1]
     return F.batch_norm(x, paddle.zeros([width]), paddle.ones([width]), training=True)
@@ -28,8 +20,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "batched_matmul": paddle.bmm,
     "einsum": lambda a, b: paddle.einsum("ij,jk->ik", a, b),
     "linear": F.linear,
-    "conv2d": _conv2d,
-    "attention": _attention,
+    "conv2d": lambda x, weight: F.conv2d(x, weight.transpose([3, 2, 0, 1]), data_format="NHWC"),
+    "attention": lambda *qkv: F.scaled_dot_product_attention(*(x.unsqueeze(2) for x in qkv)).squeeze(2),
     "sum": paddle.sum,
     "mean": paddle.mean,
     "variance": lambda x: paddle.var(x, unbiased=False),

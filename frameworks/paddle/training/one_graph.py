@@ -15,7 +15,8 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.plateau import Plateau
 from fixtures.recipe import LEVELS_OF, DynamicScaling, Precision, Recipe
-from frameworks.base import BaseFramework, BaseRankGroup, BaseTrainer, RankGroupTrainer, elapsed
+from frameworks.base import BaseFramework, BaseRankGroup, BaseTrainer, RankGroupTrainer
+from frameworks.base.introspection import elapsed_between
 from frameworks.contract import Capability, OpResult, Trainer, Unsupported
 from frameworks.paddle.core import devices, settings, ways
 from frameworks.paddle.core.modes import DATA_PARALLEL, DYGRAPH, MODES
@@ -137,13 +138,7 @@ class OneGraph(BaseFramework):
         """By the host's clock: Paddle documents the time between two events as a whole number of milliseconds."""
         if self.device == "cpu":
             return super().timed(work)
-
-        def waited() -> None:
-            work()
-            paddle.device.synchronize()
-
-        paddle.device.synchronize()
-        return elapsed(waited)
+        return elapsed_between(work, paddle.device.synchronize)
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         try:

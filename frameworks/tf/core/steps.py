@@ -18,7 +18,7 @@ from frameworks.keras_common.micro_batches import KerasMicroBatch
 from frameworks.keras_common.network import BuiltNetwork
 from frameworks.keras_common.optimizers import readable_optimizer
 from frameworks.keras_common.scaler import inner_of
-from frameworks.keras_common.stateful_run import TracedPass
+from frameworks.keras_common.stateful_run import KerasLoop, TracedPass
 from frameworks.keras_common.ways import set_rate
 from frameworks.tf.core import ways
 
@@ -50,7 +50,7 @@ class TapeBackend:
         compiled(step, self._mode)()
 
 
-class TracedSteps:
+class TracedSteps(KerasLoop):
     """The functions of one run; each is traced when it is first called, and again for a batch of another structure."""
 
     def __init__(
@@ -76,7 +76,6 @@ class TracedSteps:
         return compiled(step, self._mode)
 
     def train(self, batch: Batch) -> KerasMicroBatch:
-        """Forward, backward, and `optimizer.apply` of one micro-batch."""
         self._set_rate()
         if self._fits and set(batch.targets) == set(self._fits):
             before = self._numbers()
@@ -86,16 +85,13 @@ class TracedSteps:
         return micro_batch(self._train(*_arguments(batch)), batch.items)
 
     def gradients(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Gradients of one micro-batch, divided by the loss scale as `optimizer.apply` would."""
         result: dict[str, tf.Tensor] = self._gradients(*_arguments(batch))
         return result
 
     def trace(self, batch: Batch) -> TracedPass:
-        """The pass of `gradients` on one micro-batch, with outputs and gradients of every layer."""
         return TracedPass(*self._trace(*_arguments(batch)))
 
     def apply_gradients(self, gradients: Mapping[str, Any]) -> KerasMicroBatch:
-        """`optimizer.apply` of the back-propagated scaled Σ p·g over the parameters in `gradients`."""
         self._set_rate()
         return replace(micro_batch(self._feed(self._given(gradients)), 1), total=math.nan, mean=math.nan)
 
@@ -103,7 +99,6 @@ class TracedSteps:
         return {name: tf.convert_to_tensor(value) for name, value in gradients.items()}
 
     def predict(self, inputs: Any) -> dict[str, tf.Tensor]:
-        """Evaluation-mode outputs by head."""
         outputs: dict[str, tf.Tensor] = self._predict(tf.convert_to_tensor(inputs))
         return outputs
 
