@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 import pytest
 
-from conformance.checks import declarations
 from conformance.checks.evidence import Verdict, Violation
 from conformance.checks.outcome import conclude
 from conformance.checks.subject import Subject
+from conformance.declarations import comparison
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear
 from fixtures.recipe import Recipe, Recompute
@@ -148,7 +148,7 @@ def test_an_absence_without_a_place_to_search_does_not_hold(monkeypatch: pytest.
         framework.trainer(exact_linear(), Recipe(average=0.5))
     assert conclude(framework, refusal.value, ()).outcome is Outcome.NOT_OFFERED
     with pytest.raises(Violation, match="a refusal was tried"):
-        declarations.compare(Subject(framework, 0), Verdict(), Capability.AVERAGE)
+        comparison.compare(Subject(framework, 0), Verdict(), Capability.AVERAGE)
 
 
 def test_an_absence_may_be_of_some_modes() -> None:
@@ -159,7 +159,7 @@ def test_an_absence_may_be_of_some_modes() -> None:
 
 def test_an_inherited_refusal_alone_holds_without_a_try() -> None:
     def compare(framework: ReferenceFramework) -> None:
-        declarations.compare(Subject(framework, 0), Verdict(), Capability.AVERAGE)
+        comparison.compare(Subject(framework, 0), Verdict(), Capability.AVERAGE)
 
     with pytest.raises(Unsupported):
         compare(WithoutAverage())

@@ -9,10 +9,10 @@ from operator import attrgetter
 import pytest
 
 import frameworks.base
-from conformance.checks import declarations
 from conformance.checks.evidence import Misdeclared, Verdict
 from conformance.checks.outcome import conclude
 from conformance.checks.subject import Subject
+from conformance.declarations import comparison
 from fixtures.model import Model
 from fixtures.recipe import Offload, Recipe
 from frameworks.adapter_file import Absence, AdapterFile
@@ -105,7 +105,7 @@ class WithoutOperations(ReferenceFramework):
 
 
 def compared(framework: ReferenceFramework, capability: Capability) -> None:
-    declarations.compare(Subject(framework), Verdict(), capability)
+    comparison.compare(Subject(framework), Verdict(), capability)
 
 
 @pytest.mark.parametrize("capability", [c for c in Capability if ReferenceFramework().declares(c) == SUPPORTED])
