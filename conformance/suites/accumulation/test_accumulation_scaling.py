@@ -95,6 +95,27 @@ def test_overflow_window_does_not_affect_later_windows(
         verdict.same_state(trainer.parameters(), new.parameters(), what, "bad-window-stays")
 
 
+@clause("accumulation.bad-window-is-forgotten")
+@pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
+def test_overflow_in_incomplete_window_does_not_affect_later_windows(
+    subject: Subject, verdict: Verdict, bad: float
+) -> None:
+    conventions = subject.conventions
+    if conventions.remainder != "flush" or conventions.nonfinite_micro_batch != "drop-window":
+        verdict.abstain("an incomplete window, or what is finite in it, is not applied on its own")
+        return
+    recipe = RECIPE.replace(accumulation=4, scaling=DynamicScaling(initial=2.0**10))
+    trainer = subject.trainer(exact_linear(), recipe)
+    calm = full(trainer, 2.0**-3)
+    trainer.apply_gradients(spiked(trainer, bad, base=2.0**-3), calm)
+    new = subject.trainer(exact_linear(), recipe, trainer.parameters())
+    for number in (1, 2):
+        for run in (trainer, new):
+            run.apply_gradients(calm, full(run, 2.0**-4), calm, calm)
+        what = f"parameters after {number} of two windows behind the bad one"
+        verdict.same_state(trainer.parameters(), new.parameters(), what, "bad-window-stays")
+
+
 @clause("accumulation.nonfinite-micro-batch-rule")
 def test_observe_nonfinite_micro_batch_rule(subject: Subject, verdict: Verdict) -> None:
     recipe = Recipe(SGD(1.0), accumulation=2, scaling=DynamicScaling(initial=2.0**10))

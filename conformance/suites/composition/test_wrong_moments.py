@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause
+from conformance.checks.api import Subject, Verdict, clause, need, spiked
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear, exact_stack
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
-from frameworks.contract import Trainer, Unsupported
+from frameworks.contract import Capability, Trainer, Unsupported
 
 SCALING = DynamicScaling(initial=2.0**10, interval=3)
 RECIPES: dict[str, Recipe] = {
@@ -38,6 +39,21 @@ def test_empty_window_is_refused_or_ignored(subject: Subject, verdict: Verdict, 
         verdict.same_state(asked.parameters(), plain.parameters(), f"parameters {what}", "empty-window-counts")
         for run in (asked, plain):
             train(run, updates + number, updates + number + 1)
+
+
+@clause("accumulation.empty-window")
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_empty_window_after_skip_is_refused_or_ignored(subject: Subject, verdict: Verdict, recipe: Recipe) -> None:
+    asked, plain = (subject.trainer(exact_linear(), recipe.replace(scaling=SCALING)) for _ in range(2))
+    for run in (asked, plain):
+        train(run, 0, 2)
+        run.apply_gradients(spiked(run, math.inf))
+    verdict.observe("empty window", answer(asked))
+    for number in range(3):
+        what = f"{number} updates after the empty window"
+        verdict.same_state(asked.parameters(), plain.parameters(), f"parameters {what}", "empty-window-counts")
+        for run in (asked, plain):
+            train(run, 2 + number, 3 + number)
 
 
 def train(trainer: Trainer, start: int, stop: int) -> None:
@@ -93,6 +109,28 @@ OLDER: dict[str, tuple[Recipe, int]] = {
     "with-fewer-parts": (Recipe(SGD(2.0**-6)), 1),
 }
 """Recipe and updates of the run of an older save."""
+
+
+@clause("resume.live-state")
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_state_taken_inside_window_is_not_shared(subject: Subject, verdict: Verdict, recipe: Recipe) -> None:
+    need(subject, Capability.LIVE_STATE)
+    given, taker, plain = (subject.trainer(exact_linear(), recipe.replace(accumulation=2)) for _ in range(3))
+    first, second = exact_batch(8, seed=1).into(2)
+    for run in (given, plain):
+        run.update(exact_batch(8).into(2))
+        run.accumulate(first, 8)
+    try:
+        taker.take(given)
+    except (RuntimeError, ValueError) as error:
+        verdict.observe("a state inside a window", type(error).__name__)
+    else:
+        taker.accumulate(exact_batch(4, seed=9), 8)
+    for run in (given, plain):
+        run.accumulate(second, 8)
+        run.apply()
+    left, right = subject.state(given), subject.state(plain)
+    verdict.same_state(left, right, "training state of the run that gave its state inside the window", "shared-state")
 
 
 @clause("resume.bit-identical")

@@ -19,10 +19,10 @@ EXACT = (2.0, 1.0, 8.0, 0.5, 0.25, 0.25, 4.0)
 UNEVEN = (3.7, 0.91, 11.3, 0.2, 5e-3, 0.7, 0.04, 2.1)
 
 
-def offered(subject: Subject, kernel: Array, accumulation: int = 1) -> DelayedProduct:
+def offered(subject: Subject, kernel: Array, accumulation: int = 1, history: int = HISTORY) -> DelayedProduct:
     """A product with this kernel; ends the test if the framework has none."""
     need(subject, Capability.DELAYED_SCALING)
-    return subject.framework.rule(DelayedProducts)(kernel, history=HISTORY, accumulation=accumulation)
+    return subject.framework.rule(DelayedProducts)(kernel, history=history, accumulation=accumulation)
 
 
 @clause("formats.delayed-scaling")
@@ -38,6 +38,22 @@ def test_scale_follows_amax_history(subject: Subject, verdict: Verdict, bad: flo
             given[2][1, 3] = bad
     expected = ExpectedScales(product.rule, HISTORY)
     for inputs, gradient in zip(steps, gradients, strict=True):
+        product.train((inputs, gradient))
+        expected.record([inputs], kernel, [gradient])
+        expected.check_history(verdict, product)
+
+
+@clause("formats.delayed-scaling")
+@pytest.mark.parametrize("history", [1, 33])
+def test_scale_follows_history_of_any_length(subject: Subject, verdict: Verdict, history: int) -> None:
+    kernel = values_up_to((K, M), 0.37, 0)
+    product = offered(subject, kernel, history=history)
+    expected = ExpectedScales(product.rule, history)
+    for step in range(history + 3):
+        inputs, gradient = (
+            values_up_to((N, K), 3.7 * 0.9**step, 1 + step),
+            values_up_to((N, M), 0.5 * 0.9**step, 99 + step),
+        )
         product.train((inputs, gradient))
         expected.record([inputs], kernel, [gradient])
         expected.check_history(verdict, product)

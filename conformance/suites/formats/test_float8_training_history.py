@@ -106,6 +106,21 @@ def test_skipped_window_updates_amax_history_as_declared(
 
 
 @clause("formats.float8-skips")
+def test_skip_under_static_scale_updates_amax_history_as_declared(subject: Subject, verdict: Verdict) -> None:
+    rule_of(subject)
+    if not subject.conventions.static_skips:
+        verdict.abstain("an overflow skips no update under a static scale")
+        return
+    followed = TrackedRun(subject, verdict, STILL.replace(scaling=StaticScaling(2.0**6)))
+    for powers in WINDOWS[:2]:
+        followed.update(powers)
+    update = followed.update((5, 2), target=np.inf)
+    verdict.equal(update.skipped, True, "the update whose gradients are not finite is skipped", "not-skipped")
+    for powers in WINDOWS[2:]:
+        followed.update(powers)
+
+
+@clause("formats.float8-skips")
 def test_infinite_amax_does_not_enter_scale(subject: Subject, verdict: Verdict) -> None:
     """Without a scaler, so that the update is applied: its history has the infinity until it has gone."""
     rule_of(subject)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.checks.api import Bound, Subject, Verdict, clause, need
+from conformance.checks.api import Bound, Subject, Verdict, clause, need, spiked
 from conformance.techniques.formats import expected_codes
 from conformance.techniques.post_training.checks import check_same_ranges
 from conformance.techniques.post_training.expected_models import random_inputs
@@ -18,7 +18,7 @@ from fixtures.data import digits_batch
 from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Batch, Model
 from fixtures.models import digits_mlp
-from fixtures.recipe import SGD, Adam, Qat, Recipe, Recompute
+from fixtures.recipe import SGD, Adam, DynamicScaling, Qat, Recipe, Recompute
 from frameworks.contract import Calibrated, CalibratedRanges, Capability, QatRule, Trainer
 
 QAT = Recipe(SGD(2.0**-6), quantization=Qat())
@@ -137,6 +137,26 @@ def test_clipped_values_have_zero_gradient(subject: Subject, verdict: Verdict) -
 
 
 FACTORS = (1.0, 3.0, 0.25, 7.0)
+
+
+@clause("quantization.ranges-follow")
+def test_skipped_update_does_not_count_towards_freeze(subject: Subject, verdict: Verdict) -> None:
+    rule = rule_of(subject)
+    if rule.linear.inputs is None:
+        verdict.abstain("inputs have no codes")
+        return
+    recipe = STILL.replace(quantization=Qat(2), scaling=DynamicScaling(initial=1.0, interval=1000))
+    run = subject.trainer(TWO, recipe, weights())
+    batch_ranges: list[tuple[float, float]] = []
+    for update, factor in enumerate(FACTORS):
+        given = batch(update, factor, rule)
+        if update < 2:
+            run.apply_gradients(spiked(run, np.inf))
+        run.update((given,))
+        if update < 2:
+            batch_ranges.append((float(given.inputs.min()), float(given.inputs.max())))
+        ranges = run.view(CalibratedRanges)["0.weight"].inputs
+        check_following(verdict, rule, ranges, batch_ranges, f"after update {update}, with a skip before it")
 
 
 @clause("quantization.ranges-follow")

@@ -11,9 +11,9 @@ import pytest
 from conformance.checks import subprocesses
 from conformance.checks.api import Subject, Verdict, clause, full, need, need_device, spiked
 from fixtures.arrays import Array
-from fixtures.data import digits_batch, exact_batch, vector_batch, wide_batch
+from fixtures.data import digits_batch, exact_batch, sincos_batch, vector_batch, wide_batch
 from fixtures.model import Batch, Model
-from fixtures.models import blocks, digits_convolution, embedded, encoder, exact_linear, exact_stack, two_heads
+from fixtures.models import blocks, digits_convolution, embedded, encoder, exact_linear, exact_stack, sincos, two_heads
 from fixtures.recipe import (
     BFLOAT16,
     FLOAT16,
@@ -55,6 +55,10 @@ def rows(seed: int) -> Batch:
     return Batch(ids, {"output": np.arange(5) % 3})
 
 
+def angles(seed: int) -> Batch:
+    return sincos_batch(8, seed)
+
+
 def of_two(seed: int) -> Batch:
     batch = exact_batch(8, 8, 2, seed)
     return Batch(batch.inputs, {"a": batch.targets["output"], "b": batch.targets["output"][::-1].copy()})
@@ -75,6 +79,7 @@ CASES = {
     "convolution": (digits_convolution(), Recipe(SGD(2.0**-6, 0.5)), images),
     "embedding": (embedded(), ADAM, rows),
     "separate-losses": (two_heads(), ADAM.replace(separate_losses=True), of_two),
+    "float64-heads": (sincos(8), ADAM, angles),
 }
 """A workload: a model, a recipe, and data by seed."""
 

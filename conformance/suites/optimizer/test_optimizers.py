@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause
+from conformance.checks.api import Subject, Verdict, clause, need
 from conformance.techniques.optimizers.documented_updates import judge_updates
 from fixtures.models import two_heads, vectors
 from fixtures.recipe import (
@@ -23,6 +23,7 @@ from fixtures.recipe import (
     RMSprop,
     Steps,
 )
+from frameworks.contract import Capability
 
 SIZES = (1, 15, 16, 17, 31, 32, 33, 64, 1000)
 """Below, at and above the widths of vectors."""
@@ -96,6 +97,13 @@ def test_optimizer_options(subject: Subject, verdict: Verdict, implementation: I
 
 
 @clause("optimizer.options")
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options_of_parameter_without_first_gradient(subject: Subject, verdict: Verdict, option: str) -> None:
+    need(subject, Capability.MISSING_GRADIENTS)
+    judge_updates(subject, verdict, vectors(1, 33), Recipe(OPTIONS[option]), (0, -2, -3, 0), late=True)
+
+
+@clause("optimizer.options")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @each_implementation
 def test_tensor_learning_rate_matches_float(
@@ -103,6 +111,15 @@ def test_tensor_learning_rate_matches_float(
 ) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer], schedule=HALVED, implementation=implementation, tensor_rate=True)
     judge_updates(subject, verdict, vectors(1, 33), recipe, (0, -2, -3, 0))
+
+
+@clause("master.decay-of-nobody")
+@pytest.mark.parametrize("left_out", ["first-group", "second-group", "one-of-each"])
+def test_decay_excludes_parameters_of_a_group(subject: Subject, verdict: Verdict, left_out: str) -> None:
+    names = tuple(two_heads().parameter_shapes())
+    undecayed = {"first-group": names[::2], "second-group": names[1::2], "one-of-each": names[:2]}[left_out]
+    recipe = Recipe(ADAMW, groups=2, second_rate=2.0 * RATE, second_decay=1.0, undecayed=undecayed)
+    judge_updates(subject, verdict, two_heads(), recipe, (0, -2, 0))
 
 
 @clause("master.decay-of-nobody")

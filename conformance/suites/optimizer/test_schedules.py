@@ -140,13 +140,31 @@ def test_each_group_follows_schedule_from_its_own_rate(subject: Subject, verdict
     judge(verdict, CURVES[curve], followed(trainer, 5, UPDATES), 5)
 
 
+each_cycled = pytest.mark.parametrize(
+    "optimizer", [SGD(RATE, momentum=0.5), Adam(RATE, beta2=0.75)], ids=["momentum", "adam"]
+)
+CYCLE = OneCycle(4.0, 3, 10, 0.25, momenta=(0.75, 0.25))
+
+
 @clause("optimizer.schedules")
-@pytest.mark.parametrize("optimizer", [SGD(RATE, momentum=0.5), Adam(RATE, beta2=0.75)], ids=["momentum", "adam"])
+@each_cycled
 def test_cyclic_schedule_changes_momentum(subject: Subject, verdict: Verdict, optimizer: Optimizer) -> None:
-    recipe = Recipe(optimizer, schedule=OneCycle(4.0, 3, 10, 0.25, momenta=(0.75, 0.25)))
+    judge_cycle(subject, verdict, Recipe(optimizer, schedule=CYCLE), parameter=0)
+
+
+@clause("optimizer.schedules")
+@each_cycled
+def test_cyclic_schedule_changes_momentum_of_each_group(
+    subject: Subject, verdict: Verdict, optimizer: Optimizer
+) -> None:
+    judge_cycle(subject, verdict, Recipe(optimizer, groups=2, second_rate=2.0 * RATE, schedule=CYCLE), parameter=1)
+
+
+def judge_cycle(subject: Subject, verdict: Verdict, recipe: Recipe, parameter: int) -> None:
+    """Compares the movements of a weight of a parameter over a cycle with the float64 reference's."""
     need(subject, Capability.SCHEDULE)
     trainer, oracle = started(subject, recipe), subject.oracle(exact_linear(), recipe, zeros())
-    measured, expected = followed(trainer, 0, UPDATES), followed(oracle, 0, UPDATES)
+    measured, expected = (followed(run, 0, UPDATES, parameter) for run in (trainer, oracle))
     largest = max(map(abs, expected))
     for applied, (left, right) in enumerate(zip(measured, expected, strict=True)):
         bound = Bound(64 * UNIT * largest, {"method": "64 unit roundoffs of float32, of the largest movement"})

@@ -141,6 +141,21 @@ def test_recomputed_forward_uses_precision_of_forward(
 
 @clause("recompute.replays-autocast")
 @pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.label)
+def test_inner_segments_use_precision_of_forward(
+    subject: Subject, verdict: Verdict, precision: Precision, variant: str
+) -> None:
+    model, batch = digits_mlp((64, 32, 16)), digits_batch(8)
+    recipe = RECIPE.replace(precision=precision)
+    expected, measured = (
+        run.gradients((batch,)) for run in twins(subject, model, recipe, Recompute(2, depth=2, variant=variant))
+    )
+    checks.same_gradients(
+        subject, verdict, measured, expected, model, recipe, batch, signature="precision-not-replayed"
+    )
+
+
+@clause("recompute.replays-autocast")
+@pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.label)
 def test_segment_boundary_between_matmul_and_activation(
     subject: Subject, verdict: Verdict, precision: Precision, variant: str
 ) -> None:

@@ -76,6 +76,32 @@ def test_save_before_first_update_has_no_side_effects(
         verdict.same_state(subject.state(saved), subject.state(plain), what, "run-differs")
 
 
+AGAIN: dict[str, Recipe] = {
+    "momentum-scheduled": TECHNIQUES["momentum"].replace(schedule=TECHNIQUES["schedule"].schedule),
+    "adam-averaged": ADAM.replace(average=0.75),
+    "adam-scaled": ADAM.replace(scaling=SCALING),
+    "momentum-recomputed": TECHNIQUES["momentum"].replace(recompute=Recompute(2)),
+}
+
+
+@clause("resume.bit-identical")
+@pytest.mark.parametrize("recipe", AGAIN.values(), ids=AGAIN)
+def test_run_resumed_after_every_update_matches_uninterrupted_run(
+    subject: Subject, verdict: Verdict, tmp_path: Path, recipe: Recipe
+) -> None:
+    model = exact_stack(8, 3, dropout=0.5)
+    through, resumed = (subject.trainer(model, recipe) for _ in range(2))
+    for number in range(6):
+        if number:
+            resumed.save(tmp_path / str(number))
+            resumed = subject.trainer(model, recipe)
+            resumed.restore(tmp_path / str(number))
+        for run in (through, resumed):
+            train(run, number, number + 1)
+        left, right = subject.state(resumed), subject.state(through)
+        verdict.same_state(left, right, f"training state after update {number}, resumed before each")
+
+
 @clause("resume.bit-identical")
 @pytest.mark.parametrize("recipe", FRESH.values(), ids=FRESH)
 def test_run_saved_before_first_update_resumes(

@@ -50,6 +50,16 @@ def test_backs_off_on_every_overflow(subject: Subject, verdict: Verdict, bad: fl
     verdict.equal(scales, [512.0, 512.0, 256.0, 128.0, 128.0], "scale after each update")
 
 
+@clause("scaling.backs-off-on-overflow")
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan], ids=str)
+def test_backs_off_once_where_gradients_are_unscaled_by_hand(subject: Subject, verdict: Verdict, bad: float) -> None:
+    need(subject, Capability.EXPLICIT_UNSCALE)
+    trainer = subject.trainer(exact_linear(), Recipe(scaling=DynamicScaling(initial=2.0**10, interval=1000)))
+    calm, spoilt = full(trainer, 2.0**-10), spiked(trainer, bad, base=2.0**-10)
+    updates = [trainer.apply_gradients(given, unscale_calls=1) for given in (spoilt, calm, spoilt, spoilt, calm)]
+    verdict.equal([u.scale_after for u in updates], [512.0, 512.0, 256.0, 128.0, 128.0], "scale after each update")
+
+
 @clause("scaling.defaults-are-declared")
 def test_defaults_match_documentation(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(), Recipe(scaling=DynamicScaling()))

@@ -9,7 +9,7 @@ import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
 from fixtures.models import exact_linear, two_heads
-from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Optimizer, Recipe, Steps
+from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Optimizer, Recipe, StaticScaling, Steps
 from frameworks.contract import Capability, Trainer
 
 SCALING = DynamicScaling(initial=2.0**10)
@@ -40,6 +40,18 @@ def test_skipped_update_is_atomic(subject: Subject, verdict: Verdict, optimizer:
     trainer = started(subject, optimizer)
     before = subject.state(trainer)
     trainer.apply_gradients(spiked(trainer, bad, base=1.0))
+    verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", ignoring=("scaler/",))
+
+
+@clause("scaling.skip-is-atomic")
+@each_optimizer
+@pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
+def test_skip_under_static_scale_is_atomic(subject: Subject, verdict: Verdict, optimizer: str, bad: float) -> None:
+    trainer = started(subject, optimizer, scaling=StaticScaling(2.0**10))
+    before = subject.state(trainer)
+    if not trainer.apply_gradients(spiked(trainer, bad, base=1.0)).skipped:
+        verdict.abstain("an overflow skips no update under a static scale")
+        return
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", ignoring=("scaler/",))
 
 

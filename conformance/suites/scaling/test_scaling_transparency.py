@@ -12,7 +12,7 @@ from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
 from fixtures.data import exact_batch, sincos_batch, token_batch
 from fixtures.model import Batch, Model
 from fixtures.models import encoder, exact_linear, scalar, sincos, two_heads
-from fixtures.recipe import FLOAT16, FLOAT32, SGD, Adam, AdamW, DynamicScaling, Optimizer, Precision, Recipe
+from fixtures.recipe import FLOAT16, FLOAT32, SGD, Adam, AdamW, DynamicScaling, Optimizer, Precision, Recipe, Steps
 from frameworks.contract import Capability, Trainer
 
 FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
@@ -190,6 +190,20 @@ def test_disabled_scaling_is_passthrough(subject: Subject, verdict: Verdict) -> 
         verdict.same_state(
             subject.state(off), subject.state(plain), f"{fixture}: state with disabled scaling", ignoring=("scaler/",)
         )
+
+
+@clause("scaling.disabled-is-passthrough")
+@pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
+def test_disabled_scaling_passes_on_what_is_not_finite(subject: Subject, verdict: Verdict, bad: float) -> None:
+    recipe = Recipe(Adam(), schedule=Steps((1, 3), (1.0, 0.5, 0.25)))
+    off, plain = (
+        subject.trainer(exact_linear(), recipe.replace(scaling=s)) for s in (DynamicScaling(enabled=False), None)
+    )
+    for place, value in enumerate((1.0, bad, 1.0)):
+        for run in (off, plain):
+            run.apply_gradients(spiked(run, value, base=1.0))
+        left, right = subject.state(off), subject.state(plain)
+        verdict.same_state(left, right, f"state after update {place} with disabled scaling", ignoring=("scaler/",))
 
 
 @clause("scaling.disabled-is-passthrough")

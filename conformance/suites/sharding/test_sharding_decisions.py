@@ -9,12 +9,12 @@ import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
 from conformance.oracle.bound import Bound
-from conformance.techniques.sharding.meshes import RANK, each_level, given_one, one_place, shared
+from conformance.techniques.sharding.meshes import FOURS, RANK, declared, each_level, given_one, one_place, shared
 from conformance.techniques.sharding.replicas import OWN
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear, exact_stack, scalar
-from fixtures.recipe import MASTERED, SGD, Adam, DynamicScaling, Precision, Ranks, Recipe
+from fixtures.recipe import BFLOAT16, FLOAT32, MASTERED, SGD, Adam, DynamicScaling, Precision, Ranks, Recipe
 from frameworks.contract import Capability, RankGroup, Update
 
 SCALED = Recipe(Adam(2.0**-6), scaling=DynamicScaling(initial=16.0, interval=3))
@@ -179,6 +179,25 @@ def test_small_gradient_survives_reduction(subject: Subject, verdict: Verdict, r
         sums = {n: -a.astype(np.float64) for n, a in state.items() if n.startswith("parameter/")}
         expected = {n: np.full_like(a, FORMATS[name]) for n, a in sums.items()}
         verdict.same_state(sums, expected, f"sum that rank {rank} has of 1 and 2^-9 in {name}", "other-format")
+
+
+@clause("sharding.reduces-in-the-asked-format")
+@pytest.mark.parametrize("precision", [FLOAT32, BFLOAT16], ids=lambda p: p.label)
+def test_small_gradient_survives_reduction_over_a_mesh(
+    subject: Subject, verdict: Verdict, precision: Precision
+) -> None:
+    meshes = declared(subject, FOURS)
+    if not meshes:
+        need(subject, *Capability.of_ranks(FOURS[0]))
+    run = one_place(subject, scalar(0.0), Recipe())
+    for ranks in meshes:
+        rank_group = subject.rank_group(scalar(0.0), Recipe(SGD(1.0), precision, ranks=ranks))
+        rank_group.apply_gradients([[full(run, 4.0)], *[[full(run, 0.0)]] * (ranks.count - 2), [full(run, 4.0 * TINY)]])
+        for rank, state in enumerate(rank_group.states()):
+            sums = {n: -a.astype(np.float64) for n, a in state.items() if n.startswith("parameter/")}
+            expected = {n: np.full_like(a, FORMATS["float32"]) for n, a in sums.items()}
+            what = f"sum that rank {rank} of {ranks.label} has of 1 and 2^-9"
+            verdict.same_state(sums, expected, what, "other-format")
 
 
 @clause("sharding.masters-stay-wide")

@@ -28,7 +28,9 @@ def gradients(trainer: Trainer, exponent: int) -> dict[str, Array]:
     return {name: filled(array) for name, array in trainer.parameters().items()}
 
 
-def judge_updates(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, exponents: Sequence[int]) -> None:
+def judge_updates(
+    subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, exponents: Sequence[int], *, late: bool = False
+) -> None:
     """Checks every element of every parameter after each update.
 
     An element may lie off the float64 reference by one rounding of its parameter's format for each update so far, and
@@ -36,12 +38,15 @@ def judge_updates(subject: Subject, verdict: Verdict, model: Model, recipe: Reci
 
     Args:
         exponents: of the gradients of each update.
+        late: the last parameter has no gradient in the first update.
     """
     __tracebackhide__ = True
     trainer, exact = subject.trainer(model, recipe), subject.oracle(model, recipe)
     before, longest = exact.parameters(), dict.fromkeys(exact.parameters(), 0.0)
     for count, exponent in enumerate(exponents, start=1):
         given = gradients(trainer, exponent)
+        if late and count == 1:
+            given.popitem()
         for run in (trainer, exact):
             run.apply_gradients(given)
         after = exact.parameters()

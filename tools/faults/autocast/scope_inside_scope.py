@@ -1,33 +1,18 @@
-"""Faults of precision scopes that are inside another one, and of operations on more than vectors."""
+"""Faults of the scope of a recomputed segment inside another one, and of operations on more than vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from fixtures.recipe import Precision
-from frameworks.reference import ReferenceFramework
 from frameworks.reference.core import scope
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.tensor import Tensor, rounded
 from frameworks.reference.training.forward import Layers
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
-
-
-@fault("", component="scope", clauses=("autocast.scope-nests",))
-class InnerScopeInheritsLists(ReferenceFramework):
-    """A scope inside one of the same precision keeps the outer one's lists of operations where it has none."""
-
-    def autocast(
-        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
-    ) -> AbstractContextManager[None]:
-        outer = scope.current()
-        if enabled and outer.precision == precision:
-            wide, low = tuple(wide) or tuple(outer.wide), tuple(low) or tuple(outer.low)
-        return super().autocast(precision, enabled=enabled, wide=wide, low=low)
 
 
 @fault("", component="operations", clauses=("autocast.sum-is-wide",))

@@ -1,18 +1,12 @@
-"""Faults of what is not like the first: the second group of parameters, a late parameter, a weight's second use."""
+"""Faults of what is not like the first: the second group of parameters, a parameter without a first gradient."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
-
-import autograd.numpy as anp
 
 from fixtures.arrays import Array
 from fixtures.recipe import SGD
 from fixtures.schedules import Chained, Joined, OneCycle
-from frameworks.reference.core.network import Pass
-from frameworks.reference.core.tensor import Tensor
 from frameworks.reference.training.optimizers import SGDRule, UpdateRule
 from frameworks.reference.training.trainer import ReferenceTrainer
 from frameworks.reference.training.update_rules import RULES
@@ -70,31 +64,3 @@ class LateParametersAreDampenedAtOnce(ReferenceTrainer):
         if isinstance(rule, _DampeningFromTheRunsStart):
             rule.late = self.steps > 0
         return rule
-
-
-@dataclass(frozen=True)
-class _UntiedPass(Pass):
-    tables: Any = None
-
-    def _tied(self, at: int) -> Tensor:
-        table = Tensor(self.tables[f"{at}.weight"], self.parameters[f"{at}.weight"].format, owned=False)
-        return Tensor(anp.transpose(table.value), table.format, table.owned)
-
-
-@fault("", component="average", clauses=("master.average-is-evaluated",))
-class TiedHeadIsNotAveraged(ReferenceTrainer):
-    """Evaluation with the average takes the average of a table for its embedding alone: the head that is tied to it
-    multiplies by the table as it is trained."""
-
-    averaging = False
-
-    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
-        self.averaging = True
-        try:
-            return super().predict_averaged(inputs)
-        finally:
-            self.averaging = False
-
-    def _pass(self, parameters: Any, training: bool) -> Pass:
-        plain = super()._pass(parameters, training)
-        return _UntiedPass(self.ops, parameters, self, training, tables=self.values) if self.averaging else plain

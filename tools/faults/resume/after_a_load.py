@@ -32,7 +32,7 @@ class AverageIsCopiedAgainAfterAnEarlyLoad(ReferenceTrainer):
             super().move_average()
 
 
-@fault("", component="dropout", clauses=("recompute.replays-dropout", "resume.bit-identical"))
+@fault("", component="dropout", clauses=("resume.bit-identical",))
 class ReplayCountsDrawsFromTheLoad(ReferenceTrainer):
     """After a load recomputation takes the place in dropout's stream for the number of draws since the load."""
 

@@ -13,14 +13,6 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("https://github.com/pytorch/pytorch/pull/115710", component="ranks", clauses=("sharding.one-decision",))
-class FirstReplicaDecides(ReferenceRankGroup):
-    """On a mesh of replicas only the ranks of the first one are asked whether an update is skipped."""
-
-    def decide(self, findings: Sequence[frozenset[int]]) -> frozenset[int]:
-        return super().decide(findings if self.ranks.replicas == 1 else findings[: self.ranks.shards])
-
-
 @fault("https://github.com/pytorch/pytorch/pull/88955", component="ranks", clauses=("sharding.global-clip",))
 class SmallParametersCountOnEachRank(ReferenceRankGroup):
     """A parameter with fewer rows than ranks is not sharded, and its gradient counts in the norm once for each rank."""

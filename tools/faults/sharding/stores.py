@@ -1,4 +1,4 @@
-"""Faults of stores of offloaded arrays that depend on an array's kind and size."""
+"""Faults of stores of offloaded arrays that depend on an array's kind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.recipe import Offload
-from frameworks.reference.training.offload import ArrayStore, DiskStore, HostStore
+from frameworks.reference.training.offload import ArrayStore, HostStore
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
@@ -22,18 +22,3 @@ class OffloadedMomentsAreFloat32(ReferenceTrainer):
 
     def make_store(self, offload: Offload) -> ArrayStore:
         return _Float32Moments() if offload.to == "host" else super().make_store(offload)
-
-
-class _LargeFilesStay(DiskStore):
-    def drop(self, key: str) -> None:
-        path = self.path(key)
-        if not path.exists() or path.stat().st_size <= 2**16:
-            super().drop(key)
-
-
-@fault("", component="offload", clauses=("offload.gives-back",))
-class LargeFilesStay(ReferenceTrainer):
-    """Files of activations of more than 64 KiB are left for the end of the run."""
-
-    def make_store(self, offload: Offload) -> ArrayStore:
-        return _LargeFilesStay(offload.folder) if offload.to == "disk" else super().make_store(offload)
