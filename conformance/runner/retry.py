@@ -16,7 +16,8 @@ from typing import Any
 from conformance.runner.baselines import former
 from conformance.runner.subprocesses import run_to_end
 from conformance.test_ids.inventory import ROOT, node_of
-from results.compare.comparison import ChangeKind, compare
+from results.compare.changes import ChangeKind
+from results.compare.comparison import compare
 from results.compare.verdicts import came_to
 from results.record.files import RecordError, one_line
 from results.record.journal import journal_of

@@ -9,7 +9,7 @@ from results.record.model import RunSetup
 
 
 class ChangeKind(StrEnum):
-    """Kinds of differences between two records, the gravest first.
+    """Kinds of differences between two records, the gravest first; all before DRIFT are worse.
 
     CONTRADICTED: a test passes although one of its checks failed. LEVEL_LOWERED, FEWER_CHECKS, TRACE_MISSING,
     BOUND_WIDER: the newer record demands less of the same test (see `results.compare.strictness`). ORACLE_CHANGED: the
@@ -44,7 +44,7 @@ class ChangeKind(StrEnum):
     @property
     def worse(self) -> bool:
         """Whether somebody should look at it before upgrading; a changed observation counts."""
-        return self in _WORSE
+        return _ORDER.index(self) < _ORDER.index(ChangeKind.DRIFT)
 
     @property
     def listed(self) -> bool:
@@ -52,22 +52,7 @@ class ChangeKind(StrEnum):
         return self not in _COUNTED
 
 
-_WORSE = frozenset(
-    {
-        ChangeKind.NEWLY_FAILING,
-        ChangeKind.FAILING_OTHERWISE,
-        ChangeKind.NEWLY_UNJUDGED,
-        ChangeKind.REMOVED,
-        ChangeKind.OBSERVATION_CHANGED,
-        ChangeKind.MEASURE_WORSE,
-        ChangeKind.CONTRADICTED,
-        ChangeKind.LEVEL_LOWERED,
-        ChangeKind.FEWER_CHECKS,
-        ChangeKind.TRACE_MISSING,
-        ChangeKind.BOUND_WIDER,
-        ChangeKind.ORACLE_CHANGED,
-    }
-)
+_ORDER = list(ChangeKind)
 _COUNTED = frozenset(
     {ChangeKind.REMOVED, ChangeKind.NOT_COMPARABLE, ChangeKind.BOUND_CHANGED, ChangeKind.ADDED, ChangeKind.NOT_JUDGED}
 )

@@ -1,4 +1,4 @@
-"""Tests that differ between the suites of two records, and so cannot be compared, with the reason.
+"""Changes of the suite between two records, and tests that cannot be compared because of them, with the reason.
 
 A test is the same where its clause has one revision in both records and it trained the same recipes, whatever became of
 its code. That one record alone has a test is a change of the framework, unless the suite of the other record may not
@@ -8,12 +8,14 @@ from what is declared.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
-from results.compare.suites import SuiteChange
 from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import Record, RunSetup, TestVerdict
-from results.record.single_modes import single_modes
 from results.record.values import same
 
 LEAST = 0.5
@@ -23,6 +25,67 @@ PASS_OUTCOMES = frozenset({Outcome.PASS, Outcome.FIXED})
 
 Verdicts = Mapping[str, TestVerdict]
 """Verdicts by test."""
+
+_DIGITS = 12
+_SINGLE_MODES = Path(__file__).with_name("single_modes.toml")
+
+
+@dataclass(frozen=True)
+class SuiteChange:
+    """Differences between the suites that wrote two records.
+
+    Attributes:
+        areas: areas whose files differ, such as "judging", in alphabetical order.
+        unknown: whether one of the records does not name the areas of its suite.
+        version, commit: both values where they differ, else "".
+    """
+
+    areas: tuple[str, ...] = ()
+    unknown: bool = False
+    version: str = ""
+    commit: str = ""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the suites are known to differ in more than their commit."""
+        return bool(self.areas or self.version)
+
+    @property
+    def asks_the_same(self) -> bool:
+        """Whether the two suites are known to have the same clauses and tests."""
+        return not (self.unknown or {"specification", "judging"} & {*self.areas})
+
+    def lines(self) -> Iterator[str]:
+        """One line for each difference, the areas first."""
+        if self.areas:
+            yield f"the suite differs: {', '.join(self.areas)}"
+        if self.unknown:
+            yield "the suite may differ: an older record does not name the areas of its suite"
+        if self.version:
+            yield f"suite version: {self.version}"
+        if self.commit and (self.changed or self.unknown):
+            yield f"suite commit: {self.commit}"
+
+
+def suite_change(old: Record, new: Record) -> SuiteChange:
+    """The differences between the suites of two records."""
+    before, after = old.suite, new.suite
+    known = bool(before.areas and after.areas)
+    names = sorted(before.areas.keys() | after.areas.keys()) if known else []
+    return SuiteChange(
+        tuple(name for name in names if before.areas.get(name) != after.areas.get(name)),
+        not known,
+        _step(before.version, after.version),
+        _step(_short(before.commit), _short(after.commit)),
+    )
+
+
+def _short(commit: str) -> str:
+    return f"{commit[:_DIGITS]}{'+' if commit.endswith('+') else ''}"
+
+
+def _step(old: str, new: str) -> str:
+    return f"{old or 'unknown'} → {new or 'unknown'}" if old != new else ""
 
 
 def incomparable(old: Record, new: Record, suite: SuiteChange) -> dict[str, str]:
@@ -92,3 +155,15 @@ def _one_sided(old: Record, new: Record, suite: SuiteChange) -> Iterator[tuple[s
 
 def _function(test: str) -> str:
     return test.partition("[")[0]
+
+
+@cache
+def single_modes() -> Mapping[tuple[str, str], str]:
+    """Modes by framework and test, CLAUSE/CASE, of tests that later suites run in one mode alone."""
+    return {
+        (framework, f"{clause}/{case}"): mode
+        for clause, frameworks in tomllib.loads(_SINGLE_MODES.read_text("utf-8")).items()
+        for framework, modes in frameworks.items()
+        for mode, cases in modes.items()
+        for case in cases
+    }

@@ -17,20 +17,16 @@ from dataclasses import dataclass, replace
 
 from results.compare import numbers
 from results.compare.changes import Change, ChangeKind
-from results.compare.checks import number
-from results.compare.comparability import LEAST, Verdicts, incomparable, share
+from results.compare.comparability import LEAST, SuiteChange, Verdicts, incomparable, share, suite_change
 from results.compare.environment import Environment, environment
 from results.compare.measurements import measurements
-from results.compare.numbers import Courses, MovedNumbers, Movement
+from results.compare.numbers import Courses, MovedNumbers, Movement, number
 from results.compare.strictness import demands
-from results.compare.suites import SuiteChange, suite_change
 from results.compare.verdicts import kind_of, measuring, untimed, value_text, verdicts
 from results.record.model import EXPLANATIONS
 from results.record.outcomes import Outcome
 from results.record.reading import Observation, Record, TestVerdict
-from results.record.values import Json, same
-
-__all__ = ["Change", "ChangeKind", "Comparison", "MovedNumbers", "Movement", "compare", "same"]
+from results.record.values import Json, nested, same
 
 _FAILING = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE})
 
@@ -235,13 +231,5 @@ _Leaf = tuple[tuple[str, str, str], tuple[str, ...]]
 
 
 def _leaves(observations: Iterable[Observation]) -> dict[_Leaf, Json]:
-    leaves = ((one.place, way, leaf) for one in observations for way, leaf in _down(one.value, ()))
+    leaves = ((one.place, way, leaf) for one in observations for way, leaf in nested(one.value))
     return {(place, way): leaf for place, way, leaf in leaves if not EXPLANATIONS.intersection(way[-1:])}
-
-
-def _down(value: Json, way: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
-    if isinstance(value, Mapping) and value:
-        for key, item in value.items():
-            yield from _down(item, (*way, str(key)))
-    else:
-        yield way, value

@@ -166,9 +166,9 @@ def environment(old: Record, new: Record) -> Environment:
     own = OWN.get(new.series.framework, frozenset())
     names = sorted((known[0].keys() | known[1].keys()) - own)
     full = [bool(record.variant.packages) for record in (old, new)]
-    if full[0] != full[1]:  # an older record names few packages: no other one is known to have come or gone
-        fewer = known[full.index(False)]
-        names = [name for name in names if name in fewer]
+    fewer = "" if full[0] == full[1] else "old" if full[1] else "new"
+    if fewer:  # an older record names few packages: no other one is known to have come or gone
+        names = [name for name in names if name in known[full.index(False)]]
     steps = [
         step
         for name in names
@@ -188,9 +188,9 @@ def environment(old: Record, new: Record) -> Environment:
         companions,
         tuple(step for step in steps if step not in companions),
         _steps(*(_switches(record, {*known[0], *known[1]}) for record in (old, new))),
-        _steps(old.variant.variables, new.variant.variables) if full[0] == full[1] else (),
+        () if fewer else _steps(old.variant.variables, new.variant.variables),
         ChangedSetting("instruction sets", *apart) if any(apart) else None,
-        tuple(_unreported(full)),
+        (f"the {fewer} record does not list its packages, variables and instruction sets",) if fewer else (),
         _crossing(new, versions[1], companions, framework is not None),
     )
 
@@ -236,12 +236,6 @@ def _switches(record: Record, packages: set[str]) -> dict[str, str]:
 def _steps(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[ChangedSetting, ...]:
     names = sorted(old.keys() | new.keys())
     return tuple(ChangedSetting(n, old.get(n, ""), new.get(n, "")) for n in names if old.get(n) != new.get(n))
-
-
-def _unreported(full: list[bool]) -> Iterator[str]:
-    if full[0] != full[1]:
-        side = "old" if full[1] else "new"
-        yield f"the {side} record does not list its packages, variables and instruction sets"
 
 
 def _crossing(new: Record, version: str, companions: tuple[ChangedSetting, ...], moved: bool) -> str:

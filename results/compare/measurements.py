@@ -13,7 +13,8 @@ from statistics import median
 
 from results.compare.changes import Change, ChangeKind
 from results.compare.ratio import ratio
-from results.record.reading import Measurement, Record, by_place
+from results.record.model import by_place
+from results.record.reading import Measurement, Record
 from results.record.values import same
 
 NOT_JUDGED = (

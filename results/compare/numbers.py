@@ -7,18 +7,18 @@ in both records are compared. Costs are compared elsewhere (see `results.compare
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice, zip_longest
 
 from results.compare.changes import Change, ChangeKind
-from results.compare.checks import keyed, number
-from results.compare.first_tensor import KINDS, differs, first_difference
+from results.record.arrays import differs, first_difference
 from results.record.fingerprints import Fingerprint
 from results.record.reading import CheckResult, Curves, Record, TestVerdict
-from results.record.values import same
+from results.record.values import Json, same
 
 TRIPLED = 3.0
 """How many times as large an error has to be to count as moved: members of one ensemble differ by less."""
@@ -39,6 +39,11 @@ is zero but for rounding moves by any share of itself."""
 
 CHAOTIC = 0.1
 """Share of the first loss beyond which a spread judges nothing, where a record does not say which updates it judges."""
+
+KINDS = ("layers", "first")
+"""Kinds of fingerprints of a test, the most informative first: every layer's arrays, or only the first gradients."""
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 class Movement(StrEnum):
@@ -132,7 +137,7 @@ def moved(old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, f
         return MovedNumbers(*named, Movement.FAILING, "; ".join(texts), tensor, repro=after.repro)
     drifts = [
         *_drifted_errors(errors),
-        *(_drifted_losses(*traces, before, after) if curves else ()),
+        *(islice(_drifted_losses(*traces, before, after), 1) if curves else ()),
         *(drift for pair in arrays for drift in _drifted_norms(*pair)),
     ]
     if drifts:
@@ -208,11 +213,7 @@ def _drifted_norms(old: Sequence[Fingerprint], new: Sequence[Fingerprint]) -> It
 
 
 def _drifted_losses(old: Curves, new: Curves, before: TestVerdict, after: TestVerdict) -> Iterator[_Drift]:
-    """The first update whose loss moved by more than rounding explains."""
-    return islice(_departures(old, new, before, after), 1)
-
-
-def _departures(old: Curves, new: Curves, before: TestVerdict, after: TestVerdict) -> Iterator[_Drift]:
+    """The updates whose loss moved by more than rounding explains."""
     losses = old["loss"], new["loss"]
     if len(losses[0]) != len(losses[1]):
         lengths = f"{len(losses[0])} updates", f"{len(losses[1])} updates"
@@ -260,6 +261,27 @@ def _bounds(old: Curves, new: Curves, before: TestVerdict, after: TestVerdict) -
             limit = CHAOTIC * abs(next(iter(trace.get("exact", trace["loss"])), math.inf))
             return tuple(multiplier * spread if spread <= limit else math.inf for spread in trace["spread"])
     return ()
+
+
+def words(check: CheckResult) -> str:
+    """The description of a check without its numbers."""
+    return _NUMBER.sub("#", check.what)
+
+
+def keyed(checks: Iterable[CheckResult]) -> Mapping[tuple[str, int], CheckResult]:
+    """Checks by their words, and by their place among checks with the same words."""
+    placed: dict[tuple[str, int], CheckResult] = {}
+    places: Counter[str] = Counter()
+    for check in checks:
+        what = words(check)
+        placed[what, places[what]] = check
+        places[what] += 1
+    return placed
+
+
+def number(value: Json) -> float | None:
+    """A number as such; None for anything else."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def counts(numbers: Sequence[MovedNumbers]) -> Mapping[Movement, int]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from results.compare.comparison import Comparison, compare
 from results.record.encoding import without_collecting
 from results.record.files import RecordError
 from results.record.outline import heading
-from results.record.reading import Record, load, load_series
+from results.record.reading import Record, Series, load, load_series
 
 Key = tuple[str, str, str]
 """Framework, kind of device and mode: equal for records that are compared."""
 
+_Source = TypeVar("_Source", Record, Path)
 
 FailOn = Literal["worse", "drift", "never"]
 """What a comparison fails on: regressions; regressions and drifts; or nothing. Refused comparisons always fail."""
@@ -31,19 +32,21 @@ class Comparisons:
     @property
     def status(self) -> int:
         """0: no regressions; 1: regressions; 2: a pair cannot be compared, or a record has no partner."""
-        statuses = {pair.status for pair in self.pairs}
-        if 1 in statuses:
+        if any(pair.status == 1 for pair in self.pairs):
             return 1
-        return 2 if 2 in statuses or self.unmatched or not statuses else 0
+        return 2 if self._unreliable else 0
 
     def exit_status(self, fail_on: FailOn) -> int:
         """0, or 1 if there is what the command fails on; 2 if the comparison is incomplete."""
-        unreliable = any(pair.status == 2 for pair in self.pairs) or bool(self.unmatched) or not self.pairs
         if fail_on == "never":
-            return 2 if unreliable else 0
+            return 2 if self._unreliable else 0
         if fail_on == "drift" and any(pair.drifted for pair in self.pairs):
             return 1
         return self.status
+
+    @property
+    def _unreliable(self) -> bool:
+        return any(pair.status == 2 for pair in self.pairs) or bool(self.unmatched) or not self.pairs
 
 
 NONE = Comparisons(())
@@ -56,17 +59,8 @@ def compare_sets(old: Sequence[Record], new: Sequence[Record]) -> Comparisons:
     Raises:
         RecordError: a set holds two records of a series.
     """
-    if len(old) == len(new) == 1:
-        return Comparisons((compare(old[0], new[0]),))
-    before, after = _by_series(old, "old"), _by_series(new, "new")
-    pairs = tuple(compare(before[key], after[key]) for key in sorted(before.keys() & after.keys()))
-    return Comparisons(
-        pairs,
-        tuple(
-            f"{name(key)}: only among the {'old' if key in before else 'new'} records"
-            for key in sorted(before.keys() ^ after.keys())
-        ),
-    )
+    before, after = ([(series(record), record) for record in side] for side in (old, new))
+    return _compared(before, after, lambda record: record)
 
 
 def compare_files(old: Sequence[Path], new: Sequence[Path], partial: bool = False) -> Comparisons:
@@ -79,74 +73,56 @@ def compare_files(old: Sequence[Path], new: Sequence[Path], partial: bool = Fals
         RecordError: one cannot be read, or a set has two records of a series.
     """
     with without_collecting():
-        return _compared(_keyed(old), _keyed(new), partial)
+        before, after = ([(_key(load_series(path)), path) for path in side] for side in (old, new))
+        if partial:
+            wanted = {key for key, _ in after}
+            before = [(key, path) for key, path in before if key in wanted]
+        return _compared(before, after, load)
 
 
-def _compared(before: list[tuple[Key, Path]], after: list[tuple[Key, Path]], partial: bool) -> Comparisons:
-    """The comparisons of files by their series."""
-    if partial:
-        wanted = {key for key, _ in after}
-        before = [(key, path) for key, path in before if key in wanted]
+def _compared(
+    before: Sequence[tuple[Key, _Source]], after: Sequence[tuple[Key, _Source]], opened: Callable[[_Source], Record]
+) -> Comparisons:
+    """The comparisons of records by their series, with headings in the place of the records."""
     if len(before) == len(after) == 1:
-        return Comparisons((compare(load(before[0][1]), load(after[0][1])),))
-    sides = _placed(before, "old"), _placed(after, "new")
-    pairs = []
-    for key in sorted(sides[0].keys() & sides[1].keys()):
-        pair = compare(load(sides[0][key]), load(sides[1][key]))
-        pairs.append(replace(pair, old=heading(pair.old), new=heading(pair.new)))
+        return Comparisons((_pair(opened(before[0][1]), opened(after[0][1])),))
+    old, new = _placed(before, "old", opened), _placed(after, "new", opened)
+    pairs = tuple(_pair(opened(old[key]), opened(new[key])) for key in sorted(old.keys() & new.keys()))
     unmatched = []
-    for key in sorted(sides[0].keys() ^ sides[1].keys()):
-        side = "old" if key in sides[0] else "new"
-        load(sides[side == "new"][key])
-        unmatched.append(f"{name(key)}: only among the {side} records")
-    return Comparisons(tuple(pairs), tuple(unmatched))
+    for key in sorted(old.keys() ^ new.keys()):
+        name_of_side, side = ("old", old) if key in old else ("new", new)
+        opened(side[key])  # a record that cannot be read is an error without a partner too
+        unmatched.append(f"{name(key)}: only among the {name_of_side} records")
+    return Comparisons(pairs, tuple(unmatched))
 
 
-def _keyed(paths: Sequence[Path]) -> list[tuple[Key, Path]]:
-    return [(series_of(path), path) for path in paths]
+def _pair(old: Record, new: Record) -> Comparison:
+    pair = compare(old, new)
+    return replace(pair, old=heading(pair.old), new=heading(pair.new))
 
 
-def _placed(keyed: Sequence[tuple[Key, Path]], side: str) -> dict[Key, Path]:
-    placed: dict[Key, Path] = {}
-    for key, path in keyed:
+def _placed(keyed: Sequence[tuple[Key, _Source]], side: str, opened: Callable[[_Source], Record]) -> dict[Key, _Source]:
+    placed: dict[Key, _Source] = {}
+    for key, source in keyed:
         if key in placed:
-            versions = " and ".join(load(each).variant.framework_version for each in (placed[key], path))
+            versions = " and ".join(opened(each).variant.framework_version for each in (placed[key], source))
             raise RecordError(
                 f"the {side} records", f"include two records of {name(key)} ({versions})", "name only one of them"
             )
-        placed[key] = path
+        placed[key] = source
     return placed
-
-
-def series_of(path: Path) -> Key:
-    """The series of a file's record; the rest of the file is not checked.
-
-    Raises:
-        RecordError: it cannot be read.
-    """
-    one = load_series(path)
-    return one.framework, one.device_kind, one.mode
 
 
 def series(record: Record) -> Key:
     """The series of a record."""
-    return record.series.framework, record.series.device_kind, record.series.mode
+    return _key(record.series)
+
+
+def _key(one: Series) -> Key:
+    return one.framework, one.device_kind, one.mode
 
 
 def name(key: Key) -> str:
     """A series in words."""
     framework, device, mode = key
     return " ".join(filter(None, (framework, mode, device)))
-
-
-def _by_series(records: Sequence[Record], side: str) -> dict[Key, Record]:
-    result: dict[Key, Record] = {}
-    for record in records:
-        key = series(record)
-        if key in result:
-            versions = f"{result[key].variant.framework_version} and {record.variant.framework_version}"
-            raise RecordError(
-                f"the {side} records", f"include two records of {name(key)} ({versions})", "name only one of them"
-            )
-        result[key] = record
-    return result

@@ -90,7 +90,7 @@ def ratio(old: Sequence[float], new: Sequence[float], fewest: int = FEWEST) -> R
     """
     x, y = in_pairs(old, new)
     pairs = len(x)
-    medians = middle(x), middle(y)
+    medians = _median(x), _median(y)
     if pairs and np.array_equal(x, y, equal_nan=True):
         return Ratio(*medians, 1.0, 1.0, pairs)
     if refusal := refusal_of(x, y):
@@ -100,7 +100,7 @@ def ratio(old: Sequence[float], new: Sequence[float], fewest: int = FEWEST) -> R
             exact = float(y[0] / x[0])
         return Ratio(*medians, exact, exact, pairs)
     if pairs < fewest:
-        return Ratio(*medians, 1.0, 1.0, pairs, too_few(pairs, fewest))
+        return Ratio(*medians, 1.0, 1.0, pairs, f"{pairs} pairs that vary are too few: {fewest} are needed")
     from scipy import stats  # takes most of a second, which a command without such costs does not pay
 
     logarithms = np.log(y) - np.log(x)
@@ -115,8 +115,7 @@ def in_pairs(one: Sequence[float], other: Sequence[float]) -> tuple[Values, Valu
     return np.asarray(one[:count], dtype=np.float64), np.asarray(other[:count], dtype=np.float64)
 
 
-def middle(samples: Sequence[float] | Values) -> float:
-    """The median; NaN without samples."""
+def _median(samples: Values) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.median(samples)) if len(samples) else float("nan")
 
@@ -128,8 +127,3 @@ def refusal_of(*sides: Values) -> str:
     if not all((np.isfinite(side) & (side > 0.0)).all() for side in sides):
         return "a sample is not a positive number"
     return ""
-
-
-def too_few(pairs: int, fewest: int) -> str:
-    """The refusal for too few pairs."""
-    return f"{pairs} pairs that vary are too few: {fewest} are needed"

@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from results.compare.changes import Change, ChangeKind
-from results.compare.checks import keyed, words
 from results.compare.comparability import PASS_OUTCOMES, Verdicts
-from results.compare.numbers import another_oracle
+from results.compare.numbers import another_oracle, keyed, words
 from results.compare.verdicts import value_text
 from results.record.reading import CheckResult, Record
 from results.record.values import Json, same

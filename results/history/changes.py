@@ -100,11 +100,6 @@ class LineHistory:
         result = [point for clause in self.clauses.values() for point in clause.points]
         return tuple(sorted(result, key=lambda point: (-point.after, not point.worse, point.clause)))
 
-    @property
-    def newest(self) -> int | None:
-        """The place of the newest judged version."""
-        return max((place for place, column in enumerate(self.line.columns) if column.judged), default=None)
-
 
 def history(line: VersionLine) -> LineHistory:
     """The history of every clause that a record of the line has."""
@@ -117,8 +112,8 @@ def history(line: VersionLine) -> LineHistory:
 def _clause(name: str, facts: ClauseFacts, columns: Sequence[VersionColumn], sets: frozenset[str]) -> ClauseHistory:
     tables = [_merged(name, column, sets) for column in columns]
     words = tuple(gravest(case.state.word for case in table.values()) if table else None for table in tables)
-    points = tuple(_points(name, columns, tables))
-    return ClauseHistory(name, facts, words, tuple(_runs(words, points)), points)
+    points = _points(name, columns, tables)
+    return ClauseHistory(name, facts, words, tuple(_runs(words, points)), tuple(points))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +148,7 @@ def _agreed(old: _Case, new: _Case) -> _Case:
     return replace(new, state=replace(new.state, word="unstable"))
 
 
-def _points(clause: str, columns: Sequence[VersionColumn], tables: Sequence[_Table]) -> Iterator[ChangePoint]:
+def _points(clause: str, columns: Sequence[VersionColumn], tables: Sequence[_Table]) -> list[ChangePoint]:
     result: list[ChangePoint] = []
     for after, table in enumerate(tables):
         left = {test for test, case in table.items() if case.state.word in STATEMENTS}
@@ -161,18 +156,18 @@ def _points(clause: str, columns: Sequence[VersionColumn], tables: Sequence[_Tab
             if not left:
                 break
             common = {test: (tables[before][test], case) for test, case in table.items() if test in tables[before]}
-            common = {test: pair for test, pair in common.items() if _comparable(*pair)}
+            common = {
+                test: (old, new)
+                for test, (old, new) in common.items()
+                if comparable(old.state, new.state, old.tells_runs and new.tells_runs)
+            }
             if left.isdisjoint(common):
                 continue
             left -= common.keys()
             point = _point(clause, before, after, common)
             if point is not None and not _known(point, result):
                 result.append(replace(point, links=tuple(_links(point, columns, tables))))
-    yield from result
-
-
-def _comparable(old: _Case, new: _Case) -> bool:
-    return comparable(old.state, new.state, old.tells_runs and new.tells_runs)
+    return result
 
 
 def _known(point: ChangePoint, points: Iterable[ChangePoint]) -> bool:

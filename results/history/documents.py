@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, to_builtins
 
 from results.history.changes import ChangePoint, ClauseHistory, LineHistory, PointKind, VersionRun
 from results.history.explanations import explained
@@ -18,11 +18,13 @@ from results.history.lines import VersionColumn, VersionLine
 from results.history.statements import alongside, statement
 from results.history.states import CaseWord, ClauseFacts
 from results.record.files import RecordError, read
-from results.record.values import decoded, plain, refuse_repeated_keys, to_line
+from results.record.values import parse, plain, to_line
 
 VERSION = 2
 
-LETTERS: dict[CaseWord, str] = {
+_Letter = Literal["p", "f", "u", "a", "s", "n"]
+
+LETTERS: dict[CaseWord, _Letter] = {
     "pass": "p",
     "fail": "f",
     "unsupported": "u",
@@ -34,6 +36,56 @@ _WORDS = {letter: word for word, letter in LETTERS.items()}
 
 _START = b'{"version":'
 _OTHER_TESTS = "other tests"
+
+_Place = Annotated[int, Meta(ge=0)]
+
+
+class _Version(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    version: str
+    released: str = ""
+    gap: str = ""
+    companions: dict[str, str] = field(default_factory=dict)
+    status: tuple[str, ...] = ()
+
+
+class _Point(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    between: tuple[_Place, _Place]
+    kind: PointKind
+    words: tuple[_Letter, _Letter]
+    compared: int
+    explained: tuple[tuple[str, str], ...]
+    fails: tuple[str, ...] = ()
+    passes: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
+    otherwise: tuple[tuple[str, str, str], ...] = ()
+    alongside: tuple[str, ...] = field(default=(), name="with")
+
+
+class _Clause(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    runs: tuple[tuple[Any, ...], ...]
+    points: tuple[_Point, ...] = ()
+
+
+class _Heading(Struct, forbid_unknown_fields=True):
+    framework: str
+    package: str
+    mode: str
+    device: str
+    platform: str
+    seed: int
+    fixed: dict[str, str]
+    versions: tuple[_Version, ...]
+
+
+class _Line(_Heading, forbid_unknown_fields=True):
+    clauses: dict[str, _Clause]
+
+
+class _Document(Struct, forbid_unknown_fields=True):
+    version: Literal[2]
+    words: dict[str, str]
+    clauses: dict[str, tuple[str, str, str]]
+    lines: tuple[_Line, ...]
 
 
 def compact(histories: Sequence[LineHistory]) -> str:
@@ -47,126 +99,62 @@ def compact(histories: Sequence[LineHistory]) -> str:
 
 
 def _line(one: LineHistory) -> str:
-    head = _text(header(one.line))[:-1]
+    head = _text(_heading(one.line))[:-1]
     clauses = ",\n".join(
         f"{_text(name)}:{_text(_clause(one.line, clause))}" for name, clause in sorted(one.clauses.items())
     )
     return f'{head},"clauses":{{\n{clauses}\n}}}}'
 
 
-def _text(document: object) -> str:
-    return to_line(plain(document))
+def _text(part: object) -> str:
+    return to_line(plain(to_builtins(part)))
 
 
-def header(line: VersionLine) -> dict[str, Any]:
-    """A line without its clauses."""
-    return {
-        "framework": line.framework,
-        "package": line.package,
-        "mode": line.mode,
-        "device": line.device,
-        "platform": line.platform,
-        "seed": line.seed,
-        "fixed": dict(line.fixed),
-        "versions": [_column(column) for column in line.columns],
-    }
+def _heading(line: VersionLine) -> _Heading:
+    versions = tuple(
+        _Version(column.version, column.released, column.gap, dict(column.companions), column.partial)
+        for column in line.columns
+    )
+    place = line.framework, line.package, line.mode, line.device, line.platform, line.seed
+    return _Heading(*place, dict(line.fixed), versions)
 
 
-def _column(column: VersionColumn) -> dict[str, Any]:
-    given = {
-        "released": column.released,
-        "gap": column.gap,
-        "companions": dict(column.companions),
-        "status": list(column.partial),
-    }
-    return {"version": column.version} | {key: value for key, value in given.items() if value}
+def _clause(line: VersionLine, clause: ClauseHistory) -> _Clause:
+    runs = tuple(
+        (run.first, run.last, LETTERS[run.word], *([_OTHER_TESTS] if run.other_tests else [])) for run in clause.runs
+    )
+    return _Clause(runs, tuple(_point(line, point) for point in clause.points))
 
 
-def _clause(line: VersionLine, clause: ClauseHistory) -> dict[str, Any]:
-    runs = [
-        [run.first, run.last, LETTERS[run.word], *([_OTHER_TESTS] if run.other_tests else [])] for run in clause.runs
-    ]
-    points = [document(line, point) for point in clause.points]
-    return {"runs": runs, "points": points} if points else {"runs": runs}
-
-
-def document(line: VersionLine, point: ChangePoint) -> dict[str, Any]:
-    """A change point."""
-    moved = {"fails": point.fails, "passes": point.passes, "unsupported": point.refused}
+def _point(line: VersionLine, point: ChangePoint) -> _Point:
     prefix = f"{point.clause}/"
-    also: dict[str, list[Any]] = {name: [test.removeprefix(prefix) for test in tests] for name, tests in moved.items()}
-    also["otherwise"] = [[test.removeprefix(prefix), old, new] for test, old, new in point.otherwise]
-    also["with"] = list(alongside(line, point))
-    return {
-        "between": [point.before, point.after],
-        "kind": point.kind,
-        "words": [LETTERS[point.old], LETTERS[point.new]],
-        "compared": point.compared,
-        **{name: value for name, value in also.items() if value},
-        "explained": [list(pair) for pair in explained(line, point)],
-    }
+    fails, passes, refused = (
+        tuple(test.removeprefix(prefix) for test in tests) for tests in (point.fails, point.passes, point.refused)
+    )
+    return _Point(
+        between=(point.before, point.after),
+        kind=point.kind,
+        words=(LETTERS[point.old], LETTERS[point.new]),
+        compared=point.compared,
+        explained=explained(line, point),
+        fails=fails,
+        passes=passes,
+        unsupported=refused,
+        otherwise=tuple((test.removeprefix(prefix), old, new) for test, old, new in point.otherwise),
+        alongside=alongside(line, point),
+    )
 
 
 def clause_document(name: str, histories: Sequence[LineHistory]) -> str:
     """One clause in every line that has it, with the texts of the page."""
     having = [(one.line, one.clauses[name]) for one in histories if name in one.clauses]
     facts = having[-1][1].facts
-    entries = [
-        {**header(line), **_clause(line, clause), "statement": statement(line, clause)} for line, clause in having
+    lines = [
+        {**to_builtins(_heading(line)), **to_builtins(_clause(line, clause)), "statement": statement(line, clause)}
+        for line, clause in having
     ]
     head = {"version": VERSION, "clause": name, "level": facts.level, "requirement": facts.requirement}
-    return _text({**head, "lines": entries}) + "\n"
-
-
-# reading
-
-_Place = Annotated[int, Meta(ge=0)]
-_Letter = Literal["p", "f", "u", "a", "s", "n"]
-
-
-class _Version(Struct, forbid_unknown_fields=True):
-    version: str
-    released: str = ""
-    gap: str = ""
-    companions: dict[str, str] = field(default_factory=dict)
-    status: tuple[str, ...] = ()
-
-
-class _Point(Struct, forbid_unknown_fields=True):
-    between: tuple[_Place, _Place]
-    kind: PointKind
-    words: tuple[_Letter, _Letter]
-    compared: int
-    explained: tuple[tuple[str, str], ...]
-    fails: tuple[str, ...] = ()
-    passes: tuple[str, ...] = ()
-    unsupported: tuple[str, ...] = ()
-    otherwise: tuple[tuple[str, str, str], ...] = ()
-    alongside: tuple[str, ...] = field(default=(), name="with")
-
-
-class _Clause(Struct, forbid_unknown_fields=True):
-    runs: tuple[tuple[Any, ...], ...]
-    points: tuple[_Point, ...] = ()
-
-
-class _Line(Struct, forbid_unknown_fields=True):
-    framework: str
-    package: str
-    mode: str
-    device: str
-    platform: str
-    seed: int
-    fixed: dict[str, str]
-    versions: tuple[_Version, ...]
-    clauses: dict[str, _Clause]
-
-
-class _Document(Struct, forbid_unknown_fields=True):
-    version: Literal[2]
-    words: dict[str, str]
-    clauses: dict[str, tuple[str, str, str]]
-    lines: tuple[_Line, ...]
+    return _text({**head, "lines": lines}) + "\n"
 
 
 def is_history(path: Path) -> bool:
@@ -185,8 +173,7 @@ def load(path: Path) -> tuple[LineHistory, ...]:
     """
     content = read(path)
     try:
-        refuse_repeated_keys(content)
-        whole: _Document = decoded(content, _Document)
+        whole: _Document = parse(content, _Document)
         return tuple(_read_line(one, whole.clauses) for one in whole.lines)
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(path, f"is no history ({error})", "make it again by `conformance history`") from None

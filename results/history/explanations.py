@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
 
 from results.history.changes import ChangePoint
-from results.history.lines import VersionLine, age
+from results.history.lines import VersionLine
+from results.show.portability import age
 
 FILE = Path(__file__).with_suffix(".toml")
 
-_KEYS = {"framework", "package", "clauses", "between", "text", "link"}
+_Text = Annotated[str, Meta(min_length=1)]
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(Struct, frozen=True, forbid_unknown_fields=True):
     """An upstream change.
 
     Attributes:
         package: the one that changed: the framework, or a companion.
         clauses: patterns of clause ids. tests: a pattern of test ids, "*" for all.
-        after, by: versions of the package; the change came after the one and by the other.
+        between: versions of the package; the change came after the one and by the other.
         link: of the change, its release notes or its issue.
     """
 
-    framework: str
-    package: str
-    clauses: tuple[str, ...]
-    after: str
-    by: str
-    text: str
-    link: str
-    tests: str = "*"
+    framework: _Text
+    package: _Text
+    clauses: Annotated[tuple[_Text, ...], Meta(min_length=1)]
+    between: tuple[_Text, _Text]
+    text: _Text
+    link: Annotated[str, Meta(pattern="^https://")]
+    tests: _Text = "*"
 
     def explains(self, line: VersionLine, point: ChangePoint) -> bool:
         """Whether the point is about one of the clauses, and its interval of versions contains part of this one."""
@@ -45,7 +46,12 @@ class Explanation:
         if not any(fnmatchcase(test, self.tests) for test in moved):
             return False
         sides = [_version(line, place, self.package) for place in (point.before, point.after)]
-        return all(sides) and age(sides[0]) < age(self.by) and age(self.after) < age(sides[1])
+        after, by = self.between
+        return all(sides) and age(sides[0]) < age(by) and age(after) < age(sides[1])
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    explanation: tuple[Explanation, ...] = ()
 
 
 def _version(line: VersionLine, place: int, package: str) -> str:
@@ -62,33 +68,10 @@ def explanations(path: Path = FILE) -> tuple[Explanation, ...]:
     Raises:
         ValueError: an entry lacks a key, has another, or a value of another kind.
     """
-    table = tomllib.loads(path.read_text("utf-8"))
-    if table.keys() - {"explanation"}:
-        raise ValueError(f"{path.name}: got {', '.join(sorted(table))}, want [[explanation]] alone")
-    return tuple(_entry(path.name, number, each) for number, each in enumerate(table.get("explanation", ()), 1))
-
-
-def _entry(name: str, number: int, entry: dict[str, object]) -> Explanation:
-    where = f"{name}: entry {number}"
-    if not entry.keys() >= _KEYS or entry.keys() - _KEYS - {"tests"}:
-        raise ValueError(
-            f"{where}: got {', '.join(sorted(entry))}, want {', '.join(sorted(_KEYS))}, and tests if needed"
-        )
-    clauses, between = _list(entry["clauses"]), _list(entry["between"])
-    if not clauses or len(between) != 2:
-        raise ValueError(f"{where}: clauses and between are lists of texts, between of two versions")
-    texts = {key: str(entry.get(key, "*") or "") for key in ("framework", "package", "text", "link", "tests")}
-    if not all(texts.values()):
-        raise ValueError(f"{where}: {', '.join(texts)} are texts that are not empty")
-    if not texts["link"].startswith("https://"):
-        raise ValueError(f"{where}: link: got {texts['link']!r}, want an https address")
-    return Explanation(clauses=clauses, after=between[0], by=between[1], **texts)
-
-
-def _list(value: object) -> tuple[str, ...]:
-    """The texts of a list; none if it is anything else."""
-    texts = isinstance(value, list) and all(isinstance(each, str) and each for each in value)
-    return tuple(value) if isinstance(value, list) and texts else ()
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=_File).explanation
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path.name}: {error}") from None
 
 
 def explained(

@@ -19,7 +19,7 @@ from results.record.encoding import without_collecting
 from results.record.files import RecordError, read
 from results.record.folders import Watch, find, listed
 from results.record.reading import load
-from results.record.values import decoded, refuse_repeated_keys
+from results.record.values import parse
 
 OUTCOMES = "outcomes.json"
 RECORDS = "records"
@@ -132,8 +132,7 @@ def _matched(
 def _plan(path: Path) -> PlannedSweep:
     content = read(path)
     try:
-        refuse_repeated_keys(content)
-        plan: PlannedSweep = decoded(content, PlannedSweep)
+        plan: PlannedSweep = parse(content, PlannedSweep)
     except ValueError as error:
         raise RecordError(path, f"is no list of a sweep's outcomes ({error})", "run the sweep again") from None
     return plan

@@ -12,10 +12,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from results.history.folders import FolderContents, PlannedCell
 from results.history.states import JudgedVersion
+from results.show.portability import age
 
 _Labels = tuple[tuple[str, str], ...]
 
@@ -79,14 +80,6 @@ _Key = tuple[str, str, str, str, str, int, _Labels]
 _Versions = dict[str, list[JudgedVersion]]
 
 
-def age(version: str) -> tuple[bool, Version, str]:
-    """Grows with the version by PEP 440; what is no version is older than any."""
-    try:
-        return True, Version(version), version
-    except InvalidVersion:
-        return False, Version("0"), version
-
-
 def lines(gathered: FolderContents) -> tuple[VersionLine, ...]:
     """Every line of at least one judged version, by name.
 
@@ -96,8 +89,10 @@ def lines(gathered: FolderContents) -> tuple[VersionLine, ...]:
     cells = [cell for cell, _ in gathered.planned]
     fixed_of = _Fixed(cell for cell in cells if not cell.of_framework)
     pool = [*gathered.plain, *(one for cell, one in gathered.planned if one is not None and cell.of_framework)]
-    for base, members in _grouped(pool).items():
-        framework, mode, device, platform, seed = base
+    groups: dict[tuple[str, str, str, str, int], list[JudgedVersion]] = defaultdict(list)
+    for one in pool:
+        groups[one.framework, one.mode, one.device, one.platform, one.seed].append(one)
+    for (framework, mode, device, platform, seed), members in groups.items():
         for one in _one_for_each_version(members):
             result[framework, framework, mode, device, platform, seed, ()][one.version].append(one)
         for package, version, fixed, one in _with_other_companions(members):
@@ -210,16 +205,6 @@ class _Fixed:
 
     def _others(self, cell: PlannedCell) -> _Labels:
         return tuple(sorted((name, version) for name, version in cell.companions.items() if name != cell.package))
-
-
-_Base = tuple[str, str, str, str, int]
-
-
-def _grouped(pool: Iterable[JudgedVersion]) -> dict[_Base, list[JudgedVersion]]:
-    groups: dict[_Base, list[JudgedVersion]] = defaultdict(list)
-    for one in pool:
-        groups[one.framework, one.mode, one.device, one.platform, one.seed].append(one)
-    return groups
 
 
 def _labels(one: JudgedVersion) -> _Labels:

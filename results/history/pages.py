@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -23,66 +24,6 @@ CLAUSES = "clauses"
 
 _NAMED = 20
 """Tests of a change that a page names."""
-
-
-@dataclass(frozen=True)
-class StretchView:
-    """A stretch of versions as cleaned texts; `slug` is its word for a style."""
-
-    versions: str
-    word: str
-    slug: str
-    extra: str
-
-
-@dataclass(frozen=True)
-class PointView:
-    """A change as cleaned texts.
-
-    Attributes:
-        why: text and address of what explains it, "" for no address.
-        moved: heading, and names of tests.
-    """
-
-    clause: str
-    interval: str
-    inside: str
-    change: str
-    worse: bool
-    signatures: tuple[str, ...]
-    alongside: str
-    why: tuple[tuple[str, str], ...]
-    moved: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class RowView:
-    """A clause in a line.
-
-    Attributes:
-        line, framework: names of the line and of its framework.
-        family: of the clause.
-        word: of the newest version that says something, "" if none does.
-    """
-
-    clause: str
-    line: str
-    framework: str
-    family: str
-    word: str
-    segments: tuple[StretchView, ...]
-    points: tuple[PointView, ...]
-
-
-@dataclass(frozen=True)
-class NewestChanges:
-    """What changed in the newest judged version of a line."""
-
-    line: str
-    version: str
-    released: str
-    before: str
-    points: tuple[PointView, ...]
 
 
 def write(histories: Sequence[LineHistory], folder: Path) -> int:
@@ -122,32 +63,29 @@ def documents(histories: Sequence[LineHistory]) -> Iterator[tuple[str, str]]:
     rows = _rows(histories)
     yield "index.html", _start_page(histories, _rows([one for one in histories if len(one.line.columns) > 1]))
     yield "index.json", compact(histories)
-    by_clause: dict[str, list[RowView]] = {}
-    for row in rows:
-        by_clause.setdefault(row.clause, []).append(row)
-    for name, having in by_clause.items():
-        yield f"{CLAUSES}/{name}.html", _clause_page(name, histories, having)
+    for name, group in groupby(rows, key=lambda row: str(row["clause"])):
+        yield f"{CLAUSES}/{name}.html", _clause_page(name, histories, list(group))
         yield f"{CLAUSES}/{name}.json", clause_document(name, histories)
 
 
-def _start_page(histories: Sequence[LineHistory], rows: Sequence[RowView]) -> str:
+def _start_page(histories: Sequence[LineHistory], rows: Sequence[dict[str, Any]]) -> str:
     newest = [each for each in map(_newest, histories) if each is not None]
-    words = {row.word for row in rows}
+    words = {row["word"] for row in rows}
     return _page(
         "index.html",
         ("history.js",),
         newest=newest,
         alone=[clean(one.line.name, VALUE) for one in histories if _newest(one) is None],
         rows=rows,
-        changed=any(row.points for row in rows),
-        frameworks=list(dict.fromkeys(row.framework for row in rows)),
-        families=sorted({row.family for row in rows}),
+        changed=any(row["points"] for row in rows),
+        frameworks=list(dict.fromkeys(row["framework"] for row in rows)),
+        families=sorted({row["family"] for row in rows}),
         words=[word for word in GRAVITY if word in words],
         versions=sum(column.judged for one in histories for column in one.line.columns),
     )
 
 
-def _clause_page(name: str, histories: Sequence[LineHistory], rows: Sequence[RowView]) -> str:
+def _clause_page(name: str, histories: Sequence[LineHistory], rows: Sequence[dict[str, Any]]) -> str:
     facts = next(one.clauses[name].facts for one in reversed(histories) if name in one.clauses)
     return _page(
         "clause.html", (), name=name, level=clean(facts.level), requirement=clean(facts.requirement, MESSAGE), rows=rows
@@ -163,48 +101,56 @@ def _page(template: str, scripts: Sequence[str], **values: object) -> str:
     return str(page.render(style=Markup(style), theme=Markup(theme), **given))
 
 
-def _rows(histories: Sequence[LineHistory]) -> list[RowView]:
+def _rows(histories: Sequence[LineHistory]) -> list[dict[str, Any]]:
     """Rows by clause, then by line."""
     result = [_row(one.line, clause) for one in histories for clause in one.clauses.values()]
-    return sorted(result, key=lambda row: row.clause)
+    return sorted(result, key=lambda row: str(row["clause"]))
 
 
-def _row(line: VersionLine, clause: ClauseHistory) -> RowView:
+def _row(line: VersionLine, clause: ClauseHistory) -> dict[str, Any]:
+    """A clause in a line; `word` is that of the newest version that says something, "" if none does."""
     said = [run.word for run in clause.runs]
-    return RowView(
-        clause=clause.clause,
-        line=clean(line.name, VALUE),
-        framework=clean(line.framework),
-        family=clean(clause.facts.family),
-        word=said[-1] if said else "",
-        segments=tuple(map(_segment, segments(line, clause))),
-        points=tuple(_point(line, point) for point in clause.points[::-1]),
-    )
+    return {
+        "clause": clause.clause,
+        "line": clean(line.name, VALUE),
+        "framework": clean(line.framework),
+        "family": clean(clause.facts.family),
+        "word": said[-1] if said else "",
+        "segments": [_segment(segment) for segment in segments(line, clause)],
+        "points": [_point(line, point) for point in clause.points[::-1]],
+    }
 
 
-def _segment(segment: Stretch) -> StretchView:
+def _segment(segment: Stretch) -> dict[str, str]:
+    """A stretch of versions as cleaned texts; `slug` is its word for a style."""
     extra = "; ".join(filter(None, (segment.note, f"from {segment.since}" if segment.since else "")))
-    return StretchView(clean(segment.versions), segment.word, segment.word.replace(" ", "-"), clean(extra, VALUE))
+    return {
+        "versions": clean(segment.versions),
+        "word": segment.word,
+        "slug": segment.word.replace(" ", "-"),
+        "extra": clean(extra, VALUE),
+    }
 
 
-def _point(line: VersionLine, point: ChangePoint) -> PointView:
+def _point(line: VersionLine, point: ChangePoint) -> dict[str, Any]:
+    """A change as cleaned texts; `why` has text and address of what explains it, `moved` heading and names of tests."""
     moved = (
         ("Newly failing", point.fails),
         ("Newly passing", point.passes),
         ("Newly unsupported", point.refused),
         ("With another signature", tuple(test for test, _, _ in point.otherwise)),
     )
-    return PointView(
-        clause=point.clause,
-        interval=clean(interval(line, point)),
-        inside=clean(", ".join(column.version for column in between(line, point)), VALUE),
-        change=change(point),
-        worse=point.worse,
-        signatures=tuple(clean(each, VALUE) for each in signatures(point)),
-        alongside=clean(", ".join(alongside(line, point)), VALUE),
-        why=tuple((clean(text, VALUE), href(link)) for text, link in explained(line, point)),
-        moved=tuple((title, _named(tests)) for title, tests in moved if tests),
-    )
+    return {
+        "clause": point.clause,
+        "interval": clean(interval(line, point)),
+        "inside": clean(", ".join(column.version for column in between(line, point)), VALUE),
+        "change": change(point),
+        "worse": point.worse,
+        "signatures": [clean(each, VALUE) for each in signatures(point)],
+        "alongside": clean(", ".join(alongside(line, point)), VALUE),
+        "why": [(clean(text, VALUE), href(link)) for text, link in explained(line, point)],
+        "moved": [(title, _named(tests)) for title, tests in moved if tests],
+    }
 
 
 def _named(tests: Sequence[str]) -> str:
@@ -212,14 +158,16 @@ def _named(tests: Sequence[str]) -> str:
     return ", ".join(clean(test.partition("/")[2], 2 * NAME) for test in tests[:_NAMED]) + more
 
 
-def _newest(one: LineHistory) -> NewestChanges | None:
-    """The newest version of a line with an older judged one; None if there is none."""
-    place = one.newest
-    judged = [number for number, column in enumerate(one.line.columns) if column.judged]
-    if place is None or len(judged) < 2:
+def _newest(one: LineHistory) -> dict[str, Any] | None:
+    """What changed in the newest version of a line with an older judged one; None if there is none."""
+    judged = [place for place, column in enumerate(one.line.columns) if column.judged]
+    if len(judged) < 2:
         return None
-    column, before = one.line.columns[place], one.line.columns[judged[-2]]
-    points = tuple(_point(one.line, point) for point in one.points if point.after == place)
-    return NewestChanges(
-        clean(one.line.name, VALUE), clean(column.version), column.released, clean(before.version), points
-    )
+    before, newest = (one.line.columns[place] for place in judged[-2:])
+    return {
+        "line": clean(one.line.name, VALUE),
+        "version": clean(newest.version),
+        "released": newest.released,
+        "before": clean(before.version),
+        "points": [_point(one.line, point) for point in one.points if point.after == judged[-1]],
+    }

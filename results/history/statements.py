@@ -1,4 +1,4 @@
-"""Histories in words: `≤2.6.0 fail · 2.7.0–2.12.0 pass (2.7.0: 2025-04-23) · 2.13.0 fail`.
+"""Histories in words and as Markdown: `≤2.6.0 fail · 2.7.0–2.12.0 pass (2.7.0: 2025-04-23) · 2.13.0 fail`.
 
 `≤V` is the first judged version: what older versions do is unknown. A run names judged versions alone; those between
 them that were not judged stand apart, with the reason.
@@ -6,19 +6,22 @@ them that were not judged stand apart, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from results.history.changes import ChangePoint, ClauseHistory, VersionRun
+from results.history.changes import ChangePoint, ClauseHistory, LineHistory, VersionRun
+from results.history.explanations import explained
 from results.history.lines import VersionColumn, VersionLine
 from results.history.states import STATEMENTS
 from results.show.clauses import number
+from results.show.marks import code, cut, source, words
 
 DOT = " · "
 UNTESTED = "not tested"
 NOT_JUDGED = "not judged"
 
 _LONGEST_REASON = 80
+_GAPS = 12
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def alongside(line: VersionLine, point: ChangePoint) -> tuple[str, ...]:
 def change(point: ChangePoint) -> str:
     """What changed: the words, and how many of the compared tests moved."""
     same = {"pass": "passes", "fail": "fails", "unsupported": "unsupported"}.get(point.new, point.new)
-    words = f"{point.old} → {point.new}" if point.kind == "outcome" else f"{same} {MOVED[_manner(point)]}"
+    step = f"{point.old} → {point.new}" if point.kind == "outcome" else f"{same} {MOVED[_manner(point)]}"
     parts = [
         f"{len(tests)} newly {what}"
         for tests, what in ((point.fails, "failing"), (point.passes, "passing"), (point.refused, "unsupported"))
@@ -133,10 +136,76 @@ def change(point: ChangePoint) -> str:
     ]
     if point.otherwise:
         parts.append(f"{len(point.otherwise)} with another signature")
-    return f"{words}: {', '.join(parts)} of {number(point.compared, 'test')}"
+    return f"{step}: {', '.join(parts)} of {number(point.compared, 'test')}"
 
 
 def signatures(point: ChangePoint) -> tuple[str, ...]:
     """Old and new signature of the tests that fail otherwise, each pair once."""
     pairs = dict.fromkeys((old or "none", new or "none") for _, old, new in point.otherwise)
     return tuple(f"{old} → {new}" for old, new in pairs)
+
+
+def markdown(histories: Sequence[LineHistory]) -> str:
+    """Every line of several versions: these, and its change points from the newest version back.
+
+    Texts of records have no meaning in it.
+    """
+    several = [one for one in histories if len(one.line.columns) > 1]
+    left = len(histories) - len(several)
+    last = [f"{number(left, 'line')} with one version: nothing to compare."] if left else []
+    return cut([line for one in several for line in (*_titled(one), "")] + last)
+
+
+def _titled(one: LineHistory) -> Iterator[str]:
+    yield f"## {words(one.line.name)}"
+    yield ""
+    yield from line_markdown(one)
+
+
+def line_markdown(one: LineHistory) -> Iterator[str]:
+    """The versions and the change points of one line, without a title."""
+    line = one.line
+    judged = [column.version for column in line.columns if column.judged]
+    yield f"{number(len(judged), 'judged version')}: {words(', '.join(judged))}."
+    gaps = [column for column in line.columns if not column.judged]
+    if gaps:
+        named = ", ".join(f"{column.version} ({column.gap})" for column in gaps[:_GAPS])
+        more = f" and {len(gaps) - _GAPS} more" if len(gaps) > _GAPS else ""
+        yield f"Not judged: {words(named)}{more}."
+    yield ""
+    if not one.points:
+        yield "No change point." if len(judged) > 1 else "Nothing to compare."
+        return
+    for _, points in _by_interval(one.points):
+        yield f"**{words(interval(line, points[0]))}**: {_counted(points)}"
+        inside = [column.version for column in between(line, points[0])]
+        if inside:
+            yield f"(versions between that cannot decide: {words(', '.join(inside))})"
+        also = alongside(line, points[0])
+        if also:
+            yield f"(with {words(', '.join(also))})"
+        yield ""
+        for point in points:
+            yield f"- {_point(line, one, point)}"
+        yield ""
+
+
+def _by_interval(points: Iterable[ChangePoint]) -> list[tuple[tuple[int, int], list[ChangePoint]]]:
+    result: dict[tuple[int, int], list[ChangePoint]] = {}
+    for point in points:
+        result.setdefault((point.before, point.after), []).append(point)
+    return sorted(result.items(), key=lambda pair: (-pair[0][1], -pair[0][0]))
+
+
+def _counted(points: Sequence[ChangePoint]) -> str:
+    worse = sum(point.worse for point in points)
+    return f"{number(len(points), 'clause')} changed, {worse} for the worse."
+
+
+def _point(line: VersionLine, one: LineHistory, point: ChangePoint) -> str:
+    text = "; ".join((change(point), *signatures(point)))
+    why = explained(line, point)
+    because = "; ".join(f"{words(text)}{source(link)}" for text, link in why) if why else "*unexplained*"
+    stretches = segments(line, one.clauses[point.clause])
+    history = words(DOT.join(str(stretch) for stretch in stretches if stretch.word != NOT_JUDGED))
+    return f"{code(point.clause)} {words(text)}. History: {history}. {because}"

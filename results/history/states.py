@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from results.compare.comparability import PASS_OUTCOMES
-from results.compare.environment import COMPANIONS, LIBRARIES, labelled, public
+from results.compare.environment import labelled, public
 from results.record.outcomes import Outcome
 from results.record.reading import Record, RunSetup, TestVerdict
 from results.record.values import plain, to_line
@@ -67,9 +67,8 @@ class JudgedVersion:
 
     Attributes:
         platform: architecture, operating system and device kind.
-        version: the framework's, without its local label. build: the whole version.
-        companions: versions of the packages that compute next to the framework, by name. labels: those among them that
-            the version names.
+        version: the framework's, without its local label.
+        labels: versions of the companions that the framework's version names, by name.
         tells_runs: whether the record says what its tests trained.
         cases: state of each test, by clause and test.
         findings: the reason and the link of each finding that a failure rests on.
@@ -81,8 +80,6 @@ class JudgedVersion:
     platform: str
     seed: int
     version: str
-    build: str
-    companions: Mapping[str, str]
     labels: Mapping[str, str]
     python: str
     started: str
@@ -101,7 +98,6 @@ class Condenser:
         self._states: dict[CaseState, CaseState] = {}
         self._facts: dict[ClauseFacts, ClauseFacts] = {}
         self._texts: dict[str, str] = {}
-        self._digests: dict[RunSetup | tuple[RunSetup, ...], str] = {}
 
     def __call__(self, record: Record) -> JudgedVersion:
         """The condensed form of a record."""
@@ -118,8 +114,6 @@ class Condenser:
             platform=platform(record),
             seed=record.seed,
             version=public(record),
-            build=record.variant.framework_version,
-            companions=_companions(record),
             labels=labelled(record),
             python=".".join(environment.get("python", "").split(".")[:2]),
             started=record.started,
@@ -201,12 +195,6 @@ def platform(record: Record) -> str:
     system = "linux" if "libc" in library or "musl" in library else library.partition(" ")[0]
     kind = record.series.device_kind or record.series.device
     return " ".join(filter(None, (environment.get("machine", ""), system, kind)))
-
-
-def _companions(record: Record) -> dict[str, str]:
-    packages = record.variant.packages
-    known = {name: packages[name] for name in sorted(COMPANIONS | LIBRARIES) if name in packages}
-    return {**known, **labelled(record)}
 
 
 def comparable(old: CaseState, new: CaseState, tell_runs: bool) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ import msgspec
 from results.record.model import JudgedTest, Record
 from results.record.schema import SCHEMA_VERSION, strict
 from results.record.upgrading import upgrade
-from results.record.values import decoded, is_date, plain, refuse_repeated_keys, to_line, to_text
+from results.record.values import decoded, plain, refuse_repeated_keys, to_line, to_text
 
 _Kind = TypeVar("_Kind")
 
@@ -167,8 +168,10 @@ def _whole(whole: _Kind) -> _Kind:
         if clause not in record.clauses:
             raise ValueError(f"{what} names clause {clause[:80]!r}, whose text is missing")
     for date in (record.started, record.finished):
-        if not is_date(date):
-            raise ValueError(f"{date!r} is not a date")
+        try:
+            datetime.fromisoformat(date)
+        except ValueError:
+            raise ValueError(f"{date!r} is not a date") from None
     for verdict in record.verdicts:
         if not verdict.test.startswith(f"{verdict.clause}/"):
             raise ValueError(f"test {verdict.test[:80]!r} is not of clause {verdict.clause[:80]!r}")

@@ -146,13 +146,9 @@ def _replace_file(path: Path, pieces: Iterable[bytes]) -> None:
         os.replace(beside, path)
         sync_folder(path.parent)
     except BaseException:
-        _remove(beside)
+        with contextlib.suppress(OSError):
+            beside.unlink()
         raise
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
 
 
 def temporary(path: Path) -> Path:

@@ -51,15 +51,11 @@ def find(paths: Sequence[Path]) -> list[Path]:
     """
     result: list[Path] = []
     for path in paths:
-        result += _in_folder(path) if os.path.isdir(path) else [path]
+        chosen = listed(path) if os.path.isdir(path) else [path]
+        if not chosen:
+            raise RecordError(path, "contains no record", "run the suite first")
+        result += chosen
     return result
-
-
-def _in_folder(folder: Path) -> list[Path]:
-    chosen = listed(folder)
-    if not chosen:
-        raise RecordError(folder, "contains no record", "run the suite first")
-    return chosen
 
 
 def listed(folder: Path) -> list[Path]:

@@ -128,9 +128,7 @@ class Journal:
         self._append("end", status=status, finished=now(), notes=list(notes))
         try:
             os.fsync(self._descriptor)
-            target = _keep(self.path, load(self.path))
-            self.path.unlink()
-            sync_folder(self.path.parent)
+            target = _convert(self.path)
         except OSError as error:
             raise unwritable(self.path, error) from None
         finally:
@@ -194,14 +192,11 @@ def convert(path: Path) -> Path:
     recover(path)
     descriptor = _lock(path)
     try:
-        target = _keep(path, load(path))
-        path.unlink()
-        sync_folder(path.parent)
+        return _convert(path)
     except OSError as error:
         raise unwritable(path, error) from None
     finally:
         os.close(descriptor)
-    return target
 
 
 _OPENED = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -251,6 +246,13 @@ def _same(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
+
+
+def _convert(path: Path) -> Path:
+    target = _keep(path, load(path))
+    path.unlink()
+    sync_folder(path.parent)
+    return target
 
 
 def _keep(path: Path, record: Record) -> Path:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from results.record.encoding import VersionError, from_document
-from results.record.model import Record
+from results.record.model import PARTS, Record
 from results.record.schema import SCHEMA_VERSION
 from results.record.values import parse, to_line
 
@@ -94,7 +94,7 @@ class _Replay:
             "duration_s": self.at,
             "status": self.status or "interrupted",
             "verdicts": [verdicts[test] for test in sorted(verdicts)],
-            **{name: self._parts(name) for name in ("observations", "measurements", "traces", "tensors")},
+            **{name: self._parts(name) for name in PARTS},
             "notes": self.notes,
         }
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from msgspec import Meta
 
@@ -154,25 +154,40 @@ EXPLANATIONS = frozenset({"reason", "instead"})
 
 
 @dataclass(frozen=True)
-class Observation:
-    """An observed legitimate choice; one for each clause, key and case."""
-
+class _OfClause:
     clause: ClauseId
     key: NonEmpty
     case: str
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """The key of this part in its record."""
+        return self.clause, self.key, self.case
+
+
+@dataclass(frozen=True)
+class _OfRun:
+    key: NonEmpty
+    case: str
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The key of this part in its record."""
+        return self.key, self.case
+
+
+@dataclass(frozen=True)
+class Observation(_OfClause):
+    """An observed legitimate choice; one for each clause, key and case."""
+
     value: Json
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", decode(self.value))
 
-    @property
-    def place(self) -> tuple[str, str, str]:
-        """The key of the observation in its record."""
-        return self.clause, self.key, self.case
-
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(_OfClause):
     """Raw samples of one cost, in `unit`; one a clause, key and case.
 
     Attributes:
@@ -181,9 +196,6 @@ class Measurement:
             counted; costs that vary are judged against it, inside the process (see `results.compare.ratio`).
     """
 
-    clause: ClauseId
-    key: NonEmpty
-    case: str
     unit: str
     samples: tuple[Number, ...]
     control: tuple[Number, ...] = ()
@@ -192,35 +204,23 @@ class Measurement:
         object.__setattr__(self, "samples", numbers(self.samples))
         object.__setattr__(self, "control", numbers(self.control))
 
-    @property
-    def place(self) -> tuple[str, str, str]:
-        """The key of the measurement in its record."""
-        return self.clause, self.key, self.case
-
 
 Curves = Mapping[str, tuple[Number, ...]]
 """Series of one run by name, one number a step: "loss", "scale", ..."""
 
 
 @dataclass(frozen=True)
-class Trace:
+class Trace(_OfRun):
     """The course of one run; one a key and case, such as "loss" and a test's."""
 
-    key: NonEmpty
-    case: str
     curves: Curves
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "curves", {name: numbers(points) for name, points in self.curves.items()})
 
-    @property
-    def place(self) -> tuple[str, str]:
-        """The key of the trace in its record."""
-        return self.key, self.case
-
 
 @dataclass(frozen=True)
-class Tensors:
+class Tensors(_OfRun):
     """Fingerprints of arrays of one run in the order of the computation; one a key and case.
 
     Attributes:
@@ -228,14 +228,11 @@ class Tensors:
             layer too.
     """
 
-    key: NonEmpty
-    case: str
     arrays: tuple[Fingerprint, ...]
 
-    @property
-    def place(self) -> tuple[str, str]:
-        """The key of the fingerprints in their record."""
-        return self.key, self.case
+
+PARTS = ("observations", "measurements", "traces", "tensors")
+"""Fields of a record, and of a test's part of it, that have a place."""
 
 
 @dataclass(frozen=True)
@@ -290,17 +287,16 @@ class Record(Header):
     tensors: tuple[Tensors, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def with_parts(self, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Record:
+        """This record with its observations, measurements, traces and tensors changed."""
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in PARTS}
+        return replace(self, **changed)
+
     def only(self, tests: Collection[str]) -> Record:
         """This record with the parts of some tests, which are named as CLAUSE/CASE."""
         cases = {test.partition("/")[2] for test in tests}
-        return replace(
-            self,
-            verdicts=tuple(each for each in self.verdicts if each.test in tests),
-            observations=tuple(each for each in self.observations if each.case in cases),
-            measurements=tuple(each for each in self.measurements if each.case in cases),
-            traces=tuple(each for each in self.traces if each.case in cases),
-            tensors=tuple(each for each in self.tensors if each.case in cases),
-        )
+        chosen = self.with_parts(lambda parts: tuple(each for each in parts if each.case in cases))
+        return replace(chosen, verdicts=tuple(each for each in self.verdicts if each.test in tests))
 
     def sorted(self) -> Record:
         """This record with its parts in order, and only the clauses and findings that they name."""
@@ -308,22 +304,14 @@ class Record(Header):
         judged |= {one.clause for one in self.measurements}
         rested = {verdict.finding for verdict in self.verdicts}
         return replace(
-            self,
+            self.with_parts(lambda parts: tuple(sorted(parts, key=lambda part: part.place))),
             verdicts=tuple(sorted(self.verdicts, key=lambda verdict: verdict.test)),
-            observations=_in_order(self.observations),
-            measurements=_in_order(self.measurements),
-            traces=_in_order(self.traces),
-            tensors=_in_order(self.tensors),
             clauses={name: text for name, text in self.clauses.items() if name in judged},
             findings={name: text for name, text in self.findings.items() if name in rested},
         )
 
 
 _Part = TypeVar("_Part", Observation, Measurement, Trace, Tensors)
-
-
-def _in_order(parts: Iterable[_Part]) -> tuple[_Part, ...]:
-    return tuple(sorted(parts, key=lambda part: part.place))
 
 
 def by_place(parts: Iterable[_Part]) -> dict[tuple[str, ...], _Part]:

@@ -27,7 +27,10 @@ class Outlines:
 
     def __call__(self, record: Record) -> Record:
         """The outline of a record."""
-        clauses = {self._text(name): self._clauses.setdefault(text, text) for name, text in record.clauses.items()}
+        clauses = {
+            self._texts.setdefault(name, name): self._clauses.setdefault(text, text)
+            for name, text in record.clauses.items()
+        }
         verdicts = tuple(self._verdict(verdict) for verdict in record.verdicts)
         outline = replace(record, clauses=clauses, verdicts=verdicts, tensors=())
         return outline if self._details else replace(outline, measurements=(), traces=())
@@ -35,22 +38,12 @@ class Outlines:
     def _verdict(self, verdict: TestVerdict) -> TestVerdict:
         share, given = self._texts.setdefault, vars(verdict)
         shared: dict[str, Any] = {name: share(given[name], given[name]) for name in _TEXTS}
-        shared["checks"] = tuple(map(self._check, verdict.checks)) if self._details else ()
-        shared["runs"] = tuple(map(self._run, verdict.runs)) if self._details else ()
+        checks, runs = (verdict.checks, verdict.runs) if self._details else ((), ())
+        shared["checks"] = tuple(self._checks.setdefault(repr(check), check) for check in checks)
+        shared["runs"] = tuple(self._runs.setdefault(repr(run), run) for run in runs)
         return TestVerdict(**(given | shared))
-
-    def _check(self, check: CheckResult) -> CheckResult:
-        return self._checks.setdefault(repr(check), check)
-
-    def _run(self, run: RunSetup) -> RunSetup:
-        return self._runs.setdefault(repr(run), run)
-
-    def _text(self, text: str) -> str:
-        return self._texts.setdefault(text, text)
 
 
 def heading(record: Record) -> Record:
     """The record without the results of its tests."""
-    return replace(
-        record, clauses={}, findings={}, verdicts=(), observations=(), measurements=(), traces=(), tensors=()
-    )
+    return replace(record.with_parts(lambda _: ()), clauses={}, findings={}, verdicts=())

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from results.record.encoding import VersionError, from_json, to_json
-from results.record.files import RecordBusy, RecordError, packed, read, replace
-from results.record.fingerprints import Fingerprint
+from results.record.files import RecordError, packed, read, replace
 from results.record.lines import replay
 from results.record.model import (
     CheckResult,
     Curves,
     Header,
-    JudgedTest,
     Measurement,
     Observation,
     Record,
@@ -30,31 +28,21 @@ from results.record.model import (
     TestVerdict,
     Trace,
     Variant,
-    by_place,
 )
 from results.record.outcomes import Outcome
 from results.record.renames import with_present_names
-from results.record.schema import SCHEMA_VERSION
-from results.record.texts import ClauseText, Consequence, FindingKind, FindingText
-from results.record.values import Json, decoded, encode_number
+from results.record.texts import ClauseText
+from results.record.values import decoded
 
 __all__ = [
-    "SCHEMA_VERSION",
     "CheckResult",
     "ClauseText",
-    "Consequence",
     "Curves",
-    "FindingKind",
-    "FindingText",
-    "Fingerprint",
     "Header",
-    "Json",
-    "JudgedTest",
     "Measurement",
     "Observation",
     "Outcome",
     "Record",
-    "RecordBusy",
     "RecordError",
     "RunSetup",
     "Series",
@@ -64,8 +52,6 @@ __all__ = [
     "TestVerdict",
     "Trace",
     "Variant",
-    "by_place",
-    "encode_number",
     "from_json",
     "load",
     "load_series",

@@ -7,17 +7,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
-from results.record.model import Measurement, Observation, Record, RunSetup, Tensors, Trace
+from results.record.model import Record, RunSetup
 from results.record.values import Json
 
 FILE = Path(__file__).with_suffix(".toml")
 
 Names = Mapping[str, Mapping[str, str]]
 """New names of test functions by clause and old name."""
-
-_Part = TypeVar("_Part", Observation, Measurement, Trace, Tensors)
 
 
 @cache
@@ -70,17 +68,8 @@ def with_present_names(record: Record, names: Names | None = None) -> Record:
     if not cases:
         return replace(record, verdicts=tuple(verdicts.values())) if renamed else record
 
-    def parts(each: tuple[_Part, ...]) -> tuple[_Part, ...]:
-        if all(one.case not in cases for one in each):
-            return each
+    def parts(each: tuple[Any, ...]) -> tuple[Any, ...]:
         made = (replace(one, case=cases[one.case]) if one.case in cases else one for one in each)
         return tuple({one.place: one for one in made}.values())
 
-    return replace(
-        record,
-        verdicts=tuple(verdicts.values()),
-        observations=parts(record.observations),
-        measurements=parts(record.measurements),
-        traces=parts(record.traces),
-        tensors=parts(record.tensors),
-    ).sorted()
+    return replace(record.with_parts(parts), verdicts=tuple(verdicts.values())).sorted()

@@ -95,16 +95,12 @@ def _from_1(document: dict[str, Any]) -> dict[str, Any]:
     return {
         **document,
         "schema_version": 2,
-        "verdicts": [_verdict(verdict) for verdict in document["verdicts"]],
+        "verdicts": [{**each, "checks": [_check(check) for check in each["checks"]]} for each in document["verdicts"]],
         "observations": _sorted(_observation(*item) for item in document["observations"].items()),
         "measurements": _sorted({**_place(name), **each} for name, each in document["measurements"].items()),
         "traces": _sorted({**_place(name), "curves": each} for name, each in document["traces"].items()),
         "tensors": _sorted({**_place(name), "arrays": each} for name, each in document.get("tensors", {}).items()),
     }
-
-
-def _verdict(verdict: dict[str, Any]) -> dict[str, Any]:
-    return {**verdict, "checks": [_check(check) for check in verdict["checks"]]}
 
 
 def _check(check: dict[str, Any]) -> dict[str, Any]:

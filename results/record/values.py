@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsFloat, TypeAlias
 
 import msgspec
@@ -150,13 +149,13 @@ def same(a: Json, b: Json) -> bool:
     return False
 
 
-def is_date(text: str) -> bool:
-    """Whether a text is a date and time in ISO 8601 that exists."""
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
+def nested(value: Json, deepest: float = math.inf, way: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Json]]:
+    """The values inside nested objects with the keys that lead there; what lies `deepest` keys down is one value."""
+    if isinstance(value, Mapping) and value and len(way) < deepest:
+        for key, item in value.items():
+            yield from nested(item, deepest, (*way, key))
+    else:
+        yield way, value
 
 
 def to_text(document: object) -> str:
@@ -169,15 +168,15 @@ def to_line(document: object) -> str:
     return msgspec.json.encode(document, order="sorted").decode("utf-8")
 
 
-def parse(content: bytes) -> Any:
-    """The JSON document in `content`.
+def parse(content: bytes, kind: Any = Any) -> Any:
+    """The JSON document in `content`, as an instance of `kind`.
 
     Raises:
         ValueError: not UTF-8, not JSON, a number out of a float's range, a text with half of a surrogate pair, a
-            repeated key, or nested too deeply; in one line.
+            repeated key, nested too deeply, or no such instance; in one line.
     """
     refuse_repeated_keys(content)
-    return decoded(content, Any)
+    return decoded(content, kind)
 
 
 def decoded(content: bytes, kind: Any) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from results.record.reading import Record
 from results.report.text import VALUE, clean, number
@@ -13,59 +13,37 @@ _NOTES = 50
 _FACTS = 1000
 
 
-@dataclass(frozen=True)
-class Fact:
-    """A property of every run; None where a run does not record it."""
-
-    name: str
-    values: tuple[str | None, ...]
-
-    @property
-    def differs(self) -> bool:
-        """Whether two runs that record it record different values."""
-        return len({value for value in self.values if value is not None}) > 1
-
-
-@dataclass(frozen=True)
-class Fold:
-    """Folded properties, those that differ first; `left` more are left out."""
-
-    title: str
-    facts: tuple[Fact, ...]
-    left: int
-
-    @property
-    def differing(self) -> int:
-        """The number of properties in which runs differ."""
-        return sum(fact.differs for fact in self.facts)
-
-
-def facts(records: Sequence[Record]) -> tuple[Fact, ...]:
+def facts(records: Sequence[Record]) -> list[dict[str, Any]]:
     """The environment of every run, and how it was made."""
     result = [
-        Fact("framework", tuple(clean(record.series.framework) for record in records)),
-        Fact("version", tuple(clean(record.variant.framework_version) for record in records)),
-        Fact("mode", tuple(clean(record.series.mode) for record in records)),
-        Fact("device", tuple(_device(record) for record in records)),
-        Fact("status", tuple(record.status for record in records)),
-        Fact("clauses", tuple(str(total(record).clauses.total()) for record in records)),
-        Fact("tests", tuple(str(len(record.verdicts)) for record in records)),
-        Fact("seed", tuple(clean(str(record.seed), 40) for record in records)),
-        Fact("selection", tuple(clean(record.selection) or "all tests" for record in records)),
-        Fact("started", tuple(clean(record.started, 40) for record in records)),
-        Fact("duration", tuple(f"{number(round(record.duration_s, 1))} s" for record in records)),
-        Fact("suite", tuple(clean(record.suite.version) for record in records)),
-        Fact("clauses without a test", tuple(_untested(record) for record in records)),
+        _fact("framework", (clean(record.series.framework) for record in records)),
+        _fact("version", (clean(record.variant.framework_version) for record in records)),
+        _fact("mode", (clean(record.series.mode) for record in records)),
+        _fact("device", (_device(record) for record in records)),
+        _fact("status", (record.status for record in records)),
+        _fact("clauses", (str(total(record).clauses.total()) for record in records)),
+        _fact("tests", (str(len(record.verdicts)) for record in records)),
+        _fact("seed", (clean(str(record.seed), 40) for record in records)),
+        _fact("selection", (clean(record.selection) or "all tests" for record in records)),
+        _fact("started", (clean(record.started, 40) for record in records)),
+        _fact("duration", (f"{number(round(record.duration_s, 1))} s" for record in records)),
+        _fact("suite", (clean(record.suite.version) for record in records)),
+        _fact("clauses without a test", (_untested(record) for record in records)),
     ]
-    names = dict.fromkeys(name for record in records for name in sorted(record.variant.environment))
-    for name in sorted(names):
+    for name in sorted({name for record in records for name in record.variant.environment}):
         values = (record.variant.environment.get(name) for record in records)
-        result.append(Fact(clean(name), tuple(None if value is None else clean(value) for value in values)))
-    return tuple(result)
+        result.append(_fact(clean(name), (None if value is None else clean(value) for value in values)))
+    return result
 
 
-def folds(records: Sequence[Record]) -> tuple[Fold, ...]:
-    """Packages, variables and instruction sets, where a record has any."""
+def _fact(name: str, cells: Iterable[str | None]) -> dict[str, Any]:
+    """A property of every run, None where a run does not record it, and whether two runs record different values."""
+    cells = tuple(cells)
+    return {"name": name, "cells": cells, "differs": len({*cells} - {None}) > 1}
+
+
+def folds(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Packages, variables and instruction sets, where a record has any: folded facts, those that differ first."""
     packages = [record.variant.packages for record in records]
     variables = [record.variant.variables for record in records]
     sets = [dict.fromkeys(record.variant.instruction_sets, "yes") for record in records]
@@ -74,18 +52,19 @@ def folds(records: Sequence[Record]) -> tuple[Fold, ...]:
         ("Environment variables", variables, "not set"),
         ("Instruction sets of the processor", sets, "no"),
     )
-    return tuple(_fold(title, values, absent) for title, values, absent in parts if any(values))
+    return [_fold(title, values, absent) for title, values, absent in parts if any(values)]
 
 
-def _fold(title: str, values: Sequence[Mapping[str, str]], absent: str) -> Fold:
+def _fold(title: str, values: Sequence[Mapping[str, str]], absent: str) -> dict[str, Any]:
     """One fact for each name: `absent` where a run lacks it, None for a run without any names."""
-    names = sorted({name for each in values for name in each})
     facts = [
-        Fact(clean(name), tuple((clean(each[name]) if name in each else absent) if each else None for each in values))
-        for name in names
+        _fact(clean(name), ((clean(each[name]) if name in each else absent) if each else None for each in values))
+        for name in sorted({name for each in values for name in each})
     ]
-    facts.sort(key=lambda fact: not fact.differs)
-    return Fold(title, tuple(facts[:_FACTS]), max(len(facts) - _FACTS, 0))
+    facts.sort(key=lambda fact: not fact["differs"])
+    shown = facts[:_FACTS]
+    differing = sum(fact["differs"] for fact in shown)
+    return {"title": title, "facts": shown, "left": len(facts) - len(shown), "differing": differing}
 
 
 def identity(record: Record) -> list[list[str]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
 
-from results.record.reading import CheckResult, FindingText, Record, RunSetup, TestVerdict
+from results.record.reading import CheckResult, Record, RunSetup, TestVerdict
+from results.record.texts import FindingText
 from results.report.about import identity
 from results.report.matrix import ClauseRow, Family
 from results.report.runs import RunColumn
@@ -16,33 +19,19 @@ _CHECKS, _LEAKS, _PAIRS, _REPEATS, _RUNS, _PACKAGES = 200, 20, 40, 20, 50, 1000
 _REPRO = 2000
 
 
-_Distinct = TypeVar("_Distinct", bound=Hashable)
-
-
-class Numbering(Generic[_Distinct]):
-    """Numbers for distinct things."""
-
-    def __init__(self) -> None:
-        self._places: dict[_Distinct, int] = {}
-
-    def place(self, thing: _Distinct) -> int:
-        """The number of a thing."""
-        return self._places.setdefault(thing, len(self._places))
-
-    @property
-    def listed(self) -> list[_Distinct]:
-        """The things in the order of their numbers."""
-        return list(self._places)
+def _numbering() -> defaultdict[Any, int]:
+    """Numbers of distinct things, by the thing."""
+    return defaultdict(count().__next__)
 
 
 class Details:
     """Numbered texts, checks, verdicts and findings of the cells."""
 
     def __init__(self) -> None:
-        self._texts: Numbering[str] = Numbering()
-        self._checks: Numbering[tuple[Any, ...]] = Numbering()
-        self._verdicts: Numbering[tuple[Any, ...]] = Numbering()
-        self._findings: Numbering[tuple[str, ...]] = Numbering()
+        self._texts = _numbering()
+        self._checks = _numbering()
+        self._verdicts = _numbering()
+        self._findings = _numbering()
         self._known: dict[tuple[str, int, bool], int] = {}
         self._shared: dict[int, int] = {}
 
@@ -50,17 +39,17 @@ class Details:
     def listed(self) -> dict[str, Any]:
         """All of them."""
         return {
-            "verdicts": self._verdicts.listed,
-            "checks": self._checks.listed,
-            "findings": self._findings.listed,
-            "texts": self._texts.listed,
+            "verdicts": list(self._verdicts),
+            "checks": list(self._checks),
+            "findings": list(self._findings),
+            "texts": list(self._texts),
         }
 
     def verdict(self, verdict: TestVerdict, findings: Mapping[str, FindingText]) -> int:
         """The number of a verdict of a record with these findings."""
         said = (verdict.reason, f"{verdict.signature}: {verdict.reason}")
         message = "" if verdict.message in said else verdict.message
-        return self._verdicts.place(
+        return self._verdicts[
             (
                 GRAVITY.index(verdict.outcome),
                 self._text(verdict.case, 2 * NAME),
@@ -76,15 +65,15 @@ class Details:
                 self._finding(verdict, findings),
                 self._text(verdict.inferred_from if inferred(verdict) else ""),
                 tuple(map(self._text, verdict.repeats[:_REPEATS])),
-                tuple(self._texts.place(_run(run)) for run in verdict.runs[:_RUNS]),
+                tuple(self._texts[_run(run)] for run in verdict.runs[:_RUNS]),
             )
-        )
+        ]
 
     def _text(self, text: str, limit: int = NAME, lines: bool = False) -> int:
         """The number of a text as it is shown (see `clean`)."""
         key = (text, limit, lines)
         if key not in self._known:
-            self._known[key] = self._texts.place(clean(text, limit, lines))
+            self._known[key] = self._texts[clean(text, limit, lines)]
         return self._known[key]
 
     def _check(self, check: CheckResult) -> int:
@@ -92,16 +81,16 @@ class Details:
         if id(check) not in self._shared:
             pairs = list(check.derivation.items())[:_PAIRS]
             derivation = "; ".join(f"{key[:NAME]}: {described(value, NAME)}" for key, value in pairs)
-            self._shared[id(check)] = self._checks.place(
+            self._shared[id(check)] = self._checks[
                 (
                     int(check.passed),
                     self._text(check.what, 2 * NAME),
-                    self._texts.place(described(check.measured)),
-                    self._texts.place("" if check.expected is None else described(check.expected)),
-                    self._texts.place("" if check.bound is None else described(check.bound)),
+                    self._texts[described(check.measured)],
+                    self._texts["" if check.expected is None else described(check.expected)],
+                    self._texts["" if check.bound is None else described(check.bound)],
                     self._text(derivation, MESSAGE),
                 )
-            )
+            ]
         return self._shared[id(check)]
 
     def _finding(self, verdict: TestVerdict, findings: Mapping[str, FindingText]) -> int:
@@ -110,7 +99,7 @@ class Details:
         if text is None:
             return -1
         entry = (clean(verdict.finding), text.kind.value, text.consequence.value, clean(text.link_shows, VALUE))
-        return self._findings.place(entry)
+        return self._findings[entry]
 
 
 def payload(

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from results.record.outcomes import Outcome
 from results.record.reading import ClauseText, Record, TestVerdict
-from results.report import across
-from results.report.across import AcrossFrameworks
-from results.report.runs import RunColumn, judged, runs
+from results.report.runs import RunColumn, judged, packages, runs
 from results.report.text import NAME, VALUE, TextPart, clean, href, linked
-from results.show.clauses import FAILURE_OUTCOMES, GRAVITY, Count, by_clause, inferred, outcome
-from results.show.portability import Portability, words
+from results.show.clauses import FAILURE_OUTCOMES, Count, by_clause, inferred, outcome
+from results.show.portability import Broken, Portability, Word, words
 
 SYMBOLS: Mapping[Outcome, str] = {
     Outcome.PASS: "✓",
@@ -35,33 +33,20 @@ _REASONS = 3
 
 
 @dataclass(frozen=True)
-class Tally:
-    """Counts by outcome, the gravest first."""
+class AcrossFrameworks:
+    """The word of a clause across frameworks.
 
-    counts: tuple[tuple[Outcome, int], ...]
+    Attributes:
+        broken: frameworks that break the clause, as cleaned texts; the version in pieces between which a line may end,
+            "since" before it where it is the first; mode and device of the runs that show it, or "".
+        owners: whose the failures are, of frameworks that train by one library.
+        choices: the indices of its filter choices.
+    """
 
-    @classmethod
-    def of(cls, counts: Mapping[Outcome, int]) -> Tally:
-        """These counts in order."""
-        return cls(tuple((outcome, counts[outcome]) for outcome in GRAVITY if counts.get(outcome)))
-
-    @property
-    def total(self) -> int:
-        """The denominator."""
-        return sum(count for _, count in self.counts)
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Clauses by their outcome, and the tests behind them."""
-
-    clauses: Tally
-    tests: Tally
-
-    @classmethod
-    def of(cls, count: Count) -> Totals:
-        """The totals of a count."""
-        return cls(Tally.of(count.clauses), Tally.of(count.tests))
+    kind: str
+    broken: tuple[tuple[str, Sequence[str], str], ...]
+    owners: tuple[str, ...]
+    choices: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -71,13 +56,14 @@ class Cell:
     Attributes:
         number: its place among all cells that hold verdicts.
         anchor: its name in addresses.
+        tests: how many have which outcome.
         verdicts: the gravest first.
     """
 
     run: int
     number: int
     anchor: str
-    tally: Tally
+    tests: Counter[Outcome]
     verdicts: tuple[TestVerdict, ...]
 
     @property
@@ -130,7 +116,7 @@ class Family:
 
     number: int
     name: str
-    totals: tuple[Totals, ...]
+    totals: tuple[Count, ...]
     rows: tuple[ClauseRow, ...]
 
 
@@ -152,20 +138,43 @@ def families(records: Sequence[Record]) -> tuple[Family, ...]:
             texts.setdefault(name, text)
     grouped = [by_clause(record) for record in records]
     said = words(records)
-    listed = across.choices(said.values())
+    listed = choices(said.values())
     result, rows, cells = [], 0, 0
     for number, family in enumerate(sorted({text.family for text in texts.values()})):
         members: list[ClauseRow] = []
         for name in sorted(name for name, text in texts.items() if text.family == family):
             verdicts = [here.get(name, []) for here in grouped]
-            word = across.view_of(said[name], listed) if name in said else None
+            word = _across(said[name], listed) if name in said else None
             row = _row(rows, cells, name, texts[name], verdicts, _sides(records, verdicts), word, columns)
             cells += sum(1 for cell in row.cells if cell.verdicts)
             rows += 1
             members.append(row)
-        totals = tuple(Totals.of(Count.of(row.cells[run].verdicts for row in members)) for run in range(len(records)))
+        totals = tuple(Count.of(row.cells[run].verdicts for row in members) for run in range(len(records)))
         result.append(Family(number, clean(family), totals, tuple(members)))
     return tuple(result)
+
+
+def choices(said: Iterable[Word]) -> tuple[str, ...]:
+    """The filter choices: every kind of word, and every framework in which a clause is broken."""
+    listed = list(said)
+    frameworks = sorted({_broken_in(each) for word in listed for each in word.broken})
+    return (*(kind.value for kind in Portability if any(word.kind is kind for word in listed)), *frameworks)
+
+
+def _broken_in(broken: Broken) -> str:
+    return f"broken in {clean(broken.framework, NAME)}"
+
+
+def _across(word: Word, listed: Sequence[str]) -> AcrossFrameworks:
+    """A word as cleaned texts, where `listed` are the filter choices."""
+    broken = []
+    for each in word.broken:
+        first, *rest = packages(clean(each.since or each.version, NAME))
+        version = [f"since {first}" if each.since else first, *rest]
+        broken.append((clean(each.framework, NAME), version, clean(", ".join(each.where))))
+    chosen = dict.fromkeys((word.kind.value, *map(_broken_in, word.broken)))
+    owners = tuple(clean(str(owner), NAME) for owner in word.owners)
+    return AcrossFrameworks(word.kind.value, tuple(broken), owners, tuple(map(listed.index, chosen)))
 
 
 def alone(matrix: Sequence[Family]) -> tuple[SoleFailure, ...]:
@@ -193,7 +202,7 @@ def _row(
     failing, passing = sides
     for run, here in enumerate(verdicts):
         anchor = f"{name if plain else f'~{number}'}@{columns[run].slug}"
-        result.append(Cell(run, cells, anchor, Tally.of(Counter(verdict.outcome for verdict in here)), tuple(here)))
+        result.append(Cell(run, cells, anchor, Counter(verdict.outcome for verdict in here), tuple(here)))
         cells += bool(here)
     return ClauseRow(
         number=number,

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from results.compare.pairing import NONE, Comparisons
 from results.record.outcomes import Outcome
 from results.record.reading import Record
-from results.report import about, across, changed, details, findings, matrix, porting, series, summary
+from results.report import about, changed, details, findings, matrix, porting, series, summary
 from results.report.assets import asset, environment, policy
 from results.report.runs import DASHES, SHAPES, by_framework, frameworks, runs
 from results.report.text import clean, embedded, packed
@@ -49,7 +49,7 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
     records = by_framework(records)
     columns = runs(records)
     groups = frameworks(records)
-    totals = [matrix.Totals.of(total(record)) for record in records]
+    totals = list(map(total, records))
     families = matrix.families(records)
     outcomes = [o for o in reversed(GRAVITY) if any(v.outcome is o for r in records for v in r.verdicts)]
     drawn = series.payload(records, columns)
@@ -62,12 +62,12 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
             runs=columns,
             frameworks=groups,
             starts={group.runs[0] for group in groups},
-            summary=list(summary.sentences(families, groups, sum(each.tests.total for each in totals), comparisons)),
+            summary=list(summary.sentences(families, groups, sum(each.tests.total() for each in totals), comparisons)),
             totals=totals,
             families=families,
             levels=sorted({row.level for family in families for row in family.rows}),
             outcomes=outcomes,
-            choices=across.choices(words(records).values()),
+            choices=matrix.choices(words(records).values()),
             together=[(summary.DISAGREE, "disagree"), (summary.SPLIT, "split")] if len(groups) > 1 else [],
             outcome_choices=list(summary.CHOICES.items()),
             kinds=Portability,

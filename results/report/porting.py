@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from results.record.reading import Record
 from results.record.values import Json
@@ -18,40 +18,15 @@ FORMATS = "autocast.op-dtypes"
 _RULES = re.compile(r"scaling\.paper-defaults|.+-rule")
 
 
-@dataclass(frozen=True)
-class Line:
-    """One observed value across the runs; None where a run has none."""
-
-    clause: str
-    name: str
-    case: str
-    values: tuple[str | None, ...]
-    differs: bool
-
-
-@dataclass(frozen=True)
-class LineGroup:
-    """Lines of one kind, those that differ first; `folded` hides them at first."""
-
-    title: str
-    lines: tuple[Line, ...]
-    folded: bool
-
-    @property
-    def differing(self) -> int:
-        """The number of lines that differ between frameworks."""
-        return sum(line.differs for line in self.lines)
-
-
-def groups(records: Sequence[Record]) -> tuple[LineGroup, ...]:
-    """The porting table of these records."""
+def groups(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """The porting table of these records: lines of one kind, those that differ first; `folded` hides them at first."""
     by_place: dict[Place, list[Json | None]] = {}
     present: set[tuple[Place, int]] = set()
     for run, record in enumerate(records):
         for place, value in leaves(record):
             by_place.setdefault(place, [None] * len(records))[run] = value
             present.add((place, run))
-    sorted_lines: dict[str, list[Line]] = {"rules": [], "differ": [], "formats": [], "same": []}
+    sorted_lines: dict[str, list[dict[str, Any]]] = {"rules": [], "differ": [], "formats": [], "same": []}
     for place in sorted(by_place):
         here = [(place, run) in present for run in range(len(records))]
         line = _line(place, by_place[place], here, records)
@@ -60,7 +35,7 @@ def groups(records: Sequence[Record]) -> tuple[LineGroup, ...]:
         elif place[0] == FORMATS:
             kind = "formats"
         else:
-            kind = "differ" if line.differs else "same"
+            kind = "differ" if line["differs"] else "same"
         sorted_lines[kind].append(line)
     named = (
         ("Defaults and rules", "rules", False),
@@ -68,14 +43,20 @@ def groups(records: Sequence[Record]) -> tuple[LineGroup, ...]:
         ("Formats of operations under autocast", "formats", True),
         ("The same in every framework, or an explanation in words", "same", True),
     )
-    return tuple(
-        LineGroup(title, tuple(sorted(sorted_lines[kind], key=lambda line: not line.differs)), folded)
+    return [
+        {
+            "title": title,
+            "lines": sorted(sorted_lines[kind], key=lambda line: not line["differs"]),
+            "differing": sum(line["differs"] for line in sorted_lines[kind]),
+            "folded": folded,
+        }
         for title, kind, folded in named
         if sorted_lines[kind]
-    )
+    ]
 
 
-def _line(place: Place, values: Sequence[Json], present: Sequence[bool], records: Sequence[Record]) -> Line:
+def _line(place: Place, values: Sequence[Json], present: Sequence[bool], records: Sequence[Record]) -> dict[str, Any]:
+    """One observed value across the runs; None where a run has none."""
     clause, key, case, way = place
     frameworks = judged(records)
     compared = [
@@ -83,13 +64,13 @@ def _line(place: Place, values: Sequence[Json], present: Sequence[bool], records
         for value, here, record in zip(values, present, records, strict=True)
         if here and record.series.framework in frameworks
     ]
-    return Line(
-        clause=clean(clause),
-        name=" › ".join(clean(part) for part in (key, *way) if part),
-        case="" if case == key else clean(case),
-        values=tuple(
+    return {
+        "clause": clean(clause),
+        "name": " › ".join(clean(part) for part in (key, *way) if part),
+        "case": "" if case == key else clean(case),
+        "cells": [
             (described(value, NAME) or "empty text") if here else None
             for value, here in zip(values, present, strict=True)
-        ),
-        differs=differ(place, compared),
-    )
+        ],
+        "differs": differ(place, compared),
+    }

@@ -8,8 +8,8 @@ from math import isfinite
 from statistics import median
 from typing import Any
 
-from results.record.reading import Curves, Record, encode_number
-from results.record.values import Json
+from results.record.reading import Curves, Record
+from results.record.values import Json, encode_number
 from results.report.drawings import CATEGORIES, costs, curves, formats, scales
 from results.report.porting import FORMATS
 from results.report.runs import RunColumn

@@ -72,11 +72,7 @@ def _where(rows: Sequence[ClauseRow], frameworks: Sequence[FrameworkColumns], ch
 
 def _count(rows: Sequence[ClauseRow], runs: Sequence[int], outcomes: frozenset[Outcome]) -> int:
     """How many clauses have one of these outcomes in one of these runs."""
-    return sum(any(_outcomes(row, run) & outcomes for run in runs) for row in rows)
-
-
-def _outcomes(row: ClauseRow, run: int) -> set[Outcome]:
-    return {outcome for outcome, _ in row.cells[run].tally.counts}
+    return sum(any(outcomes & row.cells[run].tests.keys() for run in runs) for row in rows)
 
 
 def _disagreeing(rows: Sequence[ClauseRow]) -> Sentence:

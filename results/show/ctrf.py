@@ -24,7 +24,7 @@ from typing import Any
 
 import jsonschema
 
-from results.record.outcomes import Outcome
+from results.record.outcomes import REFUSED, Outcome
 from results.record.reading import Record, TestVerdict
 from results.record.values import plain, to_text
 from results.show.marks import escaped
@@ -34,19 +34,8 @@ from results.show.titles import title
 SPEC_VERSION = "0.0.0"
 _LONGEST_MS = 2.0**53
 STATUSES = ("passed", "failed", "skipped", "pending", "other")
-STATUS = {
-    Outcome.PASS: "passed",
-    Outcome.KNOWN: "other",
-    Outcome.UNSUPPORTED: "skipped",
-    Outcome.NOT_OFFERED: "skipped",
-    Outcome.ABSTAIN: "other",
-    Outcome.FAIL: "failed",
-    Outcome.MISDECLARED: "failed",
-    Outcome.FIXED: "failed",
-    Outcome.UNSTABLE: "other",
-    Outcome.ERROR: "failed",
-    Outcome.TIMEOUT: "failed",
-    Outcome.CRASH: "failed",
+STATUS = {outcome: "failed" if outcome.bad else "skipped" if outcome in REFUSED else "other" for outcome in Outcome} | {
+    Outcome.PASS: "passed"
 }
 
 

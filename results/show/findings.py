@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from results.record.outcomes import Outcome
-from results.record.reading import Consequence, FindingKind, FindingText, Record
+from results.record.reading import Record
+from results.record.texts import Consequence, FindingKind, FindingText
 from results.show.marks import code, is_url, source, words
 from results.show.titles import title
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from results.record.model import EXPLANATIONS
 from results.record.reading import Record
-from results.record.values import Json, plain
+from results.record.values import Json, nested, plain
 
 _PARAMETERS = re.compile(r"test_\w+(?:\[(.*)\])?", re.DOTALL)
 _DEEPEST = 4
@@ -29,16 +29,8 @@ def leaves(record: Record) -> Iterator[tuple[Place, Json]]:
     """Every observed value by its place."""
     for one in record.observations:
         case = parameters(one.case)
-        for way, leaf in islice(_down(one.value, ()), _LEAVES):
+        for way, leaf in islice(nested(one.value, _DEEPEST), _LEAVES):
             yield (one.clause, one.key, case, way), leaf
-
-
-def _down(value: Json, way: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
-    if isinstance(value, Mapping) and value and len(way) < _DEEPEST:
-        for key, item in value.items():
-            yield from _down(item, (*way, key))
-    else:
-        yield way, value
 
 
 def differ(place: Place, values: Iterable[tuple[str, Json]]) -> bool:

@@ -112,6 +112,14 @@ class Word:
         return f"broken in {', '.join(map(str, self.broken))}{owners}" if self.broken else self.kind.value
 
 
+def age(version: str) -> tuple[bool, Version, str]:
+    """Grows with the version by PEP 440; what is no version is older than any."""
+    try:
+        return True, Version(version), version
+    except InvalidVersion:
+        return False, Version("0"), version
+
+
 @dataclass(frozen=True)
 class _VersionRun:
     record: Record
@@ -130,11 +138,7 @@ class _VersionRun:
 
     @cached_property
     def age(self) -> tuple[bool, Version, str]:
-        """Grows with the version; what is no version is older than what is one."""
-        try:
-            return True, Version(self.version), self.version
-        except InvalidVersion:
-            return False, Version("0"), self.version
+        return age(self.version)
 
     @cached_property
     def release(self) -> tuple[bool, Version, str]:
@@ -254,17 +258,12 @@ def _broken(clause: str, having: Sequence[_VersionRun], runs: Sequence[_VersionR
 def _began(clause: str, newest: _VersionRun, runs: Sequence[_VersionRun]) -> _VersionRun | None:
     """The oldest run of the stretch in which the clause is broken up to `newest`, None if no run before it held."""
     failing = {(v.test, newest.revision(clause)) for v in newest.verdicts[clause] if v.outcome in FAILURE_OUTCOMES}
+    older = [run for run in runs if run.series == newest.series and run.age < newest.age and run.age[0]]
     first = newest
-    for run in _before(newest, runs):
+    for run in sorted(older, key=lambda run: run.age, reverse=True):
         passed = {(v.test, run.revision(clause)) for v in run.verdicts.get(clause, ()) if v.outcome is Outcome.PASS}
         if run.breaks(clause):
             first = run
         elif failing <= passed:
             return first
     return None
-
-
-def _before(newest: _VersionRun, runs: Sequence[_VersionRun]) -> Iterator[_VersionRun]:
-    """The runs of its series that are of an older version, the newest of them first."""
-    older = [run for run in runs if run.series == newest.series and run.age < newest.age and run.age[0]]
-    yield from sorted(older, key=lambda run: run.age, reverse=True)

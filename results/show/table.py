@@ -14,7 +14,8 @@ from rich.text import Text
 
 from results.record.files import one_line
 from results.record.outcomes import REFUSED, Outcome
-from results.record.reading import Consequence, FindingKind, Record
+from results.record.reading import Record
+from results.record.texts import Consequence, FindingKind
 from results.show.clauses import Count, tally, total, unconfirmed
 from results.show.findings import by_consequence
 from results.show.titles import NAME_LIMIT, title
@@ -54,12 +55,8 @@ class _Column:
         return cls(record, tally(record), total(record), by_consequence(record))
 
 
-def summary(records: Sequence[Record], cell_width: int = _UNBOUNDED) -> Table:
-    """The table of these records; a cell's outcomes go on as many lines as keep it within `cell_width` columns."""
-    return _table(list(map(_Column.of, records)), cell_width)
-
-
 def _table(columns: Sequence[_Column], cell_width: int) -> Table:
+    """The table of these records; a cell's outcomes go on as many lines as keep it within `cell_width` columns."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("clauses", no_wrap=True)
     for column in columns:
@@ -74,8 +71,8 @@ def _table(columns: Sequence[_Column], cell_width: int) -> Table:
     tests = [_cell(column.total.tests, column.total.of_what[1:], cell_width) for column in columns]
     table.add_row(Text("tests"), *tests, end_section=bool(kinds))
     for kind in kinds:
-        classes = (_classed(column.known.get(kind, Counter()), cell_width) for column in columns)
-        table.add_row(Text(kind), *classes)
+        classes = [column.known.get(kind, Counter()) for column in columns]
+        table.add_row(Text(kind), *(_cell(counts, (str(counts.total()),), cell_width) for counts in classes))
     return table
 
 
@@ -152,10 +149,6 @@ def _heading(record: Record, cell_width: int) -> Text:
 def _counted(count: Count | None, cell_width: int) -> Text:
     """Clauses by their outcome, and how many clauses and tests there were."""
     return _cell(count.clauses, count.of_what, cell_width) if count else _cell({}, (), cell_width)
-
-
-def _classed(counts: Counter[Consequence], cell_width: int) -> Text:
-    return _cell(counts, (str(counts.total()),), cell_width)
 
 
 def _cell(counts: Mapping[Outcome, int] | Mapping[Consequence, int], of: Sequence[str], cell_width: int) -> Text:

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from conformance.cli.main import main
 from results.history import pages as history_pages
@@ -18,7 +20,7 @@ from results.history.changes import LineHistory, history
 from results.history.documents import VERSION, compact, is_history, load
 from results.history.explanations import Explanation, explained, explanations
 from results.history.lines import lines
-from results.history.markdown import markdown
+from results.history.statements import markdown
 from results.history.states import CaseState, ClauseFacts, JudgedVersion
 from results.record.reading import write
 from tests.support.reporting import HOSTILE, infected
@@ -195,33 +197,33 @@ def test_damaged_history_is_refused_in_one_line(
     assert says in said
 
 
-ENTRY = Explanation("torch", "torch", ("scaling.*",), "2.0", "2.1", "It was mended", "https://example.org/1")
+ENTRY = Explanation("torch", "torch", ("scaling.*",), ("2.0", "2.1"), "It was mended", "https://example.org/1")
 
 
 @pytest.mark.parametrize(
     ("changes", "explains"),
     [
         ({}, True),
-        ({"after": "1.0", "by": "2.0.1"}, True),
-        ({"after": "2.1", "by": "2.2"}, False),
-        ({"after": "1.0", "by": "2.0"}, False),
+        ({"between": ("1.0", "2.0.1")}, True),
+        ({"between": ("2.1", "2.2")}, False),
+        ({"between": ("1.0", "2.0")}, False),
         ({"clauses": ("resume.*",)}, False),
         ({"tests": "*/test_b"}, False),
         ({"framework": "jax"}, False),
         ({"package": "keras"}, False),
     ],
 )
-def test_an_explanation_is_of_its_versions_and_clauses(changes: dict[str, str], explains: bool) -> None:
+def test_an_explanation_is_of_its_versions_and_clauses(changes: dict[str, Any], explains: bool) -> None:
     one = history_of(("2.0", {"test_a": "fail"}), ("2.1", {"test_a": "pass"}))
-    result = explained(one.line, one.points[0], [replace(ENTRY, **changes)])
+    result = explained(one.line, one.points[0], [structs.replace(ENTRY, **changes)])
     assert result == ((("It was mended", "https://example.org/1"),) if explains else ())
 
 
 def test_a_companion_explains_a_change_in_the_line_of_the_framework() -> None:
     line = only_line(judged("1.0+keras.3.8.0", {"a": "fail"}), judged("1.1+keras.3.9.0", {"a": "pass"}))
-    entry = replace(ENTRY, package="keras", after="3.8.0", by="3.9.0")
+    entry = structs.replace(ENTRY, package="keras", between=("3.8.0", "3.9.0"))
     assert explained(line, history(line).points[0], [entry])
-    assert not explained(line, history(line).points[0], [replace(entry, after="3.9.0", by="3.9.1")])
+    assert not explained(line, history(line).points[0], [structs.replace(entry, between=("3.9.0", "3.9.1"))])
 
 
 @pytest.mark.parametrize("wrong", ["x = 1", "[[explanation]]", 'clauses = "a"', 'link = "http://x"', "between = []"])

@@ -20,11 +20,6 @@ from results.show.differences import markdown, to_text
 from tests.support.small_record import BASE, BOUND, CLAUSE, TESTS, measured, observed, verdict
 
 
-def test_a_record_beside_itself_is_no_worse() -> None:
-    result = compare(BASE, BASE)
-    assert (result.status, result.changes, result.compared) == (0, (), 3)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "kind"),
     [
@@ -163,6 +158,9 @@ def test_a_test_of_another_setup_is_not_comparable() -> None:
     assert {c.kind for c in result.changes} == {ChangeKind.NOT_COMPARABLE}
     assert {c.subject for c in result.changes} == {TESTS[0]}
     assert (result.status, result.compared) == (0, 2)
+    assert [one.test for one in result.numbers] == [*TESTS[1:]]
+    seen = verdict(observed(**{"rule/test_b[1]": "keep"}), 1, setup_hash="d")
+    assert {c.kind for c in compare(BASE, seen).changes} == {ChangeKind.NOT_COMPARABLE}
     counted = verdict(measured({"bytes/test_a": (101.0,)}), 0, setup_hash="d")
     assert {(c.kind, c.subject) for c in compare(BASE, counted).changes} == {
         (ChangeKind.NOT_COMPARABLE, TESTS[0]),
@@ -206,11 +204,6 @@ def test_an_observed_number_is_judged_by_the_bound_of_its_test(new: float, kind:
 def test_last_digits_of_an_observed_number_are_no_change(new: float, changes: int) -> None:
     sides = [verdict(observed(**{"distance/test_a": {"measured": at}}), 0, checks=()) for at in (6.78025, new)]
     assert len(compare(*sides).changes) == changes
-
-
-def test_an_observation_of_another_test_is_not_comparable() -> None:
-    new = verdict(observed(**{"rule/test_b[1]": "keep"}), 1, setup_hash="d")
-    assert {c.kind for c in compare(BASE, new).changes} == {ChangeKind.NOT_COMPARABLE}
 
 
 def test_a_bound_that_moved_is_told_and_is_not_worse() -> None:

@@ -18,12 +18,13 @@ from markdown_it import MarkdownIt
 
 from results.record.folders import listed
 from results.record.outcomes import Outcome
-from results.record.reading import CheckResult, ClauseText, Record, TestVerdict, load, write
+from results.record.reading import CheckResult, Record, load, write
 from results.record.values import parse
 from results.show import ctrf
 from results.show.digest import markdown
 from results.show.marks import cut, source
 from tests.records.test_table import FOUR
+from tests.support.reporting import infected
 from tests.support.small_record import BASE
 from tests.support.suite_runs import ROOT, Ended, run
 
@@ -43,37 +44,9 @@ def of(outcome: Outcome, **changes: Any) -> Record:
 
 def hostile(text: str) -> Record:
     """A record that says `text` wherever it can say anything."""
-    check = CheckResult(text, math.nan, [math.inf, {text: text}], -math.inf, False, {text: [math.nan]})
-    verdicts = tuple(
-        TestVerdict(
-            f"a.b/{number}{text}",
-            "a.b",
-            outcome,
-            signature=text,
-            message=text,
-            checks=(check,),
-            reason=text,
-            link=text,
-            setup_hash=text,
-            seed=2**1000,
-            repro=text,
-            duration_s=1e308,
-            leaks=(text,),
-        )
-        for number, outcome in enumerate(Outcome)
-    )
-    return replace(
-        BASE,
-        series=replace(BASE.series, framework=text or "x", device=text, device_kind=text, mode=text),
-        variant=replace(BASE.variant, framework_version=text, environment={text: text}),
-        selection=text,
-        status="interrupted",
-        clauses={"a.b": ClauseText(text, text, text, (text,), text or "x")},
-        verdicts=verdicts,
-        observations=(),
-        measurements=(),
-        notes=(text,),
-    )
+    one = infected(text)
+    verdicts = tuple(replace(each, seed=2**1000, duration_s=1e308) for each in one.verdicts)
+    return replace(one, started=BASE.started, finished=BASE.finished, verdicts=verdicts, observations=())
 
 
 def valid_document(record: Record) -> dict[str, Any]:

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from results.record import lines
+from results.record.files import RecordBusy
 from results.record.journal import Journal, convert, recover
-from results.record.reading import JudgedTest, Observation, Outcome, RecordBusy, RecordError, TestVerdict, load, write
+from results.record.model import JudgedTest
+from results.record.reading import Observation, Outcome, RecordError, TestVerdict, load, write
 from tests.support.recorded import CLAUSE, filled, header, judged, verdict
 
 ROOT = Path(__file__).parents[2]

@@ -1,20 +1,25 @@
-"""What a record says links to nothing in a pull request's comment, and acts on no terminal."""
+"""What is shown of records and comparisons: listed, grouped, counted, and without a link or an effect on a terminal."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
+from results.compare.changes import Change, ChangeKind
+from results.compare.comparison import compare
 from results.compare.pairing import compare_sets
-from results.record.outcomes import Outcome
+from results.record.reading import Outcome, Variant
 from results.show import ctrf
-from results.show.differences import to_json
-from results.show.digest import markdown
+from results.show.differences import document, draw, grouped, headline, markdown, to_json, to_text
+from results.show.digest import markdown as digest
 from results.show.marks import escaped, html, words
-from tests.support.small_record import BASE, verdict
+from tests.support.small_record import BASE, CLAUSE, measured, verdict
 
 REFERENCES = (
     *("https://example.org/x", "HTTP://example.org", "ftp://example.org", "www.example.org", "mailto:a@example.org"),
@@ -50,7 +55,7 @@ def test_numbers_stay_as_they_are(text: str) -> None:
 
 def test_a_record_in_a_comment_links_to_nothing() -> None:
     text = " ".join(REFERENCES)
-    comment = markdown([verdict(BASE, 0, outcome=Outcome.FAIL, message=text)])
+    comment = digest([verdict(BASE, 0, outcome=Outcome.FAIL, message=text)])
     without_code = re.sub(r"`[^`]*`", "", comment).replace("\\", "")
     assert "example" in without_code
     assert not LINKED.search(without_code)
@@ -71,3 +76,54 @@ def test_ctrf_has_no_raw_control_characters() -> None:
     assert any(test.get("message") == text for test in json.loads(content)["results"]["tests"])
     assert "✓" in content
     assert escaped('"\U000e0001"') == '"\\udb40\\udc01"'
+
+
+def test_a_brief_table_leaves_out_what_is_not_worse() -> None:
+    old = verdict(BASE, 0, outcome=Outcome.FAIL)
+    result = compare_sets([old], [verdict(verdict(BASE, 0), 2, outcome=Outcome.FAIL)])
+    texts = {}
+    for brief in (False, True):
+        console = Console(width=100, record=True, file=StringIO())
+        draw(result, console, brief=brief)
+        texts[brief] = console.export_text()
+    assert "test_a" in texts[False]
+    assert "test_a" not in texts[True]
+    assert all("test_b[2]" in text for text in texts.values())
+
+
+def test_changes_that_are_alike_are_told_together() -> None:
+    new = verdict(verdict(BASE, 1, outcome=Outcome.FAIL), 2, outcome=Outcome.FAIL)
+    (group,) = grouped(compare(BASE, new).changes)
+    assert group.subjects == "test_b[1], test_b[2]"
+
+
+def test_many_changes_that_are_alike_are_counted() -> None:
+    changes = [Change(ChangeKind.NEWLY_FAILING, CLAUSE, f"{CLAUSE}/test_c[{i}]", "pass", "fail") for i in range(6)]
+    (group,) = grouped(changes)
+    assert group.subjects == "test_c[0], test_c[1], test_c[2], test_c[3] and 2 more"
+
+
+def test_the_forms_say_the_same() -> None:
+    new = verdict(BASE, 0, outcome=Outcome.FAIL, message="a | <b>@you</b> `c`", link="javascript:alert(1)")
+    result = compare_sets([BASE], [replace(new, variant=Variant("2.14.0", {"numpy": "2.4"}))])
+    console = Console(width=100, record=True, file=StringIO())
+    draw(result, console)
+    table = console.export_text()
+    for text in (table, markdown(result)):
+        assert "2.13.0 → 2.14.0" in text
+        assert "1 newly failing" in text
+        assert "numpy: 2.3 → 2.4" in text
+        assert "test_a" in text
+    assert "<b>" not in markdown(result)
+    assert "@you" not in markdown(result)
+    assert "](javascript" not in markdown(result)
+    parsed = json.loads(json.dumps(document(result), allow_nan=False))
+    assert (parsed["status"], parsed["pairs"][0]["changes"][0]["worse"]) == (1, True)
+
+
+def test_the_headline_says_why_tests_are_not_comparable() -> None:
+    result = compare(BASE, verdict(BASE, 0, setup_hash="d"))
+    assert "1 not comparable" in headline(result)
+    assert "1: different training setups" in to_text(compare_sets([BASE], [result.new]))
+    uncounted = compare(BASE, measured({"bytes/test_a": (math.nan,)}))
+    assert "1 not comparable" in headline(uncounted)

@@ -17,18 +17,20 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from results.record import files, lines, values
+from conformance.cli import main
+from conformance.runner import baselines
+from results.record import files, values
 from results.record.encoding import from_document
 from results.record.files import MAX_BYTES
 from results.record.folders import read
-from results.record.journal import Journal
-from results.record.reading import Outcome, RecordError, RunSetup, encode_number, from_json, load, to_json, write
+from results.record.reading import Outcome, RecordError, RunSetup, from_json, load, to_json, write
 from results.record.schema import schema, text
-from results.record.values import as_number
-from tests.support.recorded import CLAUSE, filled, header
+from results.record.values import as_number, encode_number
+from tests.support.recorded import CLAUSE
+from tests.support.small_record import BASE
 
 ROOT = Path(__file__).parents[2]
 
@@ -138,14 +140,7 @@ def observation(value: Any) -> dict[str, Any]:
     return {"clause": CLAUSE, "key": "k", "case": "", "value": value}
 
 
-def become_a_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
 DAMAGE: dict[str, Any] = {
-    "empty": lambda p: p.write_bytes(b""),
-    "truncated": lambda p: p.write_bytes(p.read_bytes()[:-40]),
     "not UTF-8": lambda p: p.write_bytes(b'{"a": "\xff"}'),
     "half a surrogate pair": lambda p: change(p, selection="\ud800"),
     "deeply nested": lambda p: p.write_bytes(b"[" * 200_000),
@@ -160,13 +155,11 @@ DAMAGE: dict[str, Any] = {
     "newer version": lambda p: change(p, schema_version=4),
     "version true": lambda p: change(p, schema_version=True),
     "unknown field": lambda p: change(p, extra=1),
+    "seed too large": lambda p: p.write_bytes(p.read_bytes().replace(b'"seed": 7', b'"seed": 1.7e308')),
     "seed infinite": lambda p: change(p, seed="inf"),
     "date of nothing": lambda p: change(p, started="yesterday"),
     "clause without text": lambda p: change(p, clauses={}),
     "verdict twice": lambda p: change(p, verdicts=json.loads(p.read_bytes())["verdicts"][:1] * 2),
-    "missing": lambda p: p.unlink(),
-    "folder": lambda p: (p.unlink(), p.mkdir()),
-    "pipe": become_a_pipe,
     "huge": lambda p: os.truncate(p, MAX_BYTES + 1),
 }
 
@@ -202,14 +195,6 @@ def test_what_is_no_record_is_told_in_one_line(damage: str, complete: Path) -> N
     assert str(complete) in message
     assert len(message.splitlines()) == 1
     assert ";" in message, "what to do"
-
-
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, bytes]:
-    folder = tmp_path_factory.mktemp("fuzz")
-    journal = filled(Journal.create(folder / "x.json", header()), 1)
-    content = journal.path.read_bytes()
-    return folder, content, journal.finish().read_bytes()
 
 
 def test_a_compressed_record_is_the_same_record_and_the_same_bytes(complete: Path) -> None:
@@ -258,80 +243,43 @@ def test_every_committed_record_is_of_this_schema_and_compressed() -> None:
         assert not re.search(rb'"/(tmp|home|root|work)/|pytest-of-', content), path
 
 
-MUTATION = st.tuples(st.floats(0, 1), st.sampled_from(["set", "delete", "insert", "cut"]), st.binary(max_size=6))
-
-
-def mutated(content: bytes, mutations: list[tuple[float, str, bytes]]) -> bytes:
-    for where, how, data in mutations:
-        at = int(where * len(content))
-        match how:
-            case "set":
-                content = content[:at] + data + content[at + len(data) :]
-            case "delete":
-                content = content[:at] + content[at + len(data) :]
-            case "insert":
-                content = content[:at] + data + content[at:]
-            case _:
-                content = content[:at]
-    return content
-
-
-@settings(max_examples=150)
-@given(st.sampled_from([".json", ".jsonl"]), st.lists(MUTATION, min_size=1, max_size=3))
-def test_mutated_bytes_give_a_record_or_an_error(
-    sample: tuple[Path, bytes, bytes], suffix: str, mutations: list[tuple[float, str, bytes]]
-) -> None:
-    folder, journal, record = sample
-    path = folder / f"mutant{suffix}"
-    path.write_bytes(mutated(record if suffix == ".json" else journal, mutations))
-    assert_loads_or_refuses(path)
-
-
-SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
-JSON = st.recursive(SCALAR, st.lists, max_leaves=4)
-
-
-@settings(max_examples=120)
-@given(st.data())
-def test_foreign_values_give_a_record_or_an_error(sample: tuple[Path, bytes, bytes], data: st.DataObject) -> None:
-    folder, journal, record = sample
-    suffix = data.draw(st.sampled_from([".json", ".jsonl"]))
-    journaled = suffix == ".jsonl"
-    entries: Any = [lines.decode_line(line) for line in journal.splitlines()] if journaled else [json.loads(record)]
-    node = entries
-    while True:
-        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
-        key = data.draw(st.sampled_from(keys))
-        if not isinstance(node[key], dict | list) or not node[key] or data.draw(st.integers(0, 5)) == 0:
-            break
-        node = node[key]
-    node[key] = data.draw(JSON)
-    path = folder / f"foreign{suffix}"
-    try:
-        encode = lines.encode_line if journaled else lambda document: json.dumps(document).encode()
-        whole = [encode(entry) for entry in entries]
-    except ValueError:  # a NaN or a surrogate that our own writer refuses
-        return
-    path.write_bytes(b"".join(whole))
-    assert_loads_or_refuses(path)
-
-
-def assert_loads_or_refuses(path: Path) -> None:
-    try:
-        record = load(path)
-    except RecordError as error:
-        refusal = str(error)
-    else:
-        refusal = ""
-        again = path.with_name("again.json")
-        again.write_bytes(to_json(record))
-        assert to_json(load(again)) == again.read_bytes()
-    assert len(refusal.splitlines()) <= 1
-
-
 def test_results_stand_alone() -> None:
     imports = "import sys, json, results.show.table, results.show.portability, results.record.journal"
     code = f"{imports}; print(json.dumps([m.split('.')[0] for m in sys.modules]))"
     printed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     foreign = {"fixtures", "frameworks", "conformance", "numpy", "torch", "tensorflow", "keras", "paddle", "jax"}
     assert not foreign & set(json.loads(printed))
+
+
+def test_every_file_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad, missing = tmp_path / "good.json", tmp_path / "bad.json", tmp_path / "missing.json"
+    write(good, BASE)
+    bad.write_text("{}", "utf-8")
+    assert main(["validate", *map(str, (bad, missing, good))]) == 2
+    said = capsys.readouterr()
+    assert [line.split(":")[1].strip() for line in said.err.splitlines()] == [str(bad), str(missing)]
+    assert said.out == f"{good}: a valid record, complete, 3 verdicts\n"
+
+
+def test_a_complete_record_has_a_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "r.json"
+    write(path, replace(BASE, status="partial", verdicts=()))
+    assert main(["validate", str(path)]) == 0
+    path.write_text(path.read_text("utf-8").replace('"partial"', '"complete"'), "utf-8")
+    assert main(["validate", str(path)]) == 2
+    problem = "is not a valid record (status: got complete without a verdict, want at least one)"
+    assert capsys.readouterr().err == f"conformance: {path}: {problem}; run the suite to write it again, or remove it\n"
+
+
+def test_nothing_is_shown_of_a_record_that_may_not_be_a_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(baselines, "lacking", lambda _: [])
+    path = tmp_path / "x.json"
+    write(path, replace(BASE, seed=5))
+    before = sorted(baselines.BASELINES.iterdir())
+    assert main(["baseline", "accept", str(path), "--reason", "no"]) == 2
+    said = capsys.readouterr()
+    assert said.err == f"conformance: {path}: is of seed 5, and baselines are of seed 0; run with --seed=0\n"
+    assert not said.out
+    assert sorted(baselines.BASELINES.iterdir()) == before

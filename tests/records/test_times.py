@@ -10,10 +10,9 @@ import pytest
 from rich.console import Console
 
 from conformance.cli import main
-from results.record.reading import ClauseText, Outcome, Record, Series, Suite, TestVerdict, Variant, write
+from results.record.reading import ClauseText, Outcome, Record, Series, TestVerdict, Variant, write
 from results.show import times
-
-DATE = "2026-01-02T03:04:05+00:00"
+from tests.support.small_record import BASE
 
 
 def run(**durations: float) -> Record:
@@ -25,8 +24,8 @@ def run(**durations: float) -> Record:
         for name, spent in durations.items()
         for clause in [f"{name.partition('_')[0]}.slug"]
     )
-    series = Series("some", "cpu", "a processor", "eager")
-    return Record(Suite("0.1"), series, Variant("1.0"), DATE, 0, "", clauses, DATE, 1.0, "complete", verdicts).sorted()
+    changes = {"clauses": clauses, "verdicts": verdicts, "observations": (), "measurements": ()}
+    return replace(BASE, series=Series("some", "cpu", "", "eager"), variant=Variant("1.0"), **changes).sorted()
 
 
 def drawn(*records: Record, width: int = 80) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the report derives from records: cells, totals, words across frameworks, columns and what stands out."""
+"""What the report derives from records: sentences, cells, totals, words across frameworks, columns, what stands out."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import re
 from dataclasses import replace
 
 from results.compare.comparison import compare
-from results.compare.pairing import Comparisons
+from results.compare.pairing import NONE, Comparisons
 from results.record.model import Variant
 from results.record.reading import ClauseText, Observation, Outcome, Record, TestVerdict, Trace
-from results.report import about, across, matrix, porting
+from results.report import about, matrix, porting
 from results.report.page import render
-from results.report.runs import runs
+from results.report.runs import by_framework, frameworks, runs
+from results.report.summary import sentences
 from results.show.clauses import GRAVITY
 from results.show.portability import words
 from tests.support.reporting import DATE, page, record
@@ -48,7 +49,7 @@ def test_cells_count_and_put_the_gravest_first() -> None:
     ((row,),) = (family.rows for family in matrix.families([record("torch", {}, clauses=clause, verdicts=verdicts)]))
     (cell,) = row.cells
     assert tuple(verdict.outcome for verdict in cell.verdicts) == GRAVITY
-    assert (cell.tally.counts[-1], cell.tally.total) == ((Outcome.PASS, 1), len(Outcome))
+    assert cell.tests == dict.fromkeys(Outcome, 1)
     assert set(matrix.SYMBOLS) == set(Outcome) == set(GRAVITY)
     assert len(set(matrix.SYMBOLS.values())) == len(Outcome)
 
@@ -90,19 +91,18 @@ def test_totals_count_clauses_first_and_tests_second() -> None:
     )
     (family,) = matrix.families([record("torch", {}, clauses=clauses, verdicts=verdicts)])
     (totals,) = family.totals
-    assert (totals.clauses.counts, totals.clauses.total) == (((K, 1), (P, 1)), 2)
-    assert (totals.tests.counts, totals.tests.total) == (((K, 1), (U, 1), (P, 2)), 4)
+    assert (totals.clauses, totals.tests) == ({K: 1, P: 1}, {K: 1, U: 1, P: 2})
     assert [cell.outcome for row in family.rows for cell in row.cells] == [K, P]
 
 
 def test_a_clause_has_its_word_and_is_chosen_by_it() -> None:
     records = [record("torch", {"s.x": K, "s.y": P, "s.z": P}), record("tf", {"s.x": P, "s.y": P, "s.z": U})]
     said = words(records)
-    assert across.choices(said.values()) == ("broken", "differs", "portable", "broken in torch")
+    assert matrix.choices(said.values()) == ("broken", "differs", "portable", "broken in torch")
     ((x, y, z),) = (family.rows for family in matrix.families(records))
     assert [row.word.choices for row in (x, y, z) if row.word] == [(0, 3), (2,), (1,)]
     assert x.word is not None
-    assert [(each.framework, "".join(each.version)) for each in x.word.broken] == [("torch", "1")]
+    assert [(framework, "".join(version)) for framework, version, _ in x.word.broken] == [("torch", "1")]
     text = render(records)
     assert '<td class="across a-portable">portable</td>' in text
     assert "broken in <span" in text
@@ -123,17 +123,17 @@ def test_the_rest_of_the_environment_is_folded_and_what_differs_comes_first() ->
 
     runs_of_two = [on({"a": "1", "b": "1", "c": "2"}, {}, ("avx2", "fma")), on({"b": "1", "c": "3"}, {}, ("fma",))]
     packages, sets = about.folds([*runs_of_two, record("old", {})])
-    assert [(fact.name, fact.values, fact.differs) for fact in packages.facts] == [
+    assert [(fact["name"], fact["cells"], fact["differs"]) for fact in packages["facts"]] == [
         ("a", ("1", "not installed", None), True),
         ("c", ("2", "3", None), True),
         ("b", ("1", "1", None), False),
     ]
-    assert (packages.title, packages.differing, packages.left) == ("Packages", 2, 0)
-    assert [(fact.name, fact.values) for fact in sets.facts] == [
+    assert (packages["title"], packages["differing"], packages["left"]) == ("Packages", 2, 0)
+    assert [(fact["name"], fact["cells"]) for fact in sets["facts"]] == [
         ("avx2", ("yes", "no", None)),
         ("fma", ("yes", "yes", None)),
     ]
-    assert about.folds([record("old", {})]) == ()
+    assert about.folds([record("old", {})]) == []
     result = Reader(render(runs_of_two))
     assert result.wrong == []
     assert "Instruction sets of the processor " in [text for _, text in result.all("summary")]
@@ -152,12 +152,12 @@ def test_what_differs_comes_first_and_paper_defaults_before_all() -> None:
     first, second, third = porting.groups(
         [record_of("torch", 1.0, "x"), record_of("tf", 2.0, "y"), record_of("reference", 3.0, "z")]
     )
-    assert [(line.name, line.values, line.differs) for line in first.lines] == [
-        ("settings › initial", ("1", "2", "3"), True),
-        ("settings › growth", ("2", "2", "2"), False),
+    assert [(line["name"], line["cells"], line["differs"]) for line in first["lines"]] == [
+        ("settings › initial", ["1", "2", "3"], True),
+        ("settings › growth", ["2", "2", "2"], False),
     ]
-    assert [(line.name, line.case, line.differs) for line in second.lines] == [("format", "a/b", True)]
-    assert (third.folded, third.differing) == (True, 0)
+    assert [(line["name"], line["case"], line["differs"]) for line in second["lines"]] == [("format", "a/b", True)]
+    assert (third["folded"], third["differing"]) == (True, 0)
 
 
 def test_the_oracle_alone_makes_no_difference() -> None:
@@ -165,7 +165,7 @@ def test_the_oracle_alone_makes_no_difference() -> None:
         return record(framework, {"a.b": P}, observations=(Observation("a.b", "k", "", value),))
 
     (group,) = porting.groups([record_of("torch", 1), record_of("tf", 1), record_of("reference", 2)])
-    assert not group.differing
+    assert not group["differing"]
 
 
 def test_an_interrupted_run_and_its_notes_stand_out() -> None:
@@ -204,3 +204,82 @@ def test_comparisons_are_shown_worst_first() -> None:
     assert "Regressions found: 1 of 2 changes." in text
     assert "different frameworks: torch and tf" in text
     assert "only among the old records" in text
+
+
+P, F, K, U = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED
+
+
+def summary(*records: Record, comparisons: Comparisons = NONE) -> tuple[list[str], list[str]]:
+    """The sentences, and the addresses in them."""
+    grouped = by_framework(records)
+    tests = sum(len(each.verdicts) for each in grouped)
+    result = list(sentences(matrix.families(grouped), frameworks(grouped), tests, comparisons))
+    return ["".join(part.text for part in each) for each in result], [p.href for each in result for p in each if p.href]
+
+
+def test_the_summary_counts_and_links() -> None:
+    torch = record("torch", {"s.known": K, "s.new": F, "s.all": P, "s.some": P})
+    tf = record("tf", {"s.known": P, "s.new": K, "s.all": P, "s.some": U})
+    texts, links = summary(torch, tf)
+    assert texts == [
+        "2 records of 2 frameworks were read: 4 clauses, 8 tests.",
+        "2 clauses fail in at least one run (torch 2, tf 1); 1 clause fails unexpectedly (torch 1).",
+        "The frameworks disagree on 2 clauses: 1 passes in one framework and fails in another, "
+        "1 differs in support or in observed values.",
+    ]
+    assert links == [
+        "#?outcome=any+failure",
+        "#?outcome=any+failure&run=torch",
+        "#?outcome=any+failure&run=tf",
+        "#?outcome=unexpected+failure",
+        "#?outcome=unexpected+failure&run=torch",
+        "#?across=frameworks+disagree",
+        "#?across=passes+in+one%2C+fails+in+another",
+        "#?across=differs",
+    ]
+
+
+def test_a_clause_that_every_framework_fails_is_no_disagreement() -> None:
+    texts, _ = summary(record("torch", {"s.x": K}), record("tf", {"s.x": K}))
+    assert texts[1:] == [
+        "1 clause fails in at least one run (torch 1, tf 1); every failure is a known one.",
+        "The frameworks disagree on no clause.",
+    ]
+
+
+def test_one_record_needs_no_comparison_of_frameworks() -> None:
+    assert summary(record("torch", {"s.x": P}))[0] == [
+        "1 record of 1 framework was read: 1 clause, 1 test.",
+        "No clause fails.",
+    ]
+    assert summary()[0] == ["0 records of 0 frameworks were read: 0 clauses, 0 tests.", "No clause fails."]
+
+
+def test_the_summary_counts_regressions() -> None:
+    old, new = record("torch", {"s.x": P, "s.y": K}), record("torch", {"s.x": F, "s.y": P})
+    texts, links = summary(new, comparisons=Comparisons((compare(old, new),)))
+    assert texts[-1] == "Since the earlier records: 1 change for the worse in 1 comparison."
+    assert links[-1] == "#changes"
+    assert summary(new, comparisons=Comparisons((compare(new, new),)))[0][-1].startswith(
+        "Since the earlier records: no change for the worse"
+    )
+
+
+def test_runs_of_a_framework_stand_under_one_head() -> None:
+    records = [record("torch", {"s.x": P}), record("tf", {"s.x": P}), record("torch", {"s.x": K}, status="partial")]
+    page = Reader(render(records))
+    heads = [(a.get("colspan"), page.content.get(i + 1)) for i, (tag, a) in enumerate(page.elements) if "colspan" in a]
+    assert heads[:2] == [("2", "torch"), ("1", "tf")]
+    classes = [a.get("class") for a, _ in page.all("td") if a.get("id")]
+    outcomes = [a["class"] for a, _ in page.all("button") if "data-cell" in a][: len(classes)]
+    assert list(zip(outcomes, classes, strict=True)) == [
+        ("cell w-pass", "start"),
+        ("cell w-known", None),
+        ("cell w-pass", "start"),
+    ]
+
+
+def test_one_legend_explains_the_outcomes() -> None:
+    page = render([record("torch", {f"s.x{i}": one for i, one in enumerate(Outcome)})])
+    for outcome in Outcome:
+        assert page.count(f'<dt class="o-{outcome.value.replace(" ", "-")}">') == 1

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from conformance.runner.recorder import EVERY_TEST, SETTINGS
 from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import TestCode, id_of, inventory, node_of, read_inventory
+from results.compare.comparability import single_modes
 from results.compare.comparison import compare
 from results.record.model import RunSetup
 from results.record.reading import load
 from results.record.renames import present_case, renames, with_present_names
-from results.record.single_modes import single_modes
 from tests.support.small_record import BASE, CLAUSE
 from tests.support.suite_runs import ROOT, run
 from tools.commands import review

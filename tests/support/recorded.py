@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from results.record.fingerprints import Fingerprint
 from results.record.journal import Journal
+from results.record.model import JudgedTest
 from results.record.reading import (
     CheckResult,
     ClauseText,
-    Fingerprint,
     Header,
-    JudgedTest,
     Measurement,
     Observation,
     Outcome,

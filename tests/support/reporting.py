@@ -9,17 +9,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from results.compare.comparison import Change, ChangeKind, Comparison
+from results.compare.changes import Change, ChangeKind
+from results.compare.comparison import Comparison
 from results.compare.pairing import Comparisons
 from results.record.folders import listed
 from results.record.model import Variant
 from results.record.reading import (
     CheckResult,
     ClauseText,
-    Consequence,
-    FindingKind,
-    FindingText,
-    Json,
     Measurement,
     Observation,
     Outcome,
@@ -31,6 +28,8 @@ from results.record.reading import (
     Trace,
     load,
 )
+from results.record.texts import Consequence, FindingKind, FindingText
+from results.record.values import Json
 from results.report import porting
 from results.report.page import render
 from results.show.portability import words

@@ -11,7 +11,7 @@ from results.compare.pairing import Comparisons, series
 from results.history.changes import LineHistory
 from results.history.documents import load as load_history
 from results.history.explanations import unexplained
-from results.history.markdown import markdown
+from results.history.statements import markdown
 from results.record.folders import listed
 from results.record.reading import load
 from results.show.clauses import number

@@ -11,7 +11,7 @@ from results.history.changes import history as history_of
 from results.history.documents import compact, is_history, load
 from results.history.folders import gather
 from results.history.lines import lines
-from results.history.markdown import markdown
+from results.history.statements import markdown
 from results.record.files import RecordError, one_line, replace
 
 PATH = click.Path(path_type=Path)
