@@ -24,7 +24,7 @@ from results.record.folders import LAST_RUNS, listed
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load
 from results.record.values import Json
-from results.show.titles import title
+from results.show.marks import title
 
 _CONFIRMED = ("autocast.request-is-honoured-or-refused", "composition.declarations-hold")
 

@@ -16,7 +16,7 @@ from results.record.outline import Outlines
 from results.record.reading import load
 from results.show import portability, times
 from results.show import table as tables
-from results.show.titles import title
+from results.show.marks import title
 
 PATH = click.Path(path_type=Path)
 

@@ -28,7 +28,7 @@ from results.compare.ratio import ratio
 from results.record.files import one_line
 from results.record.outcomes import Outcome
 from results.record.reading import CheckResult, Measurement, Record, TestVerdict
-from results.show.titles import title
+from results.show.marks import title
 
 NONE = "–"
 DOCUMENT = "document"

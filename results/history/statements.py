@@ -90,20 +90,17 @@ def _range(columns: Sequence[VersionColumn]) -> str:
 def _note(run: VersionRun) -> str:
     if run.other_tests:
         return "by other tests"
-    return MOVED[_manner(run.point)] if run.point and run.point.kind != "outcome" else ""
-
-
-MOVED = {"more": "in more tests", "fewer": "in fewer tests", "otherwise": "otherwise", "support": "with other support"}
+    return _manner(run.point) if run.point and run.point.kind != "outcome" else ""
 
 
 def _manner(point: ChangePoint) -> str:
     """How a clause with the same word before and after differs."""
     if point.kind == "support":
-        return "support"
+        return "with other support"
     gone = point.passes or point.refused
     if point.otherwise or bool(point.fails) == bool(gone):
         return "otherwise"
-    return "more" if point.fails else "fewer"
+    return "in more tests" if point.fails else "in fewer tests"
 
 
 def interval(line: VersionLine, point: ChangePoint) -> str:
@@ -128,7 +125,7 @@ def alongside(line: VersionLine, point: ChangePoint) -> tuple[str, ...]:
 def change(point: ChangePoint) -> str:
     """What changed: the words, and how many of the compared tests moved."""
     same = {"pass": "passes", "fail": "fails", "unsupported": "unsupported"}.get(point.new, point.new)
-    step = f"{point.old} → {point.new}" if point.kind == "outcome" else f"{same} {MOVED[_manner(point)]}"
+    step = f"{point.old} → {point.new}" if point.kind == "outcome" else f"{same} {_manner(point)}"
     parts = [
         f"{len(tests)} newly {what}"
         for tests, what in ((point.fails, "failing"), (point.passes, "passing"), (point.refused, "unsupported"))

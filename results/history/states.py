@@ -169,12 +169,7 @@ def word(outcome: Outcome) -> CaseWord:
         return "pass"
     if outcome in FAILURE_OUTCOMES:
         return "fail"
-    return {
-        Outcome.UNSUPPORTED: "unsupported",
-        Outcome.ABSTAIN: "abstain",
-        Outcome.UNSTABLE: "unstable",
-        Outcome.NOT_OFFERED: "not offered",
-    }[outcome]  # type: ignore[return-value]
+    return outcome.value  # type: ignore[return-value]
 
 
 def gravest(words: Iterable[CaseWord]) -> CaseWord:

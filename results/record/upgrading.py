@@ -49,7 +49,9 @@ def _from_2(document: dict[str, Any]) -> dict[str, Any]:
         name: {**text, "revision": _revision(name, hashes.get(name, set()))}
         for name, text in document["clauses"].items()
     }
-    verdicts = sorted(map(_by_clause, map(not_offered, document["verdicts"])), key=lambda verdict: str(verdict["test"]))
+    verdicts = sorted(
+        map(_by_clause, map(_not_offered, document["verdicts"])), key=lambda verdict: str(verdict["test"])
+    )
     return {**document, "schema_version": 3, "clauses": clauses, "verdicts": verdicts}
 
 
@@ -124,7 +126,7 @@ def _sorted(parts: Any) -> list[dict[str, Any]]:
     return sorted(parts, key=lambda part: (str(part.get("clause", "")), part["key"], part["case"]))
 
 
-def not_offered(verdict: dict[str, Any]) -> dict[str, Any]:
+def _not_offered(verdict: dict[str, Any]) -> dict[str, Any]:
     """The verdict, `not offered` if it is a refusal without a tried call; versions 1 and 2 had only `unsupported`."""
     if verdict["outcome"] != "unsupported" or str(verdict.get("message", "")).endswith(_TRIED):
         return verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from results.record.outcomes import Outcome
@@ -14,20 +14,6 @@ from results.report.text import NAME, VALUE, TextPart, clean, href, linked
 from results.show.clauses import FAILURE_OUTCOMES, Count, by_clause, inferred, outcome
 from results.show.portability import Broken, Portability, Word, words
 
-SYMBOLS: Mapping[Outcome, str] = {
-    Outcome.PASS: "✓",
-    Outcome.KNOWN: "◆",
-    Outcome.UNSUPPORTED: "–",
-    Outcome.NOT_OFFERED: "∅",
-    Outcome.ABSTAIN: "○",
-    Outcome.FAIL: "✗",
-    Outcome.MISDECLARED: "≠",
-    Outcome.FIXED: "↑",
-    Outcome.UNSTABLE: "~",
-    Outcome.ERROR: "!",
-    Outcome.TIMEOUT: "∞",
-    Outcome.CRASH: "†",
-}
 _SLUG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,79}")
 _REASONS = 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
+from typing import Any
 
 import altair
 import vl_convert
@@ -12,27 +13,32 @@ from markupsafe import Markup
 from results.compare.pairing import NONE, Comparisons
 from results.record.outcomes import Outcome
 from results.record.reading import Record
-from results.report import about, changed, details, findings, matrix, porting, series, summary
+from results.report import about, changed, details, matrix, porting, series, summary
 from results.report.assets import asset, environment, policy
 from results.report.runs import DASHES, SHAPES, by_framework, frameworks, runs
-from results.report.text import clean, embedded, packed
+from results.report.text import NAME, VALUE, clean, embedded, href, linked, packed
 from results.show.clauses import FAILURE_OUTCOMES, GRAVITY, total, unconfirmed
+from results.show.findings import HEADINGS, UNCLASSED, ListedFinding, findings
 from results.show.portability import Portability, words
 
-MEANINGS = {
-    Outcome.PASS: "the clause holds",
-    Outcome.KNOWN: "fails exactly as an expectation describes",
-    Outcome.UNSUPPORTED: "the adapter refuses it, and the framework's own call does not work either",
-    Outcome.NOT_OFFERED: "the adapter refuses it and has no framework call to try: nothing is known of the framework",
-    Outcome.ABSTAIN: "two identical runs differ, so there is no verdict",
-    Outcome.FAIL: "fails, and no expectation names the failure",
-    Outcome.MISDECLARED: "the adapter declares one thing, the test observes another",
-    Outcome.FIXED: "expected to fail, but passes",
-    Outcome.UNSTABLE: "got worse, but not again when repeated in a new process",
-    Outcome.ERROR: "the test raised an unexpected exception",
-    Outcome.TIMEOUT: "the test did not end in time",
-    Outcome.CRASH: "the Python process died",
+LEGEND = {
+    Outcome.PASS: ("✓", "the clause holds"),
+    Outcome.KNOWN: ("◆", "fails exactly as an expectation describes"),
+    Outcome.UNSUPPORTED: ("–", "the adapter refuses it, and the framework's own call does not work either"),
+    Outcome.NOT_OFFERED: (
+        "∅",
+        "the adapter refuses it and has no framework call to try: nothing is known of the framework",
+    ),
+    Outcome.ABSTAIN: ("○", "two identical runs differ, so there is no verdict"),
+    Outcome.FAIL: ("✗", "fails, and no expectation names the failure"),
+    Outcome.MISDECLARED: ("≠", "the adapter declares one thing, the test observes another"),
+    Outcome.FIXED: ("↑", "expected to fail, but passes"),
+    Outcome.UNSTABLE: ("~", "got worse, but not again when repeated in a new process"),
+    Outcome.ERROR: ("!", "the test raised an unexpected exception"),
+    Outcome.TIMEOUT: ("∞", "the test did not end in time"),
+    Outcome.CRASH: ("†", "the Python process died"),
 }
+"""Symbol and meaning of each outcome."""
 
 _text = partial(asset, __package__)
 
@@ -52,6 +58,7 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
     totals = list(map(total, records))
     families = matrix.families(records)
     outcomes = [o for o in reversed(GRAVITY) if any(v.outcome is o for r in records for v in r.verdicts)]
+    graded = [[outcome.value, LEGEND[outcome][0], outcome in FAILURE_OUTCOMES] for outcome in GRAVITY]
     drawn = series.payload(records, columns)
     scripts = {"theme.js": _text("theme.js"), "page.js": _behaviour(), "charts.js": _charts()}
     style = _text("style.css")
@@ -72,11 +79,11 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
             outcome_choices=list(summary.CHOICES.items()),
             kinds=Portability,
             unconfirmed=any(map(unconfirmed, records)),
-            meanings=MEANINGS,
-            symbols=matrix.SYMBOLS,
+            meanings={outcome: meaning for outcome, (_, meaning) in LEGEND.items()},
+            symbols={outcome: symbol for outcome, (symbol, _) in LEGEND.items()},
             dashes=[" ".join(map(str, dash)) for dash in DASHES],
             shapes=list(SHAPES.values()),
-            found=findings.groups(records),
+            found=_findings(records),
             alone=matrix.alone(families),
             porting=porting.groups(records),
             drawn=drawn,
@@ -86,7 +93,7 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
             comparisons=[changed.compared(pair) for pair in comparisons.pairs],
             unmatched=[clean(line) for line in comparisons.unmatched],
             anchors={row.name: row.anchor for family in families for row in family.rows},
-            cells_json=map(Markup, packed(details.payload(families, columns, records, _outcomes()))),
+            cells_json=map(Markup, packed(details.payload(families, columns, records, graded))),
             drawn_json=Markup(embedded(drawn)),
             style=Markup(style),
             scripts={name: Markup(script) for name, script in scripts.items()},
@@ -95,9 +102,34 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
     )
 
 
-def _outcomes() -> list[list[str | bool]]:
-    """Word, symbol, and whether it is a failure, the gravest first."""
-    return [[outcome.value, matrix.SYMBOLS[outcome], outcome in FAILURE_OUTCOMES] for outcome in GRAVITY]
+def _findings(records: Sequence[Record]) -> dict[str, list[dict[str, Any]]]:
+    """The findings of all records by the heading of their class; one row for all runs of a framework."""
+    by_text: dict[tuple[str, str, str, str], list[tuple[int, ListedFinding]]] = {}
+    for place, record in enumerate(records):
+        for each in findings(record):
+            key = (record.series.framework, each.id, each.reason, each.link)
+            by_text.setdefault(key, []).append((place, each))
+    rows = [(group[0][1], _finding(framework, group)) for (framework, *_), group in by_text.items()]
+    rows.sort(key=lambda pair: (pair[0].order[:2], pair[1]["framework"]))
+    by_class: dict[str, list[dict[str, Any]]] = {}
+    for first, row in rows:
+        by_class.setdefault(HEADINGS[first.text.kind] if first.text else UNCLASSED, []).append(row)
+    return by_class
+
+
+def _finding(framework: str, group: Sequence[tuple[int, ListedFinding]]) -> dict[str, Any]:
+    """A finding of a framework; `runs` are the index of each run with it, and the number of its failing tests."""
+    first = group[0][1]
+    clauses = dict.fromkeys(clause for _, each in group for clause in each.cases)
+    return {
+        "framework": clean(framework, NAME),
+        "consequence": first.text.consequence.value.replace("-", " ") if first.text else "",
+        "reason": linked(first.reason, VALUE),
+        "link": href(first.link),
+        "shows": clean(first.text.link_shows, VALUE) if first.text else "",
+        "clauses": [clean(clause) for clause in clauses],
+        "runs": [(place, sum(max(1, len(cases)) for cases in each.cases.values())) for place, each in group],
+    }
 
 
 @cache

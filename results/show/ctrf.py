@@ -27,12 +27,12 @@ import jsonschema
 from results.record.outcomes import REFUSED, Outcome
 from results.record.reading import Record, TestVerdict
 from results.record.values import plain, to_text
-from results.show.marks import escaped
+from results.show.marks import escaped, title
 from results.show.table import troubles
-from results.show.titles import title
 
 SPEC_VERSION = "0.0.0"
 _LONGEST_MS = 2.0**53
+_OF_A_RUN = ("series", "variant", "started", "finished", "status", "seed", "selection", "notes")
 STATUSES = ("passed", "failed", "skipped", "pending", "other")
 STATUS = {outcome: "failed" if outcome.bad else "skipped" if outcome in REFUSED else "other" for outcome in Outcome} | {
     Outcome.PASS: "passed"
@@ -116,19 +116,7 @@ def _environment(records: Sequence[Record]) -> dict[str, Any]:
     """Frameworks and versions in CTRF's own fields, each run by itself in `extra`."""
     names = sorted({record.series.framework for record in records})
     versions = sorted({record.variant.framework_version for record in records})
-    runs = [
-        {
-            "series": record.series,
-            "variant": record.variant,
-            "started": record.started,
-            "finished": record.finished,
-            "status": record.status,
-            "seed": record.seed,
-            "selection": record.selection,
-            "notes": record.notes,
-        }
-        for record in records
-    ]
+    runs = [{name: getattr(record, name) for name in _OF_A_RUN} for record in records]
     return {
         "appName": ", ".join(names),
         "appVersion": ", ".join(versions),

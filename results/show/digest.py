@@ -8,9 +8,8 @@ from results.record.outcomes import Outcome
 from results.record.reading import Record, TestVerdict
 from results.show.clauses import Count, tally, total
 from results.show.findings import classed, findings
-from results.show.marks import code, cut, html, words
+from results.show.marks import code, cut, html, title, words
 from results.show.table import CAPTION, notes, troubles
-from results.show.titles import title
 
 
 def markdown(records: Sequence[Record]) -> str:

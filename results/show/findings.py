@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from results.record.outcomes import Outcome
 from results.record.reading import Record
 from results.record.texts import Consequence, FindingKind, FindingText
-from results.show.marks import code, is_url, source, words
-from results.show.titles import title
+from results.show.marks import code, is_url, source, title, words
 
 HEADINGS: Mapping[FindingKind, str] = {
     FindingKind.DEFECT: "Defects",

@@ -1,4 +1,4 @@
-"""Text of a record as inert Markdown."""
+"""Texts of a record that act nowhere: the title of its column, and Markdown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,23 @@ from collections.abc import Iterable
 from html import escape
 
 from results.record.files import one_line
+from results.record.reading import Record
+
+NAME_LIMIT = 40
+"""Characters of a name that are shown."""
 
 LIMIT = 256 * 1024
 """Bytes of a text for the summary of a CI job; GitHub refuses more than 1 MiB a step, and a step may add several."""
 
 _URL = re.compile(r"https?://(?![^/?#]*@)[^\s<>\[\]\"'`\\]+")
+
+
+def title(record: Record) -> tuple[str, ...]:
+    """The lines over a record's column: framework, version, mode and device, and its status unless complete."""
+    series = record.series
+    lines = (series.framework, record.variant.framework_version, f"{series.mode} {series.device}".strip())
+    short = tuple(one_line(line, NAME_LIMIT) for line in lines if line)
+    return short if record.status == "complete" else (*short, record.status)
 
 
 def is_url(text: str) -> bool:

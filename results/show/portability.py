@@ -41,8 +41,8 @@ from results.record.reading import Record, TestVerdict
 from results.record.values import Json
 from results.show.clauses import FAILURE_OUTCOMES, by_clause, number, outcome
 from results.show.libraries import Owner, owners
+from results.show.marks import NAME_LIMIT
 from results.show.observations import Place, differ, leaves
-from results.show.titles import NAME_LIMIT
 
 ORACLE = "reference"
 """The framework that the others are measured against, where there are others."""

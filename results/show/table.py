@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
+from itertools import takewhile
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -18,7 +19,7 @@ from results.record.reading import Record
 from results.record.texts import Consequence, FindingKind
 from results.show.clauses import Count, tally, total, unconfirmed
 from results.show.findings import by_consequence
-from results.show.titles import NAME_LIMIT, title
+from results.show.marks import NAME_LIMIT, title
 
 CAPTION = (
     "Each clause counts once, by the gravest outcome of its tests: unsupported or not offered only if every test was. "
@@ -85,21 +86,12 @@ def layout(records: Sequence[Record], width: int) -> list[Table]:
         if _width(whole) <= width:
             return [whole]
     for across in range(min(len(columns), max(1, (width - names - 2) // _NARROWEST)), 0, -1):
-        tables = _tables(columns, across, (width - names - 2) // across - 2, width)
-        if tables:
+        cell_width = (width - names - 2) // across - 2
+        made = (_table(columns[at : at + across], cell_width) for at in range(0, len(columns), across))
+        tables = list(takewhile(lambda table: _width(table) <= width, made))
+        if len(tables) * across >= len(columns):
             return tables
     return [_table([column], 1) for column in columns]
-
-
-def _tables(columns: Sequence[_Column], across: int, cell_width: int, width: int) -> list[Table]:
-    """Tables of so many columns each; none as soon as one is wider than `width`."""
-    tables = []
-    for place in range(0, len(columns), across):
-        table = _table(columns[place : place + across], cell_width)
-        if _width(table) > width:
-            return []
-        tables.append(table)
-    return tables
 
 
 def notes(records: Sequence[Record]) -> list[str]:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from results.record.files import one_line
 from results.record.reading import Record, TestVerdict
-from results.show.titles import title
+from results.show.marks import title
 
 SLOWEST = 10
 _NAME_LIMIT = 160

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,31 +65,16 @@ def test_another_signature_of_the_same_word_is_marked() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "want"),
     [
-        (
-            {"test_a": "fail", "test_b": "pass"},
-            {"test_a": "fail", "test_b": "fail"},
-            "fails in more tests: 1 newly failing",
-        ),
-        ({"test_a": "fail", "test_b": "fail"}, {"test_a": "fail", "test_b": "pass"}, "fails in fewer tests: 1 newly"),
-        (
-            {"test_a": "fail", "test_b": "pass"},
-            {"test_a": "pass", "test_b": "fail"},
-            "fails otherwise: 1 newly failing, 1",
-        ),
-        (
-            {"test_a": "pass", "test_b": "unsupported"},
-            {"test_a": "pass", "test_b": "pass"},
-            "passes with other support",
-        ),
-        (
-            {"test_a": "pass", "test_b": "pass"},
-            {"test_a": "pass", "test_b": "unsupported"},
-            "passes with other support",
-        ),
+        (("fail", "pass"), ("fail", "fail"), "fails in more tests: 1 newly failing"),
+        (("fail", "fail"), ("fail", "pass"), "fails in fewer tests: 1 newly"),
+        (("fail", "pass"), ("pass", "fail"), "fails otherwise: 1 newly failing, 1"),
+        (("pass", "unsupported"), ("pass", "pass"), "passes with other support"),
+        (("pass", "pass"), ("pass", "unsupported"), "passes with other support"),
     ],
 )
-def test_tests_that_move_below_an_equal_word(before: dict[str, str], after: dict[str, str], want: str) -> None:
-    one = history_of(("2.0", before), ("2.1", after))
+def test_tests_that_move_below_an_equal_word(before: Sequence[str], after: Sequence[str], want: str) -> None:
+    sides = (dict(zip(("test_a", "test_b"), words, strict=True)) for words in (before, after))
+    one = history_of(*zip(("2.0", "2.1"), sides, strict=True))
     (point,) = one.points
     assert change(point).startswith(want)
     assert point.worse is ("newly failing" in change(point) or "newly unsupported" in change(point))
@@ -155,14 +142,9 @@ def test_a_gap_between_equal_words_is_not_claimed() -> None:
 
 def test_a_machine_that_lacks_an_instruction_set_explains_its_refusals() -> None:
     old, new = judged("2.0", {"test_a": "pass"}), judged("2.1", {"test_a": "unsupported"})
-    state = new.cases[CLAUSE][f"{CLAUSE}/test_a"]
-    from dataclasses import replace
-
-    lacking = replace(
-        new,
-        instruction_sets=frozenset({"avx2"}),
-        cases={CLAUSE: {f"{CLAUSE}/test_a": replace(state, reason=frozenset({"needs", "avx512f"}))}},
-    )
+    test, state = f"{CLAUSE}/test_a", new.cases[CLAUSE][f"{CLAUSE}/test_a"]
+    needing = {CLAUSE: {test: replace(state, reason=frozenset({"needs", "avx512f"}))}}
+    lacking = replace(new, instruction_sets=frozenset({"avx2"}), cases=needing)
     full = replace(old, instruction_sets=frozenset({"avx2", "avx512f"}))
     assert history(only_line(full, lacking)).points == ()
     assert len(history(only_line(replace(full, instruction_sets=frozenset({"avx2"})), lacking)).points) == 1

@@ -11,10 +11,11 @@ import pytest
 
 from conformance.runner import identity
 from results.compare.changes import ChangeKind
-from results.compare.comparison import Comparison, compare
+from results.compare.comparison import compare
 from results.compare.pairing import Comparisons
 from results.record.reading import Curves, Outcome, Record, RunSetup, TestVerdict
-from results.show.differences import to_text, verdict
+from results.show.differences import verdict
+from tests.records.test_doctored import said
 from tests.support.doctored import baseline, with_curves, with_verdicts
 from tests.support.suite_runs import ROOT
 
@@ -230,10 +231,6 @@ DOCTORED: Mapping[str, tuple[Doctor, int, Sequence[ChangeKind], str]] = {
         "the suite may differ",
     ),
 }
-
-
-def said(comparison: Comparison) -> str:
-    return " ".join(to_text(Comparisons((comparison,))).split())
 
 
 @pytest.mark.parametrize("name", DOCTORED)

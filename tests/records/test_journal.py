@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,17 +140,24 @@ def test_mistakes_are_refused_at_once(tmp_path: Path) -> None:
         journal.start("t", CLAUSE)
 
 
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """No file can grow beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_a_full_disk_is_told_in_one_line_and_costs_nothing_written(tmp_path: Path) -> None:
     journal = filled(Journal.create(tmp_path / "x.json", header()))
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (journal.path.stat().st_size + 100, hard))
-    try:
+    with files_of_at_most(journal.path.stat().st_size + 100):
         with pytest.raises(RecordError, match="cannot be written") as caught:
             journal.judged(judged("too much"))
         with pytest.raises(RecordError, match="cannot be written"):
             journal.finish()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(str(caught.value).splitlines()) == 1
     record = recover(journal.path)
     assert len(record.verdicts) == 3
@@ -157,13 +166,8 @@ def test_a_full_disk_is_told_in_one_line_and_costs_nothing_written(tmp_path: Pat
 
 def test_a_failed_replacement_leaves_the_old_record(complete: Path) -> None:
     before, record = complete.read_bytes(), load(complete)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        with pytest.raises(RecordError, match="cannot be written"):
-            write(complete, record)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with files_of_at_most(100), pytest.raises(RecordError, match="cannot be written"):
+        write(complete, record)
     assert [p.read_bytes() for p in complete.parent.iterdir()] == [before]
     with pytest.raises(RecordError, match="cannot be written"):
         Journal.create(complete / "below.json", header())

@@ -15,7 +15,7 @@ import pytest
 from results.compare.comparison import compare
 from results.record.reading import Record, RecordError, from_json, load, to_json
 from results.record.renames import present_case
-from results.record.upgrading import not_offered, upgrade
+from results.record.upgrading import upgrade
 from tests.support.hostile import VALUES, Raw
 from tests.support.small_record import BASE, CLAUSE
 
@@ -115,21 +115,6 @@ def test_what_is_no_old_record_is_refused_in_one_line(part: str, document: dict[
         assert len(refusal.splitlines()) <= 1
 
 
-@pytest.mark.parametrize(
-    ("outcome", "message", "said"),
-    [
-        ("unsupported", "optimizer.clip: this adapter does not offer it (nothing to try)", "not offered"),
-        ("unsupported", "accumulation.partial-window: there is no flush", "not offered"),
-        ("unsupported", "optimizer.clip: there is no clipping (tried)", "unsupported"),
-        ("fail", "it is off by 2 (nothing to try)", "fail"),
-    ],
-)
-def test_a_refusal_of_which_nothing_was_tried_is_not_offered(outcome: str, message: str, said: str) -> None:
-    before = {"test": "t", "outcome": outcome, "message": message}
-    assert not_offered(before) == {**before, "outcome": said}
-    assert before["outcome"] == outcome
-
-
 def version_2(clause: str, *verdicts: dict[str, Any]) -> dict[str, Any]:
     """A record of version 2 with these verdicts of one clause."""
     document: dict[str, Any] = json.loads(to_json(replace(BASE, observations=(), measurements=())))
@@ -188,14 +173,18 @@ def test_runs_of_version_2_name_no_folder() -> None:
     assert [run.recipe.get("offload", {}).get("folder") for run in verdict.runs] == ["FOLDER", None, None]  # type: ignore[union-attr]
 
 
-def test_a_refusal_of_version_2_says_whether_anything_was_tried() -> None:
-    said = {"a": "x: no (tried)", "b": "x: no (nothing to try)", "c": "x: no"}
-    verdicts = ({"test": f"f.py::{name}", "outcome": "unsupported", "message": text} for name, text in said.items())
-    assert [one.outcome.value for one in read_2("a.b", *verdicts).verdicts] == [
-        "unsupported",
-        "not offered",
-        "not offered",
-    ]
+@pytest.mark.parametrize(
+    ("outcome", "message", "said"),
+    [
+        ("unsupported", "optimizer.clip: this adapter does not offer it (nothing to try)", "not offered"),
+        ("unsupported", "accumulation.partial-window: there is no flush", "not offered"),
+        ("unsupported", "optimizer.clip: there is no clipping (tried)", "unsupported"),
+        ("fail", "it is off by 2 (nothing to try)", "fail"),
+    ],
+)
+def test_a_refusal_of_version_2_says_whether_anything_was_tried(outcome: str, message: str, said: str) -> None:
+    (verdict,) = read_2("a.b", {"test": "f.py::test", "outcome": outcome, "message": message}).verdicts
+    assert verdict.outcome.value == said
 
 
 @pytest.mark.parametrize("broken", [{"test": 3}, {"clause": ["a"]}, {"runs": 3}, {"runs": [3]}, {"code_hash": {}}])
