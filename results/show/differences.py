@@ -180,25 +180,21 @@ def _draw_environment(different: Environment, console: Console) -> None:
 
 
 def _draw_counted(kind: ChangeKind, changes: Sequence[Change], console: Console) -> None:
-    if changes:
-        group = ChangeGroup(kind, "", "", "", tuple(changes))
-        style = "bold red" if kind.worse else "yellow"
-        _indented(console, "", 0)
-        summary = NOT_JUDGED if kind is ChangeKind.NOT_JUDGED else group.subjects
-        reasons = _reasons(changes) if kind is ChangeKind.NOT_COMPARABLE else []
-        text = Text.assemble((f"{len(changes)} {_counted(kind, len(changes))}", style), ": ", one_line(summary, 600))
-        console.print(Padding(text, (0, 0, 0, 2)))
-        for line in reasons:
-            _indented(console, one_line(line), 6)
+    if not changes:
+        return
+    timed = kind is ChangeKind.NOT_JUDGED
+    label = not_judged(len(changes)) if timed else f"{len(changes)} {kind}"
+    summary = NOT_JUDGED if timed else ChangeGroup(kind, "", "", "", tuple(changes)).subjects
+    _indented(console, "", 0)
+    text = Text.assemble((label, "bold red" if kind.worse else "yellow"), ": ", one_line(summary, 600))
+    console.print(Padding(text, (0, 0, 0, 2)))
+    for line in _reasons(changes) if kind is ChangeKind.NOT_COMPARABLE else ():
+        _indented(console, one_line(line), 6)
 
 
 def _reasons(changes: Sequence[Change]) -> list[str]:
     """The reasons why changes cannot be compared, with their counts, the most frequent first."""
     return [f"{count}: {reason}" for reason, count in Counter(change.detail for change in changes).most_common()]
-
-
-def _counted(kind: ChangeKind, count: int) -> str:
-    return not_judged(count).partition(" ")[2] if kind is ChangeKind.NOT_JUDGED else kind.value
 
 
 def _draw_group(group: ChangeGroup, console: Console) -> None:

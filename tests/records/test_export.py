@@ -32,8 +32,8 @@ BASELINES = [path for path in listed(ROOT / "results" / "baselines") if "-cpu-" 
 EVIL = "<img src=x onerror=alert(1)> </details> | `a` **b** [c](javascript:x) @everyone\n# d\n::error::e \x1b[2J \u202e"
 
 
-def conformance(*words: str | Path) -> Ended:
-    return run([sys.executable, "-m", "conformance", *map(str, words)])
+def conformance(*words: str | Path, **changes: str) -> Ended:
+    return run([sys.executable, "-m", "conformance", *map(str, words)], **changes)
 
 
 def of(outcome: Outcome, **changes: Any) -> Record:

@@ -140,6 +140,16 @@ def observation(value: Any) -> dict[str, Any]:
     return {"clause": CLAUSE, "key": "k", "case": "", "value": value}
 
 
+def refuses(path: Path) -> None:
+    """A record is refused in one line that names the file and says what to do."""
+    with pytest.raises(RecordError) as caught:
+        load(path)
+    message = str(caught.value)
+    assert str(path) in message
+    assert len(message.splitlines()) == 1
+    assert ";" in message, "what to do"
+
+
 DAMAGE: dict[str, Any] = {
     "not UTF-8": lambda p: p.write_bytes(b'{"a": "\xff"}'),
     "half a surrogate pair": lambda p: change(p, selection="\ud800"),
@@ -182,19 +192,13 @@ def test_what_is_no_record_is_refused_in_the_layout_of_one_too(damage: str, comp
         changed = msgspec.json.format(changed, indent=1) + "\n"
     assert msgspec.json.format(changed, indent=1) + "\n" == changed
     complete.write_text(changed, "utf-8")
-    with pytest.raises(RecordError):
-        load(complete)
+    refuses(complete)
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_what_is_no_record_is_told_in_one_line(damage: str, complete: Path) -> None:
     DAMAGE[damage](complete)
-    with pytest.raises(RecordError) as caught:
-        load(complete)
-    message = str(caught.value)
-    assert str(complete) in message
-    assert len(message.splitlines()) == 1
-    assert ";" in message, "what to do"
+    refuses(complete)
 
 
 def test_a_compressed_record_is_the_same_record_and_the_same_bytes(complete: Path) -> None:
@@ -226,10 +230,7 @@ def test_a_spoiled_compressed_record_is_refused_in_one_line(how: str, complete: 
     path = complete.with_name("torch.json.gz")
     write(path, load(complete))
     path.write_bytes(SPOILED[how](path.read_bytes()))
-    with pytest.raises(RecordError) as caught:
-        load(path)
-    assert str(path) in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
+    refuses(path)
 
 
 def test_every_committed_record_is_of_this_schema_and_compressed() -> None:

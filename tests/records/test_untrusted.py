@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,10 +22,10 @@ from results.record.lines import decode_line, encode_line
 from results.record.reading import CheckResult, Outcome, Tensors, from_json, load, to_json, write
 from results.record.schema import SCHEMA_VERSION
 from results.record.texts import Consequence, FindingKind, FindingText
+from tests.records.test_export import conformance
 from tests.records.test_fuzz import call, refused, said
 from tests.support.recorded import CLAUSE, filled, header
 from tests.support.small_record import BASE, verdict
-from tests.support.suite_runs import Ended, run
 
 ESCAPING = os.fsdecode(b"a\n\x1b[31m\xff\xe2\x80\xae.json")
 """A file name with a line break, an escape sequence, a byte that is no UTF-8 and a mark that reverses the text."""
@@ -210,10 +209,6 @@ def test_the_name_of_a_page_cannot_act_on_the_terminal(good: Path) -> None:
     pytest.importorskip("altair")
     output = said(call(cli.main, "report", good, "--output", good.with_name(ESCAPING)))
     assert len(output.splitlines()) == 1
-
-
-def conformance(*words: str | Path, **changes: str) -> Ended:
-    return run([sys.executable, "-m", "conformance", *map(str, words)], **changes)
 
 
 def test_what_the_terminal_cannot_show_is_a_question_mark(good: Path) -> None:
