@@ -9,8 +9,7 @@ import click
 from conformance.cli.progress import watched
 from results.compare.pairing import NONE, compare_sets
 from results.record.files import one_line
-from results.record.folders import read
-from results.record.outline import Outlines
+from results.record.folders import Outlines, read
 
 PATH = click.Path(path_type=Path)
 

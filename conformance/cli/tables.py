@@ -10,9 +10,8 @@ from rich.console import Console
 
 from results.record.encoding import without_collecting
 from results.record.files import RecordError, one_line
-from results.record.folders import find, read
+from results.record.folders import Outlines, find, read
 from results.record.journal import convert
-from results.record.outline import Outlines
 from results.record.reading import load
 from results.show import portability, times
 from results.show import table as tables

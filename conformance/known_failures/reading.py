@@ -33,7 +33,7 @@ from conformance.spec.tables import Kind, Table, read_file
 from frameworks.adapter_file import folder_of
 from frameworks.contract import Framework
 from frameworks.registry import built_in
-from results.record.renames import present_case
+from results.record.upgrading import present_case
 
 FILE = "expectations.toml"
 """Name of the file, next to the module of the adapter's class."""

@@ -19,10 +19,9 @@ from results.compare import numbers
 from results.compare.changes import Change, ChangeKind
 from results.compare.comparability import LEAST, SuiteChange, Verdicts, incomparable, share, suite_change
 from results.compare.environment import Environment, environment
-from results.compare.measurements import measurements
 from results.compare.numbers import Courses, MovedNumbers, Movement, number
 from results.compare.strictness import demands
-from results.compare.verdicts import kind_of, measuring, untimed, value_text, verdicts
+from results.compare.verdicts import kind_of, measurements, measuring, untimed, value_text, verdicts
 from results.record.model import EXPLANATIONS
 from results.record.outcomes import Outcome
 from results.record.reading import Observation, Record, TestVerdict

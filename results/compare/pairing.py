@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 from results.compare.comparison import Comparison, compare
 from results.record.encoding import without_collecting
 from results.record.files import RecordError
-from results.record.outline import heading
+from results.record.folders import heading
 from results.record.reading import Record, Series, load, load_series
 
 Key = tuple[str, str, str]

@@ -1,18 +1,32 @@
-"""Changes of verdicts between two records, by what the framework did, expected or not."""
+"""Changes of verdicts and costs between two records.
+
+Verdicts are compared by what the framework did, expected or not. Counted costs are compared exactly, and timings are
+not judged: two records come from two moments. Identical code differs by several percent between processes, and a busy
+machine moves times further, whatever they are compared with (docs/measuring.md): times are compared where they are
+taken in turn, inside one process (`results.compare.ratio.ratio`), and not here.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from statistics import median
 
 from results.compare.changes import Change, ChangeKind
 from results.compare.comparability import PASS_OUTCOMES, Verdicts
-from results.compare.measurements import NOT_JUDGED
+from results.compare.ratio import ratio
+from results.record.model import by_place
 from results.record.outcomes import UNJUDGED, Outcome
-from results.record.reading import Record, TestVerdict
-from results.record.values import Json
+from results.record.reading import Measurement, Record, TestVerdict
+from results.record.values import Json, same
 
 UNCONFIRMED = "not confirmed here"
 """Marks a known failure whose expectation was taken from another series."""
+
+NOT_JUDGED = (
+    "times of separate runs are not comparable; run both versions alternately on one machine, several times each"
+)
+"""Why a timing is not judged, and how to compare it."""
 
 
 def verdicts(before: Verdicts, after: Verdicts, reasons: Mapping[str, str], untimed: set[str]) -> Iterator[Change]:
@@ -89,3 +103,81 @@ def value_text(value: Json) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:.6g}"
+
+
+def measurements(old: Record, new: Record, reasons: Mapping[str, str], untimed: set[str]) -> Iterator[Change]:
+    """Every cost that differs.
+
+    Args:
+        reasons: why a test cannot be compared, by test.
+        untimed: tests whose control failed in one of the records: their costs may be missing there.
+    """
+    costs = by_place(old.measurements), by_place(new.measurements)
+    for place in sorted(costs[0].keys() | costs[1].keys()):
+        clause, key, case = place
+        test, name = f"{clause}/{case}", f"{key}/{case}" if case else key
+        if test in untimed:
+            continue
+        before, after = (side.get(place) for side in costs)
+        if before is None and after is not None:
+            yield Change(ChangeKind.ADDED, clause, name, "", f"{len(after.samples)} samples in {after.unit}")
+        elif after is None and before is not None:
+            kind = ChangeKind.NOT_COMPARABLE if test in reasons else ChangeKind.REMOVED
+            amounts = f"{len(before.samples)} samples in {before.unit}", ""
+            yield Change(kind, clause, name, *amounts, reasons.get(test, ""))
+        elif before is not None and after is not None and not _alike(before, after):
+            change = _cost(name, before, after, reasons.get(test, ""))
+            if change is not None:
+                yield change
+
+
+def _alike(before: Measurement, after: Measurement) -> bool:
+    samples = same(before.samples, after.samples) and same(before.control, after.control)
+    return samples and before.unit == after.unit
+
+
+def _cost(name: str, before: Measurement, after: Measurement, reason: str) -> Change | None:
+    named = after.clause, name, amount(before), amount(after)
+    if reason:
+        return Change(ChangeKind.NOT_COMPARABLE, *named, reason)
+    if before.unit != after.unit:
+        return Change(ChangeKind.NOT_COMPARABLE, *named, f"the units differ: {before.unit} and {after.unit}")
+    if not (before.samples and after.samples):
+        return Change(ChangeKind.NOT_COMPARABLE, *named, "there are no samples")
+    if varies(before) or varies(after):
+        return Change(ChangeKind.NOT_JUDGED, *named, NOT_JUDGED)
+    counted = before.samples[0], after.samples[0]
+    if not all(map(math.isfinite, counted)):
+        return None if same(*counted) else Change(ChangeKind.NOT_COMPARABLE, *named, "a sample is not finite")
+    if counted[0] == counted[1]:
+        return None
+    kind = ChangeKind.MEASURE_WORSE if counted[1] > counted[0] else ChangeKind.MEASURE_BETTER
+    more = f"{counted[1] - counted[0]:+.6g}{_unit(after)}"
+    times = f", ratio {counted[1] / counted[0]:.6g}" if counted[0] > 0.0 else ""
+    return Change(kind, *named, f"{more}{times}, counted exactly")
+
+
+def varies(measurement: Measurement) -> bool:
+    """Whether a cost is one that is timed rather than counted."""
+    return any(not same(sample, measurement.samples[0]) for sample in measurement.samples)
+
+
+def amount(measurement: Measurement) -> str:
+    """A count in full; for a timing, the median and its ratio to the control, if there is one."""
+    if not measurement.samples:
+        return ""
+    if not varies(measurement):
+        return f"{_exactly(float(measurement.samples[0]))}{_unit(measurement)}"
+    relative = ratio(measurement.control, measurement.samples)
+    times = (
+        f", {relative.low:.4g} to {relative.high:.4g} × its control" if measurement.control and relative.judged else ""
+    )
+    return f"{median(measurement.samples):.4g}{_unit(measurement)}{times}"
+
+
+def _unit(measurement: Measurement) -> str:
+    return "" if measurement.unit == "1" else f" {measurement.unit}"
+
+
+def _exactly(sample: float) -> str:
+    return f"{sample:,.0f}" if sample.is_integer() and abs(sample) < 1e15 else repr(sample)

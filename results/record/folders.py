@@ -1,15 +1,19 @@
-"""The records that a command reads: files, journals, folders, or the last runs of this checkout."""
+"""The records that a command reads, whole or reduced: files, journals, folders, or the last runs of this checkout."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from results.record.encoding import without_collecting
 from results.record.files import RecordError, os_problem
-from results.record.reading import Record, load
+from results.record.model import CheckResult, Record, RunSetup, TestVerdict
+from results.record.reading import load
+from results.record.texts import ClauseText
 
 LAST_RUNS = Path(__file__).parents[1] / "records"
 """Where a run of all tests writes its record."""
@@ -20,6 +24,8 @@ ENDINGS = (".json", ".json.gz", ".jsonl")
 Watch = Callable[[list[Path]], Iterable[Path]]
 
 _EARLIER = re.compile(r"(.*)\.(?:interrupted|partial)-[0-9]+\.json")
+
+_TEXTS = ("test", "clause", "message", "reason", "link", "repro")
 
 
 def read(
@@ -72,3 +78,41 @@ def listed(folder: Path) -> list[Path]:
         raise RecordError(folder, f"cannot be read ({os_problem(error)})", "check its permissions") from None
     earlier = {name for name in names if (match := _EARLIER.fullmatch(name)) and f"{match[1]}.json" in names}
     return [folder / name for name in sorted(names - earlier) if not name.startswith(".")]
+
+
+class Outlines:
+    """Makes outlines of records: no fingerprints, and one object for equal texts, checks and runs.
+
+    Args:
+        details: whether checks, runs, costs and curves stay, as a report shows them.
+    """
+
+    def __init__(self, details: bool = False) -> None:
+        self._details = details
+        self._texts: dict[str, str] = {}
+        self._clauses: dict[ClauseText, ClauseText] = {}
+        self._checks: dict[str, CheckResult] = {}
+        self._runs: dict[str, RunSetup] = {}
+
+    def __call__(self, record: Record) -> Record:
+        """The outline of a record."""
+        clauses = {
+            self._texts.setdefault(name, name): self._clauses.setdefault(text, text)
+            for name, text in record.clauses.items()
+        }
+        verdicts = tuple(self._verdict(verdict) for verdict in record.verdicts)
+        outline = replace(record, clauses=clauses, verdicts=verdicts, tensors=())
+        return outline if self._details else replace(outline, measurements=(), traces=())
+
+    def _verdict(self, verdict: TestVerdict) -> TestVerdict:
+        share, given = self._texts.setdefault, vars(verdict)
+        shared: dict[str, Any] = {name: share(given[name], given[name]) for name in _TEXTS}
+        checks, runs = (verdict.checks, verdict.runs) if self._details else ((), ())
+        shared["checks"] = tuple(self._checks.setdefault(repr(check), check) for check in checks)
+        shared["runs"] = tuple(self._runs.setdefault(repr(run), run) for run in runs)
+        return TestVerdict(**(given | shared))
+
+
+def heading(record: Record) -> Record:
+    """The record without the results of its tests."""
+    return replace(record.with_parts(lambda _: ()), clauses={}, findings={}, verdicts=())

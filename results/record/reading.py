@@ -30,8 +30,8 @@ from results.record.model import (
     Variant,
 )
 from results.record.outcomes import Outcome
-from results.record.renames import with_present_names
 from results.record.texts import ClauseText
+from results.record.upgrading import with_present_names
 from results.record.values import decoded
 
 __all__ = [

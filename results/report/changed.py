@@ -7,8 +7,8 @@ from typing import Any
 
 from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import Comparison
-from results.compare.measurements import NOT_JUDGED
 from results.compare.numbers import MovedNumbers, Movement
+from results.compare.verdicts import NOT_JUDGED
 from results.record.reading import Record
 from results.report.text import NAME, VALUE, clean, linked
 from results.show.clauses import number

@@ -17,9 +17,9 @@ from results.compare.changes import Change, ChangeKind
 from results.compare.comparability import LEAST
 from results.compare.comparison import Comparison
 from results.compare.environment import Environment
-from results.compare.measurements import NOT_JUDGED
 from results.compare.numbers import MovedNumbers, Movement, counts
 from results.compare.pairing import Comparisons, name, series
+from results.compare.verdicts import NOT_JUDGED
 from results.record.files import one_line
 from results.record.values import plain
 from results.show.marks import code, cut, escaped, words

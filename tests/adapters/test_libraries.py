@@ -8,8 +8,7 @@ import pytest
 
 from results.record.model import Variant
 from results.record.reading import ClauseText, Outcome, Record, TestVerdict
-from results.show.libraries import libraries, owners
-from results.show.portability import words
+from results.show.portability import libraries, owners, words
 from tests.support.reporting import record
 
 P, F, K, U = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED

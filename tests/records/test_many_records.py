@@ -17,8 +17,7 @@ import pytest
 from results.compare.pairing import compare_files, compare_sets
 from results.record import encoding, files
 from results.record.files import replace_by
-from results.record.folders import find, listed, read
-from results.record.outline import Outlines
+from results.record.folders import Outlines, find, listed, read
 from results.record.reading import MAX_SIGNS, SIGNS, Record, RecordError, RunSetup, load, load_series, write
 from results.report.details import payload
 from results.report.matrix import families

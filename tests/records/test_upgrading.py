@@ -14,8 +14,7 @@ import pytest
 
 from results.compare.comparison import compare
 from results.record.reading import Record, RecordError, from_json, load, to_json
-from results.record.renames import present_case
-from results.record.upgrading import upgrade
+from results.record.upgrading import present_case, upgrade
 from tests.support.hostile import VALUES, Raw
 from tests.support.small_record import BASE, CLAUSE
 

@@ -17,7 +17,7 @@ from results.compare.comparability import single_modes
 from results.compare.comparison import compare
 from results.record.model import RunSetup
 from results.record.reading import load
-from results.record.renames import present_case, renames, with_present_names
+from results.record.upgrading import present_case, renames, with_present_names
 from tests.support.small_record import BASE, CLAUSE
 from tests.support.suite_runs import ROOT, run
 from tools.commands import review

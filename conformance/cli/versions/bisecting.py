@@ -33,7 +33,7 @@ from frameworks.cache_folder import cache_folder
 from frameworks.installer.distributions import Unavailable
 from frameworks.installer.resolution import Lock, package_of
 from results.record.files import RecordError, one_line, replace
-from results.record.renames import present_case
+from results.record.upgrading import present_case
 
 REPORT = "report.md"
 
