@@ -3,9 +3,11 @@
 Modes named after libraries train by these; they need not be installed for the other modes.
 """
 
+from importlib import import_module
+
 from frameworks.base import BaseFramework
 from frameworks.torch.framework import TorchFramework
-from frameworks.torch.libraries import STACKS, framework_of
+from frameworks.torch.libraries import STACKS
 
 __all__ = ["TorchFramework", "adapter"]
 
@@ -17,4 +19,9 @@ def adapter(device: str = "auto", mode: str | None = None) -> BaseFramework:
         MissingDevice: the device is not there.
         ValueError: there is no such mode, or its library is not installed or too old.
     """
-    return framework_of(mode, device) if mode is not None and mode in STACKS else TorchFramework(device, mode)
+    if mode is None or mode not in STACKS:
+        return TorchFramework(device, mode)
+    if problem := STACKS[mode].problem(mode):
+        raise ValueError(problem)
+    module, _, name = STACKS[mode].path.partition(":")
+    return getattr(import_module(module), name)(device, mode)

@@ -106,11 +106,6 @@ _REFUSED_IN_MODE: dict[str, dict[Capability, str]] = {
 }
 
 
-def no_scope(level: str) -> str:
-    """Why there is no precision scope of a level above O1."""
-    return f"torch.autocast is level O1: it has no scope of level {level}"
-
-
 def conventions(mode: str) -> Conventions:
     """PyTorch's conventions; compiled checkpoints have one implementation for all variants."""
     compiled = mode in MODES

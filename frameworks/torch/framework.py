@@ -53,8 +53,9 @@ from frameworks.torch.core.functions import WAYS
 from frameworks.torch.core.offload import parameters_leave
 from frameworks.torch.core.operations import OPERATIONS
 from frameworks.torch.core.recompute import VARIANTS, function_used, recompute
+from frameworks.torch.core.schedules import plateau_rates
 from frameworks.torch.core.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
-from frameworks.torch.declarations import NO_MASTERS, conventions, no_scope, refusals, supported
+from frameworks.torch.declarations import NO_MASTERS, conventions, refusals, supported
 from frameworks.torch.distributed import deepspeed_start
 from frameworks.torch.launch import is_flat, own_attempts, rank_group
 from frameworks.torch.libraries import STACKS
@@ -69,7 +70,6 @@ from frameworks.torch.shipped.control_flow import TorchFunctions
 from frameworks.torch.shipped.optimizers import TorchOptimizers
 from frameworks.torch.training import eight_bit_state, implementations
 from frameworks.torch.training.optimizer_probes import float16_clipped
-from frameworks.torch.training.plateau import rates
 from frameworks.torch.training.scaler import no_clipping, wants_fused
 from frameworks.torch.training.trainer import TorchTrainer
 
@@ -77,8 +77,53 @@ _LIBRARIES = MappingProxyType({each.MODE: each for each in (torchao_models, tran
 """Classes of post-training quantization by mode."""
 
 
-class TorchFramework(BaseFramework):
-    """PyTorch on the CPU or an accelerator, one thread.
+class TorchProcess(BaseFramework):
+    """PyTorch in this process, on the CPU or an accelerator, one thread."""
+
+    name: str = "torch"
+
+    def __init__(self, device: str = "auto", mode: str | None = None) -> None:
+        super().__init__(device, mode)
+        torch.set_num_threads(1)
+        if self.device == "cuda":
+            pin_kernels()
+
+    def devices(self) -> tuple[str, ...]:
+        return devices.available()
+
+    def version(self) -> str:
+        return str(torch.__version__)
+
+    def environment(self) -> dict[str, str]:
+        return read_environment(self.device)
+
+    def timed(self, work: Callable[[], object]) -> int:
+        """By the device's own events where its module has them."""
+        if self.device == "cpu":
+            return super().timed(work)
+        module = devices.module(self.device)
+        module.synchronize()
+        if not hasattr(module, "Event"):
+            return elapsed(lambda: (work(), module.synchronize()))
+        begin, end = (module.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        work()
+        end.record()
+        module.synchronize()
+        return round(1e6 * begin.elapsed_time(end))
+
+    def global_state(self) -> dict[str, str]:
+        return read_settings()
+
+    def restore_global_state(self, state: Mapping[str, str]) -> None:
+        write_settings(state)
+
+    def conventions(self) -> Conventions:
+        return conventions(self.mode)
+
+
+class TorchFramework(TorchProcess):
+    """PyTorch without a library on top of it, and the base of the modes with one.
 
     Mode "compile" compiles the forward passes and losses of trainers and the cases of `recompute`, and
     "compile-dynamic" does so for all sizes at once; `run_op` is eager in all modes. "ddp", "fsdp", "fsdp1" and
@@ -87,7 +132,6 @@ class TorchFramework(BaseFramework):
     top of PyTorch, each with a framework class of its own.
     """
 
-    name: str = "torch"
     ranks_of_modes = MappingProxyType(
         {
             "ddp": Ranks(2),
@@ -101,20 +145,8 @@ class TorchFramework(BaseFramework):
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)
-        torch.set_num_threads(1)
-        if self.device == "cuda":
-            pin_kernels()
         if self.mode == deepspeed_start.MODE:
             deepspeed_start.problem()  # what it may compile takes longer than a test may
-
-    def devices(self) -> tuple[str, ...]:
-        return devices.available()
-
-    def version(self) -> str:
-        return str(torch.__version__)
-
-    def environment(self) -> dict[str, str]:
-        return read_environment(self.device)
 
     def refusals(self) -> Mapping[Capability, str]:
         missing = (
@@ -183,9 +215,6 @@ class TorchFramework(BaseFramework):
             case _:
                 return TorchPostTraining(self.device)
 
-    def conventions(self) -> Conventions:
-        return conventions(self.mode)
-
     def recompute_variants(self) -> tuple[str, ...]:
         return tuple(VARIANTS)
 
@@ -233,13 +262,13 @@ class TorchFramework(BaseFramework):
         if precision.level == "O0":
             return torch.autocast(self.device, enabled=False)
         if precision.level != "O1":
-            attempt = partial(scope_of_everything, self.device)
-            raise Unsupported(Capability.AUTOCAST_SCOPE, no_scope(precision.level), attempt)
+            reason = f"torch.autocast is level O1: it has no scope of level {precision.level}"
+            raise Unsupported(Capability.AUTOCAST_SCOPE, reason, partial(scope_of_everything, self.device))
         return torch.autocast(self.device, dtype=DTYPES[precision.format], enabled=enabled)
 
     def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
         self.require(Capability.PLATEAU)
-        return rates(plateau, metrics, saved)
+        return plateau_rates(plateau, metrics, saved)
 
     def function_used(
         self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
@@ -251,30 +280,9 @@ class TorchFramework(BaseFramework):
         self.require(Capability.TF32)
         return tf32_products(allowed)
 
-    def timed(self, work: Callable[[], object]) -> int:
-        """By the device's own events where its module has them."""
-        if self.device == "cpu":
-            return super().timed(work)
-        module = devices.module(self.device)
-        module.synchronize()
-        if not hasattr(module, "Event"):
-            return elapsed(lambda: (work(), module.synchronize()))
-        begin, end = (module.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        work()
-        end.record()
-        module.synchronize()
-        return round(1e6 * begin.elapsed_time(end))
-
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         result = OPERATIONS[op](*(to_tensor(array, self.device) for array in arrays))
         return OpResult(to_array(result), dtype_name(result.dtype))
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         return recompute(case, x, w, self.variant(variant), self.device, self.mode)
-
-    def global_state(self) -> dict[str, str]:
-        return read_settings()
-
-    def restore_global_state(self, state: Mapping[str, str]) -> None:
-        write_settings(state)

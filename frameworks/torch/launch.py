@@ -23,7 +23,7 @@ from frameworks.torch.training.scaler import wants_float32_gradients, wants_fuse
 from frameworks.torch.training.trainer import TorchTrainer
 
 _MEMBER = "frameworks.torch.distributed.ranks:TorchWorker"
-_FLAT_MEMBER = "frameworks.torch.distributed.fsdp1_ranks:Fsdp1Worker"
+_FLAT_MEMBER = "frameworks.torch.distributed.fsdp1:Fsdp1Worker"
 _ENGINE_MEMBER = "frameworks.torch.distributed.deepspeed_ranks:DeepSpeedWorker"
 _MEMBERS = {"fsdp1": _FLAT_MEMBER, deepspeed_start.MODE: _ENGINE_MEMBER}
 _ENVIRONMENT = {"TORCH_CPP_LOG_LEVEL": "ERROR"}

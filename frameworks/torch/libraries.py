@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from types import MappingProxyType
 
 from packaging.version import Version
-
-from frameworks.base import BaseFramework
 
 
 @dataclass(frozen=True)
@@ -42,29 +38,12 @@ class Stack:
         return ""
 
 
-STACKS: Mapping[str, Stack] = MappingProxyType(
-    {
-        "keras": Stack("keras", "3.10", "frameworks.torch.keras.framework:KerasOnTorch"),
-        "fabric": Stack("lightning", "2.5", "frameworks.torch.stacks.lightning.fabric:FabricFramework"),
-        "lightning": Stack("lightning", "2.5", "frameworks.torch.stacks.lightning.framework:LightningFramework"),
-        "accelerate": Stack("accelerate", "1.10", "frameworks.torch.stacks.accelerate:AccelerateFramework"),
-        "trainer": Stack("transformers", "5.3", "frameworks.torch.stacks.trainer:TransformersFramework"),
-        "trainer-plain": Stack("transformers", "5.3", "frameworks.torch.stacks.trainer:TransformersFramework"),
-    }
-)
+STACKS: Mapping[str, Stack] = {
+    "keras": Stack("keras", "3.10", "frameworks.torch.keras.framework:KerasOnTorch"),
+    "fabric": Stack("lightning", "2.5", "frameworks.torch.stacks.lightning.fabric:FabricFramework"),
+    "lightning": Stack("lightning", "2.5", "frameworks.torch.stacks.lightning.framework:LightningFramework"),
+    "accelerate": Stack("accelerate", "1.10", "frameworks.torch.stacks.accelerate:AccelerateFramework"),
+    "trainer": Stack("transformers", "5.3", "frameworks.torch.stacks.trainer:TransformersFramework"),
+    "trainer-plain": Stack("transformers", "5.3", "frameworks.torch.stacks.trainer:TransformersFramework"),
+}
 """The libraries by mode."""
-
-
-def framework_of(mode: str, device: str) -> BaseFramework:
-    """The framework of a library's mode; imports the library.
-
-    Raises:
-        MissingDevice: the device is not there.
-        ValueError: the library is not installed, or too old.
-    """
-    stack = STACKS[mode]
-    if problem := stack.problem(mode):
-        raise ValueError(problem)
-    module, _, name = stack.path.partition(":")
-    made: BaseFramework = getattr(import_module(module), name)(device, mode)
-    return made

@@ -140,7 +140,7 @@ def judged(name: str) -> dict[tuple[str, str], Any]:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     from frameworks.torch.stacks.heads import library_heads
-    from frameworks.torch.stacks.heads.names import head_class
+    from frameworks.torch.stacks.heads.building import head_class
 
     return {(check.clause, check.case): check for check in library_heads.checks(head_class(name))}
 
@@ -159,7 +159,7 @@ def test_a_head_that_divides_by_its_own_mean_is_caught_with_its_cause() -> None:
 
 def test_an_unknown_head_is_refused_with_a_suggestion() -> None:
     pytest.importorskip("transformers")
-    from frameworks.torch.stacks.heads.names import head_class
+    from frameworks.torch.stacks.heads.building import head_class
 
     with pytest.raises(NotBuilt, match="did you mean LlamaForCausalLM"):
         head_class("LamaForCausalLM")

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from inspect import signature
-from typing import Any, ParamSpec, TypeVar, cast
-from weakref import WeakSet
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils._pytree import tree_flatten
@@ -18,18 +18,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Kinds(set[Hashable]):
-    """Kinds of arguments that a function has a program for."""
-
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-
 COMPILE, DYNAMIC = "compile", "compile-dynamic"
 MODES = (COMPILE, DYNAMIC)
 """Compiled modes: PyTorch's default, in which sizes are constants until they change, and programs for all sizes."""
 _ISOLATION = "isolate_recompiles"
-_ALL_KINDS: WeakSet[_Kinds] = WeakSet()
-"""Of the functions for all sizes; a reset of the compiler removes the programs of all."""
+_KINDS: WeakKeyDictionary[Callable[..., Any], set[Hashable]] = WeakKeyDictionary()
+"""Kinds of arguments that functions for all sizes have programs for, which a reset of the compiler removes."""
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))  # else in the temporary directory
 
 
@@ -39,7 +33,7 @@ def begin_anew() -> None:
     PyTorch counts variants and remembers shapes by code, which all runs of a process share.
     """
     torch.compiler.reset()
-    for kinds in _ALL_KINDS:
+    for kinds in _KINDS.values():
         kinds.clear()
 
 
@@ -52,14 +46,13 @@ def compiled(function: Callable[P, R], mode: str) -> Callable[P, R]:
     options: dict[str, Any] = {"dynamic": True} if mode == DYNAMIC else {}
     if _ISOLATION in signature(torch.compile).parameters:
         options[_ISOLATION] = True
-    call = cast(Callable[P, R], torch.compile(function, fullgraph=True, **options))
+    call = torch.compile(function, fullgraph=True, **options)
     return _once_for_all_sizes(call) if mode == DYNAMIC and hasattr(torch.compiler, "set_stance") else call
 
 
 def _once_for_all_sizes(call: Callable[P, R]) -> Callable[P, R]:
     """The compiled function, which may not compile again for arguments that only have other sizes."""
-    kinds = _Kinds()
-    _ALL_KINDS.add(kinds)
+    kinds: set[Hashable] = set()
 
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         kind = _kind(args, kwargs)
@@ -69,6 +62,7 @@ def _once_for_all_sizes(call: Callable[P, R]) -> Callable[P, R]:
         with torch.compiler.set_stance("fail_on_recompile"):
             return call(*args, **kwargs)
 
+    _KINDS[checked] = kinds
     return checked
 
 
@@ -85,4 +79,4 @@ def _kind(*arguments: object) -> Hashable:
 
 def without_buffer_donation() -> AbstractContextManager[None]:
     """A scope in which compiled backward passes keep their buffers, so that one graph can be gone through twice."""
-    return cast(AbstractContextManager[None], torch._functorch.config.patch(donated_buffer=False))
+    return torch._functorch.config.patch(donated_buffer=False)

@@ -62,7 +62,4 @@ def has_peak(device: str) -> bool:
 
 def random_apart(device: str) -> AbstractContextManager[None]:
     """A scope after which the generators of the CPU and the device have the states that they had before."""
-    forked: AbstractContextManager[None] = torch.random.fork_rng(
-        [] if device == CPU else [index(device)], device_type=device
-    )
-    return forked
+    return torch.random.fork_rng([] if device == CPU else [index(device)], device_type=device)

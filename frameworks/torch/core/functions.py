@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,21 +14,13 @@ from frameworks.contract import FunctionFormat
 from frameworks.torch.core import devices
 
 Function = Callable[[torch.Tensor], torch.Tensor]
-SET_UP, COMBINED, MIXED, MIXED_SET_UP, WIDE, CUSTOM_OP = (
-    "setup_context",
-    "forward-with-context",
-    "custom_fwd",
-    "custom_fwd-setup_context",
-    "custom_fwd-float32",
-    "custom_op",
-)
 WAYS: dict[str, FunctionFormat] = {
-    SET_UP: "input",
-    COMBINED: "input",
-    MIXED: "input",
-    MIXED_SET_UP: "input",
-    WIDE: "float32",
-    **({CUSTOM_OP: "input"} if hasattr(torch.library, "custom_op") else {}),
+    "setup_context": "input",
+    "forward-with-context": "input",
+    "custom_fwd": "input",
+    "custom_fwd-setup_context": "input",
+    "custom_fwd-float32": "float32",
+    **({"custom_op": "input"} if hasattr(torch.library, "custom_op") else {}),
 }
 """Ways by name, the default first, with the format in which each computes under autocast, as documented."""
 
@@ -57,17 +49,9 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
 
 def _class_of(**methods: Callable[..., Any]) -> Function:
     """`torch.autograd.Function` with these static methods."""
-    made = type("Square", (torch.autograd.Function,), {name: staticmethod(each) for name, each in methods.items()})
-    return cast(Function, cast(Any, made).apply)
-
-
-def _mixed(way: str, device: str) -> Function:
-    """The function with the decorators for autocast on a kind of device."""
-    wide, backward = torch.float32 if way == WIDE else None, custom_bwd(_backward, device_type=device)
-    decorated = partial(custom_fwd, device_type=device, cast_inputs=wide)
-    if way == MIXED_SET_UP:
-        return _class_of(forward=decorated(_square), setup_context=_keep, backward=backward)
-    return _class_of(forward=decorated(_forward), backward=backward)
+    static = {name: staticmethod(each) for name, each in methods.items()}
+    made: Any = type("Square", (torch.autograd.Function,), static)
+    return made.apply
 
 
 def _custom_op() -> Function:
@@ -79,7 +63,8 @@ def _custom_op() -> Function:
 
 @cache
 def function(way: str, device: str) -> Function:
-    """The operation written in this way for a kind of device."""
+    """The operation written in this way, where it has decorators for autocast on a kind of device."""
+    decorated, decorated_backward = partial(custom_fwd, device_type=device), custom_bwd(_backward, device_type=device)
     match way:
         case "setup_context":
             return _class_of(forward=_square, setup_context=_keep, backward=_backward)
@@ -87,8 +72,11 @@ def function(way: str, device: str) -> Function:
             return _class_of(forward=_forward, backward=_backward)
         case "custom_op":
             return _custom_op()
+        case "custom_fwd-setup_context":
+            return _class_of(forward=decorated(_square), setup_context=_keep, backward=decorated_backward)
         case _:
-            return _mixed(way, device)
+            wide = torch.float32 if way == "custom_fwd-float32" else None
+            return _class_of(forward=decorated(_forward, cast_inputs=wide), backward=decorated_backward)
 
 
 class UserFunctionLayer(nn.Module):

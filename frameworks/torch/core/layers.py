@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
@@ -72,7 +71,7 @@ class ChannelsLast(nn.Module):
         self.wrapped = wrapped
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return cast(torch.Tensor, self.wrapped(x.movedim(-1, 1))).movedim(1, -1)
+        return self.wrapped(x.movedim(-1, 1)).movedim(1, -1)
 
 
 class PositionTable(nn.Module):
@@ -99,7 +98,7 @@ class Attention(nn.Module):
             self.projections[name](x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for name in _PROJECTIONS[:3]
         )
         mixed = scaled_dot_product_attention(query, key, value)
-        return cast(torch.Tensor, self.projections["output"](mixed.transpose(1, 2).flatten(-2)))
+        return self.projections["output"](mixed.transpose(1, 2).flatten(-2))
 
 
 class ResidualBody(nn.Module):
@@ -110,7 +109,7 @@ class ResidualBody(nn.Module):
         self.body = nn.Sequential(*body)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + cast(torch.Tensor, self.body(x))
+        return x + self.body(x)
 
 
 class WideLinear(nn.Linear):
@@ -130,7 +129,7 @@ class UsedAgain(nn.Module):
         self._at = at
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return cast(torch.Tensor, self._layers[0][self._at](x))
+        return self._layers[0][self._at](x)
 
 
 def build(layer: Layer, shape: Shape) -> nn.Module:
@@ -192,9 +191,9 @@ def parameter_slots(layer: Layer, module: nn.Module, path: str) -> dict[str, Slo
         case Dense(), nn.Linear():
             return linear_slots(module, f"{path}.")
         case Convolution(), ChannelsLast(wrapped=nn.Conv2d(weight=weight, bias=bias)):
-            return {f"{path}.weight": Slot(weight, (3, 2, 0, 1)), f"{path}.bias": Slot(cast(torch.Tensor, bias))}
+            return {f"{path}.weight": Slot(weight, (3, 2, 0, 1)), f"{path}.bias": Slot(bias)}
         case BatchNorm(), ChannelsLast(wrapped=norm):
-            return {f"{path}.scale": Slot(_tensor(norm, "weight")), f"{path}.shift": Slot(_tensor(norm, "bias"))}
+            return {f"{path}.scale": Slot(norm.weight), f"{path}.shift": Slot(norm.bias)}
         case LayerNorm(), nn.LayerNorm():
             return {f"{path}.scale": Slot(module.weight), f"{path}.shift": Slot(module.bias)}
         case Embedding(), nn.Embedding():
@@ -218,10 +217,7 @@ def buffer_slots(layer: Layer, module: nn.Module, path: str) -> dict[str, Slot]:
     """Batch norm's running statistics of `layer` and of the layers inside it by canonical name."""
     match layer, module:
         case BatchNorm(), ChannelsLast(wrapped=norm):
-            return {
-                f"{path}.mean": Slot(_tensor(norm, "running_mean")),
-                f"{path}.variance": Slot(_tensor(norm, "running_var")),
-            }
+            return {f"{path}.mean": Slot(norm.running_mean), f"{path}.variance": Slot(norm.running_var)}
         case Residual(body=body), ResidualBody():
             return {
                 name: slot
@@ -230,7 +226,3 @@ def buffer_slots(layer: Layer, module: nn.Module, path: str) -> dict[str, Slot]:
             }
         case _:
             return {}
-
-
-def _tensor(module: nn.Module, name: str) -> torch.Tensor:
-    return cast(torch.Tensor, getattr(module, name))

@@ -35,8 +35,7 @@ def _save(tensor: torch.Tensor, path: Path) -> None:
 
 
 def _load(path: Path) -> torch.Tensor:
-    loaded: torch.Tensor = torch.load(path, weights_only=True)
-    return loaded
+    return torch.load(path, weights_only=True)
 
 
 def parameters_leave() -> bool:

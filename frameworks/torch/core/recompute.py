@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Any, cast
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -50,11 +50,7 @@ def _(x: torch.Tensor, number: int, index: int) -> torch.Tensor:  # noqa: ARG001
     return torch.empty_like(x)
 
 
-def _passed_on(context: object, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # noqa: ARG001
-    return gradient, None, None
-
-
-segment_begins.register_autograd(_passed_on)
+segment_begins.register_autograd(lambda _, gradient: (gradient, None, None))
 
 
 _RERUN = FailingRerun()
@@ -92,7 +88,7 @@ def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, device: str
     """
 
     def run(function: Callable[..., torch.Tensor], *args: Any, **named: Any) -> torch.Tensor:
-        return cast(torch.Tensor, checkpoint(function, *args, use_reentrant=VARIANTS[variant], **named))
+        return checkpoint(function, *args, use_reentrant=VARIANTS[variant], **named)
 
     return differentiated(case, x, w, run, device, mode)
 
@@ -126,10 +122,7 @@ def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | No
     ]
 
     def loss(*given: torch.Tensor) -> torch.Tensor:
-        each = [
-            dict(zip("yz", cast(Any, ThreeInputsFunction).apply(*given, SCALE, asked), strict=True))
-            for _ in range(use.times)
-        ]
+        each = [dict(zip("yz", ThreeInputsFunction.apply(*given, SCALE, asked), strict=True)) for _ in range(use.times)]
         return torch.stack([outputs[name].sum() for outputs in each for name in use.outputs]).sum()
 
     value = loss(*given) if variant is None else checkpoint(loss, *given, use_reentrant=VARIANTS[variant])

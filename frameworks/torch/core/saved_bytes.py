@@ -22,7 +22,7 @@ class SavedBytes:
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Counts saved tensors within the context."""
-        with saved_tensors_hooks(self._pack, _unpack):
+        with saved_tensors_hooks(self._pack, lambda saved: saved):
             yield
 
     def bytes(self) -> int:
@@ -44,7 +44,3 @@ def put_back(tensors: Sequence[torch.Tensor], counts: list[int]) -> Iterator[Non
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(value)
     counts[:] = former
-
-
-def _unpack(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor

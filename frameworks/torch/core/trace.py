@@ -44,15 +44,12 @@ class TracedTensors:
         """Takes down what these modules return inside."""
         handles = [module.register_forward_hook(self._hook(path)) for path, module in modules.items()]
         again = [module for module in modules.values() if isinstance(module, UsedAgain)]
-        handles += [module.register_forward_pre_hook(self._begins_again) for module in again]
+        handles += [module.register_forward_pre_hook(lambda module, _: self._inside.add(module)) for module in again]
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
-
-    def _begins_again(self, module: nn.Module, _inputs: Any) -> None:
-        self._inside.add(module)
 
     def _hook(self, path: str) -> Any:
         def take(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:

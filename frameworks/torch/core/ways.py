@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.nn.utils import clip_grad_norm_
@@ -197,9 +197,9 @@ def recomputed(
     if way == "selective":
         saved_operations = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
         contexts = partial(checkpoint.create_selective_checkpoint_contexts, saved_operations)
-        return cast(torch.Tensor, checkpoint.checkpoint(function, x, use_reentrant=False, context_fn=contexts))
+        return checkpoint.checkpoint(function, x, use_reentrant=False, context_fn=contexts)
     with checkpoint.set_checkpoint_early_stop(False) if way == "whole" else nullcontext():
-        return cast(torch.Tensor, checkpoint.checkpoint(function, x, use_reentrant=reentrant))
+        return checkpoint.checkpoint(function, x, use_reentrant=reentrant)
 
 
 def zero_grad(way: str, steppers: Iterable[torch.optim.Optimizer], network: torch.nn.Module) -> None:

@@ -8,16 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import distributed
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fixtures.recipe import DynamicScaling, Ranks, Recipe, StaticScaling
 from frameworks.torch.core.network import Network
 from frameworks.torch.distributed.rank_ways import OF_ZERO
-from frameworks.torch.distributed.sharding import Losses, WithLosses
+from frameworks.torch.distributed.sharding import CountedReductions, Losses, WithLosses
 
 _STAGES = {"replicated": 0, "optimizer": 1, "gradients": 2, "full": 3}
 """ZeRO's stages by what is sharded."""
@@ -76,20 +75,6 @@ def _precision_of(recipe: Recipe, stage: int) -> dict[str, Any]:
     return given
 
 
-class _Whole(WithLosses):
-    """The module that the engine trains; without targets it returns the network's outputs."""
-
-    def forward(
-        self,
-        inputs: torch.Tensor | None,
-        targets: Mapping[str, torch.Tensor] | None = None,
-        fed: Mapping[str, torch.Tensor] | None = None,
-    ) -> Any:
-        if fed is None and targets is None:
-            return self.network(cast(torch.Tensor, inputs))
-        return super().forward(cast(torch.Tensor, inputs), targets or {}, fed)
-
-
 class Engine:
     """A network that DeepSpeed trains with an optimizer, on every rank.
 
@@ -114,7 +99,7 @@ class Engine:
         self.shapes = {parameter: parameter.shape for parameter in self.parameters}
         _forget_autocast()
         self.engine, *_ = deepspeed().initialize(
-            model=_Whole(network, losses),
+            model=WithLosses(network, losses),
             optimizer=optimizers[0] if len(optimizers) == 1 else list(optimizers),
             lr_scheduler=scheduler,
             config=config_of(recipe, ranks),
@@ -126,17 +111,17 @@ class Engine:
         self._open = ExitStack()
         self.is_open = False
         self._ends = True
-        self._reduced = _Reduced()
+        self._reduced = CountedReductions()
 
     def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        return cast(list[torch.Tensor], self.engine(inputs, targets))
+        return self.engine(inputs, targets)
 
     def outputs(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         """The network's outputs by head."""
-        return cast(dict[str, torch.Tensor], self.engine(inputs))
+        return self.engine(inputs)
 
     def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return cast(list[torch.Tensor], self.engine(torch.empty(0), {}, gradients))[0]
+        return self.engine(torch.empty(0), {}, gradients)[0]
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> None:
         """One backward pass, whether it is the last through its forward pass."""
@@ -190,10 +175,8 @@ class Engine:
 
     def gathered(self, *, writing: bool = False) -> AbstractContextManager[None]:
         """Within the context, parameters are gathered; with `writing`, rank 0's changes are broadcast."""
-        context: AbstractContextManager[None] = deepspeed().zero.GatheredParameters(
-            self.parameters, modifier_rank=0 if writing else None, enabled=self.stage == 3
-        )
-        return context
+        writer = 0 if writing else None
+        return deepspeed().zero.GatheredParameters(self.parameters, modifier_rank=writer, enabled=self.stage == 3)
 
     def gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
         """The gathered reduced gradient of a parameter; every rank must call this."""
@@ -224,7 +207,7 @@ class Engine:
         """Bytes that this rank holds of a parameter between updates."""
         own = parameter.numel()
         if self.stage == 3:
-            own += self._own_of(parameter, cast(Any, parameter).ds_tensor)
+            own += self._own_of(parameter, parameter.ds_tensor)
         return own * parameter.element_size()
 
     def local_gradient_bytes(self, parameter: torch.Tensor) -> int:
@@ -233,10 +216,10 @@ class Engine:
             part = deepspeed().utils.safe_get_local_grad(parameter)
             return self._own_of(parameter, part) * int(part.element_size())
         whole = 0 if parameter.grad is None else parameter.grad.numel() * parameter.grad.element_size()
-        mapping = cast(Any, parameter)._hp_mapping if self.stage else None
+        mapping = parameter._hp_mapping if self.stage else None
         if mapping is None:
             return whole
-        part = mapping.get_lp_grad_fragment(cast(Any, parameter)._index_in_param_group)
+        part = mapping.get_lp_grad_fragment(parameter._index_in_param_group)
         return whole + part.numel() * int(part.element_size())
 
     def local_state_bytes(self, parameter: torch.Tensor, names: Sequence[str]) -> int:
@@ -247,7 +230,7 @@ class Engine:
             parts += [utils.safe_get_local_optimizer_state(parameter, name) for name in names]
             return sum(self._own_of(parameter, part) * part.element_size() for part in parts)
         self._link()
-        mapping = cast(Any, parameter)._hp_mapping
+        mapping = parameter._hp_mapping
         if mapping is None:
             return 0
         parts = [mapping.get_hp_fragment(name) for name in (None, *names)]
@@ -270,21 +253,3 @@ def _forget_autocast() -> None:
     """Resets `torch_autocast`, whose format would otherwise apply to all later engines."""
     state = import_module("deepspeed.runtime.torch_autocast")
     vars(state).update(TORCH_AUTOCAST_INITIALIZED=False, TORCH_AUTOCAST_DTYPE=None)
-
-
-class _Reduced(TorchDispatchMode):
-    """Counts the entries of gradients that are reduced within the context."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entries = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kind = func._schema.name
-        if kind in ("c10d::allreduce_", "c10d::reduce_"):
-            self.entries += sum(tensor.numel() for tensor in args[0])
-        elif kind == "c10d::_reduce_scatter_base_":
-            self.entries += args[1].numel()
-        elif kind == "c10d::reduce_scatter_":
-            self.entries += sum(tensor.numel() for tensors in args[1] for tensor in tensors)
-        return func(*args, **(kwargs or {}))

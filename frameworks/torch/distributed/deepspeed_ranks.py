@@ -1,4 +1,4 @@
-"""DeepSpeed-specific trainer of one rank."""
+"""DeepSpeed-specific trainer of one rank, and its checkpoints: the engine's own files, and each rank's own state."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import distributed
 
 from fixtures.arrays import Array
-from fixtures.model import Batch, Model, Window
-from fixtures.recipe import Ranks, Recipe
-from frameworks.base import NO_SCALER
+from fixtures.model import Batch, Window
+from fixtures.recipe import Ranks
+from frameworks.base import NO_SCALER, same_parts
 from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.torch.core.arrays import DTYPES
-from frameworks.torch.distributed import deepspeed_checkpoint
 from frameworks.torch.distributed.deepspeed import Engine, deepspeed
-from frameworks.torch.distributed.ranks import RankPlace, RankTrainer, TorchWorker
+from frameworks.torch.distributed.rank_checkpoint import agreed
+from frameworks.torch.distributed.ranks import RankTrainer, TorchWorker
+from frameworks.torch.training.checkpoint import LOOP, go_on, gradients, loop_state
 from frameworks.torch.training.optimizers import Stepper, steppers
 from frameworks.torch.training.trainer import TorchTrainer
+
+_TAG = "engine"
+_AVERAGE = "average"
 
 
 class EngineStepper(Stepper):
     """The optimizer that DeepSpeed's engine steps, and its schedule.
 
     Attributes:
-        spread: the engine, once there is one; from stage 1 on the optimizer's own parameters are parts of its own.
+        sharding: the engine, once there is one; from stage 1 on the optimizer's own parameters are parts of its own.
     """
 
     sharding: Engine
@@ -65,8 +70,8 @@ class EngineTrainer(RankTrainer):
 
     sharding: Engine
 
-    def __init__(self, place: RankPlace, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> None:
-        super().__init__(place, model, recipe, weights)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self._outputs = self.sharding.outputs
 
     def _steppers(self) -> list[Stepper]:
@@ -173,12 +178,81 @@ class EngineTrainer(RankTrainer):
             super().put_summed(summed)
 
     def save(self, path: Path) -> None:
-        deepspeed_checkpoint.save(self, path)
+        _save(self, path)
 
     def restore(self, path: Path) -> None:
-        fresh = type(self)(self.place, self.model, self.recipe, None)
-        deepspeed_checkpoint.load(fresh, path)
+        fresh = type(self)(self.mesh, self.model, self.recipe, None)
+        _load(fresh, path)
         vars(self).update(vars(fresh))
+
+
+def _save(trainer: EngineTrainer, path: Path) -> None:
+    """Writes the run below the folder `path`, which all ranks share and which is made if it is not there.
+
+    Raises:
+        OSError: on every rank, if one of them cannot write.
+    """
+    agreed(lambda: _write(trainer, path), OSError, f"{path} cannot be written")
+
+
+def _write(trainer: EngineTrainer, path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    average = None if trainer.average is None else trainer.average.state_dict()
+    trainer.sharding.engine.save_checkpoint(str(path), tag=_TAG, client_state={_AVERAGE: average})
+    own = {
+        "count": distributed.get_world_size(),
+        LOOP: loop_state(trainer),
+        "open": trainer.sharding.is_open,
+        "gradients": gradients(trainer),
+        "buffers": dict(trainer.network.named_buffers()),
+    }
+    torch.save(own, _file_of(path, distributed.get_rank()))
+
+
+def _load(trainer: EngineTrainer, path: Path) -> None:
+    """Brings a run that has made no update to what `save` wrote; a rank more than there were takes rank 0's own part.
+
+    Raises:
+        ValueError: on every rank, if one of them cannot read a file or DeepSpeed loads nothing of it; the run is of no
+            use then.
+    """
+    refused = f"{path} cannot be loaded"
+    own = agreed(lambda: _read(path), ValueError, refused)
+    state = agreed(lambda: _load_engine(trainer, path), ValueError, refused)
+    agreed(lambda: _go_on(trainer, path, own, state), ValueError, refused)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """This rank's own part, rank 0's if there were fewer ranks."""
+    rank = distributed.get_rank()
+    first: dict[str, Any] = torch.load(_file_of(path, 0), weights_only=True)
+    if rank == 0 or rank >= first["count"]:
+        return first
+    return torch.load(_file_of(path, rank), weights_only=True)
+
+
+def _load_engine(trainer: EngineTrainer, path: Path) -> dict[str, Any]:
+    """The client state that the engine returns."""
+    loaded, state = trainer.sharding.engine.load_checkpoint(str(path), tag=_TAG)
+    if loaded is None:
+        raise ValueError(f"DeepSpeed found no checkpoint in {path}")
+    return dict(state)
+
+
+def _go_on(trainer: EngineTrainer, path: Path, own: dict[str, Any], state: dict[str, Any]) -> None:
+    averages = [] if trainer.average is None else [_AVERAGE]
+    same_parts(path, [name for name in (_AVERAGE,) if state[name] is not None], averages)
+    if trainer.average is not None:
+        trainer.average.load_state_dict(state[_AVERAGE])
+    go_on(trainer, own[LOOP])
+    for name, buffer in trainer.network.named_buffers():
+        buffer.copy_(own["buffers"][name])
+    if own["open"]:
+        trainer.put_summed(own["gradients"])
+
+
+def _file_of(path: Path, rank: int) -> Path:
+    return path / f"rank-{rank}.pt"
 
 
 class DeepSpeedWorker(TorchWorker):

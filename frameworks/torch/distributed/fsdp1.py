@@ -1,22 +1,39 @@
-"""`FullyShardedDataParallel` (FSDP1): the parameters of a unit as one flat tensor, of which each rank has a part."""
+"""`FullyShardedDataParallel` (FSDP1): the parameters of a unit as one flat tensor, of which each rank has a part.
+
+The last classes are the trainer and the process of one of its ranks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import CustomPolicy
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from fixtures.recipe import Ranks
-from frameworks.torch.core.network import Network
+from fixtures.arrays import Array
+from fixtures.recipe import Ranks, Recipe
+from frameworks.contract import Gradients
+from frameworks.torch.core.layers import Slot
+from frameworks.torch.core.network import Network, parameters_by_name
 from frameworks.torch.distributed.rank_ways import OF_FSDP1
-from frameworks.torch.distributed.sharding import Losses, WithLosses, is_cast, products, reduce_format
+from frameworks.torch.distributed.ranks import RankTrainer, TorchWorker
+from frameworks.torch.distributed.sharding import (
+    CountedReductions,
+    Losses,
+    WithLosses,
+    is_cast,
+    products,
+    products_by_unit,
+    reduce_format,
+)
+from frameworks.torch.training.optimizers import Stepper, averages_of, optimizer_kind, steppers
 
 _STRATEGIES = {
     ("full", False): ShardingStrategy.FULL_SHARD,
@@ -35,30 +52,14 @@ class _Unit(nn.Module):
         self.inner = inner
 
     def forward(self, x: torch.Tensor | None, fed: Mapping[str, torch.Tensor] | None = None) -> torch.Tensor:
-        return cast(torch.Tensor, self.inner(x)) if fed is None else products(self.inner, fed)
+        return self.inner(x) if fed is None else products(self.inner, fed)
 
 
 class _Whole(WithLosses):
-    """The root, whose own parameters are those of no unit; without targets it returns the network's outputs."""
+    """The root, whose own parameters are those of no unit."""
 
-    def forward(
-        self,
-        inputs: torch.Tensor | None,
-        targets: Mapping[str, torch.Tensor] | None = None,
-        fed: Mapping[str, torch.Tensor] | None = None,
-    ) -> Any:
-        if fed is not None:
-            return self._fed(fed)
-        return self.network(inputs) if targets is None else super().forward(cast(torch.Tensor, inputs), targets)
-
-    def _fed(self, fed: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Σ p·g of every unit by its own forward pass; units without a given gradient are gathered all the same."""
-        left = dict(fed)
-        total = torch.zeros(())
-        for prefix, unit in units(self.network).items():
-            own = {name: left.pop(name) for name in list(left) if name.startswith(prefix)}
-            total = total + unit(None, {name.removeprefix(prefix): value for name, value in own.items()})
-        return total + products(self.network, left)
+    def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return products_by_unit(self.network, units(self.network), gradients, lambda unit, own: unit(None, own))
 
 
 def units(network: Network) -> dict[str, nn.Module]:
@@ -89,13 +90,7 @@ class Flat:
     """
 
     def __init__(
-        self,
-        network: Network,
-        losses: Losses,
-        ranks: Ranks,
-        mesh: DeviceMesh,
-        low: torch.dtype | None = None,
-        way: str = "",
+        self, network: Network, losses: Losses, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None, way: str
     ) -> None:
         for index, layer in enumerate(network.layers):
             if index not in network.tied and any(True for _ in layer.parameters()):
@@ -118,18 +113,18 @@ class Flat:
         )
         network.call_in_place()
         self._network = network
-        self._reduce_scatters = _ReduceScatters()
+        self._reduced = CountedReductions()
 
     def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        return cast(list[torch.Tensor], self.root(inputs, targets))
+        return self.root(inputs, targets)
 
     def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return cast(torch.Tensor, self.root(None, None, gradients))
+        return self.root(torch.empty(0), {}, gradients)[0]
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
         if last:
-            with self._reduce_scatters:
+            with self._reduced:
                 yield
         else:
             with self.root.no_sync():
@@ -159,7 +154,7 @@ class Flat:
 
     def reductions(self) -> int:
         """Reductions do not say whose they are: each counts for as many parameters as a unit has on average."""
-        count, self._reduce_scatters.count = self._reduce_scatters.count, 0
+        count, self._reduced.scattered = self._reduced.scattered, 0
         parameters = len(list(self.root.parameters()))
         return count * parameters // (len(units(self._network)) + 1)
 
@@ -168,13 +163,98 @@ def _join(pieces: list[torch.Tensor], shape: torch.Size) -> torch.Tensor:
     return pieces[0] if pieces[0].ndim == 0 else torch.cat(pieces).reshape(shape)
 
 
-class _ReduceScatters(TorchDispatchMode):
-    """Counts the gradients that are reduced within the context; FSDP1's hooks replace its reduction."""
+class FlatStepper(Stepper):
+    """One optimizer over parameters of which this rank holds parts."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
+    def __init__(self, sharding: Flat, *given: Any) -> None:
+        self._sharding = sharding
+        super().__init__(*given)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func is torch.ops.c10d._reduce_scatter_base_.default
-        return func(*args, **(kwargs or {}))
+    def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        kind, given = optimizer_kind(recipe, ShardedGradScaler)
+        return kind(groups, **given)
+
+    def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
+        """The gathered state; every rank must call this."""
+        return self._sharding.joined(self.optimizer.state)
+
+
+class FlatTrainer(RankTrainer):
+    """A run's part of one rank of FSDP1."""
+
+    scaler_kind = ShardedGradScaler
+    sharding: Flat
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._outputs = self.sharding.root
+
+    def _steppers(self) -> list[Stepper]:
+        self._take_names()
+        self.sharding = self._flat(self.network)
+        self.average_slots: dict[str, Slot] = {}
+        if self.average is not None and isinstance(self.average.module, Network):
+            self.average_slots = parameters_by_name(self.model, self.average.module)
+            self.average_spread = self._flat(self.average.module)
+            self.average.module = self.average_spread.root
+        return steppers(self.recipe, self.slots, partial(FlatStepper, self.sharding))
+
+    def _flat(self, network: Network) -> Flat:
+        low, way = self._take_low_format(), self.recipe.way("sharding")
+        return Flat(network, self._eager_losses, self.ranks, self.mesh, low, way)
+
+    @property
+    def root(self) -> nn.Module:
+        return self.sharding.root
+
+    def _clip(self, limit: float) -> torch.Tensor:
+        return self.sharding.root.clip_grad_norm_(limit)
+
+    def _add(self, gradients: Gradients) -> None:
+        if gradients:
+            with self.sharding.gathered(writeback=True):
+                super()._add(gradients)
+
+    # what can be seen
+
+    def master_parameters(self) -> dict[str, Array]:
+        with self.sharding.gathered():
+            return super().master_parameters()
+
+    def _summed(self) -> dict[str, Array]:
+        """Without what gathered tensors show for a parameter that has no gradient while it is sharded."""
+        with self.sharding.gathered():
+            result = super()._summed()
+        return {name: value for name, value in result.items() if name not in self.recipe.frozen}
+
+    def _averages(self) -> dict[str, Array]:
+        if self.average is None:
+            return {}
+        with self.average_spread.gathered():
+            return averages_of(self.average_slots, self.average)
+
+    # the whole run
+
+    def summed(self) -> dict[str, torch.Tensor]:
+        with self.sharding.gathered():
+            return {name: gradient.clone() for name, gradient in super().summed().items()}
+
+    def nothing_summed(self, name: str) -> torch.Tensor:
+        tensor = self.slots[name].tensor
+        return torch.zeros(self.sharding.shapes[tensor], dtype=tensor.dtype)
+
+    def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
+        for name, slot in self.slots.items():
+            slot.tensor.grad = torch.zeros_like(slot.tensor) if name in summed and slot.tensor.numel() else None
+        with self.sharding.gathered(writeback=True):
+            for name, gradient in summed.items():
+                current = self.slots[name].tensor.grad
+                if current is not None:
+                    current.copy_(gradient)
+
+
+class Fsdp1Worker(TorchWorker):
+    """One rank's process, whose trainers shard parameters or gradients by FSDP1, the rest as `TorchWorker` does."""
+
+    def kind(self, ranks: Ranks) -> type[RankTrainer]:
+        return FlatTrainer if ranks.level in ("gradients", "full") else super().kind(ranks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed.checkpoint as shards
@@ -21,32 +21,48 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.utils._pytree import tree_map
 
+from fixtures.recipe import Ranks
 from frameworks.base import same_parts
-from frameworks.torch.training.checkpoint import FILE, LOOP, TorchRun, go_on, gradients, loop_state, parts, snapshot
+from frameworks.torch.training.checkpoint import FILE, LOOP, go_on, gradients, loop_state, put_gradients, snapshot
+from frameworks.torch.training.trainer import TorchTrainer
 
 _SHARDS = "shards"
 _SHARDED = ("model", "optimizer", "average")
 T = TypeVar("T")
 
 
-class RankRun(TorchRun, Protocol):
-    """The parts of a run with several ranks in a checkpoint."""
+class RankRun(TorchTrainer):
+    """One rank's part of a run, which is saved and restored by all ranks together."""
+
+    ranks: Ranks
 
     @property
-    def is_sharded(self) -> bool: ...
+    def is_sharded(self) -> bool:
+        """Whether each rank holds a part of every parameter."""
+        return self.ranks.level in ("gradients", "full")
 
     @property
     def root(self) -> nn.Module:
-        """Arguments of PyTorch's functions for sharded state."""
+        """What PyTorch's functions for a sharded state are given."""
+        return self.network
 
     def summed(self) -> dict[str, torch.Tensor]:
-        """Accumulated gradients of an open window, as tensors whose shards can be saved."""
+        """The gradients of an open window, as tensors whose shards can be saved."""
+        return gradients(self)
 
     def nothing_summed(self, name: str) -> torch.Tensor:
         """Zeros as `summed` gives a parameter's gradient."""
+        return torch.zeros_like(self.slots[name].tensor)
 
     def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
         """Restores what `summed` returned."""
+        put_gradients(self, summed)
+
+    def save(self, path: Path) -> None:
+        save(self, path)
+
+    def restore(self, path: Path) -> None:
+        restore(self, path)
 
 
 def save(trainer: RankRun, path: Path) -> None:
@@ -122,8 +138,7 @@ def _file_of(path: Path, rank: int) -> Path:
 
 
 def _torch_load(file: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-    return loaded
+    return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _is_sharded(part: str) -> bool:
@@ -132,7 +147,7 @@ def _is_sharded(part: str) -> bool:
 
 def _replicated(trainer: RankRun, summed: list[str]) -> dict[str, Any]:
     """State shared by all ranks; `summed` are the parameters with gradients in an open window."""
-    result = {name: part.state_dict() for name, part in parts(trainer).items() if not _is_sharded(name)}
+    result = {name: part.state_dict() for name, part in trainer.parts().items() if not _is_sharded(name)}
     bare = [not stepper.optimizer.state for stepper in trainer.steppers]
     every = [bare] * distributed.get_world_size()
     distributed.all_gather_object(every, bare)
@@ -160,7 +175,7 @@ def _read(trainer: RankRun, path: Path) -> tuple[dict[str, Any], dict[str, Any]]
     """Shared state, and this rank's own."""
     rank, count = distributed.get_rank(), distributed.get_world_size()
     whole = _torch_load(path / FILE)
-    expected = [name for name in parts(trainer) if not (trainer.is_sharded and _is_sharded(name))]
+    expected = [name for name in trainer.parts() if not (trainer.is_sharded and _is_sharded(name))]
     same_parts(path / FILE, whole, [*expected, LOOP])
     first = _torch_load(_file_of(path, 0))
     if first["count"] == count:
@@ -172,14 +187,11 @@ def _read(trainer: RankRun, path: Path) -> tuple[dict[str, Any], dict[str, Any]]
 
 def _window_of(loops: list[Mapping[str, Any]], rank: int) -> dict[str, Any]:
     """The losses of the open window where the number of ranks has changed: rank 0 takes over those of all."""
-    window = [[sum(total for total, _ in micro), sum(items for _, items in micro)] for micro in _side_by_side(loops)]
+    side_by_side = zip(*(loop["window"] for loop in loops), strict=True)
+    window = [[sum(total for total, _ in micro), sum(items for _, items in micro)] for micro in side_by_side]
     if rank:
         return {"window": [[0.0, 0] for _ in window], "items": 0}
     return {"window": window, "items": sum(loop["items"] for loop in loops)}
-
-
-def _side_by_side(loops: list[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-    return list(zip(*(loop["window"] for loop in loops), strict=True))
 
 
 def _make_bare(trainer: RankRun, loop: Mapping[str, Any]) -> None:
@@ -230,7 +242,7 @@ def _load_shards(trainer: RankRun, loop: Mapping[str, Any], state: Mapping[str, 
 def _load(
     trainer: RankRun, whole: Mapping[str, Any], own: Mapping[str, Any], summed: Mapping[str, torch.Tensor]
 ) -> None:
-    for name, part in parts(trainer).items():
+    for name, part in trainer.parts().items():
         if not (trainer.is_sharded and _is_sharded(name)):
             part.load_state_dict(whole[name])
     go_on(trainer, own[LOOP])

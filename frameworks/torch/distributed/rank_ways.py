@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
-from torch.distributed.fsdp import BackwardPrefetch, FSDPModule
+from torch.distributed.fsdp import BackwardPrefetch
 from torch.distributed.tensor import Shard
 
 OF_DDP: Mapping[str, Mapping[str, Any]] = {
@@ -48,7 +48,7 @@ def placement(way: str, count: int) -> Callable[[nn.Parameter], Shard] | None:
 
 def configure(way: str, units: Sequence[nn.Module]) -> None:
     """Sets options of sharded units, the root first and the others in forward order."""
-    root, *layers = (cast(FSDPModule, unit) for unit in units)
+    root, *layers = (unit for unit in units)
     match way:
         case "prefetch":
             for unit, after in pairwise([root, *layers]):

@@ -6,14 +6,15 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import distributed, nn
+from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
@@ -23,8 +24,7 @@ from frameworks.contract import Gradients, Update
 from frameworks.ranks import group_seconds
 from frameworks.torch.core.arrays import DTYPES, to_array, to_tensor
 from frameworks.torch.core.network import Network, parameters_by_name
-from frameworks.torch.distributed import rank_checkpoint
-from frameworks.torch.distributed.sharded_optimizer import ShardedStepper
+from frameworks.torch.distributed.rank_checkpoint import RankRun
 from frameworks.torch.distributed.sharding import (
     Replicated,
     Sharded,
@@ -35,43 +35,65 @@ from frameworks.torch.distributed.sharding import (
     resident_bytes,
     shard,
 )
-from frameworks.torch.training.checkpoint import gradients, put_gradients
-from frameworks.torch.training.optimizers import Stepper, steppers
-from frameworks.torch.training.trainer import TorchTrainer
+from frameworks.torch.training.optimizers import Stepper, optimizer_kind, steppers
 from frameworks.ways import required
 
 
-@dataclass(frozen=True)
-class RankPlace:
-    """A rank's place among all.
+class ShardedStepper(Stepper):
+    """One optimizer whose state is sharded by whole parameters: `ZeroRedundancyOptimizer`."""
+
+    def __init__(self, group: distributed.ProcessGroup, *given: Any) -> None:
+        self._group = group
+        super().__init__(*given)
+
+    def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        kind, given = optimizer_kind(recipe)
+        self._sharded = ZeroRedundancyOptimizer(groups, optimizer_class=kind, process_group=self._group, **given)
+        return self._sharded
+
+    def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        return {parameters[index]: values for index, values in self.state_dict()["state"].items()}
+
+    def parts(self) -> dict[str, Any]:
+        return {**super().parts(), "optimizer": self}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's gathered state; every rank must call this."""
+        self._sharded.consolidate_state_dict(to=0)
+        first = distributed.get_rank(self._group) == 0
+        message: list[Any] = [self._sharded.state_dict() if first else None]
+        distributed.broadcast_object_list(message, src=distributed.get_global_rank(self._group, 0), group=self._group)
+        return message[0]
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes this rank's part of a gathered state."""
+        self._sharded.load_state_dict(state)
+
+    @property
+    def own_state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
+        """This rank's state, by parameter."""
+        return self._sharded.optim.state
+
+
+class RankTrainer(RankRun):
+    """One rank's part of a run. All methods except `random_state` and `segment_calls` are collective.
 
     Attributes:
-        mesh: of level "replicated" the line of ranks, else that of shards, or with replicas the grid of both.
-        shards: the group of ranks that share one copy of what is sharded.
+        mesh: of level "replicated" the line of ranks, else that of shards, or with replicas the grid of both; its
+            dimension "shard" has the ranks that share one copy of what is sharded.
     """
 
-    rank: int
-    count: int
     mesh: DeviceMesh
-    shards: distributed.ProcessGroup
 
-
-class RankTrainer(TorchTrainer):
-    """One rank's part of a run. All methods except `random_state` and `segment_calls` are collective."""
-
-    def __init__(self, place: RankPlace, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> None:
-        if recipe.ranks is None or recipe.ranks.count != place.count:
-            raise ValueError(f"ranks of the recipe: got {recipe.ranks}, want {place.count}")
-        self.place = place
+    def __init__(self, mesh: DeviceMesh, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> None:
+        if recipe.ranks is None or recipe.ranks.count != mesh.size():
+            raise ValueError(f"ranks of the recipe: got {recipe.ranks}, want {mesh.size()}")
+        self.mesh = mesh
         self.ranks = recipe.ranks
         self._gradient_bytes = 0
         super().__init__(model, recipe, weights, "cpu", "eager")
         self._losses = self.sharding.losses
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether parameters are `DTensor`s, of which each rank holds a shard."""
-        return self.ranks.level in ("gradients", "full")
 
     def _steppers(self) -> list[Stepper]:
         """Shards or replicates the network before the optimizers are created."""
@@ -79,9 +101,9 @@ class RankTrainer(TorchTrainer):
         self.sharding: ShardedNetwork
         if self.is_sharded:
             low, way = self._take_low_format(), self.recipe.way("sharding")
-            self.sharding = Sharded(self.network, self._eager_losses, self.ranks, self.place.mesh, low, way)
+            self.sharding = Sharded(self.network, self._eager_losses, self.ranks, self.mesh, low, way)
             if self.average is not None and isinstance(self.average.module, Network):
-                shard(self.average.module, self.ranks, self.place.mesh, low, way)
+                shard(self.average.module, self.ranks, self.mesh, low, way)
             self.slots = parameters_by_name(self.model, self.network)
         else:
             # reentrant checkpoints hide their part of the graph, and a loss of its own leaves the others' out
@@ -89,7 +111,7 @@ class RankTrainer(TorchTrainer):
             self.sharding = Replicated(
                 self.network, self._eager_losses, self.ranks, unused=unused, way=self.recipe.way("data-parallel")
             )
-        make = partial(ShardedStepper, self.place.shards) if self.ranks.level == "optimizer" else Stepper
+        make = partial(ShardedStepper, self.mesh.get_group("shard")) if self.ranks.level == "optimizer" else Stepper
         return steppers(self.recipe, self.slots, make)
 
     def _take_low_format(self) -> torch.dtype | None:
@@ -113,7 +135,7 @@ class RankTrainer(TorchTrainer):
 
     def _share(self, total: torch.Tensor, items: int) -> torch.Tensor:
         """The reduction is a mean over ranks; what it divides by is multiplied in before."""
-        return total * self.place.count / items
+        return total * self.mesh.size() / items
 
     def accumulate(self, batch: Batch, items: int) -> float:
         with self._micro_batch(last=True):
@@ -201,31 +223,6 @@ class RankTrainer(TorchTrainer):
         """The number of gradients reduced since the last call: "gradients"."""
         return {"gradients": self.sharding.reductions()}
 
-    # the whole run
-
-    @property
-    def root(self) -> nn.Module:
-        """What PyTorch's functions for a sharded state are given."""
-        return self.network
-
-    def summed(self) -> dict[str, torch.Tensor]:
-        """The gradients of an open window."""
-        return gradients(self)
-
-    def nothing_summed(self, name: str) -> torch.Tensor:
-        """Zeros as `summed` gives a parameter's gradient."""
-        return torch.zeros_like(self.slots[name].tensor)
-
-    def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
-        """Restores the gradients of an open window."""
-        put_gradients(self, summed)
-
-    def save(self, path: Path) -> None:
-        rank_checkpoint.save(self, path)
-
-    def restore(self, path: Path) -> None:
-        rank_checkpoint.restore(self, path)
-
 
 class TorchWorker:
     """One rank's process in the process group; creates the rank's trainers.
@@ -239,8 +236,8 @@ class TorchWorker:
     """
 
     def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
-        self.rank, self.count = rank, count
-        self._places: dict[int, RankPlace] = {}
+        self.count = count
+        self._meshes: dict[int, DeviceMesh] = {}
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
         torch.set_num_threads(1)
         distributed.init_process_group(
@@ -258,9 +255,8 @@ class TorchWorker:
             ValueError: the recipe is for another number of ranks.
         """
         ranks = recipe.ranks or Ranks(self.count)
-        place = self._place(ranks)
         with required("torch", recipe, "data-parallel", "sharding"):
-            return self.kind(ranks)(place, model, recipe.replace(ranks=ranks), weights)
+            return self.kind(ranks)(self._mesh(ranks), model, recipe.replace(ranks=ranks), weights)
 
     def kind(self, ranks: Ranks) -> type[RankTrainer]:
         """The class of such ranks' trainers."""
@@ -270,14 +266,10 @@ class TorchWorker:
         """Waits for all ranks."""
         distributed.barrier()
 
-    def _place(self, ranks: Ranks) -> RankPlace:
+    def _mesh(self, ranks: Ranks) -> DeviceMesh:
         """Groups are made once for each number of replicas, by all ranks in the same order."""
         replicas = ranks.replicas if ranks.level != "replicated" else 1
-        if replicas not in self._places:
-            if replicas == 1:
-                mesh = init_device_mesh("cpu", (self.count,), mesh_dim_names=("shard",))
-            else:
-                shape = (replicas, self.count // replicas)
-                mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
-            self._places[replicas] = RankPlace(self.rank, self.count, mesh, mesh.get_group("shard"))
-        return self._places[replicas]
+        if replicas not in self._meshes:
+            grid = {"shard": self.count} if replicas == 1 else {"replicate": replicas, "shard": self.count // replicas}
+            self._meshes[replicas] = init_device_mesh("cpu", tuple(grid.values()), mesh_dim_names=tuple(grid))
+        return self._meshes[replicas]

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from operator import attrgetter
 from types import MethodType
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import distributed, nn
@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fixtures.recipe import Ranks
 from frameworks.contract import Capability, Unsupported
@@ -26,8 +27,6 @@ from frameworks.torch.distributed.rank_ways import OF_DDP, configure, placement
 
 Losses = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], list[torch.Tensor]]
 Reduced: TypeAlias = torch.futures.Future[torch.Tensor]
-
-_FED = "products"
 
 
 class ShardedNetwork(Protocol):
@@ -61,6 +60,45 @@ def products(module: nn.Module, gradients: Mapping[str, torch.Tensor]) -> torch.
     return total
 
 
+def products_by_unit(
+    network: nn.Module,
+    units: Mapping[str, nn.Module],
+    gradients: Mapping[str, torch.Tensor],
+    product: Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor],
+) -> torch.Tensor:
+    """`products` of every unit by its own pass; units without a given gradient are gathered all the same."""
+    left = dict(gradients)
+    total = torch.zeros(())
+    for prefix, unit in units.items():
+        own = {name: left.pop(name) for name in list(left) if name.startswith(prefix)}
+        total = total + product(unit, {name.removeprefix(prefix): value for name, value in own.items()})
+    return total + products(network, left)
+
+
+class CountedReductions(TorchDispatchMode):
+    """Counts the gradients that are reduced within the context, where hooks would replace the reduction.
+
+    Attributes:
+        entries: of all that are reduced.
+        scattered: tensors that are reduced so that each rank gets a part.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries = self.scattered = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kind = func._schema.name
+        if kind in ("c10d::allreduce_", "c10d::reduce_"):
+            self.entries += sum(tensor.numel() for tensor in args[0])
+        elif kind == "c10d::_reduce_scatter_base_":
+            self.entries += args[1].numel()
+            self.scattered += 1
+        elif kind == "c10d::reduce_scatter_":
+            self.entries += sum(tensor.numel() for tensors in args[1] for tensor in tensors)
+        return func(*args, **(kwargs or {}))
+
+
 class WithLosses(nn.Module):
     """The network and its losses as one module, since DDP reduces what its outputs depend on."""
 
@@ -70,9 +108,19 @@ class WithLosses(nn.Module):
         self._losses = losses
 
     def forward(
-        self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor], fed: Mapping[str, torch.Tensor] | None = None
-    ) -> list[torch.Tensor]:
-        return self._losses(inputs, targets) if fed is None else [products(self.network, fed)]
+        self,
+        inputs: torch.Tensor,
+        targets: Mapping[str, torch.Tensor] | None = None,
+        fed: Mapping[str, torch.Tensor] | None = None,
+    ) -> Any:
+        """The losses; without targets the outputs, or, given gradients, Σ p·g alone."""
+        if fed is not None:
+            return [self.fed(fed)]
+        return self.network(inputs) if targets is None else self._losses(inputs, targets)
+
+    def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Σ p·g over the parameters named in `gradients`."""
+        return products(self.network, gradients)
 
 
 class Replicated:
@@ -83,7 +131,7 @@ class Replicated:
         way: a name of `OF_DDP`.
     """
 
-    def __init__(self, network: Network, losses: Losses, ranks: Ranks, *, unused: bool, way: str = "") -> None:
+    def __init__(self, network: Network, losses: Losses, ranks: Ranks, *, unused: bool, way: str) -> None:
         options = {"find_unused_parameters": unused, **OF_DDP[way]}
         self._module = DistributedDataParallel(WithLosses(network, losses), **options)
         self._reducer: _Reducer | None = None
@@ -94,10 +142,10 @@ class Replicated:
         self._module.register_comm_hook(None, lambda _, bucket: reducer.reduced(bucket))
 
     def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        return cast(list[torch.Tensor], self._module(inputs, targets))
+        return self._module(inputs, targets)
 
     def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return cast(list[torch.Tensor], self._module(torch.empty(0), {}, gradients))[0]
+        return self._module(torch.empty(0), {}, gradients)[0]
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
@@ -153,13 +201,7 @@ class Sharded:
     """
 
     def __init__(
-        self,
-        network: Network,
-        losses: Losses,
-        ranks: Ranks,
-        mesh: DeviceMesh,
-        low: torch.dtype | None = None,
-        way: str = "",
+        self, network: Network, losses: Losses, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None, way: str
     ) -> None:
         self.losses = losses
         self._network = network
@@ -168,27 +210,21 @@ class Sharded:
         self._counts = hasattr(FSDPModule, "set_all_reduce_hook")
         self._units = shard(network, ranks, mesh, low, way)
         for place, unit in enumerate(self._units.values()):
-            setattr(unit, _FED, MethodType(self._fed_root if unit is network else products, unit))
-            register_fsdp_forward_method(unit, _FED)
+            unit.products = MethodType(self._products_of_root if unit is network else products, unit)
+            register_fsdp_forward_method(unit, "products")
             if self._counts:
-                cast(FSDPModule, unit).set_all_reduce_hook(partial(self._note, place))
+                unit.set_all_reduce_hook(partial(self._note, place))
 
     def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return _fed_by(self._network, gradients)
+        return self._network.products(gradients)
 
-    def _fed_root(self, network: nn.Module, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Σ p·g of every unit by its own forward method; units without a given gradient are gathered all the same."""
-        left = dict(gradients)
-        total = torch.zeros(())
-        for prefix, unit in self._units.items():
-            if unit is not network:
-                own = {name: left.pop(name) for name in list(left) if name.startswith(prefix)}
-                total = total + _fed_by(unit, {name.removeprefix(prefix): value for name, value in own.items()})
-        return total + products(network, left)
+    def _products_of_root(self, network: nn.Module, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        inner = {prefix: unit for prefix, unit in self._units.items() if unit is not network}
+        return products_by_unit(network, inner, gradients, lambda unit, own: unit.products(own))
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
-        root = cast(FSDPModule, self._network)
+        root = self._network
         root.set_requires_gradient_sync(last)
         try:
             yield
@@ -216,13 +252,7 @@ class Sharded:
         self._hooked.clear()
 
 
-def _fed_by(unit: nn.Module, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    return cast(torch.Tensor, cast(Any, getattr(unit, _FED))(gradients))
-
-
-def shard(
-    network: Network, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None = None, way: str = ""
-) -> dict[str, nn.Module]:
+def shard(network: Network, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None, way: str) -> dict[str, nn.Module]:
     """Shards the network in place; its units by the prefix of their parameters' names, the root last.
 
     At level "gradients" parameters stay gathered between forward and backward. Tied weights need one unit for all their

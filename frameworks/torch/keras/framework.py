@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -22,7 +23,7 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
 )
-from frameworks.keras_common.declarations import SUPPORTED
+from frameworks.keras_common.declarations import CONVENTIONS, SUPPORTED
 from frameworks.keras_common.functions import WAYS
 from frameworks.keras_common.network import VARIANTS
 from frameworks.keras_common.operations import OF_SCOPES, ScopeOfPolicies
@@ -32,8 +33,7 @@ from frameworks.keras_common.scaler import has_factors_of
 from frameworks.keras_common.settings import read_settings, write_settings
 from frameworks.keras_common.shipped_optimizers import KerasOptimizers
 from frameworks.torch.core.recompute import differentiated
-from frameworks.torch.keras.declarations import CONVENTIONS, refusals
-from frameworks.torch.keras.probes import attempts
+from frameworks.torch.keras.probes import attempts, refusals
 from frameworks.torch.keras.trainer import AutogradRun
 from frameworks.torch.stacks.framework import StackFramework
 
@@ -51,14 +51,18 @@ class KerasOnTorch(ScopeOfPolicies, StackFramework):
         return SUPPORTED | {Capability.SAVED_BYTES}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        tried = {**attempts(self.device), **OF_SCOPES, **option_attempts(self._started)}
+        tried = {
+            **attempts(self.device),
+            **OF_SCOPES,
+            **option_attempts(lambda model, recipe: self.run(model, recipe, None)),
+        }
         return tried | shipped_attempts(self.parts())
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
         return attempts(self.device)
 
     def conventions(self) -> Conventions:
-        return CONVENTIONS
+        return replace(CONVENTIONS, static_skips=False)
 
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
@@ -76,9 +80,6 @@ class KerasOnTorch(ScopeOfPolicies, StackFramework):
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> AutogradRun:
         return AutogradRun(model, recipe, weights, self.device)
-
-    def _started(self, model: Model, recipe: Recipe) -> AutogradRun:
-        return self.run(model, recipe, None)
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         with keras.device(self.device):

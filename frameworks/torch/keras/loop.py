@@ -25,6 +25,20 @@ Gradients = dict[str, torch.Tensor | None]
 """Scaled gradients by parameter, in model order."""
 
 
+class AutogradBackend:
+    """Updates by `Optimizer.apply`."""
+
+    def apply(
+        self, optimizer: keras.optimizers.Optimizer, gradients: Sequence[float], weights: Sequence[keras.Variable]
+    ) -> None:
+        """One update of scalar weights by these gradients."""
+        with torch.no_grad():
+            optimizer.apply([keras.ops.convert_to_tensor(g, "float32") for g in gradients], weights)
+
+
+BACKEND = AutogradBackend()
+
+
 class Readings(NamedTuple):
     """Loss scale, applied updates, rate, and the scaler's counter, -1 for none."""
 
@@ -77,8 +91,7 @@ class EagerLoop:
     def predict(self, inputs: Array) -> dict[str, torch.Tensor]:
         """Evaluation-mode outputs by head."""
         with torch.no_grad():
-            outputs: dict[str, torch.Tensor] = self._bound.network(keras.ops.convert_to_tensor(inputs), training=False)
-        return outputs
+            return self._bound.network(keras.ops.convert_to_tensor(inputs), training=False)
 
     def losses(self, batch: Batch) -> list[torch.Tensor]:
         """Training-mode loss of each head that has targets, in one format."""

@@ -1,4 +1,4 @@
-"""Attempts with Keras' own calls on PyTorch, without this adapter's guards."""
+"""Unsupported capabilities of Keras on PyTorch, with reasons and attempts by Keras' own calls."""
 
 from __future__ import annotations
 
@@ -9,9 +9,27 @@ import torch
 
 from frameworks.contract import Attempt, Capability
 from frameworks.keras_common.backend import scalars
+from frameworks.keras_common.declarations import REFUSED
+from frameworks.keras_common.operations import NO_LISTS
 from frameworks.keras_common.optimizer_probes import optimizer_attempts
 from frameworks.keras_common.precision_probes import OF_POLICIES
-from frameworks.torch.keras.backend import BACKEND
+from frameworks.torch.keras.loop import BACKEND
+
+_CPU_REFUSED: dict[Capability, str] = {Capability.PEAK_BYTES: "PyTorch counts a GPU's allocations, and none of a CPU's"}
+_DISTRIBUTION = "keras.distribution is implemented for Keras on JAX alone"
+_RANKS = (
+    Capability.RANKS_REPLICATED,
+    Capability.RANKS_OPTIMIZER,
+    Capability.RANKS_GRADIENTS,
+    Capability.RANKS_FULL,
+    Capability.RANKS_HYBRID,
+)
+
+
+def refusals(device: str) -> dict[Capability, str]:
+    """Unsupported capabilities on this device, with reasons."""
+    lists = {Capability.AUTOCAST_LISTS: NO_LISTS}
+    return REFUSED | dict.fromkeys(_RANKS, _DISTRIBUTION) | lists | (_CPU_REFUSED if device == "cpu" else {})
 
 
 def _peak() -> bool:
@@ -37,11 +55,4 @@ def _on(device: str, attempt: Attempt) -> bool:
         return attempt()
 
 
-_OWN: dict[Capability, Attempt] = {
-    Capability.PEAK_BYTES: _peak,
-    Capability.RANKS_REPLICATED: _distributed,
-    Capability.RANKS_OPTIMIZER: _distributed,
-    Capability.RANKS_GRADIENTS: _distributed,
-    Capability.RANKS_FULL: _distributed,
-    Capability.RANKS_HYBRID: _distributed,
-}
+_OWN: dict[Capability, Attempt] = {Capability.PEAK_BYTES: _peak, **dict.fromkeys(_RANKS, _distributed)}

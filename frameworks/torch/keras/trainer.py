@@ -1,4 +1,10 @@
-"""One training run with Keras on PyTorch."""
+"""One training run with Keras on PyTorch, and its checkpoints in one file of `torch.save`.
+
+The file is a dictionary of the user's, as in PyTorch's tutorial on checkpoints. A Keras model on PyTorch is a
+`torch.nn.Module` with a `state_dict`, and Keras gives an optimizer's variables by `save_own_variables`. Seeds have a
+part of their own, because a `state_dict` names them by the order in which the process made them. The names of the
+optimizer's variables are compared, of which `load_own_variables` compares the count and only warns.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import keras
 import torch
@@ -13,18 +20,20 @@ import torch
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Recipe
+from frameworks.base import same_parts
 from frameworks.contract import Capability
+from frameworks.keras_common.micro_batches import micro_batches_of, rows_of
 from frameworks.keras_common.network import Begins, NetworkBuilder
 from frameworks.keras_common.optimizers import make_optimizer
 from frameworks.keras_common.scaler import scaler_settings
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.keras_common.stateful_run import StatefulRun
 from frameworks.torch.core import devices
-from frameworks.torch.core.arrays import to_array
+from frameworks.torch.core.arrays import to_array, to_tensor
 from frameworks.torch.core.saved_bytes import SavedBytes, put_back
-from frameworks.torch.keras import checkpoint
-from frameworks.torch.keras.backend import BACKEND
-from frameworks.torch.keras.loop import EagerLoop
+from frameworks.torch.keras.loop import BACKEND, EagerLoop
+
+FILE = "run.pt"
 
 
 class AutogradRun(StatefulRun):
@@ -53,7 +62,7 @@ class AutogradRun(StatefulRun):
 
     def _counter(self, number: int | None) -> Begins:
         if number is None:
-            return _uncounted
+            return lambda _: None  # an inner segment is part of another one
         self.calls.append(0)
         return partial(self._begins, number)
 
@@ -79,12 +88,45 @@ class AutogradRun(StatefulRun):
         return tuple(self.calls)
 
     def save(self, path: Path) -> None:
-        checkpoint.save(self.bound, self.optimizer, self.ledger.micro_batches, path)
+        path.mkdir(parents=True, exist_ok=True)
+        window = torch.from_numpy(rows_of(self.ledger.micro_batches))
+        torch.save(self._parts() | {"window": window}, path / FILE)
 
     def restore(self, path: Path) -> None:
+        file = path / FILE
         with self.scope():
-            window = checkpoint.restore(self.bound, self.optimizer, path)
+            own = self._parts()
+            try:
+                saved = torch.load(file, map_location="cpu", weights_only=True)
+                same_parts(file, saved, [*own, "window"])
+                for part in ("seeds", "optimizer"):
+                    same_parts(file, saved[part], own[part])
+                self.bound.network.load_state_dict(saved["model"] | self._state_of_seeds())
+                moments = {name.partition("-")[0]: value for name, value in saved["optimizer"].items()}
+                self.optimizer.load_own_variables(moments)
+                for layer, seed in self.bound.seeds.items():
+                    seed.state.assign(saved["seeds"][layer])
+            except Exception as error:
+                raise ValueError(f"{file} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
+        window = micro_batches_of(saved["window"].tolist())
         self.ledger.replace(window, sum(micro.items for micro in window))
+
+    def _state_of_seeds(self) -> dict[str, Any]:
+        """The entries of the model's `state_dict` that are states of seed generators."""
+        paths = tuple(seed.state.path for seed in self.bound.seeds.values())
+        return {key: value for key, value in self.bound.network.state_dict().items() if paths and key.endswith(paths)}
+
+    def _parts(self) -> dict[str, dict[str, Any]]:
+        """Every variable of the run by part and name."""
+        store: dict[str, Any] = {}
+        self.optimizer.save_own_variables(store)
+        names = [variable.name for variable in self.optimizer.variables]
+        seeds = self._state_of_seeds()
+        return {
+            "model": {key: value for key, value in self.bound.network.state_dict().items() if key not in seeds},
+            "seeds": {path: seed.state.value for path, seed in self.bound.seeds.items()},
+            "optimizer": {f"{place}-{names[int(place)]}": to_tensor(value, "cpu") for place, value in store.items()},
+        }
 
     def saved_bytes(self, batch: Batch) -> int:
         seeds = [seed.state for seed in self.bound.seeds.values()]
@@ -101,7 +143,3 @@ class AutogradRun(StatefulRun):
         if not devices.has_peak(self._device):
             raise self.refusal(Capability.PEAK_BYTES)
         return int(devices.module(self._device).max_memory_allocated())
-
-
-def _uncounted(_: torch.Tensor) -> None:
-    """An inner segment is part of another one."""

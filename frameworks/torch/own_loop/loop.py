@@ -19,11 +19,9 @@ from fixtures.data import exact_batch
 from fixtures.model import Model
 from fixtures.models import exact_linear
 from fixtures.recipe import Recipe
-from frameworks.base import BaseFramework
-from frameworks.contract import Attempt, Capability, Conventions, OpResult
+from frameworks.contract import Attempt, Capability, OpResult
 from frameworks.registry import UnknownFramework
-from frameworks.torch.core import devices
-from frameworks.torch.framework import TorchFramework
+from frameworks.torch.framework import TorchProcess
 from frameworks.torch.own_loop.attempts import ATTEMPTS, LoopAttempt, Make
 from frameworks.torch.own_loop.parts import LoopRecipe
 from frameworks.torch.own_loop.trainer import LoopTrainer
@@ -46,17 +44,15 @@ class TrainingLoop(Protocol):
         """Ends the window, with an update or without; returns the norm of the unscaled gradients if it clips."""
 
 
-class LoopFramework(BaseFramework):
+class LoopFramework(TorchProcess):
     """PyTorch as a user's loop trains with it. Each loop has its own subclass, of the name of the loop's class."""
 
-    name = "torch"
     modes = ("loop",)
     has_workarounds = False
     make: Callable[[], Any]
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)
-        self._torch = TorchFramework(self.device)
         self._try_out()
 
     def _try_out(self) -> None:
@@ -73,27 +69,6 @@ class LoopFramework(BaseFramework):
             raise UnknownFramework(
                 f"loop {kind} cannot train: {type(error).__name__}: {error}; see docs/own-loop.md"
             ) from error
-
-    def devices(self) -> tuple[str, ...]:
-        return devices.available()
-
-    def version(self) -> str:
-        return self._torch.version()
-
-    def environment(self) -> dict[str, str]:
-        return self._torch.environment()
-
-    def conventions(self) -> Conventions:
-        return self._torch.conventions()
-
-    def timed(self, work: Callable[[], object]) -> int:
-        return self._torch.timed(work)
-
-    def global_state(self) -> dict[str, str]:
-        return self._torch.global_state()
-
-    def restore_global_state(self, state: Mapping[str, str]) -> None:
-        self._torch.restore_global_state(state)
 
     def supported(self) -> Collection[Capability]:
         return (Capability.FLOAT64_HEADS,)

@@ -18,6 +18,7 @@ from frameworks.torch.core.arrays import DTYPES
 from frameworks.torch.core.losses import item_losses
 from frameworks.torch.core.network import Network
 from frameworks.torch.training.optimizers import Stepper, optimizer_kind
+from frameworks.torch.training.scaler import constant_scale, dynamic_arguments
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -60,7 +61,7 @@ def loop_recipe(recipe: Recipe, device: str) -> LoopRecipe:
         optimizer=lambda parameters: kind(parameters, **given),
         autocast={"enabled": False} if low is None else {"dtype": low},
         scaling=_scaling(recipe),
-        static_scale=float(recipe.scaling.scale) if isinstance(recipe.scaling, StaticScaling) else None,
+        static_scale=constant_scale(recipe),
         accumulation=recipe.accumulation,
         clip=recipe.clip,
         schedule=None if recipe.schedule is None else recipe.schedule.factor,
@@ -76,13 +77,7 @@ def _scaling(recipe: Recipe) -> dict[str, Any]:
         case StaticScaling(scale=scale):
             return {"init_scale": float(scale)}
         case DynamicScaling() as scaling:
-            wanted = {
-                "init_scale": scaling.initial,
-                "growth_factor": scaling.growth,
-                "backoff_factor": scaling.backoff,
-                "growth_interval": scaling.interval,
-            }
-            return {name: value for name, value in wanted.items() if value is not None} | {"enabled": scaling.enabled}
+            return dynamic_arguments(scaling)
 
 
 class LoopNetwork(Network):

@@ -73,27 +73,18 @@ class LoopTrainer(TorchTrainer):
         skipped = applied == [stepper.applied for stepper in self.steppers]
         return self._report(before, rate, norm, skipped=skipped)
 
-    def apply_gradients(
-        self,
-        *window: Gradients,
-        unscale_calls: int | None = None,
-        inject: Gradients | None = None,
-        discard: bool = False,
-    ) -> Update:
-        if unscale_calls is not None or inject is not None or discard:
-            raise self.refusal(Capability.EXPLICIT_UNSCALE)
-        inputs = torch.zeros(1, *self.model.sample, device=self.device)
-        for mapping in window:
-            given = {name: value for name, value in mapping.items() if value is not None}
-            if given:
-                self.network.fed = self._fed(given).reshape(1)
-                try:
-                    with self.stream.drawn():
-                        self.loop.micro_batch(inputs, {}, len(window))
-                finally:
-                    self.network.fed = None
-        self.network.losses.clear()
-        return self._finish(None, None)
+    def _require_manual(self, unscales: bool) -> None:
+        raise self.refusal(Capability.EXPLICIT_UNSCALE)
+
+    def _feed(self, gradients: Mapping[str, Array], micro_batches: int) -> None:
+        self.network.fed = self._fed(gradients).reshape(1)
+        try:
+            with self.stream.drawn():
+                inputs = torch.zeros(1, *self.model.sample, device=self.device)
+                self.loop.micro_batch(inputs, {}, micro_batches)
+        finally:
+            self.network.fed = None
+            self.network.losses.clear()
 
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
         """The gradients that the optimizers get in `step`, or before it where the recipe clips or they get none."""

@@ -44,13 +44,11 @@ class TorchFormats(BaseFormats):
 
     def encode(self, values: Array, format_name: str) -> Array:
         narrow = to_tensor(values, self._device).to(getattr(torch, format_name))
-        codes: Array = narrow.view(torch.uint8).cpu().numpy()
-        return codes
+        return narrow.view(torch.uint8).cpu().numpy()
 
     def decode(self, codes: Array, format_name: str) -> Array:
         narrow = to_tensor(codes, self._device).view(getattr(torch, format_name))
-        values: Array = narrow.to(torch.float32).cpu().numpy()
-        return values
+        return narrow.to(torch.float32).cpu().numpy()
 
     def integer_product(self, a: Array, b: Array) -> Array:
         """The integer matmul; on a GPU the matrices are zero-padded to multiples of 8."""

@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,20 +28,18 @@ _ENGINES = ("x86", "fbgemm")
 """Engines with the same arithmetic; others take 8-bit inputs, or integer biases."""
 
 _EPS = float(torch.finfo(torch.float32).eps)
-_RULES: Mapping[str, LinearRule] = MappingProxyType(
-    {
-        "dynamic-int8": LinearRule(
-            QuantRule(-128, 127, 127.5, smallest_scale=_EPS),
-            QuantRule(0, 127, 127.0, symmetric=False, rounds="sum", smallest_scale=6.1e-5),
-        ),
-        "static-int8": LinearRule(
-            QuantRule(-128, 127, 127.5, axis=0, smallest_scale=_EPS),
-            QuantRule(0, 255, 127.0, symmetric=False, rounds="sum", smallest_scale=_EPS),
-            QuantRule(0, 255, 127.0, symmetric=False, smallest_scale=_EPS),
-            ranges="calibration",
-        ),
-    }
-)
+_RULES: Mapping[str, LinearRule] = {
+    "dynamic-int8": LinearRule(
+        QuantRule(-128, 127, 127.5, smallest_scale=_EPS),
+        QuantRule(0, 127, 127.0, symmetric=False, rounds="sum", smallest_scale=6.1e-5),
+    ),
+    "static-int8": LinearRule(
+        QuantRule(-128, 127, 127.5, axis=0, smallest_scale=_EPS),
+        QuantRule(0, 255, 127.0, symmetric=False, rounds="sum", smallest_scale=_EPS),
+        QuantRule(0, 255, 127.0, symmetric=False, smallest_scale=_EPS),
+        ranges="calibration",
+    ),
+}
 """Ranges are divided into seven bits; values beyond what calibration saw have codes of the eighth."""
 
 _OBSERVED = quantization.QConfig(
@@ -126,7 +123,7 @@ class TorchQuantized:
 
     def _linear(self, name: str) -> nn.Module:
         module = self._network.get_submodule(self._places[name])
-        return cast(nn.Module, module.module) if isinstance(module, quantization.QuantWrapper) else module
+        return module.module if isinstance(module, quantization.QuantWrapper) else module
 
 
 class TorchPostTraining:
@@ -136,10 +133,10 @@ class TorchPostTraining:
     """
 
     def __init__(self, device: str) -> None:
-        self._device = device
+        self.device = device
 
     def rules(self) -> Mapping[str, LinearRule]:
-        return _RULES if self._device == "cpu" and converts() else {}
+        return _RULES if self.device == "cpu" and converts() else {}
 
     def quantized(
         self,
@@ -149,11 +146,23 @@ class TorchPostTraining:
         calibration: Sequence[Array] = (),
         skip: Sequence[str] = (),
     ) -> TorchQuantized:
-        places, network = places_of(model), trained_network(model, weights, skip)
-        with quiet(), torch.no_grad():
+        places = places_of(model)
+        if strange := sorted(set(skip) - places.keys()):
+            raise ValueError(f"{model.name} has no dense layer {', '.join(strange)}")
+        network = Network(model).eval()
+        load(_float_slots(model, network), weights)
+        skipped = [places[name] for name in skip]
+        with quiet():
+            return self.made(technique, model, network, skipped, calibration)
+
+    def made(
+        self, technique: str, model: Model, network: Network, skipped: Sequence[str], calibration: Sequence[Array]
+    ) -> TorchQuantized:
+        """The network with all dense layers but these quantized."""
+        with torch.no_grad():
             if technique == "dynamic-int8":
-                return TorchQuantized(model, _dynamic(network, [places[name] for name in skip]))
-            wanted = [place for name, place in places.items() if name not in skip]
+                return TorchQuantized(model, _dynamic(network, skipped))
+            wanted = [place for place in places_of(model).values() if place not in skipped]
             return TorchQuantized(model, _static(network, wanted, calibration))
 
 
@@ -162,22 +171,9 @@ def converts() -> bool:
     return torch.backends.quantized.engine in _ENGINES
 
 
-def trained_network(model: Model, weights: Mapping[str, Array], skip: Sequence[str]) -> nn.Module:
-    """The network with these weights, in evaluation.
-
-    Raises:
-        ValueError: it has no dense layer of a name in `skip`.
-    """
-    if strange := sorted(set(skip) - set(places_of(model))):
-        raise ValueError(f"{model.name} has no dense layer {', '.join(strange)}")
-    network = Network(model).eval()
-    load(_float_slots(model, network), weights)
-    return network
-
-
 def _dynamic(network: nn.Module, skipped: Sequence[str]) -> nn.Module:
     which: dict[Any, Any] = {nn.Linear: quantization.default_dynamic_qconfig, **dict.fromkeys(skipped)}
-    return cast(nn.Module, quantization.quantize_dynamic(network, which, dtype=torch.qint8))
+    return quantization.quantize_dynamic(network, which, dtype=torch.qint8)
 
 
 def _static(network: nn.Module, wanted: Sequence[str], calibration: Sequence[Array]) -> nn.Module:
@@ -186,7 +182,7 @@ def _static(network: nn.Module, wanted: Sequence[str], calibration: Sequence[Arr
     observed = quantization.prepare(quantization.add_quant_dequant(network))
     for batch in calibration:
         observed(to_tensor(batch, "cpu"))
-    return cast(nn.Module, quantization.convert(observed))
+    return quantization.convert(observed)
 
 
 @contextmanager

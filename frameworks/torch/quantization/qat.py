@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import nn
 from torch.ao import quantization
 
 from fixtures.arrays import Array
-from fixtures.model import Model
-from fixtures.recipe import Qat, Recipe
+from fixtures.recipe import Qat
 from frameworks.contract import Calibrated, CalibratedRanges, CodeRange, LinearRule, QatRule, QuantRule, Update
 from frameworks.torch.core.arrays import to_array
 from frameworks.torch.quantization.post_training import TorchQuantized, places_of, quiet
@@ -37,10 +35,8 @@ _QCONFIG = quantization.QConfig(
 class QatTrainer(TorchTrainer):
     """A run whose dense layers are wrapped in stubs and have fake quantizers; observers stop as the recipe says."""
 
-    def __init__(
-        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
-    ) -> None:
-        super().__init__(model, recipe, weights, device, mode)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self._freeze()
 
     def prepare(self) -> None:
@@ -70,9 +66,9 @@ class QatTrainer(TorchTrainer):
 
     def _quantizers(self, place: str) -> tuple[quantization.FakeQuantize, quantization.FakeQuantize]:
         """Those of a dense layer's inputs and outputs."""
-        wrapper = cast(quantization.QuantWrapper, self.network.get_submodule(place))
+        wrapper = self.network.get_submodule(place)
         inputs, outputs = wrapper.quant.activation_post_process, wrapper.module.activation_post_process
-        return cast(quantization.FakeQuantize, inputs), cast(quantization.FakeQuantize, outputs)
+        return inputs, outputs
 
     def buffers(self) -> dict[str, Array]:
         return super().buffers() | {name: to_array(value) for name, value in self.network.named_buffers()}
@@ -93,4 +89,4 @@ class QatTrainer(TorchTrainer):
         """The model in integer codes, on a CPU wherever it was trained: PyTorch has no other kernels for it."""
         with quiet():
             network = copy.deepcopy(self.network).to("cpu").eval()
-            return TorchQuantized(self.model, cast(nn.Module, quantization.convert(network)))
+            return TorchQuantized(self.model, quantization.convert(network))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,22 +15,18 @@ from frameworks.contract import FakeRule, Quantized, QuantRule
 from frameworks.torch.core.arrays import to_array, to_tensor
 
 _EPS = float(torch.finfo(torch.float32).eps)
-_RULES: Mapping[str, QuantRule] = MappingProxyType(
-    {
-        "int8-tensor": QuantRule(-128, 127, 127.5, smallest_scale=_EPS),
-        "int8-row": QuantRule(-128, 127, 127.5, axis=1, smallest_scale=_EPS),
-        "int8-column": QuantRule(-128, 127, 127.5, axis=0, smallest_scale=_EPS),
-        "uint8-tensor": QuantRule(0, 255, 255.0, symmetric=False, rounds="sum", smallest_scale=_EPS),
-    }
-)
-_FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
-    {
-        "fake-int8-tensor": FakeRule(-128, 127, nan="clamped"),
-        "fake-int8-column": FakeRule(-128, 127, axis=0, nan="clamped"),
-        "fake-uint8-tensor": FakeRule(0, 255, nan="clamped"),
-        "fake-int4-tensor": FakeRule(-8, 7, nan="clamped"),
-    }
-)
+_RULES: Mapping[str, QuantRule] = {
+    "int8-tensor": QuantRule(-128, 127, 127.5, smallest_scale=_EPS),
+    "int8-row": QuantRule(-128, 127, 127.5, axis=1, smallest_scale=_EPS),
+    "int8-column": QuantRule(-128, 127, 127.5, axis=0, smallest_scale=_EPS),
+    "uint8-tensor": QuantRule(0, 255, 255.0, symmetric=False, rounds="sum", smallest_scale=_EPS),
+}
+_FAKE_RULES: Mapping[str, FakeRule] = {
+    "fake-int8-tensor": FakeRule(-128, 127, nan="clamped"),
+    "fake-int8-column": FakeRule(-128, 127, axis=0, nan="clamped"),
+    "fake-uint8-tensor": FakeRule(0, 255, nan="clamped"),
+    "fake-int4-tensor": FakeRule(-8, 7, nan="clamped"),
+}
 
 
 class TorchQuantizers:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,9 @@ import torch
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from frameworks.contract import Attempt, Calibrated, Capability, LinearRule, Quantized, QuantRule
+from frameworks.contract import Attempt, Capability, LinearRule, Quantized, QuantRule
 from frameworks.torch.core.arrays import to_array
-from frameworks.torch.quantization.post_training import TorchQuantized, places_of, quiet, trained_network
+from frameworks.torch.quantization.post_training import Network, TorchPostTraining, TorchQuantized, places_of
 
 MODE = "torchao"
 NOT_INSTALLED = "torchao is not installed: pip install torchao"
@@ -30,13 +29,11 @@ def _symmetric(low: int, axis: Any) -> QuantRule:
     return QuantRule(low, -low - 1, -low - 0.5, axis=axis, smallest_scale=_EPS)
 
 
-_RULES: Mapping[str, LinearRule] = MappingProxyType(
-    {
-        "dynamic-int8": LinearRule(_symmetric(-128, 0), _symmetric(-128, 1)),
-        "weight-int8": LinearRule(_symmetric(-128, 0)),
-        "weight-int4": LinearRule(_symmetric(-8, 0)),
-    }
-)
+_RULES: Mapping[str, LinearRule] = {
+    "dynamic-int8": LinearRule(_symmetric(-128, 0), _symmetric(-128, 1)),
+    "weight-int8": LinearRule(_symmetric(-128, 0)),
+    "weight-int4": LinearRule(_symmetric(-8, 0)),
+}
 
 
 def installed() -> bool:
@@ -76,57 +73,32 @@ def refused() -> dict[Capability, str]:
 
 def refused_attempts() -> dict[Capability, Attempt]:
     """Attempts for missing techniques."""
-
-    def there(technique: str) -> bool:
-        return _config(technique) is not None
-
-    return {} if installed() else {Capability(f"quantization.{name}"): partial(there, name) for name in _RULES}
+    return {capability: lambda: _torchao() is not None for capability in refused()}
 
 
 class TorchaoQuantized(TorchQuantized):
     """A network whose linear layers have weights that are tensors of torchao's."""
 
     def weights(self) -> Mapping[str, Quantized | None]:
-        return {name: _codes(self._weight(name)) for name in self._places}
-
-    def unquantized(self) -> Mapping[str, Array]:
-        arrays = self._floats()
-        return {name: arrays[name] for name in self._model.parameter_shapes() if name in arrays}
-
-    def calibrated(self) -> Mapping[str, Calibrated]:
-        return {}
+        return {name: _codes(self._linear(name).weight) for name in self._places}
 
     def stored_bytes(self) -> int:
         return sum(part.nbytes for value in self._network.state_dict().values() for part in _parts(value))
 
-    def _weight(self, name: str) -> torch.Tensor:
-        weight: torch.Tensor = self._network.get_submodule(self._places[name]).weight
-        return weight
 
-
-class TorchaoPostTraining:
-    """Quantization of trained models on `device`; it has no technique where torchao is not installed."""
-
-    def __init__(self, device: str) -> None:
-        self._device = device
+class TorchaoPostTraining(TorchPostTraining):
+    """Quantization of trained models on a device; it has no technique where torchao is not installed."""
 
     def rules(self) -> Mapping[str, LinearRule]:
         return _RULES if installed() else {}
 
-    def quantized(
-        self,
-        technique: str,
-        model: Model,
-        weights: Mapping[str, Array],
-        calibration: Sequence[Array] = (),
-        skip: Sequence[str] = (),
+    def made(
+        self, technique: str, model: Model, network: Network, skipped: Sequence[str], calibration: Sequence[Array]
     ) -> TorchaoQuantized:
-        places = places_of(model)
-        wanted = {place for name, place in places.items() if name not in skip}
-        network = trained_network(model, weights, skip).to(self._device)
-        with quiet():
-            _torchao().quantize_(network, _config(technique), filter_fn=lambda _, path: path in wanted)
-        return TorchaoQuantized(model, network, self._device)
+        wanted = set(places_of(model).values()) - set(skipped)
+        network.to(self.device)
+        _torchao().quantize_(network, _config(technique), filter_fn=lambda _, path: path in wanted)
+        return TorchaoQuantized(model, network, self.device)
 
 
 def _is_quantized(weight: torch.Tensor) -> bool:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from frameworks.contract import Attempt, Calibrated, Capability, LinearRule, Quantized, QuantRule
+from frameworks.contract import Attempt, Capability, LinearRule, Quantized, QuantRule
 from frameworks.torch.core.arrays import to_array
-from frameworks.torch.quantization.post_training import Network, TorchQuantized, places_of, trained_network
+from frameworks.torch.quantization.post_training import Network, TorchPostTraining, TorchQuantized
 
 MODE = "transformers"
 _NEEDED = ("transformers", "accelerate", "bitsandbytes")
@@ -28,17 +26,15 @@ _TECHNIQUE = "load-int8"
 THRESHOLD = 6.0
 """The default outlier threshold of `BitsAndBytesConfig`."""
 
-_RULES: Mapping[str, LinearRule] = MappingProxyType(
-    {
-        _TECHNIQUE: LinearRule(
-            QuantRule(-127, 127, 127.0, axis=0),
-            QuantRule(-127, 127, 127.0, axis=1),
-            operands="float16",
-            outliers=THRESHOLD,
-            without="values",
-        )
-    }
-)
+_RULES: Mapping[str, LinearRule] = {
+    _TECHNIQUE: LinearRule(
+        QuantRule(-127, 127, 127.0, axis=0),
+        QuantRule(-127, 127, 127.0, axis=1),
+        operands="float16",
+        outliers=THRESHOLD,
+        without="values",
+    )
+}
 """In evaluation, on a CPU; in training a layer multiplies float32 inputs by its dequantized weight."""
 
 
@@ -65,11 +61,7 @@ def refused() -> dict[Capability, str]:
 
 def refused_attempts() -> dict[Capability, Attempt]:
     """An attempt for the technique if it is missing."""
-    return {Capability.LOAD_INT8: partial(_is_there, _NEEDED)} if not_installed() else {}
-
-
-def _is_there(names: Sequence[str]) -> bool:
-    return all(import_module(name) is not None for name in names)
+    return {capability: lambda: all(map(import_module, _NEEDED)) for capability in refused()}
 
 
 def _class_of(model: Model) -> Any:
@@ -88,9 +80,7 @@ def _class_of(model: Model) -> Any:
             self.layers, self.heads = network.layers, network.heads
             self.post_init()
 
-        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-            features = self.layers(x)
-            return {name: head(features) for name, head in self.heads.items()}
+        forward = Network.forward
 
     return FixtureModel
 
@@ -106,51 +96,33 @@ class LoadedModel(TorchQuantized):
         arrays, coded = self._floats(), {name for name, weight in self.weights().items() if weight is not None}
         return {name: arrays[name] for name in self._model.parameter_shapes() if name in arrays and name not in coded}
 
-    def calibrated(self) -> Mapping[str, Calibrated]:
-        return {}
-
     def save(self, path: Path) -> None:
-        self._loaded().save_pretrained(path)
+        self._network.save_pretrained(path)
 
     def restore(self, path: Path) -> None:
-        loaded = self._loaded()
-        self._network = type(loaded).from_pretrained(path, device_map=str(loaded.device))
-
-    def _loaded(self) -> Any:
-        return self._network
+        self._network = type(self._network).from_pretrained(path, device_map=str(self._network.device))
 
 
-class TransformersPostTraining:
+class TransformersPostTraining(TorchPostTraining):
     """Quantization of trained models on a CPU; it has no technique where a library is not installed."""
 
-    def __init__(self, device: str) -> None:
-        self._device = device
-
     def rules(self) -> Mapping[str, LinearRule]:
-        return _RULES if self._device == "cpu" and not not_installed() else {}
+        return _RULES if self.device == "cpu" and not not_installed() else {}
 
-    def quantized(
-        self,
-        technique: str,
-        model: Model,
-        weights: Mapping[str, Array],
-        calibration: Sequence[Array] = (),
-        skip: Sequence[str] = (),
+    def made(
+        self, technique: str, model: Model, network: Network, skipped: Sequence[str], calibration: Sequence[Array]
     ) -> LoadedModel:
-        return LoadedModel(model, _loaded(model, trained_network(model, weights, skip), skip, self._device))
-
-
-def _loaded(model: Model, network: nn.Module, skip: Sequence[str], device: str) -> Any:
-    """The network, saved in float32 and loaded in 8 bits."""
-    kind, places = _class_of(model), places_of(model)
-    whole = kind(kind.config_class())
-    whole.load_state_dict(network.state_dict())
-    config = transformers().BitsAndBytesConfig(
-        load_in_8bit=True, llm_int8_threshold=THRESHOLD, llm_int8_skip_modules=[places[name] for name in skip]
-    )
-    with TemporaryDirectory() as folder:
-        whole.save_pretrained(folder)
-        return kind.from_pretrained(folder, quantization_config=config, device_map=device)
+        """The network, saved in float32 and loaded in 8 bits."""
+        kind = _class_of(model)
+        whole = kind(kind.config_class())
+        whole.load_state_dict(network.state_dict())
+        config = transformers().BitsAndBytesConfig(
+            load_in_8bit=True, llm_int8_threshold=THRESHOLD, llm_int8_skip_modules=list(skipped)
+        )
+        with TemporaryDirectory() as folder:
+            whole.save_pretrained(folder)
+            loaded = kind.from_pretrained(folder, quantization_config=config, device_map=self.device)
+        return LoadedModel(model, loaded)
 
 
 def _codes(state: Mapping[str, torch.Tensor], place: str) -> Quantized | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -144,31 +143,11 @@ def _caught(x: Tensor) -> Any:
     return x
 
 
-_FUNCTIONS: Mapping[str, Function] = MappingProxyType(
-    {
-        "in-place": _in_place,
-        "views": _views,
-        "scattered": _scattered,
-        "filled": _filled,
-        "branch": _branch,
-        "loop": _loop,
-        "chosen": _chosen,
-        "own-backward": _own_backward,
-        "jacobian": _jacobian,
-        "hessian": _hessian,
-        "low-jacobian": _low_jacobian,
-        "containers": _containers,
-        "aliases": _aliases,
-        "stopped": _stopped,
-        "determinant": _determinant,
-        "ordered": _ordered,
-        "sized": _sized,
-        "low": _low,
-        "resized": _resized,
-        "caught": _caught,
-    }
-)
-
+_ALL = (
+    _in_place, _views, _scattered, _filled, _branch, _loop, _chosen, _own_backward, _jacobian, _hessian, _low_jacobian,
+    _containers, _aliases, _stopped, _determinant, _ordered, _sized, _low, _resized, _caught,
+)  # fmt: skip
+_FUNCTIONS: Mapping[str, Function] = {each.__name__[1:].replace("_", "-"): each for each in _ALL}
 
 _DERIVATIVES = ("own-backward", "jacobian", "hessian", "low-jacobian")
 """Functions with a derivative inside."""
@@ -223,8 +202,7 @@ class TorchFunctions(BaseFunctions):
         return function
 
     def _compiled(self, function: Function, *, dynamic: bool | None = None) -> Function:
-        compiled: Function = torch.compile(function, backend=self._backend, dynamic=dynamic)
-        return compiled
+        return torch.compile(function, backend=self._backend, dynamic=dynamic)
 
 
 def _leaves(nest: Any) -> list[Tensor]:

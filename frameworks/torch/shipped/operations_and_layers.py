@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import islice
-from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -101,9 +100,8 @@ class _Shipped(BaseShipped):
         self.device = device
         self.compiles = compiles
         self._samples: dict[str, list[Any]] = {}
-        self._thread = ThreadPoolExecutor(
-            1
-        )  # a short call stack: `torch.testing` reads the whole of it for each sample
+        # a short call stack: `torch.testing` reads the whole of it for each sample
+        self._thread = ThreadPoolExecutor(1)
 
     def samples(self, name: str) -> list[Any]:
         """What PyTorch has as examples of a part, drawn once."""
@@ -231,7 +229,7 @@ def _operations() -> Mapping[str, Any]:
         from torch.testing._internal.common_methods_invocations import op_db
 
     usable = [each for each in op_db if each.supports_autograd and not each.name.startswith("sparse.")]
-    return MappingProxyType({_name(each.name, each.variant_test_name): each for each in usable})
+    return {_name(each.name, each.variant_test_name): each for each in usable}
 
 
 def _elementwise() -> Mapping[int, Any]:
@@ -246,7 +244,7 @@ def _modules() -> Mapping[str, Any]:
     with patch.object(torch.backends, "disable_global_flags"):
         from torch.testing._internal.common_modules import module_db
 
-    return MappingProxyType({each.name: each for each in module_db if ".Lazy" not in each.name})
+    return {each.name: each for each in module_db if ".Lazy" not in each.name}
 
 
 def _name(name: str, variant: str) -> str:

@@ -7,7 +7,6 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from inspect import signature
-from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -28,7 +27,7 @@ def _infos() -> Mapping[str, Any]:
     with patch.object(torch.backends, "disable_global_flags"):
         from torch.testing._internal.common_optimizers import optim_db
 
-    return MappingProxyType({each.optim_cls.__name__: each for each in optim_db})
+    return {each.optim_cls.__name__: each for each in optim_db}
 
 
 class TorchOptimizers(BaseOptimizers):

@@ -12,12 +12,13 @@ from accelerate import Accelerator
 from accelerate.utils import AutocastKwargs, GradScalerKwargs
 
 from fixtures.arrays import Array
-from fixtures.model import Batch, Model, Window
+from fixtures.model import Batch, Window
 from fixtures.recipe import DynamicScaling, Recipe
 from frameworks.contract import Gradients, Update
 from frameworks.torch.core.arrays import whole
 from frameworks.torch.stacks.accelerate_state import SharedState
 from frameworks.torch.training import checkpoint
+from frameworks.torch.training.scaler import dynamic_arguments
 from frameworks.torch.training.trainer import TorchTrainer
 
 
@@ -31,7 +32,8 @@ def accelerator_of(recipe: Recipe, device: str) -> Accelerator:
     precision = "bf16" if low and recipe.precision.format == "bfloat16" else "fp16" if low or scaling else "no"
     handlers: list[Any] = [AutocastKwargs(enabled=low)]
     if precision == "fp16":
-        handlers.append(GradScalerKwargs(**_scaler_settings(scaling)))
+        dynamic = dynamic_arguments(scaling) if isinstance(scaling, DynamicScaling) else {"enabled": False}
+        handlers.append(GradScalerKwargs(**dynamic))
     accelerator = Accelerator(
         cpu=device == "cpu",
         mixed_precision=precision,
@@ -49,18 +51,6 @@ def force_float16(accelerator: Accelerator) -> None:
     accelerator.scaler, accelerator.native_amp = torch.amp.GradScaler("cpu", **settings), True
 
 
-def _scaler_settings(scaling: Any) -> dict[str, Any]:
-    if not isinstance(scaling, DynamicScaling):
-        return {"enabled": False}
-    given = {
-        "init_scale": scaling.initial,
-        "growth_factor": scaling.growth,
-        "backoff_factor": scaling.backoff,
-        "growth_interval": scaling.interval,
-    }
-    return {"enabled": scaling.enabled} | {name: value for name, value in given.items() if value is not None}
-
-
 class AccelerateTrainer(TorchTrainer):
     """A run whose loop calls `accumulate`, `backward`, `clip_grad_norm_`, and the prepared optimizers and schedules.
 
@@ -68,13 +58,10 @@ class AccelerateTrainer(TorchTrainer):
     loss that the first guides use, which `backward` divides by the accumulation steps.
     """
 
-    def __init__(
-        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
-    ) -> None:
+    def __init__(self, *given: Any) -> None:
         self.turn = SharedState()
         with self.turn.installed():
-            self.accelerator = accelerator_of(recipe, device)
-            super().__init__(model, recipe, weights, device, mode)
+            super().__init__(*given)
             optimizers = [stepper.optimizer for stepper in self.steppers]
             schedulers = [stepper.scheduler for stepper in self.steppers if stepper.scheduler is not None]
             prepared = self.accelerator.prepare(self.network, *optimizers, *schedulers)
@@ -84,6 +71,9 @@ class AccelerateTrainer(TorchTrainer):
             if self.average is not None:
                 self.average = self.accelerator.prepare_model(self.average, evaluation_mode=True)
         self._by_items = False
+
+    def prepare(self) -> None:
+        self.accelerator = accelerator_of(self.recipe, self.device)
 
     def _made_scaler(self) -> torch.amp.GradScaler | None:
         return self.accelerator.scaler if self.recipe.scaling is not None else None
@@ -139,15 +129,9 @@ class AccelerateTrainer(TorchTrainer):
         with self.turn.installed():
             return super().apply()
 
-    def apply_gradients(
-        self,
-        *window: Gradients,
-        unscale_calls: int | None = None,
-        inject: Gradients | None = None,
-        discard: bool = False,
-    ) -> Update:
+    def apply_gradients(self, *window: Gradients, **manual: Any) -> Update:
         with self.turn.installed():
-            return super().apply_gradients(*window, unscale_calls=unscale_calls, inject=inject, discard=discard)
+            return super().apply_gradients(*window, **manual)
 
     def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         before, rate = self._scale(), self.steppers[0].learning_rate
@@ -169,8 +153,7 @@ class AccelerateTrainer(TorchTrainer):
             self.accelerator.step, self.accelerator.sync_gradients = 0, True
 
     def _clip(self, limit: float) -> torch.Tensor:
-        norm: torch.Tensor = self.accelerator.clip_grad_norm_([slot.tensor for slot in self.slots.values()], limit)
-        return norm
+        return self.accelerator.clip_grad_norm_([slot.tensor for slot in self.slots.values()], limit)
 
     def _step(self) -> None:
         """The calls that end the loop's body, which act where the window ends."""

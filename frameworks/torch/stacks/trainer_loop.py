@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from queue import SimpleQueue
 from typing import Any
 
@@ -38,14 +39,10 @@ class _Closed(BaseException):
     """The run is over: unwinds the loop where it waits."""
 
 
-@dataclass(frozen=True)
-class _Order:
+class Order(Enum):
     """What the loop does at the end of a window instead of another window."""
 
-    kind: str
-
-
-SAVE, STOP, CLOSE = (_Order(kind) for kind in ("save", "stop", "close"))
+    SAVE, STOP, CLOSE = range(3)
 
 
 class WorkQueue:
@@ -55,7 +52,7 @@ class WorkQueue:
         self._orders: SimpleQueue[Any] = SimpleQueue()
         self._answers: SimpleQueue[BaseException | bool] = SimpleQueue()
 
-    def hand(self, order: WindowPiece | _Order) -> bool:
+    def hand(self, order: WindowPiece | Order) -> bool:
         """Gives the loop work and waits until it asks for more, or has ended; whether it asks for more.
 
         Raises:
@@ -73,13 +70,13 @@ class WorkQueue:
 
     def close(self) -> None:
         """Ends the loop where it waits, without waiting for it."""
-        self._orders.put(CLOSE)
+        self._orders.put(Order.CLOSE)
 
     def take(self) -> Any:
         """The next piece or order; called by the loop."""
         self._answers.put(True)
         order = self._orders.get()
-        if order is CLOSE:
+        if order is Order.CLOSE:
             raise _Closed
         return order
 
@@ -146,13 +143,13 @@ class FedTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader[Inputs]:
         rows = _Epoch(self._waiting, self.short) if self.short else _Rows(self._waiting)
         # a generator of its own, so that a new iterator draws nothing from the run's random stream
-        return DataLoader(rows, batch_size=None, generator=torch.Generator(), collate_fn=_same)
+        return DataLoader(rows, batch_size=None, generator=torch.Generator(), collate_fn=lambda inputs: inputs)
 
     def get_batch_samples(self, epoch_iterator: Iterator[Inputs], num_batches: int, device: Any) -> Any:
         order = self._desk.take()
-        if isinstance(order, _Order):
+        if isinstance(order, Order):
             self.control.should_epoch_stop = True
-            self.control.should_save, self.control.should_training_stop = order is SAVE, order is STOP
+            self.control.should_save, self.control.should_training_stop = order is Order.SAVE, order is Order.STOP
             return [], None
         self._waiting += order.inputs
         if len(order.inputs) == order.length:
@@ -162,8 +159,7 @@ class FedTrainer(Trainer):
 
     def counted(self, inputs: Sequence[Inputs]) -> tuple[list[Inputs], Any]:
         """The library's own list of a window's micro-batches, and its number of items."""
-        result: tuple[list[Inputs], Any] = super().get_batch_samples(iter(inputs), len(inputs), self.args.device)
-        return result
+        return super().get_batch_samples(iter(inputs), len(inputs), self.args.device)
 
 
 class _Parts(Sequence[Inputs]):
@@ -183,10 +179,6 @@ class _Parts(Sequence[Inputs]):
         for _ in range(self._first.length - 1):
             self._waiting += self._desk.take().inputs
             yield next(self._iterator)
-
-
-def _same(inputs: Inputs) -> Inputs:
-    return inputs
 
 
 class Loop:
@@ -211,14 +203,14 @@ class Loop:
         threading.Thread(target=_train, args=arguments, name="trainer", daemon=True).start()
         self._waits(self.desk.wait)
 
-    def hand(self, order: WindowPiece | _Order) -> None:
+    def hand(self, order: WindowPiece | Order) -> None:
         """`WorkQueue.hand`; a loop that has failed begins again with the next call."""
         self._waits(lambda: self.desk.hand(order))
 
     def stop(self) -> None:
         """Ends `train()` at the end of a window, as the end of the training data does."""
         if self.runs:
-            self.hand(STOP)
+            self.hand(Order.STOP)
 
     def discard(self) -> None:
         """Ends `train()` wherever it waits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -134,15 +134,9 @@ def force_float16(accelerator: Accelerator, recipe: Recipe, device: str) -> None
 class LibraryStepper(Stepper):
     """The optimizer that Trainer makes of its arguments; Adam and chosen implementations are PyTorch's own."""
 
-    def __init__(
-        self,
-        arguments: TrainingArguments,
-        recipe: Recipe,
-        parameters: list[torch.Tensor],
-        undecayed: Collection[int] = (),
-    ) -> None:
+    def __init__(self, arguments: TrainingArguments, *given: Any) -> None:
         self._arguments = arguments
-        super().__init__(recipe, parameters, undecayed)
+        super().__init__(*given)
 
     def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         if isinstance(recipe.optimizer, Adam) or recipe.implementation != "default":
@@ -150,8 +144,7 @@ class LibraryStepper(Stepper):
         kind, given = Trainer.get_optimizer_cls_and_kwargs(self._arguments)
         decay = {"weight_decay": self._arguments.weight_decay}
         fused = {"fused": True} if wants_fused(recipe) else {}
-        made: torch.optim.Optimizer = kind([decay | group for group in groups], **(given | fused))
-        return made
+        return kind([decay | group for group in groups], **(given | fused))
 
 
 class PlainTrainer(TorchTrainer):

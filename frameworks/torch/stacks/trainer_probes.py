@@ -6,7 +6,6 @@ import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -27,14 +26,12 @@ LOW_MODEL_SCALED = (
     "Trainer logs the norm of unscaled gradients, and GradScaler.unscale_ refuses a float16 model's gradients"
 )
 BFLOAT16_SCALED = "Trainer's loss scaler comes with fp16=True, and its bf16 has none"
-REFUSED: Mapping[Capability, str] = MappingProxyType(
-    {
-        Capability.STATIC_SCALING: "Trainer's loop calls GradScaler.update without a scale; no setting keeps the scale",
-        Capability.TWO_OPTIMIZERS: "Trainer takes one optimizer",
-        Capability.TWO_LOSSES: "Trainer makes one backward pass through each forward pass",
-        Capability.AVERAGE: "Trainer keeps no average of the weights",
-    }
-)
+REFUSED: Mapping[Capability, str] = {
+    Capability.STATIC_SCALING: "Trainer's loop calls GradScaler.update without a scale; no setting keeps the scale",
+    Capability.TWO_OPTIMIZERS: "Trainer takes one optimizer",
+    Capability.TWO_LOSSES: "Trainer makes one backward pass through each forward pass",
+    Capability.AVERAGE: "Trainer keeps no average of the weights",
+}
 
 QUIET: dict[str, Any] = {
     "optim": "sgd",
@@ -204,7 +201,7 @@ def require_scaling(recipe: Recipe, device: str) -> None:
     """
     if wants_fused(recipe):
         raise Unsupported(Capability.DYNAMIC_SCALING, LOW_MODEL_SCALED, alone(low_model_is_scaled, device))
-    if recipe.scaling is not None and recipe.precision.level == "O1" and recipe.precision.format == "bfloat16":
+    if recipe.scaling is not None and recipe.precision.label == "O1-bfloat16":
         raise Unsupported(Capability.DYNAMIC_SCALING, BFLOAT16_SCALED, alone(bfloat16_is_scaled, device))
 
 

@@ -8,56 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch.optim.swa_utils import AveragedModel
 
-from fixtures.recipe import Recipe
-from frameworks.base import LossLedger, MicroBatch, same_parts
+from frameworks.base import MicroBatch, same_parts
 from frameworks.contract import LoadOrder
-from frameworks.torch.core.layers import Slot
-from frameworks.torch.core.network import Network
-from frameworks.torch.core.streams import Stream
 from frameworks.torch.training import checkpoint_ways
-from frameworks.torch.training.optimizers import Stepper
+from frameworks.torch.training.run import TorchRun
 
 FILE, PARTS = "run.pt", "parts"
 LOOP = "loop"
 """Key of state that no `state_dict` contains."""
-
-
-class TorchRun(Protocol):
-    """The parts of a run in a checkpoint."""
-
-    device: str
-    recipe: Recipe
-    network: Network
-    slots: dict[str, Slot]
-    steppers: list[Stepper]
-    scaler: torch.amp.GradScaler | None
-    average: AveragedModel | None
-    stream: Stream
-    ledger: LossLedger[MicroBatch]
-
-    def parts(self) -> dict[str, Any]:
-        """Every part that has a `state_dict`, by name."""
-
-    def follow_network(self) -> None:
-        """Finds the parameters of a network that has others, and makes optimizers of them."""
-
-
-def parts(trainer: TorchRun) -> dict[str, Any]:
-    """Every part of the run that has a `state_dict`, by name; those of a second optimizer end in ".1"."""
-    every: dict[str, Any] = {"model": trainer.network}
-    for index, stepper in enumerate(trainer.steppers):
-        suffix = f".{index}" if index else ""
-        every |= {f"{name}{suffix}": part for name, part in stepper.parts().items()}
-    if trainer.average is not None:
-        every["average"] = trainer.average
-    if trainer.scaler is not None and trainer.scaler.is_enabled():
-        every["scaler"] = trainer.scaler
-    return every if trainer.recipe.way("save") == "" else checkpoint_ways.with_state_api(every)
 
 
 def snapshot(trainer: TorchRun) -> dict[str, Any]:

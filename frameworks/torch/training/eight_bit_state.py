@@ -50,8 +50,7 @@ def kind() -> type[torch.optim.Optimizer]:
     Raises:
         ImportError: bitsandbytes is not installed, or not for this PyTorch.
     """
-    result: type[torch.optim.Optimizer] = _module("optim").Adam8bit
-    return result
+    return _module("optim").Adam8bit
 
 
 def rule() -> EightBitRule:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from fixtures.recipe import SGD, Adam, AdamW, Optimizer, Recipe
-from frameworks.contract import Capability, Unsupported
-from frameworks.torch.training.scaler import no_unscaling
+from fixtures.recipe import SGD, Adam, AdamW, Optimizer
 
 GRADIENTS = (torch.float16, torch.float32)
 
@@ -31,12 +28,6 @@ def dynamic_scaling(device: str) -> bool:
         optimizer.zero_grad()
         results.append((weight[0].item(), scaler.get_scale()))
     return results == [(1.0, 512.0), (0.5, 512.0)]
-
-
-def by_hand_refused(recipe: Recipe, device: str) -> Unsupported:
-    """The refusal to unscale the gradients of a float16 model by hand."""
-    attempt = partial(float16_clipped, recipe.optimizer, device)
-    return Unsupported(Capability.EXPLICIT_UNSCALE, no_unscaling(), attempt)
 
 
 def float16_clipped(optimizer: Optimizer, device: str) -> bool:

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import Module
 from torch.optim.swa_utils import AveragedModel
 
 from fixtures.arrays import Array
-from fixtures.model import Model
 from fixtures.recipe import (
     SGD,
     Adafactor,
@@ -29,7 +27,6 @@ from fixtures.recipe import (
 from frameworks.torch.core import ways
 from frameworks.torch.core.arrays import to_array
 from frameworks.torch.core.layers import Slot
-from frameworks.torch.core.network import Network, parameters_by_name
 from frameworks.torch.training import eight_bit_state
 from frameworks.torch.training.scaler import Kind, wants_fused
 
@@ -38,15 +35,13 @@ def _halves(items: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
     return [part for part in (items[start::count] for start in range(count)) if part]
 
 
-NEWER: tuple[type[Optimizer], ...] = (Adafactor, Muon)
-"""Optimizers that older versions lack."""
 _KINDS: Mapping[type[Optimizer], type[torch.optim.Optimizer]] = {
     SGD: torch.optim.SGD,
     Adam: torch.optim.Adam,
     AdamW: torch.optim.AdamW,
     Adagrad: torch.optim.Adagrad,
     RMSprop: torch.optim.RMSprop,
-    **{kind: getattr(torch.optim, kind.__name__) for kind in NEWER if hasattr(torch.optim, kind.__name__)},
+    **{kind: getattr(torch.optim, kind.__name__) for kind in (Adafactor, Muon) if hasattr(torch.optim, kind.__name__)},
 }
 _ARGUMENTS = {
     "learning_rate": "lr",
@@ -211,21 +206,7 @@ def optimizer_state(every: list[Stepper], slots: Mapping[str, Slot]) -> dict[str
     return result
 
 
-def averaged_model(network: Module, recipe: Recipe) -> AveragedModel | None:
-    """A model of the exponential moving average of the network's weights; None without one in the recipe."""
-    if recipe.average is None:
-        return None
-    return ways.averaged_model(recipe.way("average"), network, recipe.average)
-
-
-def averages(model: Model, average: AveragedModel | None) -> dict[str, Array]:
-    """The average of each parameter as "average/PARAMETER", and how many updates it has taken in."""
-    if average is None or not isinstance(average.module, Network):
-        return {}
-    return averages_of(parameters_by_name(model, average.module), average)
-
-
 def averages_of(slots: Mapping[str, Slot], average: AveragedModel) -> dict[str, Array]:
-    """`averages` of parameters that are found in these slots."""
+    """The average of each parameter as "average/PARAMETER", and how many updates it has taken in."""
     result = {f"average/{name}": slot.to_canonical(slot.tensor) for name, slot in slots.items()}
     return result | {"averaged": to_array(average.n_averaged)}

@@ -23,8 +23,8 @@ from frameworks.torch.core.network import Network, buffers_by_name, cast_body, l
 from frameworks.torch.core.offload import activations_of
 from frameworks.torch.core.saved_bytes import SavedBytes, put_back
 from frameworks.torch.core.streams import Stream
-from frameworks.torch.training import checkpoint
-from frameworks.torch.training.optimizers import Stepper, averaged_model, averages, optimizer_state, steppers
+from frameworks.torch.training.checkpoint_ways import with_state_api
+from frameworks.torch.training.optimizers import Stepper, averages_of, optimizer_state, steppers
 from frameworks.torch.training.scaler import (
     Kind,
     class_of_device,
@@ -105,7 +105,8 @@ class TorchRun(BaseTrainer):
 
     def _averaged(self) -> AveragedModel | None:
         """The average of the network's weights that this class keeps, None without one."""
-        return averaged_model(self.network, self.recipe)
+        decay = self.recipe.average
+        return None if decay is None else ways.averaged_model(self.recipe.way("average"), self.network, decay)
 
     def _steppers(self) -> list[Stepper]:
         """The optimizers over the parameters as they are trained."""
@@ -156,7 +157,13 @@ class TorchRun(BaseTrainer):
         return {name: slot.to_canonical(slot.tensor) for name, slot in self.slots.items()}
 
     def optimizer_state(self) -> dict[str, Array]:
-        return optimizer_state(self.steppers, self.slots) | averages(self.model, self.average)
+        return optimizer_state(self.steppers, self.slots) | self._averages()
+
+    def _averages(self) -> dict[str, Array]:
+        """The average of each parameter, and how many updates it has taken in."""
+        if self.average is None or not isinstance(self.average.module, Network):
+            return {}
+        return averages_of(parameters_by_name(self.model, self.average.module), self.average)
 
     def buffers(self) -> dict[str, Array]:
         return {name: to_array(slot.tensor) for name, slot in self.buffer_slots.items()}
@@ -203,8 +210,16 @@ class TorchRun(BaseTrainer):
     # the whole run
 
     def parts(self) -> dict[str, Any]:
-        """Every part of the run that has a `state_dict`, by its name in checkpoints."""
-        return checkpoint.parts(self)
+        """Every part of the run that has a `state_dict`, by name; those of a second optimizer end in ".1"."""
+        every: dict[str, Any] = {"model": self.network}
+        for index, stepper in enumerate(self.steppers):
+            suffix = f".{index}" if index else ""
+            every |= {f"{name}{suffix}": part for name, part in stepper.parts().items()}
+        if self.average is not None:
+            every["average"] = self.average
+        if self.scaler is not None and self.scaler.is_enabled():
+            every["scaler"] = self.scaler
+        return every if self.recipe.way("save") == "" else with_state_api(every)
 
     def saved_bytes(self, batch: Batch) -> int:
         loaded = self._load(batch)

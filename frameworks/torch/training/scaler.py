@@ -36,14 +36,19 @@ def grad_scaler(device: str, recipe: Recipe, kind: Kind = torch.amp.GradScaler) 
         case StaticScaling(scale=scale):
             return kind(device, init_scale=scale)
         case DynamicScaling() as scaling:
-            wanted = {
-                "init_scale": scaling.initial,
-                "growth_factor": scaling.growth,
-                "backoff_factor": scaling.backoff,
-                "growth_interval": scaling.interval,
-            }
-            given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
-            return kind(device, enabled=scaling.enabled, **given)
+            return kind(device, **dynamic_arguments(scaling))
+
+
+def dynamic_arguments(scaling: DynamicScaling) -> dict[str, Any]:
+    """The arguments of PyTorch's scaler, without those that the recipe leaves None."""
+    given = {
+        "enabled": scaling.enabled,
+        "init_scale": scaling.initial,
+        "growth_factor": scaling.growth,
+        "backoff_factor": scaling.backoff,
+        "growth_interval": scaling.interval,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def twin_of(scaler: torch.amp.GradScaler | None, device: str) -> torch.amp.GradScaler | None:

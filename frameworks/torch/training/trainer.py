@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,9 +18,9 @@ from frameworks.torch.core.arrays import to_array, whole
 from frameworks.torch.core.compiling import without_buffer_donation
 from frameworks.torch.core.trace import TracedTensors, modules_by_path
 from frameworks.torch.training import checkpoint
-from frameworks.torch.training.optimizer_probes import by_hand_refused
+from frameworks.torch.training.optimizer_probes import float16_clipped
 from frameworks.torch.training.run import TorchRun
-from frameworks.torch.training.scaler import constant_scale, divided, good_updates, twin_of, wants_fused
+from frameworks.torch.training.scaler import constant_scale, divided, good_updates, no_unscaling, twin_of, wants_fused
 
 
 class TorchTrainer(TorchRun):
@@ -118,14 +119,28 @@ class TorchTrainer(TorchRun):
         inject: Gradients | None = None,
         discard: bool = False,
     ) -> Update:
-        if wants_fused(self.recipe, self.scaler_kind) and (unscale_calls or inject is not None or discard):
-            raise by_hand_refused(self.recipe, self.device)
+        if unscale_calls is not None or inject is not None or discard:
+            self._require_manual(bool(unscale_calls or inject is not None or discard))
         for place, mapping in enumerate(window, start=1):
             given = {name: value for name, value in mapping.items() if value is not None}
             if given:
                 with self._micro_batch(last=place == len(window)):
-                    self._backward([self._fed_share(self._fed(given), len(window))], self.scaler)
+                    self._feed(given, len(window))
         return self._discarded() if discard else self._finish(unscale_calls, inject)
+
+    def _require_manual(self, unscales: bool) -> None:
+        """Refuses an update that a user ends in steps of their own; `unscales` if they unscale the gradients.
+
+        Raises:
+            Unsupported: EXPLICIT_UNSCALE.
+        """
+        if unscales and wants_fused(self.recipe, self.scaler_kind):
+            attempt = partial(float16_clipped, self.recipe.optimizer, self.device)
+            raise Unsupported(Capability.EXPLICIT_UNSCALE, no_unscaling(), attempt)
+
+    def _feed(self, gradients: Mapping[str, Array], micro_batches: int) -> None:
+        """The backward pass of one of so many micro-batches that gives these gradients."""
+        self._backward([self._fed_share(self._fed(gradients), micro_batches)], self.scaler)
 
     def _fed(self, gradients: Mapping[str, Array]) -> torch.Tensor:
         """Σ p·g, whose gradients are those that are given."""

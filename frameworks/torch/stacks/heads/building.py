@@ -1,12 +1,15 @@
-"""A transformers head that was built from a tiny configuration, with rows that it can be trained on."""
+"""transformers' head classes, and a head built from a tiny configuration, with rows that it can be trained on."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 import math
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -16,10 +19,44 @@ from frameworks.torch.stacks.heads.configs import LABELS, Shrinking, shrinkings,
 
 MOST_PARAMETERS = 10_000_000
 LONGEST_PASS_S = 0.15
+_HEAD = re.compile(r"(?!Auto|TF|Flax|DataCollator)\w+(For[A-Z]\w+|LMHeadModel|DoubleHeadsModel)")
+_TARGETS = ("labels", "start_positions", "mask_labels", "future_values")
 
 
 class NotBuilt(Exception):
     """The head cannot be built or trained from a tiny configuration; the message says why."""
+
+
+def head_names() -> list[str]:
+    """The names of all classes of transformers that are called like heads, without importing them."""
+    import transformers
+
+    return sorted(name for name in dir(transformers) if _HEAD.fullmatch(name))
+
+
+def head_class(name: str) -> Any:
+    """The class of this name.
+
+    Raises:
+        NotBuilt: there is none, or its forward takes no targets.
+    """
+    import transformers
+
+    try:
+        kind = getattr(transformers, name)
+    except AttributeError:
+        near = get_close_matches(name, head_names(), 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise NotBuilt(f"transformers {transformers.__version__} has no class {name!r}{hint}") from None
+    except (ImportError, RuntimeError) as error:
+        raise NotBuilt(f"cannot be imported: {' '.join(str(error).split())[:160]}") from None
+    if not isinstance(kind, type) or not hasattr(kind, "forward"):
+        raise NotBuilt("is no model")
+    if getattr(kind, "__module__", "").endswith("dummy_pt_objects"):
+        raise NotBuilt("needs a library that is not installed")
+    if not set(_TARGETS) & set(inspect.signature(kind.forward).parameters):
+        raise NotBuilt("its forward takes no targets")
+    return kind
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""All checks of one transformers head."""
+"""All checks of one transformers head, and the causes of failures."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import copy
 import inspect
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from frameworks.torch.stacks.heads import precision, recomputed, trained
 from frameworks.torch.stacks.heads.batches import ROWS, Row, collate, ragged
 from frameworks.torch.stacks.heads.building import TinyHead, built, loss_of
-from frameworks.torch.stacks.heads.causes import COUNT, cause
-from frameworks.torch.stacks.heads.checks import FAIL, HeadCheck, judged, left_out, unbounded
+from frameworks.torch.stacks.heads.checks import FAIL, UNBOUNDED, HeadCheck, judged, left_out
 from frameworks.torch.stacks.heads.passes import FLOAT32, bounds, distance, norm, run, same_bits
 from frameworks.torch.stacks.heads.quiet import draws, loud, quiet
 
@@ -25,6 +28,12 @@ EQUAL, WEIGHS = "accumulation.equals-full-batch", "accumulation.weighs-items"
 ONCE, SWITCH = "accumulation.normalised-once", "accumulation.switch-decides"
 RESUME = "resume.bit-identical"
 _KINDS = re.compile(r"(Sequence|Image|Audio|Video)Classification$")
+
+_LOSSES = (
+    "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "ctc_loss",
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div",
+)  # fmt: skip
+COUNT = "num_items_in_batch"
 
 
 def checks(kind: Any, formats: tuple[str, ...] = ("bfloat16",)) -> Iterator[HeadCheck]:
@@ -75,7 +84,7 @@ def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) ->
         return "two equal runs differ: the model draws random numbers in training"
     loss_bound, bound = bounds(model, loss, FLOAT32)
     if not math.isfinite(bound + loss_bound):
-        return unbounded(clause, case).got
+        return UNBOUNDED
     whole, parts = (trained.window(quiet(head.model()), rows, k) for k in (1, K))
     loss_bound += FLOAT32 * abs(whole.loss) * ROWS * 8
     apart, moved = distance(whole.gradients, parts.gradients), abs(whole.loss - parts.loss)
@@ -150,8 +159,8 @@ def _recomputation(head: TinyHead) -> Iterator[HeadCheck]:
         if (function := getattr(module, "_gradient_checkpointing_func", None)) is not None:
             module._gradient_checkpointing_func = _counted(function, segments)
     loss = _loss(head.rows)
-    passes = recomputed.measured(plain, other, segments, loss)
-    yield from recomputed.checks(passes, lambda: bounds(quiet(head.model()), loss, FLOAT32))
+    bound = partial(bounds, quiet(head.model()), loss, FLOAT32)
+    yield from recomputed.checks(plain, other, segments, loss, bound)
 
 
 def _counted(function: Any, segments: recomputed.Segments) -> Any:
@@ -187,3 +196,63 @@ def _resume(head: TinyHead) -> HeadCheck:
         why = "the first pass of a new model draws random numbers that its later passes do not draw"
     got = f"{differs} differs" if differs else "the same bits"
     return judged(RESUME, "", not differs, got, "weights, moments and random state of the unbroken run", why)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """One call inside transformers: its file below the package, its function, and whether it has the count."""
+
+    file: str
+    function: str
+    counted: bool
+
+
+class _Watching(TorchFunctionMode):
+    """Notes the calls that lead to the first loss of PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loss, self.frames = "", list[_Frame]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if not self.loss and name in _LOSSES:
+            self.loss, self.frames = name, _inside_transformers(sys._getframe(1))
+        return func(*args, **(kwargs or {}))
+
+
+def _inside_transformers(frame: FrameType | None) -> list[_Frame]:
+    result = []
+    while frame is not None:
+        _, mark, below = frame.f_code.co_filename.partition("/transformers/")
+        if mark and not below.startswith(("utils/", "trainer")):
+            variables = {**frame.f_locals.get("kwargs", {}), **frame.f_locals}
+            result.append(_Frame(below, frame.f_code.co_qualname, variables.get(COUNT) is not None))
+        frame = frame.f_back
+    return result
+
+
+def cause(forward: Callable[[], Any], passed: bool) -> str:
+    """Why the loss of `forward` does not depend on the count that it was called with, in words that all heads with the
+    same code share.
+
+    Args:
+        passed: whether Trainer passes the count to this class.
+    """
+    with _Watching() as watching, torch.no_grad():
+        forward()
+    if not passed:
+        return "Trainer averages the means of micro-batches: the class does not accept the count"
+    if not watching.frames:
+        return "the model's own file computes the loss without a loss function of PyTorch, and ignores the count"
+    shared = [frame for frame in watching.frames if not frame.file.startswith("models/")]
+    if not shared:
+        return f"forward in the model's own file calls {watching.loss} itself, and ignores the count"
+    losses = [frame for frame in shared if frame.file.startswith("loss/")]
+    callers = [frame for frame in watching.frames if not frame.file.startswith("loss/")]
+    place = f"{losses[-1].file}:{losses[-1].function}" if losses else watching.loss
+    if losses and losses[-1].counted:
+        return f"{place} gets the count and ignores it"
+    if callers and not callers[0].file.startswith("models/"):
+        return f"{callers[0].file}:{callers[0].function} calls {place} without the count"
+    return f"forward in the model's own file calls {place} without the count"

@@ -128,3 +128,11 @@ def same_bits(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]
         if left.dtype != right.dtype or not torch.equal(left.nan_to_num(), right.nan_to_num()):
             return name
     return ""
+
+
+def state_of(model: Any, optimizer: Any) -> dict[str, torch.Tensor]:
+    """Weights, buffers, the optimizer's moments and the CPU's random state."""
+    state = {f"model/{name}": value.detach().clone() for name, value in model.state_dict().items()}
+    for number, slots in optimizer.state_dict()["state"].items():
+        state |= {f"optimizer/{number}/{slot}": torch.as_tensor(value).clone() for slot, value in slots.items()}
+    return state | {"random": torch.get_rng_state()}

@@ -28,6 +28,7 @@ from frameworks.torch.stacks.heads.passes import (
     norm,
     run,
     same_bits,
+    state_of,
 )
 from frameworks.torch.stacks.heads.quiet import draws, has_batch_norm, quiet
 
@@ -181,9 +182,8 @@ def _recomputation(instance: ModuleAndBatch, whole: Any) -> Iterator[HeadCheck]:
         return
     for layer in layers:
         layer.forward = partial(_checkpointed, segments, layer.forward)
-    passes = recomputed.measured(plain, other, segments, whole)
     bound = partial(bounds, quiet(instance.model()), whole, FLOAT32)
-    yield from recomputed.checks(passes, bound)
+    yield from recomputed.checks(plain, other, segments, whole, bound)
 
 
 def _layers(child: nn.Module) -> list[nn.Module]:
@@ -207,7 +207,7 @@ def _resume(instance: ModuleAndBatch, whole: Any) -> HeadCheck:
             state = {"model": unbroken.state_dict(), "optimizer": optimizer.state_dict()}
             torch.save({**state, "random": torch.get_rng_state()}, saved)
         _update(unbroken, optimizer, whole)
-    end = _state(unbroken, optimizer)
+    end = state_of(unbroken, optimizer)
     torch.manual_seed(6)
     resumed = _moved(instance.model())
     other = torch.optim.AdamW(resumed.parameters(), lr=2.0**-10)
@@ -218,7 +218,7 @@ def _resume(instance: ModuleAndBatch, whole: Any) -> HeadCheck:
     torch.set_rng_state(state["random"])
     for _ in range(2):
         _update(resumed, other, whole)
-    differs = same_bits(end, _state(resumed, other))
+    differs = same_bits(end, state_of(resumed, other))
     got = f"{differs} differs" if differs else "the same bits"
     cause = "the module has state that its state_dict does not have" if differs else ""
     return judged("resume.bit-identical", "", not differs, got, "weights, moments and random state of the run", cause)
@@ -236,10 +236,3 @@ def _update(model: nn.Module, optimizer: torch.optim.Optimizer, whole: Any) -> N
     optimizer.zero_grad()
     whole(model).backward()
     optimizer.step()
-
-
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    state = {f"model/{name}": value.detach().clone() for name, value in model.state_dict().items()}
-    for number, slots in optimizer.state_dict()["state"].items():
-        state.update({f"optimizer/{number}/{slot}": torch.as_tensor(value).clone() for slot, value in slots.items()})
-    return {**state, "random": torch.get_rng_state()}

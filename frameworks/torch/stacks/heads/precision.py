@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from frameworks.torch.stacks.heads.checks import HeadCheck, judged, left_out, unbounded
+from frameworks.torch.stacks.heads.checks import UNBOUNDED, HeadCheck, judged, left_out
 from frameworks.torch.stacks.heads.passes import MEMBERS, Loss, bounds, distance, norm, run
 
 FORMATS = {"bfloat16": ("autocast.bf16-parity", torch.bfloat16), "float16": ("autocast.fp16-parity", torch.float16)}
@@ -40,7 +40,7 @@ def checks(model: Any, loss_of: Loss, formats: tuple[str, ...]) -> Iterator[Head
         apart, moved = distance(mixed.gradients, wide.gradients), abs(mixed.loss - wide.loss)
         size = norm(wide.gradients)
         if not math.isfinite(bound + loss_bound):
-            yield unbounded(clause, name)
+            yield left_out(clause, name, UNBOUNDED)
             continue
         loss_bound += torch.finfo(low).eps * abs(wide.loss)
         holds = math.isfinite(apart) and apart <= bound and moved <= loss_bound

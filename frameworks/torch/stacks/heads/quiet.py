@@ -20,13 +20,9 @@ def quiet(model: Any) -> Any:
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
         if isinstance(module, _BatchNorm):
-            _stay_in_evaluation(module)
+            module.eval()
+            module.train = lambda mode=True, module=module: module  # noqa: ARG005
     return model
-
-
-def _stay_in_evaluation(module: nn.Module) -> None:
-    module.eval()
-    module.train = lambda mode=True: module  # noqa: ARG005
 
 
 def loud(model: Any) -> Any:

@@ -14,10 +14,6 @@ from frameworks.torch.stacks.heads.checks import HeadCheck, judged
 from frameworks.torch.stacks.heads.passes import Loss, MeasuredPass, distance, norm, run, same_bits
 
 
-def _tensors(model: torch.nn.Module) -> list[torch.Tensor]:
-    return [*model.parameters(), *model.buffers()]
-
-
 @dataclass
 class Segments:
     """Calls of checkpointed segments, and how many tensors that need a gradient or modules several of them used."""
@@ -55,58 +51,51 @@ def _parts(value: Any) -> Iterator[Any]:
         yield value.__self__
 
 
-@dataclass(frozen=True)
-class Recomputation:
-    """Passes of equal models from one random state, without and with checkpointing."""
+def _measured(model: Any, loss_of: Loss) -> tuple[MeasuredPass, int]:
+    """One pass from a fixed random state, and the bytes that autograd saves for it."""
+    torch.manual_seed(3)
+    saved = SavedBytes(lambda: [*model.parameters(), *model.buffers()])
 
-    plain: MeasuredPass
-    checkpointed: MeasuredPass
-    plain_bytes: int
-    checkpointed_bytes: int
-    segments: Segments
+    def counted(each: Any) -> torch.Tensor:
+        with saved.counting():
+            return loss_of(each)
 
-
-def measured(plain: Any, checkpointed: Any, segments: Segments, loss_of: Loss) -> Recomputation:
-    """One pass of each model."""
-    passes, sizes = [], []
-    for model in (plain, checkpointed):
-        torch.manual_seed(3)
-        saved = SavedBytes(partial(_tensors, model))
-
-        def counted(each: Any, saved: SavedBytes = saved) -> torch.Tensor:
-            with saved.counting():
-                return loss_of(each)
-
-        passes.append(run(model, counted))
-        sizes.append(saved.bytes())
-    return Recomputation(passes[0], passes[1], sizes[0], sizes[1], segments)
+    return run(model, counted), saved.bytes()
 
 
-def checks(passes: Recomputation, bound: Callable[[], tuple[float, float]]) -> Iterator[HeadCheck]:
-    """Checks of the clauses of recomputation.
+def checks(
+    plain_model: Any,
+    checkpointed_model: Any,
+    segments: Segments,
+    loss_of: Loss,
+    bound: Callable[[], tuple[float, float]],
+) -> Iterator[HeadCheck]:
+    """Checks of the clauses of recomputation, by a pass of each of two equal models from one random state.
 
     Args:
         bound: distances of loss and gradient that roundings explain, asked for only where the loss differs, because a
             model takes other kernels, or where several segments use one tensor or module, whose gradient is then added
             in another order.
     """
-    moved, want = abs(passes.plain.loss - passes.checkpointed.loss), repr(passes.plain.loss)
+    plain, plain_bytes = _measured(plain_model, loss_of)
+    checkpointed, checkpointed_bytes = _measured(checkpointed_model, loss_of)
+    moved, want = abs(plain.loss - checkpointed.loss), repr(plain.loss)
     holds = moved == 0.0
     if not holds:
         limit = bound()[0]
         holds, want = moved <= limit, f"{want} within {limit:.3g}"
-    yield judged("recompute.same-loss", "", holds, repr(passes.checkpointed.loss), want)
-    differs = same_bits(passes.plain.gradients, passes.checkpointed.gradients)
-    apart = distance(passes.plain.gradients, passes.checkpointed.gradients)
+    yield judged("recompute.same-loss", "", holds, repr(checkpointed.loss), want)
+    differs = same_bits(plain.gradients, checkpointed.gradients)
+    apart = distance(plain.gradients, checkpointed.gradients)
     got, want = "the same bits", "the same bits"
     holds = not differs
     if differs:
-        got = f"gradients {apart / max(norm(passes.plain.gradients), 1e-300):.3g} of their norm apart, first {differs}"
-        if passes.segments.shared:
+        got = f"gradients {apart / max(norm(plain.gradients), 1e-300):.3g} of their norm apart, first {differs}"
+        if segments.shared:
             limit = bound()[1]
-            holds, want = apart <= limit, f"{limit:.3g} apart ({passes.segments.shared} shared by several segments)"
+            holds, want = apart <= limit, f"{limit:.3g} apart ({segments.shared} shared by several segments)"
             got = f"gradients {apart:.3g} apart, first {differs}"
     yield judged("recompute.same-gradients", "", holds, got, want)
-    got = f"{passes.checkpointed_bytes:,} bytes in {passes.segments.calls} segments"
-    freed = passes.segments.calls > 0 and passes.checkpointed_bytes < passes.plain_bytes
-    yield judged("recompute.frees-activations", "", freed, got, f"fewer than {passes.plain_bytes:,} bytes")
+    got = f"{checkpointed_bytes:,} bytes in {segments.calls} segments"
+    freed = segments.calls > 0 and checkpointed_bytes < plain_bytes
+    yield judged("recompute.frees-activations", "", freed, got, f"fewer than {plain_bytes:,} bytes")

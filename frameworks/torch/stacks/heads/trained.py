@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from frameworks.torch.stacks.heads.batches import ROWS, Row, collate
-from frameworks.torch.stacks.heads.passes import Gradients, gradients_of
+from frameworks.torch.stacks.heads.passes import Gradients, gradients_of, state_of
+from frameworks.torch.stacks.library_runs import watched
 
 
 @dataclass(frozen=True)
@@ -78,24 +78,14 @@ def trainer_of(
 
 @contextmanager
 def _listening() -> Iterator[list[str]]:
-    """Collects warnings and log messages of transformers."""
-    said: list[str] = []
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
-
-    handler, logger = Handler(logging.WARNING), logging.getLogger("transformers")
+    """Collects warnings and log messages of transformers, whose logger is set to show them."""
+    logger = logging.getLogger("transformers")
     former = logger.level
-    logger.addHandler(handler)
     logger.setLevel(logging.WARNING)
     try:
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
+        with watched("transformers") as said:
             yield said
-        said.extend(str(one.message) for one in warned)
     finally:
-        logger.removeHandler(handler)
         logger.setLevel(former)
 
 
@@ -111,18 +101,12 @@ def resumed(
         names: dict[str, Any] = {"optim": "adamw_torch", "max_steps": 4, "save_steps": 2, "save_strategy": "steps"}
         whole = trainer_of(model, rows, folder, k=2, **names)
         whole.train()
-        unbroken = state_of(whole)
+        unbroken = _state(whole)
         torch.manual_seed(1)
         other = trainer_of(fresh, rows, folder, k=2, **names)
         other.train(resume_from_checkpoint=str(Path(folder) / "checkpoint-2"))
-        return unbroken, state_of(other), said
+        return unbroken, _state(other), said
 
 
-def state_of(trainer: Any) -> dict[str, torch.Tensor]:
-    """Weights, buffers, moments and random state of a run."""
-    state = {f"model/{name}": value.detach().clone() for name, value in trainer.model.state_dict().items()}
-    optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-    for number, slots in optimizer.state_dict()["state"].items():
-        for slot, value in slots.items():
-            state[f"optimizer/{number}/{slot}"] = torch.as_tensor(value).clone()
-    return {**state, "random": torch.get_rng_state()}
+def _state(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return state_of(trainer.model, getattr(trainer.optimizer, "optimizer", trainer.optimizer))

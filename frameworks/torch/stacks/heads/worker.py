@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from frameworks.torch.stacks.heads.building import NotBuilt
+from frameworks.torch.stacks.heads.building import NotBuilt, head_class, head_names
 from frameworks.torch.stacks.heads.checks import HeadCheck
 
 LIBRARY = "transformers"
@@ -40,7 +40,7 @@ def main() -> int:
     print(json.dumps({"versions": _versions()}), file=answers, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        content = {"classes": _classes()} if "classes" in request else _judged(request["model"], request["formats"])
+        content = {"classes": head_names()} if "classes" in request else _judged(request["model"], request["formats"])
         print(json.dumps(content), file=answers, flush=True)
     return 0
 
@@ -60,11 +60,6 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _classes() -> list[str]:
-    names: list[str] = import_module("frameworks.torch.stacks.heads.names").head_names()
-    return names
-
-
 def _judged(model: str, formats: list[str]) -> dict[str, Any]:
     clock = time.process_time()
     result: list[dict[str, str]] = []
@@ -82,7 +77,7 @@ def _checks(model: str, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
     module, _, name = model.partition(":")
     if module == LIBRARY:
         heads = import_module(HEADS)
-        kind = import_module("frameworks.torch.stacks.heads.names").head_class(name)
+        kind = head_class(name)
         gc.freeze()
         yield from heads.checks(kind, formats)
     else:

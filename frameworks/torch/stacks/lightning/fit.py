@@ -29,14 +29,12 @@ class Work:
         batch: tensors, as a loader yields them.
         loss: `training_step`, from the batch as Lightning hands it over; None skips the backward pass, as documented.
         window: micro-batches of the window that this one begins; None within a window.
-        hook: called with the network in `on_before_optimizer_step`, with the network.
-        norm: the gradients' norm in that hook; None where the window does not end, or nothing is clipped.
+        norm: the gradients' norm before the step; None where the window does not end, or nothing is clipped.
     """
 
     batch: dict[str, Any]
     loss: Callable[[dict[str, Any]], torch.Tensor | None]
     window: int | None = None
-    hook: Callable[[], None] | None = None
     norm: float | None = None
 
 
@@ -181,8 +179,6 @@ class FitModule(LightningModule):
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         work = self._desk.current
         assert work is not None
-        if work.hook is not None:
-            work.hook()
         if self._clips:
             work.norm = float(grad_norm(self.network, 2).get("grad_2.0_norm_total", 0.0))
 
@@ -214,15 +210,11 @@ class Fit:
         )
         self._thread.start()
         self.end = weakref.finalize(self, _end, desk, self._thread)
-        self.ask(_nothing)
+        self.ask(lambda: None)  # answered when the fit is ready for its first micro-batch
 
     def ask(self, order: Work | Callable[[], Any]) -> Any:
         """Has the fit train on a micro-batch, or make a call between two; raises what ended the fit."""
         return self._desk.ask(order)
-
-
-def _nothing() -> None:
-    """The first call: its answer comes when the fit is ready for its first micro-batch."""
 
 
 def _end(desk: WorkQueue, thread: threading.Thread) -> None:

@@ -1,30 +1,228 @@
-"""Lightning's Trainer as a framework of the suite."""
+"""Lightning's Trainer as a framework of the suite, and one training run with automatic optimization."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from lightning.pytorch import callbacks
+import torch
+from lightning.pytorch import Trainer, callbacks
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from torch.optim.swa_utils import AveragedModel
 
 from fixtures.arrays import Array
-from fixtures.model import Model
+from fixtures.model import Batch, Model, Window
 from fixtures.recipe import FormatName, Recipe
-from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder, Unsupported
+from frameworks.base import NO_AVERAGE, MicroBatch
+from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, Gradients, RowOrder, Unsupported, Update
+from frameworks.torch.core.losses import DeviceBatch
+from frameworks.torch.core.network import parameters_by_name
 from frameworks.torch.stacks.framework import StackFramework
-from frameworks.torch.stacks.lightning.data import resumed_epoch, trainer_requested
+from frameworks.torch.stacks.lightning import behaviour
 from frameworks.torch.stacks.lightning.fabric import (
     NO_FUSED_CLIPPING,
     NO_STATIC_SCALE,
     clips_fused_and_scaled,
     require_together,
 )
-from frameworks.torch.stacks.lightning.loops import clip_in_manual_step, gradient_in_hook, scheduled
-from frameworks.torch.stacks.lightning.probes import clips_fused, keeps_float64_head, library_attempts, trainer_scales
-from frameworks.torch.stacks.lightning.trainer import LightningTrainer
+from frameworks.torch.stacks.lightning.fit import Fit, FitModule, Work, WorkQueue
+from frameworks.torch.stacks.lightning.probes import (
+    clips_fused,
+    ends_a_window_early,
+    keeps_float64_head,
+    library_attempts,
+    trainer_scales,
+)
+from frameworks.torch.stacks.lightning.start import BARE, precision_of, quiet
+from frameworks.torch.training import checkpoint
+from frameworks.torch.training.optimizers import averages_of
+from frameworks.torch.training.trainer import TorchTrainer
+
+FILE = "run.ckpt"
+_WINDOW_GOES_ON = (
+    "Trainer ends a window with its last micro-batch or with the epoch's, whose number it knows at the start"
+)
 
 _BEFORE_2_6 = "EMAWeightAveraging came with Lightning 2.6.0"
 _BY_ITSELF = "Trainer unscales gradients itself, after the last backward pass of a window"
+
+
+class Float32ScaledPrecision(MixedPrecision):
+    """Loss scaling without autocast; the Trainer's own precisions scale float16 autocast alone."""
+
+    def autocast_context_manager(self) -> torch.autocast:
+        return torch.autocast(self.device, enabled=False)
+
+
+class LightningTrainer(TorchTrainer):
+    """A run in one fit. Lightning ends a window itself, with its last micro-batch, so `apply` only reports.
+
+    `accumulate` without `update` takes the window to hold micro-batches of the first one's size.
+    """
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._coming: int | None = None
+        self._left = 0
+        self._total = 0.0
+        self._norm: float | None = None
+        self._opened = (1.0, 0.0, 0)
+        self._fit = self._begin()
+
+    def _begin(self, file: Path | None = None) -> Fit:
+        """A fit of the run's network, resumed from a checkpoint if there is one."""
+        recipe, stepper, desk = self.recipe, self.steppers[0], WorkQueue(self.recipe.accumulation)
+        self._ema = None if recipe.average is None else callbacks.EMAWeightAveraging(decay=recipe.average)
+        quiet()
+        trainer = Trainer(
+            accelerator=self.device,
+            max_epochs=-1,
+            accumulate_grad_batches=recipe.accumulation,
+            gradient_clip_val=recipe.clip,
+            reload_dataloaders_every_n_epochs=1,
+            limit_val_batches=0,
+            callbacks=[] if self._ema is None else [self._ema],
+            **BARE,
+            **precision_of(recipe, self.device, self.scaler, MixedPrecision, Float32ScaledPrecision),
+        )
+        task = FitModule(self.network, desk, stepper, clips=recipe.clip is not None)
+        return Fit(trainer, task, desk, file)
+
+    def _low_format(self) -> torch.dtype | None:
+        return None
+
+    def _averaged(self) -> AveragedModel | None:
+        return None
+
+    @property
+    def _plugin(self) -> Precision:
+        return self._fit.trainer.precision_plugin
+
+    def autocast(self) -> AbstractContextManager[None]:
+        return self._plugin.forward_context()
+
+    def _load(self, batch: Batch) -> DeviceBatch:
+        loaded = super()._load(batch)
+        inputs, targets = self._plugin.convert_input((loaded.inputs, dict(loaded.targets)))
+        return replace(loaded, inputs=inputs, targets=targets)
+
+    # the training loop
+
+    def update(self, window: Window) -> Update:
+        self._check_length(len(window))
+        self._coming = len(window)
+        return super().update(window)
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        if self._coming is None:
+            self._coming = min(self.recipe.accumulation, max(1, round(items / batch.items))) if batch.items else None
+        self._train(self._load(batch), self._coming)
+        return self.ledger.add(MicroBatch(self._total, batch.items), items)
+
+    def _train(self, loaded: DeviceBatch, length: int | None) -> None:
+        def loss(batch: dict[str, Any]) -> torch.Tensor:
+            with self.stream.drawn() if self._draws else nullcontext(), self.activations.saving():
+                sums = self._losses(batch["inputs"], batch["targets"])
+            total = sum(sums[1:], sums[0])
+            self._total = total.item()
+            return total / loaded.items
+
+        self._give(Work({"inputs": loaded.inputs, "targets": dict(loaded.targets)}, loss), length)
+
+    def _give(self, work: Work, length: int | None) -> None:
+        """Has the fit take a micro-batch, the first of a window of so many if none is open."""
+        if not self._left:
+            self._left = work.window = length or self.recipe.accumulation
+            self._opened = (self._scale(), self.steppers[0].learning_rate, self.steppers[0].applied)
+        self._coming = None
+        self._fit.ask(work)
+        self._left -= 1
+        self._norm = work.norm
+
+    def apply(self) -> Update:
+        if self._left:
+            raise Unsupported(Capability.PARTIAL_WINDOW, _WINDOW_GOES_ON, ends_a_window_early)
+        before, rate, applied = self._opened
+        return self._report(before, rate, self._norm, skipped=self.steppers[0].applied == applied)
+
+    def apply_gradients(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        inject: Gradients | None = None,
+        discard: bool = False,
+    ) -> Update:
+        if unscale_calls is not None or inject is not None or discard:
+            raise self.refusal(Capability.EXPLICIT_UNSCALE)
+        self._check_length(len(window))
+        for mapping in window:
+            self._give(Work({}, partial(self._fed_loss, mapping)), len(window))
+        return self.apply()
+
+    def _fed_loss(self, given: Gradients, _: Mapping[str, Any]) -> torch.Tensor | None:
+        """A loss with these gradients; None without any, by which a step leaves its backward pass out."""
+        present = {name: value for name, value in given.items() if value is not None}
+        return self._fed(present) if present else None
+
+    def _check_length(self, length: int) -> None:
+        if length > self.recipe.accumulation:
+            raise ValueError(f"{length} micro-batches are more than one window of {self.recipe.accumulation}")
+
+    def _passes(self, window: Window, items: int, scaler: torch.amp.GradScaler | None) -> list[float]:
+        """As the training loop makes them: each loss is the mean of its micro-batch, divided by their number."""
+        return [self._pass(batch, batch.items * len(window), scaler) for batch in window]
+
+    # what can be seen
+
+    def _averages(self) -> dict[str, Array]:
+        average = None if self._ema is None else self._ema._average_model
+        return {} if average is None else averages_of(parameters_by_name(self.model, average.module.network), average)
+
+    def accumulator(self) -> dict[str, Array]:
+        """Lightning empties the gradients when the next window begins."""
+        return self._summed() if self._left else {}
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        self.network.eval()
+        result = self._evaluated(self._converted, inputs)
+        self.network.train()
+        return result
+
+    def _converted(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The network's outputs, from inputs as Trainer converts them for its precision."""
+        return self.network(self._plugin.convert_input(inputs))
+
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        if self._ema is None:
+            raise ValueError(NO_AVERAGE)
+        self._ema.on_validation_epoch_start(self._fit.trainer, self._fit.task)
+        try:
+            return self.predict(inputs)
+        finally:
+            self._ema.on_validation_epoch_end(self._fit.trainer, self._fit.task)
+
+    # the whole run
+
+    def save(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self._fit.task.loop = checkpoint.loop_state(self) | {"left": self._left, "opened": self._opened, "random": {}}
+        self._fit.ask(lambda: self._fit.trainer.save_checkpoint(path / FILE))
+
+    def restore(self, path: Path) -> None:
+        former, ema = self._fit, self._ema
+        try:
+            self._fit = self._begin(path / FILE)
+        except Exception as error:
+            self._ema = ema
+            raise ValueError(f"{path / FILE} cannot be loaded: {error}") from error
+        former.end()
+        loop = self._fit.task.loop
+        checkpoint.go_on(self, loop | {"random": self.stream.states})
+        self._left, self._opened = loop["left"], loop["opened"]
 
 
 class LightningFramework(StackFramework):
@@ -54,19 +252,19 @@ class LightningFramework(StackFramework):
         return library_attempts(self.device)
 
     def requested(self, format_name: FormatName) -> FormatRequest:
-        return trainer_requested(format_name, self.device)
+        return behaviour.trainer_requested(format_name, self.device)
 
     def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
-        return resumed_epoch(order, windows, self.device)
+        return behaviour.resumed_epoch(order, windows, self.device)
 
     def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
-        return scheduled(self.device, frequency=frequency, accumulation=accumulation, epochs=epochs)
+        return behaviour.scheduled(self.device, frequency=frequency, accumulation=accumulation, epochs=epochs)
 
     def clip_in_manual_step(self, gradient: Array, *, limit: float, scale: float) -> Array:
-        return clip_in_manual_step(self.device, gradient, limit=limit, scale=scale)
+        return behaviour.clip_in_manual_step(self.device, gradient, limit=limit, scale=scale)
 
     def gradient_in_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
-        return gradient_in_hook(self.device, gradient, scale=scale, fused=fused)
+        return behaviour.gradient_in_hook(self.device, gradient, scale=scale, fused=fused)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> LightningTrainer:
         require_together(model, recipe, keeps_float64_head, trainer_scales, self.device)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
-from frameworks.torch.stacks.lightning.start import quiet
+from frameworks.torch.stacks.lightning.start import BARE, quiet, without_warnings
 
 Step = Callable[["Tiny", float], Any]
 
@@ -43,26 +42,11 @@ class Tiny(LightningModule):
     def configure_optimizers(self) -> Any:
         return self._configured(self)
 
-    def is_at(self, value: float) -> bool:
-        """Whether both weights have this value."""
-        return bool((self.weight == value).all())
 
-
-def fitted(
-    device: str, module: Tiny, *factors: float, epochs: int = 1, file: Path | None = None, **given: Any
-) -> Trainer:
+def fitted(device: str, module: Tiny, *factors: float, epochs: int = 1, **given: Any) -> Trainer:
     """A Trainer that has trained the module on these batches, each epoch."""
     quiet()
-    trainer = Trainer(
-        accelerator=device,
-        devices=1,
-        max_epochs=epochs,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **given,
-    )
-    batches: Any = DataLoader(torch.tensor(factors), batch_size=None)
-    trainer.fit(module, batches, ckpt_path=file)
+    with without_warnings():
+        trainer = Trainer(accelerator=device, max_epochs=epochs, **BARE, **given)
+        trainer.fit(module, DataLoader(torch.tensor(factors), batch_size=None))
     return trainer

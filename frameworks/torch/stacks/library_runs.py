@@ -1,7 +1,11 @@
-"""Eight numbered rows and a small model with dropout, for runs that a library's own data loader feeds."""
+"""Runs that a library's own data loader feeds: numbered rows, a small model with dropout, and warnings."""
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -53,3 +57,32 @@ class Dropping(nn.Module):
 def loader(order: RowOrder) -> DataLoader[dict[str, torch.Tensor]]:
     """The rows, one a micro-batch."""
     return DataLoader(NumberedRows(order), batch_size=1, shuffle=order != "in-order")
+
+
+class _Records(logging.Handler):
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._messages = messages
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._messages.append(record.getMessage())
+
+
+@contextmanager
+def watched(*names: str) -> Iterator[list[str]]:
+    """Texts of warnings, and of log records from WARNING on of these loggers, that occur within the context.
+
+    Without names the loggers are those of all libraries.
+    """
+    result: list[str] = []
+    handler, names = _Records(result), names or ("", "transformers", "accelerate")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for name in names:
+            logging.getLogger(name).addHandler(handler)
+        try:
+            yield result
+        finally:
+            for name in names:
+                logging.getLogger(name).removeHandler(handler)
+            result += [str(each.message) for each in caught]
