@@ -37,14 +37,12 @@ class Tool:
 
 
 WITH_FRAMEWORKS = (
-    "tests/adapters/test_compiled_modes.py",
-    "tests/adapters/test_deepspeed_mode.py",
     "tests/adapters/test_heads.py",
     "tests/adapters/test_keras_mode.py",
     "tests/adapters/test_named_devices.py",
     "tests/adapters/test_own_loop.py",
     "tests/adapters/test_traces.py",
-    "tests/adapters/test_transformers_mode.py",
+    "tests/adapters/test_torch_modes.py",
     "tests/runner/test_cache_folder.py",
     "tests/runner/test_machine.py",
     "tests/runner/test_temporary_directory.py",
