@@ -45,10 +45,9 @@ from frameworks.torch.stacks.trainer_loop import (
 )
 from frameworks.torch.stacks.trainer_parts import (
     OPTIMIZERS,
-    ItemMeans,
     LibraryStepper,
+    MeanLoss,
     PlainTrainer,
-    SampleMeans,
     arguments_of,
     force_float16,
 )
@@ -81,8 +80,7 @@ class TransformersRun(TorchTrainer):
         with self.turn.installed(), seeds_restored():
             self.arguments = arguments_of(recipe, device, OPTIMIZERS[mode])
             super().__init__(model, recipe, weights, device, mode)
-            by_items = [kind for _, kind in model.losses] == ["cross_entropy"]
-            self.whole = (ItemMeans if by_items else SampleMeans)(self.network, model, widen=self.low is not None)
+            self.whole = MeanLoss(self.network, model, widen=self.low is not None)
             (stepper,) = self.steppers
             with self.stream.drawn(keep=False):
                 self.trainer = FedTrainer(
@@ -134,7 +132,7 @@ class TransformersRun(TorchTrainer):
         return self._arguments(self._load(batch))
 
     def _arguments(self, loaded: DeviceBatch) -> Inputs:
-        if isinstance(self.whole, ItemMeans):
+        if self.whole.accepts_loss_kwargs:
             (labels,) = loaded.targets.values()
             return {"inputs": loaded.inputs, "labels": labels}
         return {"inputs": loaded.inputs, "targets": dict(loaded.targets), "count": loaded.items}
@@ -142,7 +140,7 @@ class TransformersRun(TorchTrainer):
     def forward(self, batch: DeviceBatch) -> list[torch.Tensor]:
         with self._working():
             self._ready()
-        given = {"num_items_in_batch": batch.items} if isinstance(self.whole, ItemMeans) else {}
+        given = {"num_items_in_batch": batch.items} if self.whole.accepts_loss_kwargs else {}
         outputs = self.trainer.model_wrapped(**self._arguments(batch), **given)
         self.whole.totals.clear()
         return [outputs["loss"]]

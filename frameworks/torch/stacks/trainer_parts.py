@@ -28,10 +28,13 @@ OPTIMIZERS = {"trainer": "adamw_torch_fused", "trainer-plain": "adamw_torch"}
 """`TrainingArguments.optim` for AdamW by mode; the first is the library's default."""
 
 
-class SampleMeans(nn.Module):
+class MeanLoss(nn.Module):
     """The network with its loss, the mean over a micro-batch's items; "fed" is a sum of products instead.
 
+    Labels, of which some are ignored, are for a model of one head: their loss is divided by the items of the window.
+
     Attributes:
+        accepts_loss_kwargs: whether Trainer is to count these items, by the name that it reads.
         totals: sums of the losses of items, of each micro-batch since they were last taken.
     """
 
@@ -39,6 +42,7 @@ class SampleMeans(nn.Module):
         super().__init__()
         self.network = network
         self.kinds = model.losses
+        self.accepts_loss_kwargs = [kind for _, kind in model.losses] == ["cross_entropy"]
         self.totals: list[float] = []
         self._widen = widen
 
@@ -47,43 +51,25 @@ class SampleMeans(nn.Module):
         inputs: torch.Tensor | None = None,
         targets: Mapping[str, torch.Tensor] | None = None,
         fed: torch.Tensor | None = None,
-        count: int = 0,
+        count: int | torch.Tensor | None = 0,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
         if fed is not None:
             self.totals.append(math.nan)
             return {"loss": fed * 1.0}
-        assert inputs is not None
         outputs: dict[str, torch.Tensor] = self.network(inputs)
-        return outputs if targets is None else {"loss": self.total(outputs, targets) / count}
+        if labels is not None:
+            targets, count = dict.fromkeys(outputs, labels), num_items_in_batch
+        return outputs if targets is None else {"loss": self._total(outputs, targets) / count}
 
-    def total(self, outputs: dict[str, torch.Tensor], targets: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _total(self, outputs: dict[str, torch.Tensor], targets: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The sum of the losses of all items and heads."""
         if self._widen:
             outputs = {name: y.to(torch.promote_types(y.dtype, torch.float32)) for name, y in outputs.items()}
         sums = item_loss_sums(self.kinds, outputs, targets)
         self.totals.append(sum(each.item() for each in sums))
         return sum(sums[1:], sums[0])
-
-
-class ItemMeans(SampleMeans):
-    """The same for labels of which some are ignored: the loss is divided by the items of the whole window."""
-
-    accepts_loss_kwargs = True
-
-    def forward(
-        self,
-        inputs: torch.Tensor | None = None,
-        targets: Mapping[str, torch.Tensor] | None = None,
-        fed: torch.Tensor | None = None,
-        count: int = 0,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | None = None,
-    ) -> dict[str, torch.Tensor]:
-        if labels is None:
-            return super().forward(inputs, None, fed, count)
-        assert inputs is not None
-        (name,) = (head for head, _ in self.kinds)
-        return {"loss": self.total(self.network(inputs), {name: labels}) / num_items_in_batch}
 
 
 @cache
