@@ -69,6 +69,23 @@ class TorchOptimizers(BaseOptimizers):
         optimizer = _made(info, parameters, options, technique)
         scaler = torch.amp.GradScaler(torch.device(self.device).type, init_scale=_SCALE, enabled=technique == "scaled")
         scaler.scale(torch.ones((), device=self.device))
+
+        def step(update: Sequence[Array]) -> None:
+            def closure() -> torch.Tensor:
+                loss = torch.zeros((), device=self.device)
+                for parameter, value in zip(parameters, update, strict=True):
+                    gradient = to_tensor(value, self.device) * scaler.get_scale()
+                    parameter.grad = gradient.to_sparse() if info.only_supports_sparse_grads else gradient
+                    loss += (gradient * parameter.detach()).sum()
+                return loss
+
+            if technique == "closure" or info.step_requires_closure:
+                optimizer.step(closure)
+                return
+            closure()
+            scaler.step(optimizer)
+            scaler.update()
+
         for number, update in enumerate(gradients(start, technique)):
             if number == HALFWAY:
                 match technique:
@@ -77,33 +94,9 @@ class TorchOptimizers(BaseOptimizers):
                     case "copied":
                         parameters, optimizer = copy.deepcopy((parameters, optimizer))
                     case "scaled":
-                        self._step(info, parameters, optimizer, scaler, infinite(start), technique)
-            self._step(info, parameters, optimizer, scaler, update, technique)
+                        step(infinite(start))
+            step(update)
         return [to_array(each.detach()) for each in parameters]
-
-    def _step(
-        self,
-        info: Any,
-        parameters: Parameters,
-        optimizer: torch.optim.Optimizer,
-        scaler: torch.amp.GradScaler,
-        update: Sequence[Array],
-        technique: str,
-    ) -> None:
-        def closure() -> torch.Tensor:
-            loss = torch.zeros((), device=self.device)
-            for parameter, value in zip(parameters, update, strict=True):
-                gradient = to_tensor(value, self.device) * scaler.get_scale()
-                parameter.grad = gradient.to_sparse() if info.only_supports_sparse_grads else gradient
-                loss += (gradient * parameter.detach()).sum()
-            return loss
-
-        if technique == "closure" or info.step_requires_closure:
-            optimizer.step(closure)
-            return
-        closure()
-        scaler.step(optimizer)
-        scaler.update()
 
 
 def _implementation(info: Any, options: Options, technique: str) -> Mapping[str, bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -121,11 +121,7 @@ class TorchTrainer(TorchRun):
     ) -> Update:
         if unscale_calls is not None or inject is not None or discard:
             self._require_manual(bool(unscale_calls or inject is not None or discard))
-        for place, mapping in enumerate(window, start=1):
-            given = {name: value for name, value in mapping.items() if value is not None}
-            if given:
-                with self._micro_batch(last=place == len(window)):
-                    self._feed(given, len(window))
+        self._feed_window(window)
         return self._discarded() if discard else self._finish(unscale_calls, inject)
 
     def _require_manual(self, unscales: bool) -> None:
@@ -137,6 +133,14 @@ class TorchTrainer(TorchRun):
         if unscales and wants_fused(self.recipe, self.scaler_kind):
             attempt = partial(float16_clipped, self.recipe.optimizer, self.device)
             raise Unsupported(Capability.EXPLICIT_UNSCALE, no_unscaling(), attempt)
+
+    def _feed_window(self, window: Sequence[Gradients]) -> None:
+        """The passes of all micro-batches of a window, each of which gives its gradients."""
+        for place, mapping in enumerate(window, start=1):
+            given = {name: value for name, value in mapping.items() if value is not None}
+            if given:
+                with self._micro_batch(last=place == len(window)):
+                    self._feed(given, len(window))
 
     def _feed(self, gradients: Mapping[str, Array], micro_batches: int) -> None:
         """The backward pass of one of so many micro-batches that gives these gradients."""

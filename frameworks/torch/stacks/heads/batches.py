@@ -16,6 +16,9 @@ LENGTH = 8
 SAMPLES = 2048
 CHOICES = 2
 
+_BINS = ("num_mel_bins", "feature_size", "input_feat_per_channel", "input_dim", "feature_projection_input_dim")
+"""Fields with the number of frequencies of a spectrogram."""
+
 Row = dict[str, Any]
 
 
@@ -115,17 +118,7 @@ def _inputs(kind: Any, config: Any, takes: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _sounds(main: str, config: Any) -> Iterator[Any]:
-    bins = int(
-        find(
-            config,
-            "num_mel_bins",
-            "feature_size",
-            "input_feat_per_channel",
-            "input_dim",
-            "feature_projection_input_dim",
-            default=80,
-        )
-    )
+    bins = int(find(config, *_BINS, default=80))
     for shape in {
         "input_values": ((SAMPLES,), (1, SAMPLES), (FRAMES, bins), (1024, bins)),
         "input_features": ((bins, FRAMES), (FRAMES, bins), (bins, 3000)),

@@ -143,25 +143,19 @@ class LightningTrainer(TorchTrainer):
         self._left -= 1
         self._norm = work.norm
 
-    def apply(self) -> Update:
+    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         if self._left:
             raise Unsupported(Capability.PARTIAL_WINDOW, _WINDOW_GOES_ON, ends_a_window_early)
         before, rate, applied = self._opened
         return self._report(before, rate, self._norm, skipped=self.steppers[0].applied == applied)
 
-    def apply_gradients(
-        self,
-        *window: Gradients,
-        unscale_calls: int | None = None,
-        inject: Gradients | None = None,
-        discard: bool = False,
-    ) -> Update:
-        if unscale_calls is not None or inject is not None or discard:
-            raise self.refusal(Capability.EXPLICIT_UNSCALE)
+    def _require_manual(self, unscales: bool) -> None:
+        raise self.refusal(Capability.EXPLICIT_UNSCALE)
+
+    def _feed_window(self, window: Sequence[Gradients]) -> None:
         self._check_length(len(window))
         for mapping in window:
             self._give(Work({}, partial(self._fed_loss, mapping)), len(window))
-        return self.apply()
 
     def _fed_loss(self, given: Gradients, _: Mapping[str, Any]) -> torch.Tensor | None:
         """A loss with these gradients; None without any, by which a step leaves its backward pass out."""
