@@ -119,15 +119,8 @@ def test_the_loop_of_the_tutorial_has_all_mistakes_and_each_is_named(tmp_path: P
 )
 def test_a_loop_that_cannot_train_ends_in_one_line(change: tuple[str, str], message: str, tmp_path: Path) -> None:
     (tmp_path / "my_training.py").write_text(changed((change,)), encoding="utf-8")
-    words = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--framework=my_training:Loop",
-        str(SUITES / "resume/test_resume.py"),
-    ]
-    ended = run(words, tmp_path)
+    words = ["-m", "pytest", "-q", "--framework=my_training:Loop", str(SUITES / "resume/test_resume.py")]
+    ended = run([sys.executable, *words], tmp_path)
     assert ended.status == 2
     assert len(ended.lines) == 1, ended.lines
     assert "loop my_training:Loop cannot train: " in ended.lines[0]

@@ -102,5 +102,7 @@ def test_an_adapter_of_version_2_runs_by_its_former_names(tmp_path: Path, monkey
 
 
 def test_a_helper_that_is_gone_says_what_to_do() -> None:
-    with pytest.raises(ImportError, match=r"has no structure_attempts: name its capabilities in supported\(\)"):
+    with pytest.raises(
+        ImportError, match=r"frameworks\.base has no structure_attempts: name its capabilities in supported\(\)"
+    ):
         exec("from frameworks.base import structure_attempts")
