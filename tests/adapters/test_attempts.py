@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from operator import attrgetter
 
 import pytest
 
-import frameworks.base
 from conformance.checks.evidence import Misdeclared, Verdict
 from conformance.checks.outcome import conclude
 from conformance.checks.subject import Subject
@@ -165,10 +163,6 @@ def test_the_shared_attempts_see_what_the_reference_does(
     assert [capability for capability, attempt in attempts.items() if not observed(attempt)] == []
 
 
-def test_what_has_no_shared_attempt_any_more_says_what_to_do() -> None:
-    with pytest.raises(
-        ImportError, match=r"frameworks\.base has no format_attempts: name its capabilities in supported"
-    ):
-        attrgetter("format_attempts")(frameworks.base)
+def test_an_option_without_a_shared_attempt_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"optimizer\.nesterov: no shared attempt"):
         optimizer_attempts(ReferenceFramework().run, Capability.MUON, Capability.NESTEROV)
