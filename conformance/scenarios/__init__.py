@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from conformance.scenarios.digits_accumulation import DIGITS_ACCUMULATION
-from conformance.scenarios.graph_rewrite import GRAPH_REWRITE
-from conformance.scenarios.offload import CPU_OFFLOAD, DISK_OFFLOAD
-from conformance.scenarios.opt_levels import OPT_LEVELS
+from conformance.scenarios.digits import DIGITS_ACCUMULATION, GRAPH_REWRITE, OPT_LEVELS
+from conformance.scenarios.encoder_digits import CPU_OFFLOAD, DDP, DISK_OFFLOAD, FSDP, SHARD_GRAD_OP
+from conformance.scenarios.examples import SEGMENTS, SINCOS
 from conformance.scenarios.quantized import ADAM_8BIT, DYNAMIC_INT8, INT8_LOAD, QAT, STATIC_INT8, WEIGHT_ONLY
-from conformance.scenarios.ranks import DDP, FSDP, SHARD_GRAD_OP
 from conformance.scenarios.scenario import Scenario
-from conformance.scenarios.segments import SEGMENTS
-from conformance.scenarios.sincos import SINCOS
 from conformance.scenarios.use_fp16 import USE_FP16
 
 __all__ = ["SCENARIOS", "Scenario"]

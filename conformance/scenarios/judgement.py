@@ -8,10 +8,10 @@ from statistics import median
 
 from conformance.checks.evidence import Abstention, Violation
 from conformance.checks.outcome import conclude
-from conformance.scenarios.scenario import MODEL, REDUCED, SAVED, Scenario, Setting, Side, offloaded_bytes, rank_bytes
+from conformance.scenarios.scenario import REDUCED, Scenario, Setting, Side
 from conformance.scenarios.training import SideResult
 from frameworks.contract import Framework
-from results.record.model import CheckResult, Curves, Measurement, TestVerdict, Trace
+from results.record.model import CheckResult, Measurement, TestVerdict, Trace
 
 SHARE = 10
 """The initial and final loss are taken over one in so many updates, at the beginning and at the end."""
@@ -26,37 +26,34 @@ def verdicts(
     framework: Framework, scenario: Scenario, setting: Setting, results: Sequence[SideResult], rounds: int, repro: str
 ) -> tuple[TestVerdict, ...]:
     """One verdict for each side: a refusal with its reason, or whether it learned and met its promises."""
-    return tuple(_verdict(framework, scenario, setting, one, rounds, repro) for one in results)
-
-
-def _verdict(
-    framework: Framework, scenario: Scenario, setting: Setting, side_result: SideResult, rounds: int, repro: str
-) -> TestVerdict:
-    cut = rounds < scenario.learns_in
-    same_bits = _promises_bits(framework, side_result.side)
-    checks = tuple(_checks(scenario, setting, side_result, cut, same_bits))
-    failed = [check for check in checks if not check.passed]
-    error: Exception | None = side_result.error
-    if error is None and failed:
-        said = "; ".join(f"{check.what}: {check.measured} where {check.expected} was expected" for check in failed)
-        error = Violation(_SIGNATURES.get(failed[0].what, "parameters-differ"), said)
-    elif error is None and cut and not same_bits:
-        error = Abstention(f"{rounds} rounds are too few to learn in; {scenario.learns_in} are judged")
-    result = conclude(framework, error, ())
-    return TestVerdict(
-        test=f"{scenario.clause}/{side_result.side.label}",
-        clause=scenario.clause,
-        outcome=result.outcome,
-        signature=result.signature,
-        message=result.message,
-        checks=checks,
-        reason=result.reason,
-        link=result.link,
-        setup_hash=scenario.fingerprint(side_result.side, setting, rounds),
-        seed=side_result.side.recipe.seed,
-        repro=repro,
-        duration_s=side_result.lasted,
-    )
+    cut, judged = rounds < scenario.learns_in, []
+    for one in results:
+        same_bits = _promises_bits(framework, one.side)
+        checks = tuple(_checks(scenario, setting, one, cut, same_bits))
+        failed = [check for check in checks if not check.passed]
+        error: Exception | None = one.error
+        if error is None and failed:
+            said = "; ".join(f"{check.what}: {check.measured} where {check.expected} was expected" for check in failed)
+            error = Violation(_SIGNATURES.get(failed[0].what, "parameters-differ"), said)
+        elif error is None and cut and not same_bits:
+            error = Abstention(f"{rounds} rounds are too few to learn in; {scenario.learns_in} are judged")
+        result = conclude(framework, error, ())
+        verdict = TestVerdict(
+            test=f"{scenario.clause}/{one.side.label}",
+            clause=scenario.clause,
+            outcome=result.outcome,
+            signature=result.signature,
+            message=result.message,
+            checks=checks,
+            reason=result.reason,
+            link=result.link,
+            setup_hash=scenario.fingerprint(one.side, setting, rounds),
+            seed=one.side.recipe.seed,
+            repro=repro,
+            duration_s=one.lasted,
+        )
+        judged.append(verdict)
+    return tuple(judged)
 
 
 def _promises_bits(framework: Framework, side: Side) -> bool:
@@ -82,17 +79,15 @@ def _checks(
         expected = f"{'above' if quality.rising else 'below'} {constant:.4g}"
         derivation = CUT if cut else {"method": "the best answer that ignores the inputs"}
         yield CheckResult(quality.label, result.quality, constant, expected, cut or better, derivation)
+    beside = result.side.beside or scenario.sides[0].label
     if result.apart is not None:
-        beside = result.side.beside or scenario.sides[0].label
         share = {**RECORDED, "unit": f"the 2-norm of {beside}'s outputs"}
         yield CheckResult(f"distance from {beside}'s outputs", result.apart, None, None, True, share)
     if result.distance is not None:
-        beside = result.side.beside or scenario.sides[0].label
         what = f"distance from {beside}'s parameters"
         if same_bits:
-            yield CheckResult(
-                what, result.distance, 0.0, "0", result.distance == 0.0, {"method": "the same bits are promised"}
-            )
+            promised = {"method": "the same bits are promised"}
+            yield CheckResult(what, result.distance, 0.0, "0", result.distance == 0.0, promised)
         else:
             share = {**RECORDED, "unit": f"the way that {beside}'s went"}
             yield CheckResult(what, result.distance, None, None, True, share)
@@ -103,36 +98,22 @@ def measurements(scenario: Scenario, results: Sequence[SideResult]) -> tuple[Mea
     side."""
     costs: list[Measurement] = []
     for one in results:
-        costs += _counted(scenario.clause, one)
+        for name, count in one.counts.items():
+            unit = "1" if name == REDUCED else "B"
+            costs.append(Measurement(scenario.clause, name, one.side.label, unit, (float(count),)))
         if one.error is None and one.control:
-            pairs = [
-                (a, b) for a, b in zip(one.seconds, one.control, strict=True) if math.isfinite(a) and math.isfinite(b)
-            ]
+            pairs = [pair for pair in zip(one.seconds, one.control, strict=True) if all(map(math.isfinite, pair))]
             if pairs:
                 times, control = zip(*pairs, strict=True)
                 costs.append(Measurement(scenario.clause, "seconds a round", one.side.label, "s", times, control))
     return tuple(costs)
 
 
-def _counted(clause: str, result: SideResult) -> Iterator[Measurement]:
-    if result.saved_bytes is not None:
-        yield Measurement(clause, SAVED, result.side.label, "B", (float(result.saved_bytes),))
-    if result.model_bytes is not None:
-        yield Measurement(clause, MODEL, result.side.label, "B", (float(result.model_bytes),))
-    for kind, size in result.offloaded.items():
-        yield Measurement(clause, offloaded_bytes(kind), result.side.label, "B", (float(size),))
-    if result.resident_bytes is not None:
-        for kind, size in result.resident_bytes.bytes.items():
-            yield Measurement(clause, rank_bytes(kind), result.side.label, "B", (float(size),))
-        if result.resident_bytes.reduced is not None:
-            yield Measurement(clause, REDUCED, result.side.label, "1", (float(result.resident_bytes.reduced),))
-
-
 def traces(scenario: Scenario, results: Sequence[SideResult]) -> tuple[Trace, ...]:
     """Loss and, if any, loss scale of every update, with one case for each side."""
-    return tuple(Trace(scenario.name, one.side.label, _curves(one)) for one in results if one.losses)
-
-
-def _curves(result: SideResult) -> Curves:
-    losses = {"loss": tuple(result.losses)}
-    return losses if result.side.recipe.scaling is None else {**losses, "scale": tuple(result.scales)}
+    result = []
+    for one in results:
+        if one.losses:
+            scales = {} if one.side.recipe.scaling is None else {"scale": tuple(one.scales)}
+            result.append(Trace(scenario.name, one.side.label, {"loss": tuple(one.losses), **scales}))
+    return tuple(result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -27,7 +27,7 @@ from conformance.scenarios.scenario import (
 from results.compare.ratio import ratio
 from results.record.files import one_line
 from results.record.outcomes import Outcome
-from results.record.reading import CheckResult, Measurement, Record, TestVerdict
+from results.record.reading import Measurement, Record, TestVerdict
 from results.show.marks import title
 
 NONE = "–"
@@ -112,9 +112,11 @@ def _quantities(record: Record, side: Side, base: str) -> Iterator[tuple[str, st
     times = rounds.get(side.label)
     if times is not None:
         yield share_of("time", base), _times(times)
-    own = _seconds(record, side.label, base)
+    own = times.samples if times is not None else ()
+    if side.label == base:  # the control of the others
+        own = next((one.control for one in rounds.values()), ())
     if own:
-        yield "seconds a round", f"{median(own):.3g}"
+        yield SECONDS, f"{median(own):.3g}"
 
 
 def _bytes(
@@ -128,37 +130,21 @@ def _bytes(
         yield share, f"{counted.samples[0] / plain.samples[0]:.3g}" if plain.samples[0] else NONE
 
 
-def _seconds(record: Record, label: str, base: str) -> Sequence[float]:
-    """Times of a side's rounds; the first side is the control of the others."""
-    rounds = sides_of(record, SECONDS)
-    if label == base:
-        return next((one.control for one in rounds.values()), ())
-    return rounds[label].samples if label in rounds else ()
-
-
 def sides_of(record: Record, quantity: str) -> dict[str, Measurement]:
     """The measurements of a quantity by side."""
     return {one.case: one for one in record.measurements if one.key == quantity}
 
 
-def record_name(record: Record) -> str:
-    """Name of a record's scenario."""
-    return next(iter(record.clauses)).partition(".")[2]
-
-
 def _checked(verdict: TestVerdict) -> Iterator[tuple[str, str]]:
     for check in verdict.checks:
-        measured = check.measured
-        if isinstance(measured, int | float):
-            yield check.what, _number(check, float(measured))
-
-
-def _number(check: CheckResult, measured: float) -> str:
-    if check.what == "loss" and isinstance(check.bound, int | float):
-        return f"{check.bound:.3g} → {measured:.3g}"
-    if check.what == "skipped updates":
-        return f"{measured:.0f} {check.expected}"
-    return f"{measured:.3g}"
+        if not isinstance(check.measured, int | float):
+            continue
+        if check.what == "loss" and isinstance(check.bound, int | float):
+            yield check.what, f"{check.bound:.3g} → {check.measured:.3g}"
+        elif check.what == "skipped updates":
+            yield check.what, f"{check.measured:.0f} {check.expected}"
+        else:
+            yield check.what, f"{check.measured:.3g}"
 
 
 def _times(times: Measurement) -> str:
@@ -189,30 +175,32 @@ def draw(scenario: Scenario, records: Sequence[Record], console: Console) -> Non
 def markdown(scenario: Scenario, records: Sequence[Record]) -> str:
     """The same as Markdown."""
     headings = ["side", "quantity", DOCUMENT, *(" ".join(title(record)) for record in records)]
-    lines = [_line(headings), _line(["---"] * len(headings))]
-    before = ""
+    lines, before = [], ""
     for row in rows(scenario, records):
         side = "" if row.side == before else f"**{row.side}**"
-        lines.append(_line([side, row.quantity, row.document, *row.cells]))
+        lines.append([side, row.quantity, row.document, *row.cells])
         before = row.side
     notes = [f"- {line}" for line in (*reasons(records), *noted(records))]
-    return "\n".join((*lines, "", *notes))
+    return "\n".join((markdown_table(headings, lines), "", *notes))
 
 
 def durations(by_scenario: Mapping[str, Sequence[Record]]) -> str:
     """Seconds of each scenario in each framework, as Markdown."""
     names = sorted({record.series.framework for records in by_scenario.values() for record in records})
-    lines = [_line(["seconds", *names, "together"]), _line(["---", *["--:"] * (len(names) + 1)])]
     took = {
         scenario: [sum(one.duration_s for one in records if one.series.framework == name) for name in names]
         for scenario, records in by_scenario.items()
     }
     sums = [sum(column) for column in zip(*took.values(), strict=True)]
-    for scenario, seconds in (*took.items(), ("all", sums)):
-        lines.append(_line([scenario, *(f"{one:.0f}" if one else NONE for one in (*seconds, sum(seconds)))]))
-    return "\n".join(lines)
+    lines = [
+        (scenario, *(f"{one:.0f}" if one else NONE for one in (*seconds, sum(seconds))))
+        for scenario, seconds in (*took.items(), ("all", sums))
+    ]
+    return markdown_table(("seconds", *names, "together"), lines, right=len(names) + 1)
 
 
-def _line(cells: Sequence[str]) -> str:
-    safe = (cell.replace("|", r"\|") for cell in cells)
-    return f"| {' | '.join(safe)} |"
+def markdown_table(header: Sequence[str], lines: Iterable[Sequence[str]], right: int = 0) -> str:
+    """A Markdown table of which the last `right` columns are aligned to the right."""
+    rule = ["---"] * (len(header) - right) + ["--:"] * right
+    safe = ([cell.replace("|", r"\|") for cell in row] for row in (header, rule, *lines))
+    return "\n".join(f"| {' | '.join(row)} |" for row in safe)

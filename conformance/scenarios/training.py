@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
-from conformance.scenarios.resident_bytes import (
-    ResidentBytes,
-    offloaded_in_an_update,
-    process_resident_bytes,
-    rank_resident_bytes,
+from conformance.scenarios.scenario import (
+    MODEL,
+    REDUCED,
+    SAVED,
+    Quality,
+    QuantizedSide,
+    Scenario,
+    Setting,
+    Side,
+    offloaded_bytes,
+    rank_bytes,
 )
-from conformance.scenarios.scenario import Quality, QuantizedSide, Scenario, Setting, Side
 from fixtures.arrays import Array
-from fixtures.model import Batch, Window
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Recipe
+from frameworks.base import window_across_ranks
 from frameworks.contract import Capability, Framework, PostTraining, QuantizedModel, Trainer, Unsupported, needs
 
 
@@ -30,11 +38,7 @@ class SideResult:
         seconds: of every round.
         control: seconds of the first side in the same rounds; empty of that side itself, and where it failed.
         quality: on the test batch after the last round, None if it was not reached.
-        saved_bytes: between forward and backward of one micro-batch, None if not counted.
-        resident_bytes: resident bytes between updates, if the scenario measures them.
-        away: offloaded bytes, by the kinds that the side offloads.
-        moved: 2-norm of the parameters' change.
-        model_bytes: of a quantized model, and of its float model.
+        counts: bytes and reductions that were counted, by their names in a record.
         apart: relative distance of a quantized model's outputs on the test batch from the float ones.
         distance: distance of the final parameters from those of the side `beside`, as a share of that side's change.
         error: the exception that ended the side early.
@@ -48,12 +52,8 @@ class SideResult:
     seconds: list[float] = field(default_factory=list)
     control: list[float] = field(default_factory=list)
     quality: float | None = None
-    saved_bytes: int | None = None
-    resident_bytes: ResidentBytes | None = None
-    offloaded: Mapping[str, int] = field(default_factory=dict)
-    model_bytes: int | None = None
+    counts: dict[str, int] = field(default_factory=dict)
     apart: float | None = None
-    moved: float = 0.0
     distance: float | None = None
     error: Exception | None = None
     lasted: float = 0.0
@@ -64,10 +64,10 @@ class _TrainedSide:
 
     def __init__(self, framework: Framework, setting: Setting, side: Side) -> None:
         self.result = SideResult(side)
-        self.parameters: dict[str, Array] = {}
-        self._trainer: Trainer | None = None
+        self.trainer: Trainer
+        self.outputs: dict[str, Array]
+        self.parameters: dict[str, Array]
         self._framework, self._setting = framework, setting
-        self.outputs: dict[str, Array] = {}
 
     @property
     def going(self) -> bool:
@@ -90,13 +90,7 @@ class _TrainedSide:
             declared = self._framework.declares(capability)
             if not declared.supported:
                 raise Unsupported(capability, declared.reason)
-        self._trainer = self._framework.trainer(self._setting.model, recipe)
-
-    @property
-    def trainer(self) -> Trainer:
-        if self._trainer is None:
-            raise RuntimeError("the run has not begun")
-        return self._trainer
+        self.trainer = self._framework.trainer(self._setting.model, recipe)
 
     def round(self, windows: tuple[Window, ...]) -> None:
         begun = time.perf_counter()
@@ -119,7 +113,7 @@ class _TrainedSide:
         made = self._quantized(side.technique, trained, calibration)
         test = self._setting.test
         outputs = made.predict(test.inputs)
-        self.result.quality, self.result.model_bytes = quality.of(outputs, test), made.stored_bytes()
+        self.result.quality, self.result.counts[MODEL] = quality.of(outputs, test), made.stored_bytes()
         wide, beside = _flat(outputs), _flat({name: trained.outputs[name] for name in outputs})
         self.result.apart = float(np.linalg.norm(wide - beside) / np.linalg.norm(beside))
 
@@ -133,20 +127,20 @@ class _TrainedSide:
         post_training, model = self._framework.rule(PostTraining), self._setting.model
         return post_training.quantized(technique, model, trained.parameters, (calibration,))
 
-    def count(self, batch: Batch) -> None:
+    def count_saved_bytes(self, batch: Batch) -> None:
         if self._framework.declares(Capability.SAVED_BYTES).supported:
             fresh = self._framework.trainer(self._setting.model, self.result.side.recipe)
-            self.result.saved_bytes = int(fresh.saved_bytes(batch))
+            self.result.counts[SAVED] = int(fresh.saved_bytes(batch))
 
     def count_resident_bytes(self, window: Window) -> None:
         side = self.result.side
         if side.ranks:
-            self.result.resident_bytes = rank_resident_bytes(self._framework, self._setting.model, side.recipe, window)
+            self.result.counts |= _rank_resident_bytes(self._framework, self._setting.model, side.recipe, window)
         else:
-            self.result.resident_bytes = process_resident_bytes(self.trainer, window)
+            self.result.counts |= _process_resident_bytes(self.trainer, window)
 
     def count_offloaded(self, window: Window) -> None:
-        self.result.offloaded = offloaded_in_an_update(self.trainer, window)
+        self.result.counts |= _offloaded_in_an_update(self.trainer, window)
 
 
 def train(
@@ -185,7 +179,7 @@ def train(
         run.attempt(partial(run.quantize, side, trained, scenario.quality, batches[0].inputs))
         runs.append(run)
     if scenario.quantized and runs[0].going:
-        runs[0].result.model_bytes = sum(value.nbytes for value in runs[0].parameters.values())
+        runs[0].result.counts[MODEL] = sum(value.nbytes for value in runs[0].parameters.values())
     return tuple(sorted((run.result for run in runs), key=lambda result: scenario.labels.index(result.side.label)))
 
 
@@ -207,10 +201,10 @@ def _end(run: _TrainedSide, scenario: Scenario, batch: Batch) -> None:
     if run.result.side.recipe.offload is not None:
         run.attempt(partial(run.count_offloaded, window))
         return
+    if not any(side.ranks for side in scenario.sides):
+        run.attempt(partial(run.count_saved_bytes, window[0]))
     if scenario.shows_resident_bytes:
         run.attempt(partial(run.count_resident_bytes, window))
-    if not any(side.ranks for side in scenario.sides):
-        run.attempt(partial(run.count, window[0]))
 
 
 def _asked(setting: Setting) -> tuple[Capability, ...]:
@@ -224,14 +218,55 @@ def _flat(parameters: dict[str, Array]) -> Array:
 
 def _distances(scenario: Scenario, setting: Setting, runs: list[_TrainedSide]) -> None:
     ends = {run.result.side.label: _flat(run.parameters) for run in runs if run.going}
-    for run in runs:
-        if run.going:
-            start = _flat(setting.model.weights(run.result.side.recipe.seed))
-            run.result.moved = float(np.linalg.norm(ends[run.result.side.label] - start))
-    moved = {run.result.side.label: run.result.moved for run in runs}
+    seeds = {run.result.side.label: run.result.side.recipe.seed for run in runs}
     base = scenario.sides[0].label
     for run in runs:
         label, beside = run.result.side.label, run.result.side.beside or base
         if run.going and beside != label and beside in ends:
             far = float(np.linalg.norm(ends[label] - ends[beside]))
-            run.result.distance = far / moved[beside] if far else 0.0
+            way = ends[beside] - _flat(setting.model.weights(seeds[beside]))
+            run.result.distance = far / float(np.linalg.norm(way)) if far else 0.0
+
+
+def _process_resident_bytes(trainer: Trainer, window: Window) -> dict[str, int]:
+    """Resident bytes of a run without ranks: whole arrays, and the optimizer's moments."""
+    parameters = trainer.parameters()
+    kinds = {
+        "parameter": parameters,
+        "gradient": trainer.gradients(window),
+        "optimizer": dict(_moments(trainer.optimizer_state(), parameters)),
+    }
+    return {rank_bytes(kind): sum(value.nbytes for value in arrays.values()) for kind, arrays in kinds.items()}
+
+
+def _moments(state: Mapping[str, Array], parameters: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+    """The optimizer's moments of each parameter, without counters and averages.
+
+    An 8-bit moment counts as its codes and absmax values, not as the values that they encode.
+    """
+    for name, value in state.items():
+        slot, _, parameter = name.partition("/")
+        coded = f"codes/{name}" in state or slot == "average"
+        if slot in ("codes", "absmax") or (
+            not coded and parameter in parameters and value.shape == parameters[parameter].shape
+        ):
+            yield name, value
+
+
+def _offloaded_in_an_update(trainer: Trainer, window: Window) -> dict[str, int]:
+    """Offloaded bytes after one more update; for activations, bytes offloaded during it."""
+    trainer.offloaded()
+    trainer.update(window)
+    return {offloaded_bytes(kind): size for kind, size in trainer.offloaded().items()}
+
+
+def _rank_resident_bytes(framework: Framework, model: Model, recipe: Recipe, window: Window) -> dict[str, int]:
+    """Counts of a new run's ranks after an update from this window, split across them: resident bytes of the rank with
+    the most, and the gradients that a rank reduces in a window, where they are counted."""
+    with closing(framework.rank_group(model, recipe)) as rank_group:
+        rank_group.update(window_across_ranks(window, rank_group.count))
+        by_rank = rank_group.resident_bytes()
+        counts = {rank_bytes(kind): max(own[kind] for own in by_rank) for kind in by_rank[0] if kind != "buffer"}
+        if framework.declares(Capability.RANKS_COLLECTIVES).supported:
+            counts[REDUCED] = max(counted["gradients"] for counted in rank_group.collectives())
+        return counts

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,10 +11,8 @@ import numpy as np
 import pytest
 
 from conformance.scenarios import SCENARIOS
-from conformance.scenarios.judgement import measurements, verdicts
 from conformance.scenarios.scenario import OFFLOADED, Scenario, Side
 from conformance.scenarios.table import rows
-from conformance.scenarios.training import SideResult, train
 from fixtures.arrays import Array
 from fixtures.recipe import Adam, Offload, OffloadedKind, Recipe
 from frameworks.contract import Capability, Conventions, Framework
@@ -24,9 +21,8 @@ from frameworks.reference.training.offload import ArrayStore, HostStore
 from frameworks.reference.training.trainer import ReferenceTrainer
 from results.record.outcomes import Outcome
 from results.record.reading import load
-from tests.scenarios.test_scenarios import SMALL
-from tests.support.recorded import by_name
-from tests.support.suite_runs import run
+from tests.scenarios.test_run import conformance
+from tests.scenarios.test_scenarios import SMALL, measured, outcomes, refusing, trained
 
 PLAIN = Recipe(Adam(2.0**-4))
 PASS = (Outcome.PASS, "")
@@ -38,20 +34,9 @@ def small(to: Literal["host", "disk"] = "host") -> Scenario:
     return replace(SMALL, name="small-offload", sides=(Side("here", PLAIN), *offloaded), published={})
 
 
-def trained(framework: Framework, scenario: Scenario, rounds: int) -> tuple[SideResult, ...]:
-    return train(framework, scenario, scenario.setting(), rounds, [].append)
-
-
 def counted(framework: Framework, to: Literal["host", "disk"] = "host") -> dict[str, Any]:
     """What is measured in two rounds, by quantity and side."""
-    scenario = small(to)
-    return by_name(measurements(scenario, trained(framework, scenario, 2)))
-
-
-def outcomes(framework: Framework, rounds: int = 30) -> dict[str, tuple[Outcome, str]]:
-    scenario = small()
-    judged = verdicts(framework, scenario, scenario.setting(), trained(framework, scenario, rounds), rounds, "again")
-    return {verdict.case: (verdict.outcome, verdict.signature) for verdict in judged}
+    return measured(small(to), trained(framework, small(to), 2))
 
 
 @pytest.mark.parametrize("to", ["host", "disk"])
@@ -69,14 +54,12 @@ def test_all_of_what_the_control_holds_is_away(to: Literal["host", "disk"]) -> N
 
 
 def test_activations_are_those_of_one_update() -> None:
-    scenario = small()
-    both = [trained(ReferenceFramework("cpu"), scenario, rounds) for rounds in (1, 3)]
-    once, thrice = (next(one.offloaded for one in results if one.offloaded) for results in both)
-    assert once == thrice
+    once, thrice = (trained(ReferenceFramework("cpu"), small(), rounds)["activations"].counts for rounds in (1, 3))
+    assert once == thrice != {}
 
 
 def test_a_right_framework_keeps_the_bits_of_the_control() -> None:
-    assert outcomes(ReferenceFramework("cpu")) == dict.fromkeys(("here", *OFFLOADED), PASS)
+    assert outcomes(ReferenceFramework("cpu"), small()) == dict.fromkeys(("here", *OFFLOADED), PASS)
 
 
 class LossyStore(HostStore):
@@ -104,7 +87,7 @@ class Lossy(ReferenceFramework):
 
 def test_bits_that_offload_loses_are_seen_however_short_the_run_and_no_compiler_excuses_them() -> None:
     for rounds in (30, 2):
-        result = outcomes(Lossy("cpu"), rounds)
+        result = outcomes(Lossy("cpu"), small(), rounds)
         assert {result[kind] for kind in OFFLOADED} == {(Outcome.FAIL, "parameters-differ")}
         assert result["here"][0] is (Outcome.PASS if rounds == 30 else Outcome.ABSTAIN)
 
@@ -127,23 +110,15 @@ def test_a_framework_that_offloads_nothing_shows_in_the_bytes() -> None:
     assert costs["parameter bytes away/parameters"].samples == costs["optimizer bytes away/optimizer"].samples == (0.0,)
 
 
-class WithoutActivations(ReferenceFramework):
-    """It offloads no activations, and says so."""
-
-    def refusals(self) -> Mapping[Capability, str]:
-        return {**super().refusals(), Capability.OFFLOAD_ACTIVATIONS: "not here"}
-
-
 def test_what_a_framework_declines_costs_that_side_alone() -> None:
-    result = outcomes(WithoutActivations("cpu"))
+    result = outcomes(refusing(Capability.OFFLOAD_ACTIVATIONS), small())
     assert result.pop("activations") == (Outcome.NOT_OFFERED, "offload.activations")
     assert set(result.values()) == {PASS}
 
 
 @pytest.mark.parametrize("name", ["cpu-offload", "disk-offload"])
 def test_the_command_writes_a_record_and_shows_it(name: str, tmp_path: Path) -> None:
-    words = ("--folder", str(tmp_path), "--scenario", name, "--rounds", "2", "reference")
-    ended = run([sys.executable, "-m", "conformance", "run", *words])
+    ended = conformance("--folder", tmp_path, "--scenario", name, "--rounds", "2", "reference")
     assert ended.status == 0, ended.lines
     record = load(tmp_path / name / "reference-1-cpu-emulated.json.gz")
     assert {verdict.case: verdict.outcome for verdict in record.verdicts} == {

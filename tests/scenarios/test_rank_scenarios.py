@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from conformance.scenarios import SCENARIOS
-from conformance.scenarios.judgement import measurements, verdicts
+from conformance.scenarios import SCENARIOS, Scenario
 from conformance.scenarios.scenario import Side
 from conformance.scenarios.table import rows
 from conformance.scenarios.training import SideResult, train
@@ -20,20 +18,20 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import SGD, Adam, Ranks, Recipe, Sharding
 from frameworks.base import Arguments
-from frameworks.contract import Capability, Framework, RankFailed, Trainer
+from frameworks.contract import Capability, RankFailed, Trainer
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.distributed.ranks import ReferenceRankGroup
 from results.record.outcomes import Outcome
 from results.record.reading import load
-from tests.scenarios.test_scenarios import SMALL
+from tests.scenarios.test_run import conformance
+from tests.scenarios.test_scenarios import SMALL, measured, outcomes, refusing, trained
 from tests.support.recorded import by_name
-from tests.support.suite_runs import run
 
 PLAIN = Recipe(Adam(2.0**-4))
 OF_RANKS = ("ddp", "shard-grad-op", "fsdp")
 
 
-def small(level: Sharding, *counts: int) -> Any:
+def small(level: Sharding, *counts: int) -> Scenario:
     """The small scenario with ranks in the place of its sides."""
     with_ranks = (Side(f"{count} ranks", PLAIN.replace(ranks=Ranks(count, level))) for count in counts)
     return replace(SMALL, name="small-ranks", sides=(Side("one place", PLAIN), *with_ranks), published={})
@@ -42,20 +40,9 @@ def small(level: Sharding, *counts: int) -> Any:
 SHARDED = small("full", 2, 4)
 
 
-def trained(framework: Framework, scenario: Any = SHARDED, rounds: int = 30) -> dict[str, SideResult]:
-    result = train(framework, scenario, scenario.setting(), rounds, [].append)
-    return {one.side.label: one for one in result}
-
-
-def outcomes(framework: Framework, scenario: Any = SHARDED) -> dict[str, tuple[Outcome, str]]:
-    setting = scenario.setting()
-    judged = verdicts(framework, scenario, setting, list(trained(framework, scenario).values()), 30, "again")
-    return {verdict.case: (verdict.outcome, verdict.signature) for verdict in judged}
-
-
 @pytest.fixture(scope="module")
 def results() -> dict[str, SideResult]:
-    return trained(ReferenceFramework("cpu"))
+    return trained(ReferenceFramework("cpu"), SHARDED)
 
 
 def test_sides_of_another_number_of_ranks_are_a_stretch_of_their_own() -> None:
@@ -80,7 +67,7 @@ def test_every_round_of_every_stretch_is_counted_once() -> None:
 
 def test_the_control_is_not_trained_again_next_to_nothing() -> None:
     rounds: list[int] = []
-    result = train(WithoutRanks("cpu"), SHARDED, SHARDED.setting(), 3, rounds.append)
+    result = train(refusing(Capability.RANKS_FULL), SHARDED, SHARDED.setting(), 3, rounds.append)
     assert rounds == [1, 2, 3]
     assert [len(one.losses) for one in result] == [3, 0, 0]
 
@@ -111,7 +98,7 @@ class LikeProcesses(ReferenceFramework):
 
 
 def test_no_rank_is_asked_once_ranks_of_another_number_have_begun(results: Mapping[str, SideResult]) -> None:
-    result = trained(LikeProcesses("cpu"))
+    result = trained(LikeProcesses("cpu"), SHARDED)
     assert [one.error for one in result.values()] == [None] * 3
     assert [one.losses for one in result.values()] == [one.losses for one in results.values()]
     rank_group = LikeProcesses("cpu").rank_group(SHARDED.setting().model, SHARDED.sides[1].recipe)
@@ -125,11 +112,11 @@ def test_ranks_train_as_one_place_does(results: Mapping[str, SideResult]) -> Non
     for label in ("2 ranks", "4 ranks"):
         assert results[label].losses == pytest.approx(results["one place"].losses, rel=1e-3)
         assert 0.0 < (results[label].distance or 0.0) < 0.01
-    assert set(outcomes(ReferenceFramework("cpu")).values()) == {(Outcome.PASS, "")}
+    assert set(outcomes(ReferenceFramework("cpu"), SHARDED).values()) == {(Outcome.PASS, "")}
 
 
 def test_the_control_of_times_is_one_place_in_the_same_stretch(results: Mapping[str, SideResult]) -> None:
-    costs = by_name(measurements(SHARDED, list(results.values())))
+    costs = measured(SHARDED, results)
     assert costs["seconds a round/2 ranks"].control == tuple(results["one place"].seconds)
     control = costs["seconds a round/4 ranks"].control
     assert len(control) == len(costs["seconds a round/4 ranks"].samples) == 30
@@ -140,8 +127,7 @@ def test_the_control_of_times_is_one_place_in_the_same_stretch(results: Mapping[
 def test_what_a_rank_holds_is_that_of_the_rank_that_holds_most(level: Sharding) -> None:
     """Rows of 3 and 8 on four ranks: of a kernel the first ranks hold 1 of 3 rows, or 2 of 8, and so on."""
     scenario = small(level, 4)
-    result = trained(ReferenceFramework("cpu"), scenario, rounds=2)
-    costs = by_name(measurements(scenario, list(result.values())))
+    costs = measured(scenario, trained(ReferenceFramework("cpu"), scenario, 2))
     shapes = list(scenario.setting().model.parameter_shapes().values())
     whole = 4 * sum(int(np.prod(shape)) for shape in shapes)
     part = 4 * sum(-(-shape[0] // 4) * int(np.prod(shape[1:])) for shape in shapes)
@@ -165,17 +151,9 @@ class HoldingAll(ReferenceFramework):
 
 
 def test_a_framework_that_shards_nothing_shows_in_the_bytes() -> None:
-    result = trained(HoldingAll("cpu"), rounds=2)
-    costs = by_name(measurements(SHARDED, list(result.values())))
+    costs = measured(SHARDED, trained(HoldingAll("cpu"), SHARDED, 2))
     assert costs["parameter bytes/4 ranks"].samples == costs["parameter bytes/one place"].samples
     assert not any(name.startswith("gradients reduced") for name in costs)
-
-
-class WithoutRanks(ReferenceFramework):
-    """It has ranks of no kind, and says so."""
-
-    def refusals(self) -> Mapping[Capability, str]:
-        return {**super().refusals(), Capability.RANKS_FULL: "not here"}
 
 
 class SecondFails(ReferenceFramework):
@@ -218,28 +196,23 @@ class Still(ReferenceFramework):
 
 
 def test_what_a_framework_declines_or_fails_in_costs_that_side_alone() -> None:
-    result = outcomes(WithoutRanks("cpu"))
+    result = outcomes(refusing(Capability.RANKS_FULL), SHARDED)
     assert result["one place"] == (Outcome.PASS, "")
     assert {result["2 ranks"], result["4 ranks"]} == {(Outcome.NOT_OFFERED, "ranks.full")}
-    result = outcomes(Dying("cpu"))
+    result = outcomes(Dying("cpu"), SHARDED)
     assert result["4 ranks"] == (Outcome.ERROR, "raises-RankFailed")
     assert {result["one place"], result["2 ranks"]} == {(Outcome.PASS, "")}
-    result = outcomes(Still("cpu"))
+    result = outcomes(Still("cpu"), SHARDED)
     assert result["one place"] == (Outcome.PASS, "")
     assert {result["2 ranks"][0], result["4 ranks"][0]} == {Outcome.FAIL}
 
 
 def test_a_control_that_fails_in_a_later_stretch_is_seen() -> None:
-    framework = SecondFails("cpu")
-    result = trained(framework)
+    result = trained(SecondFails("cpu"), SHARDED)
     assert [type(one.error) for one in result.values()] == [RuntimeError, type(None), type(None)]
-    costs = by_name(measurements(SHARDED, list(result.values())))
+    costs = measured(SHARDED, result)
     assert "seconds a round/2 ranks" in costs
     assert "seconds a round/4 ranks" not in costs
-
-
-def conformance(*words: str | Path) -> Any:
-    return run([sys.executable, "-m", "conformance", "run", *map(str, words)])
 
 
 @pytest.mark.parametrize("name", OF_RANKS)
@@ -261,10 +234,3 @@ def test_the_command_writes_a_record_and_shows_it(name: str, tmp_path: Path) -> 
         assert row.document == ("0.25" if sharded else "")
         assert share / whole == (pytest.approx(0.25, rel=0.05) if sharded else 1.0)
     assert by_row["2 ranks", "gradients reduced a window"].cells == ("37",)
-
-
-def test_a_framework_whose_ranks_learn_nothing_ends_the_command_with_1(tmp_path: Path) -> None:
-    words = ("--folder", tmp_path, "--scenario", "ddp", "--rounds", "23", "tests.scenarios.test_rank_scenarios:Still")
-    ended = conformance(*words)
-    assert ended.status == 1, ended.lines
-    assert "fail: " in ended.output

@@ -105,17 +105,10 @@ def test_what_cannot_be_run_ends_in_one_line(words: tuple[str, ...], message: st
 
 
 def test_a_broken_framework_ends_the_command_with_1(tmp_path: Path) -> None:
-    words = (
-        "--folder",
-        tmp_path,
-        "--scenario",
-        "segments",
-        "--rounds",
-        "3",
-        "tests.scenarios.test_scenarios:Restarting",
-    )
-    ended = conformance(*words)
+    broken = "tests.scenarios.test_scenarios:Restarting"
+    ended = conformance("--folder", tmp_path, "--scenario", "segments", "--rounds", "3", broken)
     assert ended.status == 1, ended.lines
+    assert "fail: " in ended.output
     assert "parameters-differ" in read(next(tmp_path.rglob("*.json.gz"))).decode("utf-8")
 
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Batch, Model
 from fixtures.recipe import FLOAT16, SGD, DynamicScaling, Recipe, Recompute
-from frameworks.contract import Attempt, Capability, Conventions, Framework
+from frameworks.contract import Capability, Conventions, Framework
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.trainer import ReferenceTrainer
 from results.record.files import read
@@ -64,17 +65,37 @@ SMALL = Scenario(
 )
 
 
-def outcome(framework: Framework, scenario: Scenario = SMALL, rounds: int = 30) -> dict[str, tuple[Outcome, str]]:
-    setting = scenario.setting()
-    results = train(framework, scenario, setting, rounds, [].append)
-    judged = verdicts(framework, scenario, setting, results, rounds, "again")
+def trained(framework: Framework, scenario: Scenario = SMALL, rounds: int = 30) -> dict[str, SideResult]:
+    """What is left of each side, by its label."""
+    results = train(framework, scenario, scenario.setting(), rounds, [].append)
+    return {one.side.label: one for one in results}
+
+
+def outcomes(framework: Framework, scenario: Scenario = SMALL, rounds: int = 30) -> dict[str, tuple[Outcome, str]]:
+    """Outcome and signature of each side."""
+    results = list(trained(framework, scenario, rounds).values())
+    judged = verdicts(framework, scenario, scenario.setting(), results, rounds, "again")
     return {verdict.case: (verdict.outcome, verdict.signature) for verdict in judged}
+
+
+def measured(scenario: Scenario, results: Mapping[str, SideResult]) -> dict[str, Any]:
+    """What is measured of a run, by quantity and side."""
+    return by_name(measurements(scenario, list(results.values())))
+
+
+def refusing(*capabilities: Capability) -> ReferenceFramework:
+    """A twin of the reference that lacks these, and says so."""
+
+    class Refusing(ReferenceFramework):
+        def refusals(self) -> Mapping[Capability, str]:
+            return {**super().refusals(), **dict.fromkeys(capabilities, "not here")}
+
+    return Refusing("cpu")
 
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, SideResult]:
-    result = train(ReferenceFramework("cpu"), SMALL, _setting(), 30, [].append)
-    return {one.side.label: one for one in result}
+    return trained(ReferenceFramework("cpu"))
 
 
 def test_a_round_is_cut_into_windows_that_hold_each_sample_once() -> None:
@@ -98,7 +119,7 @@ def test_every_side_trains_on_the_same_batches_from_the_same_weights(results: Ma
 
 
 def test_what_is_kept_of_a_run(results: Mapping[str, SideResult]) -> None:
-    costs = by_name(measurements(SMALL, list(results.values())))
+    costs = measured(SMALL, results)
     assert costs["saved bytes/segments"].samples < costs["saved bytes/plain"].samples
     assert costs["seconds a round/mixed"].control == tuple(results["plain"].seconds)
     assert len(costs["seconds a round/whole"].samples) == 24
@@ -118,7 +139,7 @@ def test_a_side_that_never_had_a_round_has_no_times() -> None:
 
 
 def test_a_right_framework_passes_every_side() -> None:
-    assert set(outcome(ReferenceFramework("cpu")).values()) == {(Outcome.PASS, "")}
+    assert set(outcomes(ReferenceFramework("cpu")).values()) == {(Outcome.PASS, "")}
 
 
 class Still(ReferenceFramework):
@@ -126,19 +147,6 @@ class Still(ReferenceFramework):
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         return super().trainer(model, recipe.replace(optimizer=SGD(0.0)), weights)
-
-
-REFUSED = (Capability.O1_FLOAT16, Capability.PARTIAL_WINDOW)
-
-
-class Refusing(ReferenceFramework):
-    """It refuses mixed precision, of which it has a try, and windows that are not full, of which it has none."""
-
-    def refusals(self) -> Mapping[Capability, str]:
-        return {**super().refusals(), **dict.fromkeys(REFUSED, "not here")}
-
-    def attempts(self) -> Mapping[Capability, Attempt]:
-        return {**super().attempts(), Capability.O1_FLOAT16: lambda: False}
 
 
 class Raising(ReferenceFramework):
@@ -166,7 +174,7 @@ class Compiled(Restarting):
 
 
 def test_a_framework_that_does_not_learn_is_seen() -> None:
-    assert {result for result, _ in outcome(Still("cpu")).values()} == {Outcome.FAIL}
+    assert {result for result, _ in outcomes(Still("cpu")).values()} == {Outcome.FAIL}
 
 
 @pytest.mark.parametrize(
@@ -187,28 +195,30 @@ def test_a_run_has_to_lower_its_loss_and_to_answer_well(
 
 
 def test_a_side_that_promises_the_same_bits_keeps_them() -> None:
-    result = outcome(Restarting("cpu"))
+    result = outcomes(Restarting("cpu"))
     assert result["segments"] == (Outcome.FAIL, "parameters-differ")
     assert result["mixed"][0] is Outcome.PASS
-    assert outcome(Restarting("cpu"), rounds=4)["segments"][0] is Outcome.FAIL
+    assert outcomes(Restarting("cpu"), rounds=4)["segments"][0] is Outcome.FAIL
 
 
 def test_where_a_compiler_rounds_the_same_bits_are_not_asked_for() -> None:
-    assert outcome(Compiled("cpu"))["segments"][0] is Outcome.PASS
+    assert outcomes(Compiled("cpu"))["segments"][0] is Outcome.PASS
 
 
-def test_a_refusal_or_an_error_ends_one_side_only() -> None:
-    result = outcome(Refusing("cpu"))
+def test_a_refusal_or_an_error_ends_one_side_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework = refusing(Capability.O1_FLOAT16, Capability.PARTIAL_WINDOW)
+    monkeypatch.setattr(framework, "attempts", lambda: {Capability.O1_FLOAT16: lambda: False})
+    result = outcomes(framework)
     assert result["mixed"] == (Outcome.UNSUPPORTED, "precision.O1-float16")
     assert result["flushed"] == (Outcome.NOT_OFFERED, "accumulation.partial-window")
     assert result["whole"][0] is Outcome.PASS
-    result = outcome(Raising("cpu"))
+    result = outcomes(Raising("cpu"))
     assert result["flushed"] == (Outcome.ERROR, "raises-RuntimeError")
     assert result["plain"][0] is Outcome.PASS
 
 
 def test_too_short_a_run_is_not_judged_by_what_it_learned() -> None:
-    result = outcome(Still("cpu"), rounds=4)
+    result = outcomes(Still("cpu"), rounds=4)
     assert result["plain"][0] is Outcome.ABSTAIN
     assert result["segments"][0] is Outcome.PASS
 

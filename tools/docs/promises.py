@@ -11,7 +11,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from conformance.scenarios.offload import AT_LEAST, CPU_OFFLOAD, DISK_OFFLOAD, HERE
+from conformance.scenarios.encoder_digits import (
+    AT_LEAST,
+    CPU_OFFLOAD,
+    DISK_OFFLOAD,
+    FSDP,
+    HERE,
+    ONE_PLACE,
+    SHARD_GRAD_OP,
+    SIDES,
+)
+from conformance.scenarios.examples import SEGMENTED, SEGMENTS, SINCOS
 from conformance.scenarios.quantized import (
     ADAM_8BIT,
     DYNAMIC_INT8,
@@ -23,10 +33,8 @@ from conformance.scenarios.quantized import (
     WEIGHT_ONLY,
     WIDE,
 )
-from conformance.scenarios.ranks import FSDP, ONE_PLACE, SHARD_GRAD_OP, SIDES
 from conformance.scenarios.scenario import MODEL, OFFLOADED, Scenario, here_bytes, offloaded_bytes, rank_bytes, share_of
-from conformance.scenarios.segments import SEGMENTED, SEGMENTS
-from conformance.scenarios.sincos import SINCOS
+from conformance.scenarios.table import markdown_table
 from results.record.outcomes import Outcome
 from results.record.reading import Record
 from tools.docs.figures import NONE, Figures, checked, counted, joined, parameters, side_bytes, side_times, timed
@@ -202,17 +210,14 @@ def table(quantities: Iterable[Quantity], records: Sequence[Record]) -> str:
     """Quantities with the frameworks down; what is promised, counted, and measured on each kind of device across."""
     kinds = sorted({kind for record in records if (kind := _kind(record)) != CPU}) or ["GPU"]
     headings = ["", "framework", "document", "exact count", *(f"{kind} measured" for kind in ("CPU", *kinds))]
-    lines = [_line(headings), _line(["---"] * len(headings))]
-    for quantity in quantities:
-        lines += _rows(quantity, records, (CPU, *kinds))
-    return "\n".join(lines)
+    return markdown_table(headings, (row for each in quantities for row in _rows(each, records, (CPU, *kinds))))
 
 
 def _kind(record: Record) -> str:
     return CPU if record.series.device == CPU else record.series.device_kind
 
 
-def _rows(quantity: Quantity, records: Iterable[Record], kinds: Sequence[str]) -> Iterator[str]:
+def _rows(quantity: Quantity, records: Iterable[Record], kinds: Sequence[str]) -> Iterator[Sequence[str]]:
     result: dict[tuple[str, str], dict[str, Record]] = {}
     for record in records:
         if quantity.clause in record.clauses:
@@ -225,7 +230,7 @@ def _rows(quantity: Quantity, records: Iterable[Record], kinds: Sequence[str]) -
         alike.setdefault((framework, cells), []).append(mode)
     what = quantity.what
     for (framework, cells), modes in alike.items():
-        yield _line([what, f"{framework} {', '.join(modes)}", quantity.document or NONE, *cells])
+        yield what, f"{framework} {', '.join(modes)}", quantity.document or NONE, *cells
         what = ""
 
 
@@ -243,8 +248,3 @@ def _cell(quantity: Quantity, figures: Figures | None, record: Record | None) ->
         if verdict.clause == quantity.clause and re.match(quantity.cases, parameters(verdict.case) or verdict.case)
     ]
     return ", ".join(refusal for refusal in (Outcome.UNSUPPORTED, Outcome.NOT_OFFERED) if refusal in asked) or NONE
-
-
-def _line(cells: Sequence[str]) -> str:
-    safe = (cell.replace("|", r"\|") for cell in cells)
-    return f"| {' | '.join(safe)} |"
