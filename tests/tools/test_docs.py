@@ -1,16 +1,135 @@
-"""README and docs are short and complete, and their links lead somewhere."""
+"""README and docs are short and complete, generated blocks have a place and a source, and no link is dead."""
 
 from __future__ import annotations
 
 import re
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
 
+from conformance.cli import main
+from conformance.known_failures.reading import load_known
+from results.history.changes import LineHistory
+from results.history.documents import load
+from results.history.explanations import unexplained
 from tests.support.suite_runs import ROOT
+from tools.browser import chromium, in_browser
+from tools.commands import commands
+from tools.docs import findings, generate, site
+from tools.docs.upgrades import SWEEPS, example, histories
 
-DOCS = ROOT / "docs"
-PAGES = (*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted(DOCS.glob("*.md")))
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = (*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *DOCS)
+SLOW = {"tools.docs.laws:blocks"}
+"""What takes minutes; tests of laws check parts of it, and `tox -e docs` makes the pages of laws."""
+
+
+@pytest.fixture(scope="module")
+def made() -> Mapping[str, Mapping[str, str]]:
+    """The blocks by name, by what makes them."""
+    return {source: generate.resolve(source)() for source in generate.SOURCES if source not in SLOW}
+
+
+@pytest.fixture(scope="module")
+def built(made: Mapping[str, Mapping[str, str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site."""
+    pytest.importorskip("mkdocs")
+    blocks = {name: name for source in SLOW for name in generate.SOURCES[source]}
+    blocks |= {name: text for theirs in made.values() for name, text in theirs.items()}
+
+    def texts(names: Collection[str]) -> dict[str, str]:
+        return {name: blocks[name] for name in names}
+
+    folder = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generate, "texts", texts)
+        site.build(folder)
+    return folder
+
+
+def test_what_is_committed_is_small() -> None:
+    files = [path for path in (ROOT / "docs").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 250_000
+
+
+def test_every_block_has_one_place() -> None:
+    places = Counter(name for page in generate.pages() for name in generate.markers(page.read_text("utf-8")))
+    assert places == Counter({name for names in generate.SOURCES.values() for name in names} | generate.MEASURED)
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_a_committed_page_has_no_block_that_the_site_fills(page: Path) -> None:
+    text = page.read_text("utf-8")
+    for name in set(generate.markers(text)) - generate.MEASURED:
+        assert generate.between(page, text, name) == generate.PLACEHOLDER.format(page.stem), name
+
+
+def test_a_source_makes_the_blocks_that_it_is_listed_with(made: Mapping[str, Mapping[str, str]]) -> None:
+    assert {source: set(blocks) for source, blocks in made.items()} == {
+        source: set(names) for source, names in generate.SOURCES.items() if source not in SLOW
+    }
+
+
+def test_the_site_is_whole_and_needs_no_network(built: Path) -> None:
+    pages = {page.stem for page in built.glob("*.html")} - {"404"}
+    assert pages == {*site.names(), "index"}
+    for name in pages:
+        text = (built / f"{name}.html").read_text("utf-8")
+        assert "Generated: " not in text, name
+        assert not re.search(r'<(?:script|img)[^>]*src="https?:|<link[^>]*href="https?:', text), name
+    assert 'id="scaling.skip-is-atomic"' in (built / "clauses.html").read_text("utf-8")
+
+
+@in_browser
+def test_the_search_finds_a_clause_without_a_server(built: Path, tmp_path: Path) -> None:
+    with chromium(tmp_path) as browser:
+        browser.open(built / "index.html")
+        browser.run("document.querySelector('[data-md-component=search-query]').focus()")
+        browser.driver.switch_to.active_element.send_keys("covering array")
+        results = "return [...document.querySelectorAll('.md-search-result__link')].map(link => link.href)"
+        end = time.monotonic() + 60
+        while not (result := browser.driver.execute_script(results)) and time.monotonic() < end:
+            time.sleep(0.2)
+    assert any("tolerances.html" in link for link in result)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("[a](nowhere.md)", "nowhere.md"), ("[a](other.md#nothing)", "#nothing"), ("![a](lost.png)", "lost.png")],
+)
+def test_a_dead_link_is_refused(
+    text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("mkdocs")
+    for name in ("mkdocs.yml", "tools/docs/site.py", "docs/assets/iframe-worker.js"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "README.md").write_text("# Project\n\nIts [documentation](docs/README.md).\n")
+    (tmp_path / "docs" / "README.md").write_text("# Documentation\n\n**Use it**\n\n- [Other](other.md): a page\n")
+    (tmp_path / "docs" / "other.md").write_text(f"# Other\n\n{text} and the [README](../README.md)\n")
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    assert main(["docs", str(tmp_path / "site")], commands) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line
+
+
+def test_a_page_is_printed_with_its_blocks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs", "--page", "findings"], commands) == 0
+    printed = capsys.readouterr().out
+    assert "Generated: " not in printed
+    assert findings.blocks()["workarounds"] in printed
+
+
+def test_a_page_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs", "--page", "../README"], commands) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "there is no page '../README'; there are adapters, " in line
+
+
+# ---------------------------------------------------------------- README and the text of pages
 
 
 def test_the_readme_has_at_most_130_lines() -> None:
@@ -18,8 +137,8 @@ def test_the_readme_has_at_most_130_lines() -> None:
 
 
 def test_the_index_names_every_page_and_no_other() -> None:
-    named = set(re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "README.md").read_text("utf-8")))
-    assert named == {page.name for page in DOCS.glob("*.md")} - {"README.md"}
+    named = set(re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "README.md").read_text("utf-8")))
+    assert named == {page.name for page in DOCS} - {"README.md"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -33,3 +152,118 @@ def test_links_within_the_checkout_lead_somewhere(page: Path) -> None:
             headings = re.findall(r"^#+ (.+)$", linked.read_text("utf-8"), re.MULTILINE)
             anchors = {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
             assert anchor in anchors or f'id="{anchor}"' in linked.read_text("utf-8"), target
+
+
+def test_the_readme_and_the_schema_are_up_to_date() -> None:
+    assert generate.stale(write=False) == [], "run `python -m tools pages`"
+
+
+def test_a_stale_block_is_reported_and_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("Above.\n<!-- scores: begin -->\nold\n<!-- scores: end -->\nBelow.\n")
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    assert main(["pages", "--check"], commands) == 1
+    assert "\nold\n" in page.read_text()
+    assert main(["pages"], commands) == 0
+    assert page.read_text().startswith("Above.\n<!-- scores: begin -->\n")
+    assert "\n  regression gate " in page.read_text()
+    assert page.read_text().endswith("<!-- scores: end -->\nBelow.\n")
+    assert main(["pages", "--check"], commands) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("<!-- scores: begin -->\n", "there is no <!-- scores: begin --> … <!-- scores: end -->"),
+        ("<!-- score: begin --><!-- score: end -->", "nothing makes a block 'score'"),
+    ],
+)
+def test_a_readme_that_cannot_be_made_is_refused_in_one_line(
+    text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "README.md"
+    page.write_text(text)
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    assert main(["pages"], commands) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line
+    assert page.read_text() == text
+
+
+def test_a_measured_block_is_placed_and_a_placeholder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").touch()
+    page = tmp_path / "docs" / "some.md"
+    blank = generate.PLACEHOLDER.format("some")
+    page.write_text(f"<!-- a: begin -->\nold\n<!-- a: end -->\n<!-- b: begin -->\n{blank}\n<!-- b: end -->\n")
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    generate.place({"a": "new", "b": "new"})
+    assert page.read_text() == f"<!-- a: begin -->\nnew\n<!-- a: end -->\n<!-- b: begin -->\n{blank}\n<!-- b: end -->\n"
+    with pytest.raises(generate.PageError, match="no page has <!-- such a block: begin -->"):
+        generate.place({"such a block": ""})
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "SOURCES", {"no_such_package.tables:blocks": ("such a block",)})
+    with pytest.raises(generate.PageError, match="no_such_package is not installed"):
+        generate.texts(["such a block"])
+
+
+# ---------------------------------------------------------------- the page of findings
+
+
+def test_every_finding_is_one_item_and_every_clause_is_named() -> None:
+    known = load_known()
+    listed = findings.blocks()["findings"]
+    items = [line for line in listed.splitlines() if line.startswith("- ")]
+    assert len(items) == len(known.findings)
+    assert all(f"`{entry.clause}`" in listed for entry in known.expectations)
+
+
+def test_a_finding_by_which_no_clause_fails_says_so() -> None:
+    known = load_known()
+    blocks = findings.blocks()
+    failing = {(entry.framework, entry.finding.id) for entry in known.expectations}
+    without = {(each.framework, each.id) for each in known.findings} - failing
+    said = {line for line in blocks["findings"].splitlines() if "No clause fails: [generated programs]" in line}
+    assert len(said) == len(without) > 0
+    assert all(any(f"**{framework}** [`{name}`]" in line for line in said) for framework, name in without)
+    row = next(
+        line for line in blocks["finding counts"].splitlines() if line.startswith("| `python -m tools programs`")
+    )
+    assert sum(map(int, re.findall(r"\| (\d+)", row))) == len(without)
+
+
+def test_every_workaround_is_a_row() -> None:
+    known = load_known()
+    rows = findings.blocks()["workarounds"].splitlines()[2:]
+    assert len(rows) == len(known.workarounds)
+    assert all(each.does in "\n".join(rows) for each in known.workarounds)
+
+
+# ---------------------------------------------------------------- the committed histories of sweeps
+
+KILOBYTES_A_VERSION = 30
+OPEN = {"jax composition.shipped-gradients"}
+"""Changes whose cause is not known: the gradient of gelu at -5 in JAX 0.4.38."""
+
+
+@pytest.mark.parametrize("path", sorted(SWEEPS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_committed_history_is_small_and_of_a_committed_plan(path: Path) -> None:
+    assert path.with_suffix(".toml").is_file()
+    versions = sum(column.judged for one in load(path) for column in one.line.columns)
+    assert versions
+    assert path.stat().st_size < 1024 * KILOBYTES_A_VERSION * versions
+
+
+@pytest.mark.parametrize("one", histories(), ids=lambda one: one.line.name)
+def test_every_change_has_an_explanation(one: LineHistory) -> None:
+    open_ = {f"{one.line.framework} {point.clause}" for point in unexplained(one.line, one.points)}
+    assert open_ <= OPEN
+
+
+def test_the_example_compares_nearly_all_tests() -> None:
+    pair = example()
+    common = {verdict.test for verdict in pair.old.verdicts} & {verdict.test for verdict in pair.new.verdicts}
+    assert not pair.refusals
+    assert pair.compared > 0.95 * len(common) > 600

@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tools.benchmarks.encoder import __main__ as command
-from tools.benchmarks.encoder import tables
-from tools.benchmarks.encoder.samples import STORE
+from tools.benchmarks.encoder.samples import STORE, blocks
 
 FIGURES = STORE.load("torch")
 
 
 def test_the_table_has_a_row_for_each_side() -> None:
-    (block,) = tables.blocks().values()
+    (block,) = blocks().values()
     rows = [line for line in block.splitlines() if line.startswith("| ")]
     assert [row.split(" | ")[0].removeprefix("| ") for row in rows[1:]] == [side.side for side in FIGURES.sides]
     whole, eight_bits, _ = FIGURES.sides

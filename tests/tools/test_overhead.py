@@ -15,7 +15,7 @@ from frameworks.native_loop import CASES, FIXTURES, parts
 from frameworks.reference import ReferenceFramework
 from tests.support.suite_runs import one_page
 from tools.benchmarks.overhead import __main__ as command
-from tools.benchmarks.overhead import measuring, tables
+from tools.benchmarks.overhead import samples
 from tools.benchmarks.overhead.samples import STORE, CaseTimes, Overhead
 
 OVERHEAD = Overhead(
@@ -44,13 +44,33 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     from fixtures.models import digits_mlp
 
     monkeypatch.setitem(FIXTURES, "digits-mlp", lambda: (digits_mlp((8,)), digits_batch(4)))
-    monkeypatch.setattr(measuring, "CASES", CASES[:1])
+    monkeypatch.setattr(command, "CASES", CASES[:1])
+
+
+def test_samples_are_read_as_they_were_written_a_row_a_line(tmp_path: Path) -> None:
+    sample = replace(OVERHEAD, cases=(CaseTimes("a", (1, 2), (3, 4)), CaseTimes("b", (), ())))
+    store = replace(STORE, folder=tmp_path / "samples")
+    assert store.all() == []
+    store.save(sample, "some")
+    assert store.load("some") == sample
+    assert store.all() == [sample]
+    head, *rows, _ = store.path("some").read_text("utf-8").splitlines()
+    assert head.endswith('"tick_s": 1e-07, "cases": [')
+    assert rows == ['{"case":"a","native":[1,2],"adapter":[3,4]},', '{"case":"b","native":[],"adapter":[]}']
+    assert sample.label == "some 1, cpu eager"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"cases": 3}', '{"cases": [{"case": 4}]}', "\udcff", "[[1"])
+def test_a_file_without_samples_is_refused_by_name(content: str, tmp_path: Path) -> None:
+    (tmp_path / "some.json").write_text(content, "utf-8", "surrogateescape")
+    with pytest.raises(ValueError, match=r"some\.json has no valid samples"):
+        replace(STORE, folder=tmp_path).load("some")
 
 
 def test_no_committed_overhead_is_beyond_what_is_wanted() -> None:
     committed = STORE.all()
     assert {"torch", "tf", "paddle", "jax"} <= {overhead.framework for overhead in committed}
-    assert [line for overhead in committed for line in tables.beyond(overhead)] == []
+    assert [line for overhead in committed for line in samples.beyond(overhead)] == []
 
 
 @pytest.mark.parametrize("fixture", FIXTURES)
@@ -61,20 +81,17 @@ def test_every_weight_of_a_fixture_belongs_to_one_part(fixture: str) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_sides_that_train_the_same_are_timed_in_pairs(tmp_path: Path) -> None:
-    result = measuring.overhead(ReferenceFramework("cpu"), Same(), pairs=3)
+def test_sides_that_train_the_same_are_timed_in_pairs() -> None:
+    result = command.overhead(ReferenceFramework("cpu"), Same(), pairs=3)
     (case,) = result.cases
     assert (result.framework, case.case, len(case.native), len(case.adapter)) == ("reference", "digits-mlp O0", 3, 3)
     assert all(0 < ticks * result.tick_s < 10 for ticks in (*case.native, *case.adapter))
-    store = replace(STORE, folder=tmp_path / "some")
-    store.save(result, "file")
-    assert store.load("file") == result
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_side_that_trains_something_else_is_not_timed() -> None:
-    with pytest.raises(measuring.TrainingMismatch, match=r"reference, digits-mlp O0: loss 0 through the adapter: got "):
-        measuring.overhead(ReferenceFramework("cpu"), Same(1.01), pairs=3)
+    with pytest.raises(command.TrainingMismatch, match=r"reference, digits-mlp O0: loss 0 through the adapter: got "):
+        command.overhead(ReferenceFramework("cpu"), Same(1.01), pairs=3)
 
 
 def test_what_a_framework_does_not_support_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,12 +100,12 @@ def test_what_a_framework_does_not_support_is_left_out(monkeypatch: pytest.Monke
     refused = {Capability.O1_FLOAT16: Declaration(False, "not here")}
     framework = ReferenceFramework("cpu")
     monkeypatch.setattr(framework, "declares", lambda capability: refused.get(capability, SUPPORTED))
-    assert [case.label for case in measuring.supported(framework)] == ["digits-mlp O0", "encoder O0"]
+    assert [case.label for case in command.supported(framework)] == ["digits-mlp O0", "encoder O0"]
 
 
 def test_only_an_interval_beyond_the_limit_is_a_problem() -> None:
     def beyond(ticks: int) -> list[str]:
-        return tables.beyond(replace(OVERHEAD, cases=(CaseTimes("x", (100,) * 60, (ticks,) * 60),)))
+        return samples.beyond(replace(OVERHEAD, cases=(CaseTimes("x", (100,) * 60, (ticks,) * 60),)))
 
     assert beyond(105) == []
     (line,) = beyond(106)
@@ -120,16 +137,16 @@ def test_the_command_measures_keeps_and_fills_the_page(
 
     page = one_page(tmp_path, monkeypatch, "nothing to fill\n")
     store = replace(STORE, folder=tmp_path / "samples")
-    for module in (command, tables):
+    for module in (command, samples):
         monkeypatch.setattr(module, "STORE", store)
     monkeypatch.setattr(command, "steps", lambda *_: Same())
-    monkeypatch.setattr(measuring, "overhead", measured(103))
+    monkeypatch.setattr(command, "overhead", measured(103))
     assert command.main(["reference"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     page.write_text("<!-- overhead: begin -->\n<!-- overhead: end -->\n")
     assert command.main(["reference"]) == 0
     assert "| some 1, cpu eager | x | 0.01 ms | × 1.030 | 1.030 to 1.030 | 0 µs |" in page.read_text()
     assert store.load("reference").cases[0].adapter == (103,) * 60
-    monkeypatch.setattr(measuring, "overhead", measured(106))
+    monkeypatch.setattr(command, "overhead", measured(106))
     assert command.main(["reference"]) == 1
     assert "want at most 1.05" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from frameworks.reference import ReferenceFramework
 from tests.support import devices
 from tests.support.suite_runs import one_page
 from tools.benchmarks.roofline import __main__ as command
-from tools.benchmarks.roofline import cases, measuring, tables
+from tools.benchmarks.roofline import cases, samples
 from tools.benchmarks.roofline.counting import least_bytes, operations
 from tools.benchmarks.roofline.samples import STORE, Roofline, StepTimes
 
@@ -67,8 +67,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     monkeypatch.setattr(cases, "FILLING", fixtures)
     monkeypatch.setattr(cases, "BRIEF", fixtures)
-    monkeypatch.setattr(measuring, "SIZES", {"cpu": (8, 16), "cuda": (8, 16)})
-    monkeypatch.setattr(measuring, "ELEMENTS", {"cpu": (64,), "cuda": (64,)})
+    monkeypatch.setattr(command, "SIZES", {"cpu": (8, 16), "cuda": (8, 16)})
+    monkeypatch.setattr(command, "ELEMENTS", {"cpu": (64,), "cuda": (64,)})
 
 
 def test_operations_of_dense_layers_are_those_counted_by_hand() -> None:
@@ -131,7 +131,7 @@ def test_an_embedding_is_read_where_it_is_picked() -> None:
 @pytest.mark.usefixtures("small")
 def test_a_device_is_measured_with_and_without_tf32(tmp_path: Path) -> None:
     framework = devices.Device()
-    result = measuring.roofline(framework, Works(framework))
+    result = command.roofline(framework, Works(framework))
     assert result.rates == {"float32": 2e6, "tensorfloat32": 3e6, "float16": 4e6, "bfloat16": 4e6}
     assert (result.bandwidth, result.place.split()[0]) == (12e6, "cuda")
     assert [(step.fixture, step.format) for step in result.steps] == [
@@ -150,7 +150,7 @@ def test_without_a_switch_float32_is_measured_as_it_comes(monkeypatch: pytest.Mo
     framework = devices.Device()
     refused = {c: Declaration(False, "no") for c in (Capability.TF32, Capability.O1_BFLOAT16, Capability.FLOAT64_HEADS)}
     monkeypatch.setattr(framework, "declares", lambda capability: refused.get(capability, SUPPORTED))
-    result = measuring.roofline(framework, Works(framework))
+    result = command.roofline(framework, Works(framework))
     assert [*result.rates] == ["float32", "float16"]
     assert {step.fixture for step in result.steps} == {"products", "transformer block"}
     assert framework.scopes == []
@@ -159,8 +159,8 @@ def test_without_a_switch_float32_is_measured_as_it_comes(monkeypatch: pytest.Mo
 def test_a_best_rate_is_the_best_of_all_sizes_and_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     framework, taken = devices.Device(), iter([9, 5, 4, 3, 2, 6, *[8] * 12, *[9] * 12, *[8] * 6])
     monkeypatch.setattr(framework, "timed", lambda *_: 1_000 * next(taken))
-    monkeypatch.setattr(measuring, "SIZES", {"cuda": (100, 200)})
-    assert measuring.rate(framework, Works(framework), "float16") == pytest.approx(2 * 200**3 / 8e-6, rel=1e-6)
+    monkeypatch.setattr(command, "SIZES", {"cuda": (100, 200)})
+    assert command.rate(framework, Works(framework), "float16") == pytest.approx(2 * 200**3 / 8e-6, rel=1e-6)
 
 
 def test_the_roof_is_the_longer_of_computing_and_moving() -> None:
@@ -205,10 +205,10 @@ def test_the_command_measures_keeps_and_fills_the_page(
 ) -> None:
     page = one_page(tmp_path, monkeypatch, "nothing to fill\n")
     store = replace(STORE, folder=tmp_path / "samples")
-    for module in (command, tables):
+    for module in (command, samples):
         monkeypatch.setattr(module, "STORE", store)
-    monkeypatch.setattr(measuring, "works", lambda _: None)
-    monkeypatch.setattr(measuring, "roofline", lambda *_: ROOFLINE)
+    monkeypatch.setattr(command, "works", lambda _: None)
+    monkeypatch.setattr(command, "roofline", lambda *_: ROOFLINE)
     assert command.main(["reference"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     page.write_text("<!-- roofline: begin -->\n<!-- roofline: end -->\n")
@@ -224,4 +224,4 @@ def test_the_reference_takes_the_brief_fixtures() -> None:
     assert cases.fixtures("cuda") is cases.FILLING
     framework = ReferenceFramework("cpu")
     assert [case.format for case in cases.cases(framework)] == ["float32", "float16", "bfloat16"] * 3
-    assert np.isfinite(measuring._best(framework, lambda: sum(range(10_000))))
+    assert np.isfinite(command._best(framework, lambda: sum(range(10_000))))

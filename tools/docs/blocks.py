@@ -1,23 +1,26 @@
-"""The blocks of README and docs that are made from expectations and committed records."""
+"""The blocks of README and docs that are made from committed records."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from itertools import chain
 
-from conformance.known_failures.reading import load_known
 from conformance.runner.baselines import BASELINES
 from conformance.scenarios import SCENARIOS
 from conformance.scenarios.launching import FOLDER
 from conformance.scenarios.table import durations
 from conformance.scenarios.table import markdown as scenario_table
 from results.record.folders import listed
+from results.record.outcomes import Outcome
 from results.record.reading import Record, load
 from results.show import times
 from results.show.table import plain
-from tools.docs import example_failure, findings, formats, ranks
-from tools.docs.promises import PROMISES, table
+from tools.docs.formats import blocks as format_blocks
+from tools.docs.generate import table
+from tools.docs.promises import PROMISES
+from tools.docs.promises import table as promise_table
 
 WIDTH = 118
 """Columns of the baselines' table."""
@@ -25,30 +28,35 @@ WIDTH = 118
 COSTLIEST = 25
 """How many clauses the table of seconds has."""
 
+RANK_MODES = {
+    "reference": ("ranks",),
+    "torch": ("ddp", "fsdp", "fsdp1", "deepspeed"),
+    "jax": ("sharded",),
+    "tf": ("mirrored",),
+    "paddle": ("data-parallel",),
+}
+"""The modes in which every recipe is trained by two ranks, by framework."""
+
+RANK_FAMILIES = ("accumulation", "composition", "master", "recompute", "resume", "scaling", "sharding")
+
 
 @cache
 def _committed() -> tuple[Record, ...]:
     return tuple(load(path) for path in listed(BASELINES))
 
 
+def _has_ranks(record: Record) -> bool:
+    return record.series.mode in RANK_MODES.get(record.series.framework, ())
+
+
 @cache
 def baselines() -> tuple[Record, ...]:
     """The committed records that later ones are compared with, those of modes with ranks left out."""
-    return tuple(record for record in _committed() if not ranks.has_ranks(record))
+    return tuple(record for record in _committed() if not _has_ranks(record))
 
 
 def _of_processors() -> list[Record]:
     return [record for record in baselines() if record.series.device == "cpu"]
-
-
-def of_formats() -> Mapping[str, str]:
-    """Which formats and quantizers frameworks have, and keep, on a CPU."""
-    return formats.blocks(_of_processors())
-
-
-def with_ranks() -> Mapping[str, str]:
-    """What the families say of runs of two ranks."""
-    return ranks.blocks(_committed())
 
 
 @cache
@@ -57,9 +65,20 @@ def trained() -> Mapping[str, list[Record]]:
     return {name: [load(path) for path in listed(FOLDER / name)] for name in SCENARIOS}
 
 
-def failure() -> Mapping[str, str]:
-    """A clause, its test, and what the test prints for a copy of the reference with one bug."""
-    return {"failure": example_failure.block()}
+def formats() -> Mapping[str, str]:
+    """Which formats and quantizers frameworks have, and keep, on a CPU."""
+    return format_blocks(_of_processors())
+
+
+def ranks() -> Mapping[str, str]:
+    """The outcomes of each family's tests with several ranks."""
+    chosen = [record for record in _committed() if _has_ranks(record)]
+    counts = [Counter((v.clause.partition(".")[0], v.outcome) for v in record.verdicts) for record in chosen]
+    rows = [
+        (family, *(" · ".join(f"{count[family, o]} {o}" for o in Outcome if count[family, o]) for count in counts))
+        for family in RANK_FAMILIES
+    ]
+    return {"ranks": table(("family", *(f"{r.series.framework} `{r.series.mode}`" for r in chosen)), rows)}
 
 
 def tables() -> Mapping[str, str]:
@@ -73,15 +92,10 @@ def tables() -> Mapping[str, str]:
     }
 
 
-def known_failures() -> Mapping[str, str]:
-    """The findings behind adapters' expectations, and the adapters' workarounds."""
-    return findings.blocks(load_known())
-
-
 def promises() -> Mapping[str, str]:
     """A table for each published promise."""
     records = [*baselines(), *chain.from_iterable(trained().values())]
-    return {name: table(quantities, records) for name, quantities in PROMISES.items()}
+    return {name: promise_table(quantities, records) for name, quantities in PROMISES.items()}
 
 
 def scenarios() -> Mapping[str, str]:

@@ -8,17 +8,12 @@ from itertools import groupby
 from conformance.spec.clauses import Clause, Level, load_clauses
 
 
-def page() -> str:
-    """The page of the suite's clauses."""
-    return markdown(load_clauses())
+def page(clauses: Mapping[str, Clause] | None = None) -> str:
+    """The clauses, the suite's by default, as one Markdown page: a table a family, and an anchor a clause."""
+    return "\n".join(_lines(clauses or load_clauses())) + "\n"
 
 
-def markdown(clauses: Mapping[str, Clause]) -> str:
-    """The clauses as one Markdown page: a table a family, and an anchor a clause."""
-    return "\n".join(_page(clauses)) + "\n"
-
-
-def _page(clauses: Mapping[str, Clause]) -> Iterator[str]:
+def _lines(clauses: Mapping[str, Clause]) -> Iterator[str]:
     counts = {level: sum(clause.level is level for clause in clauses.values()) for level in Level}
     yield "# Clauses"
     yield ""

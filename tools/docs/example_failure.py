@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 from conformance.runner.quickstart import BROKEN_CLAUSE, TWIN
@@ -16,11 +17,10 @@ from conformance.test_ids.inventory import SUITES
 ROOT = Path(__file__).parents[2]
 WIDTH = 118
 _CODE = "```"
-_OTHERS = ("PYTEST_", "CONFORMANCE_")
 
 
-def block() -> str:
-    """Markdown: the requirement, the first test of the clause, a command, and the failure that it prints.
+def blocks() -> Mapping[str, str]:
+    """The block "failure": the requirement, the first test of the clause, a command, and the failure that it prints.
 
     Raises:
         ValueError: no test of the clause fails.
@@ -29,15 +29,14 @@ def block() -> str:
     case = f"{path.relative_to(ROOT)}::{name}"
     command = ["pytest", f"--framework={TWIN}", case]
     requirement = " ".join(load_clauses()[BROKEN_CLAUSE].requirement.split())
-    return "\n\n".join(
-        (
-            f"`{BROKEN_CLAUSE}`: {requirement}",
-            f"{_CODE}python\n{source}\n{_CODE}",
-            "`apply_gradients` back-propagates given gradients through the framework's own loss scaler; `spiked`\n"
-            "makes one of them infinite or NaN. On a copy of the reference that applies the update instead:",
-            f"{_CODE}text\n$ python -m {' '.join(command)}\n{_failure(command)}\n{_CODE}",
-        )
+    parts = (
+        f"`{BROKEN_CLAUSE}`: {requirement}",
+        f"{_CODE}python\n{source}\n{_CODE}",
+        "`apply_gradients` back-propagates given gradients through the framework's own loss scaler; `spiked`\n"
+        "makes one of them infinite or NaN. On a copy of the reference that applies the update instead:",
+        f"{_CODE}text\n$ python -m {' '.join(command)}\n{_failure(command)}\n{_CODE}",
     )
+    return {"failure": "\n\n".join(parts)}
 
 
 def _first_test() -> tuple[Path, str, str]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from conformance.known_failures.entries import Known
+from conformance.known_failures.reading import load_known
 from conformance.spec.findings import Finding, Workaround
 from results.record.texts import Consequence, FindingKind
 from results.show.findings import HEADINGS
 from results.show.marks import is_url
+from tools.docs.generate import table
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,65 +29,56 @@ _MEANS: Mapping[FindingKind, str] = {
 _NO_CLAUSE = "No clause fails: [generated programs](laws.md#what-is-left-out) with it are left out."
 
 
-def blocks(known: Known) -> dict[str, str]:
+def blocks() -> dict[str, str]:
     """The page's generated parts by name."""
+    known = load_known()
     return {
-        "finding counts": "\n".join((*_counts(known.findings), "", *_check_counts(known))),
+        "finding counts": f"{_counts(known.findings)}\n\n{_check_counts(known)}",
         "findings": "\n".join(_classes(known)).rstrip(),
-        "workarounds": "\n".join(_workarounds(known.workarounds)),
+        "workarounds": _workarounds(known.workarounds),
     }
 
 
-def _counts(findings: Sequence[Finding]) -> Iterator[str]:
+def _counts(findings: Sequence[Finding]) -> str:
     frameworks = sorted({finding.framework for finding in findings})
-    yield f"| class | consequence | {' | '.join(frameworks)} |"
-    yield "|---|---" + "|--:" * len(frameworks) + "|"
-    for kind in FindingKind:
-        for consequence in Consequence:
-            alike = [f for f in findings if (f.text.kind, f.text.consequence) == (kind, consequence)]
-            if alike:
-                counts = (sum(f.framework == name for f in alike) or "–" for name in frameworks)
-                yield f"| {kind} | {consequence} | {' | '.join(map(str, counts))} |"
-    yield f"| all | | {' | '.join(str(sum(f.framework == name for f in findings)) for name in frameworks)} |"
+    counts = Counter((f.text.kind, f.text.consequence, f.framework) for f in findings)
+    rows = [
+        (kind, consequence, *(str(counts[kind, consequence, name] or "–") for name in frameworks))
+        for kind, consequence in product(FindingKind, Consequence)
+        if any(counts[kind, consequence, name] for name in frameworks)
+    ]
+    sums = Counter(f.framework for f in findings)
+    last = f"| all | | {' | '.join(str(sums[name]) for name in frameworks)} |"
+    return f"{table(('class', 'consequence', *frameworks), rows, right=len(frameworks))}\n{last}"
 
 
-def _check_counts(known: Known) -> Iterator[str]:
+def _check_counts(known: Known) -> str:
     """How many findings of each framework make a clause fail, and how many only their programs show."""
     frameworks = sorted({finding.framework for finding in known.findings})
     failing = {(entry.framework, entry.finding.id) for entry in known.expectations}
     counts = Counter((each.framework, (each.framework, each.id) in failing) for each in known.findings)
-    yield f"| checked by | {' | '.join(frameworks)} |"
-    yield "|---" + "|--:" * len(frameworks) + "|"
-    for fails, words in ((True, "runs: a clause fails"), (False, "`python -m tools programs`: its program shows it")):
-        yield f"| {words} | {' | '.join(str(counts[name, fails]) for name in frameworks)} |"
+    ways = ((True, "runs: a clause fails"), (False, "`python -m tools programs`: its program shows it"))
+    rows = [(words, *(str(counts[name, fails]) for name in frameworks)) for fails, words in ways]
+    return table(("checked by", *frameworks), rows, right=len(frameworks))
 
 
 def _classes(known: Known) -> Iterator[str]:
     for kind in FindingKind:
-        alike = [finding for finding in known.findings if finding.text.kind is kind]
-        if alike:
+        of_kind = sorted((f for f in known.findings if f.text.kind is kind), key=lambda f: (f.framework, f.id))
+        if of_kind:
             yield from (f"## {HEADINGS[kind]}", "", _MEANS[kind], "")
-            yield from _consequences(alike, known)
+        for consequence in Consequence:
+            if alike := [_item(finding, known) for finding in of_kind if finding.text.consequence is consequence]:
+                yield from (f"### {consequence.replace('-', ' ').capitalize()}", "", *alike, "")
 
 
-def _consequences(findings: Sequence[Finding], known: Known) -> Iterator[str]:
-    for consequence in Consequence:
-        alike = [finding for finding in findings if finding.text.consequence is consequence]
-        if alike:
-            yield from (f"### {consequence.replace('-', ' ').capitalize()}", "")
-            for finding in sorted(alike, key=lambda each: (each.framework, each.id)):
-                yield item(finding, known)
-            yield ""
-
-
-def item(finding: Finding, known: Known) -> str:
+def _item(finding: Finding, known: Known) -> str:
     """A finding in one line: framework, program, reason, the clauses that fail, versions, modes and link."""
     failing = [entry for entry in known.expectations if entry.finding == finding]
     left_out = [entry for entry in known.exclusions if entry.finding == finding]
-    name = f"`{finding.id}`"
-    label = name
+    label = f"`{finding.id}`"
     if finding.program is not None:
-        label = f"[{name}](../{Path(str(finding.program)).relative_to(ROOT).as_posix()})"
+        label = f"[{label}](../{Path(str(finding.program)).relative_to(ROOT).as_posix()})"
     clauses = ", ".join(f"`{clause}`" for clause in sorted({entry.clause for entry in failing}))
     places = {(entry.versions, entry.mode) for entry in failing or left_out}
     modes = {mode.strip() for _, words in places for mode in words.split(",")}
@@ -95,13 +89,11 @@ def item(finding: Finding, known: Known) -> str:
     return f"- **{finding.framework}** {label}: {text.reason} {clauses or _NO_CLAUSE} ({details})"
 
 
-def _workarounds(workarounds: Sequence[Workaround]) -> Iterator[str]:
-    yield "| adapter | kind | what it does instead | what a user meets otherwise | module |"
-    yield "|---|---|---|---|---|"
+def _workarounds(workarounds: Sequence[Workaround]) -> str:
+    rows = []
     for each in sorted(workarounds, key=lambda each: (each.finding.framework, each.kind, each.finding.id)):
-        framework, module = (
-            each.finding.framework,
-            f"[{each.module}](../frameworks/{each.finding.framework}/{each.module})",
-        )
-        mode = f" ({each.mode})" if each.mode else ""
-        yield f"| {framework}{mode} | {each.kind} | {each.does} | {each.finding.text.reason} | {module} |"
+        framework = each.finding.framework
+        module = f"[{each.module}](../frameworks/{framework}/{each.module})"
+        adapter = f"{framework} ({each.mode})" if each.mode else framework
+        rows.append((adapter, each.kind, each.does, each.finding.text.reason, module))
+    return table(("adapter", "kind", "what it does instead", "what a user meets otherwise", "module"), rows)

@@ -12,6 +12,8 @@ from results.record.model import TestVerdict
 from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import Record
 from results.show.clauses import outcome
+from tools.docs.figures import parameters
+from tools.docs.generate import table
 
 FAMILIES = ("formats", "quantization")
 _Cells = Mapping[str, Sequence[TestVerdict]]
@@ -62,9 +64,8 @@ def blocks(records: Sequence[Record]) -> dict[str, str]:
 
 
 def _table(rows: Mapping[str, str], columns: Mapping[str, Mapping[str, str]]) -> str:
-    lines = [f"| technique | {' | '.join(columns)} |", f"|---{'|---' * len(columns)}|"]
-    lines += [f"| {text} | {' | '.join(cells[row] for cells in columns.values())} |" for row, text in rows.items()]
-    return "\n".join(lines)
+    lines = [(text, *(cells[row] for cells in columns.values())) for row, text in rows.items()]
+    return table(("technique", *columns), lines)
 
 
 def _widest(columns: Mapping[str, _Cells]) -> dict[str, _Cells]:
@@ -120,5 +121,4 @@ def _technique(verdict: TestVerdict) -> str:
     """The row that a test is about, "" if none."""
     if row := next(filter(None, (technique.row_of(verdict.clause) for technique in TECHNIQUES)), ""):
         return row
-    parameters = verdict.case.partition("[")[2].removesuffix("]")
-    return max((name for name in ROWS if f"-{name}-" in f"-{parameters}-"), key=len, default="")
+    return max((name for name in ROWS if f"-{name}-" in f"-{parameters(verdict.case)}-"), key=len, default="")

@@ -9,7 +9,7 @@ is asked for.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -24,21 +24,21 @@ PLACEHOLDER = "*Generated: `python -m tools docs --page {}` prints it.*"
 """What a committed page of docs has in the place of a block, by the page's name."""
 
 SOURCES: Mapping[str, tuple[str, ...]] = {
-    "tools.docs.blocks:failure": ("failure",),
+    "tools.docs.example_failure:blocks": ("failure",),
     "tools.docs.blocks:tables": ("baselines", "seconds by family", "seconds by clause", "slowest tests"),
-    "tools.docs.blocks:known_failures": ("finding counts", "findings", "workarounds"),
-    "tools.docs.blocks:of_formats": ("formats", "formats in short"),
-    "tools.docs.blocks:with_ranks": ("ranks",),
+    "tools.docs.findings:blocks": ("finding counts", "findings", "workarounds"),
+    "tools.docs.blocks:formats": ("formats", "formats in short"),
+    "tools.docs.blocks:ranks": ("ranks",),
     "tools.docs.upgrades:blocks": ("upgrades", "example", "changes"),
     "tools.docs.blocks:promises": tuple(PROMISES),
     "tools.docs.blocks:scenarios": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
-    "tools.docs.surface:blocks": ("surface", "surface by technique"),
-    "tools.docs.ways:blocks": ("ways",),
+    "tools.docs.adapters:surface": ("surface", "surface by technique"),
+    "tools.docs.adapters:ways": ("ways",),
     "tools.docs.laws:blocks": ("drawn", "left out of drawing", "beyond drawing"),
     "tools.faults.rounds:blocks": ("scores", "rounds", "rounds by family", "missed faults"),
-    "tools.benchmarks.overhead.tables:blocks": ("overhead",),
-    "tools.benchmarks.encoder.tables:blocks": ("encoder in 8 bits",),
-    "tools.benchmarks.roofline.tables:blocks": ("roofline",),
+    "tools.benchmarks.overhead.samples:blocks": ("overhead",),
+    "tools.benchmarks.encoder.samples:blocks": ("encoder in 8 bits",),
+    "tools.benchmarks.roofline.samples:blocks": ("roofline",),
 }
 """The blocks by what makes them, a function that returns the text of each by its name."""
 
@@ -152,6 +152,13 @@ def placed(page: Path, text: str, made: Mapping[str, str]) -> str:
         _, end, after = rest.partition(f"<!-- {name}: end -->")
         text = f"{before}{begin}\n{block}\n{end}{after}"
     return text
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: int = 0) -> str:
+    """A Markdown table of which the last `right` columns are aligned to the right."""
+    rule = "|---" * (len(header) - right) + "|--:" * right + "|"
+    top, *lines = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
+    return "\n".join((top, rule, *lines))
 
 
 def resolve(source: str) -> Any:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from conformance.generative.coverage import beyond_drawing, drawn, table
+from conformance.generative import coverage
 from conformance.known_failures.reading import load_known
 from conformance.spec.findings import Finding
 from frameworks.registry import built_in, load
 from results.show.marks import is_url
+from tools.docs.generate import table
 
 
 @cache
@@ -17,20 +18,20 @@ def blocks() -> Mapping[str, str]:
     """The texts of the blocks by name."""
     reference = load("reference", "cpu")
     return {
-        "drawn": table(drawn(reference), reference),
+        "drawn": coverage.table(coverage.drawn(reference), reference),
         "left out of drawing": exclusions(),
-        "beyond drawing": ", ".join(f"[{clause}](clauses.md#{clause})" for clause in beyond_drawing()),
+        "beyond drawing": ", ".join(f"[{clause}](clauses.md#{clause})" for clause in coverage.beyond_drawing()),
     }
 
 
 def exclusions() -> str:
     """Every exclusion as a row: where, under which condition, and what goes wrong there."""
-    lines = ["| framework | mode | a program that has | finding |", "|---|---|---|---|"]
-    for name in built_in():
-        for entry in load_known([name]).exclusions:
-            when = " and ".join(f"`{feature}`" for feature in entry.when)
-            lines.append(f"| {name} | {entry.mode} | {when} | {_linked(entry.finding)} |")
-    return "\n".join(lines)
+    rows = [
+        (name, entry.mode, " and ".join(f"`{feature}`" for feature in entry.when), _linked(entry.finding))
+        for name in built_in()
+        for entry in load_known([name]).exclusions
+    ]
+    return table(("framework", "mode", "a program that has", "finding"), rows)
 
 
 def _linked(finding: Finding) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,20 +119,12 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     """Fills a page's blocks, and rewrites links that leave the site."""
     name = Path(page.file.src_uri).stem
     filled = _from_docs(text(name)) if name == PROJECT else text(name)
-    return "".join(map(_linked, _pieces(filled)))
-
-
-def _pieces(markdown: str) -> Iterator[str]:
-    """Alternately text and fenced code."""
-    yield from re.split(r"(^```.*?^```$)", markdown, flags=re.DOTALL | re.MULTILINE)
-
-
-def _linked(markdown: str) -> str:
-    """Text without links out of docs: to README as the page made of it, to other files as their names."""
-    return markdown if markdown.startswith("```") else _OUTSIDE.sub(_named, markdown)
+    pieces = re.split(r"(^```.*?^```$)", filled, flags=re.DOTALL | re.MULTILINE)
+    return "".join(piece if piece.startswith("```") else _OUTSIDE.sub(_named, piece) for piece in pieces)
 
 
 def _named(link: re.Match[str]) -> str:
+    """A link out of docs: to README as the page made of it, to another file as its name."""
     label, path = link["label"], link["path"]
     if path == generate.README:
         return f"[{label}]({PROJECT}.md)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from conformance.runner.baselines import BASELINES
 from results.compare.comparison import Comparison, compare
@@ -29,23 +28,19 @@ def blocks() -> Mapping[str, str]:
     return {
         "upgrades": "\n".join(_counted(result)),
         "changes": markdown(result).strip(),
-        "example": _example(example()),
+        "example": f"```text\n{to_text(Comparisons((example(),))).strip()}\n```",
     }
 
 
-def histories(folder: Path = SWEEPS) -> tuple[LineHistory, ...]:
+def histories() -> tuple[LineHistory, ...]:
     """The lines of every committed history."""
-    return tuple(one for path in sorted(folder.glob("*.json")) for one in load_history(path))
+    return tuple(one for path in sorted(SWEEPS.glob("*.json")) for one in load_history(path))
 
 
 def example() -> Comparison:
     """The older record and its baseline."""
     old = load(listed(OLD)[0])
     return compare(old, next(new for new in map(load, listed(BASELINES)) if series(new) == series(old)))
-
-
-def _example(pair: Comparison) -> str:
-    return f"```text\n{to_text(Comparisons((pair,))).strip()}\n```"
 
 
 def _counted(histories: tuple[LineHistory, ...]) -> Iterator[str]:

@@ -13,8 +13,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from tools.benchmarks import kit
 from tools.benchmarks.encoder import samples
-from tools.benchmarks.kit import command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,17 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "framework", nargs="?", choices=("torch",), help="measure this framework; without it, only fill the page"
     )
-    options = parser.parse_args(arguments)
-
-    def work() -> Sequence[str]:
-        problems: Sequence[str] = _measured() if options.framework else ()
-        command.fill("encoder in 8 bits")
-        return problems
-
-    return command.refusing(work)
+    return kit.run(parser.parse_args(arguments), _measured, "encoder in 8 bits")
 
 
-def _measured() -> Sequence[str]:
+def _measured(_: argparse.Namespace) -> Sequence[str]:
     from tools.benchmarks.encoder import measuring
 
     figures = measuring.encoded()

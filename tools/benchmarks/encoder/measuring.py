@@ -13,8 +13,9 @@ from fixtures import pretrained
 from fixtures.arrays import Array
 from fixtures.sentences import pairs
 from frameworks.torch.quantization.transformers_models import THRESHOLD, not_installed, transformers
+from results.record.journal import now
 from tools.benchmarks.encoder.samples import EncoderFigures, LoadedEncoder
-from tools.benchmarks.kit.processes import machine, now
+from tools.benchmarks.kit import machine
 
 PAIRS = 200
 FLOAT = "float32"

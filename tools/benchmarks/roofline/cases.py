@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from conformance.timing.costs import Fixture, equal_blocks, example, products, transformer_block
 from fixtures.data import token_batch
@@ -61,13 +60,3 @@ def cases(framework: Framework) -> Iterator[RooflineCase]:
 def _needs(case: RooflineCase) -> tuple[Capability, ...]:
     wide = (Capability.FLOAT64_HEADS,) if case.fixture == "sine and cosine" else ()
     return (*needs(case.recipe), *wide)
-
-
-class Works(Protocol):
-    """A module of what the device's rates are measured with."""
-
-    def product(self, size: int, format_name: str, device: str, *, left: bool, right: bool) -> Callable[[], object]:
-        """The product of two matrices (size, size), of which the left or the right one may be transposed."""
-
-    def addition(self, elements: int, device: str) -> Callable[[], object]:
-        """The sum of two float32 vectors: 12 bytes an element."""

@@ -1,4 +1,4 @@
-"""The recorded samples: a device's rates, and times of steps."""
+"""The recorded rates of devices and times of steps, and the tables of the committed ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tools.benchmarks.kit.samples import Origin, Store
+from tools.benchmarks.kit import Origin, Store
+from tools.docs.generate import table
 
 
 @dataclass(frozen=True)
@@ -57,3 +58,36 @@ class Roofline(Origin):
 
 
 STORE = Store(Path(__file__).parent / "samples", Roofline, "steps")
+
+
+def blocks() -> Mapping[str, str]:
+    """The tables of all committed samples, and when and where they were taken; it fails as `Store.all`."""
+    samples = STORE.all()
+    rates = [
+        (each.label, name, f"{rate / 1e9:,.1f} GFLOP/s", f"{each.bandwidth / 1e9:,.1f} GB/s")
+        for each in samples
+        for name, rate in each.rates.items()
+    ]
+    steps = [
+        (
+            each.label,
+            step.fixture,
+            step.format,
+            f"{step.operations / 1e9:,.2f} GFLOP",
+            f"{step.moved / 1e6:,.1f} MB",
+            *(f"{1e3 * seconds:,.2f} ms" for seconds in (*each.parts(step), each.seconds(step))),
+            f"{each.share(step):.1%}",
+        )
+        for each in samples
+        for step in each.steps
+    ]
+    columns = ("operations", "bytes", "computing", "moving", "took", "of the roof")
+    lines = [
+        table(("framework", "format", "products", "memory"), rates, right=2),
+        "",
+        table(("framework", "step", "format", *columns), steps, right=6),
+        "",
+    ]
+    for each in samples:
+        lines.append(f"- {each.label}: {each.started}; {each.machine}; median of {len(each.steps[0].ticks)} steps.")
+    return {"roofline": "\n".join(lines)}

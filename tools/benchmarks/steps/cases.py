@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from fixtures.data import digits_batch
 from fixtures.model import Batch, Model, Window
@@ -27,38 +26,19 @@ FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
 }
 
 
-@dataclass(frozen=True)
-class TimedTechnique:
-    """A way to make a step on one batch.
-
-    Attributes:
-        label: what a test's id and `extra_info` call it.
-    """
-
-    label: str
-    recipe: Recipe
-
-    def window(self, batch: Batch) -> Window:
-        """The batch in as many equal micro-batches as the recipe accumulates."""
-        return batch.into(self.recipe.accumulation)
-
-
-def techniques(variants: Sequence[str]) -> tuple[TimedTechnique, ...]:
+def techniques(variants: Sequence[str]) -> dict[str, Recipe]:
     """The plain step, and the same step with each technique; recomputation in each variant that a framework offers."""
     plain = Recipe(Adam(RATE))
-    recomputations = [
-        TimedTechnique(
-            "-".join(filter(None, ("recomputation", name))), plain.replace(recompute=Recompute(2, variant=name))
-        )
-        for name in variants or (None,)
-    ]
-    return (
-        TimedTechnique(PLAIN, plain),
-        TimedTechnique("O1-float16", plain.replace(precision=FLOAT16, scaling=DynamicScaling())),
-        TimedTechnique("O1-bfloat16", plain.replace(precision=BFLOAT16)),
-        TimedTechnique("accumulation-4", plain.replace(accumulation=4)),
-        *recomputations,
-    )
+    return {
+        PLAIN: plain,
+        "O1-float16": plain.replace(precision=FLOAT16, scaling=DynamicScaling()),
+        "O1-bfloat16": plain.replace(precision=BFLOAT16),
+        "accumulation-4": plain.replace(accumulation=4),
+        **{
+            "-".join(filter(None, ("recomputation", name))): plain.replace(recompute=Recompute(2, variant=name))
+            for name in variants or (None,)
+        },
+    }
 
 
 class NotTheStep(Exception):

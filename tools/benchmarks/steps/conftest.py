@@ -27,5 +27,4 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         name = f"{framework.name}-{framework.mode}-{framework.device}"
         metafunc.parametrize("framework", [framework], ids=[name])
         metafunc.parametrize("fixture", FIXTURES)
-        offered = techniques(framework.recompute_variants())
-        metafunc.parametrize("technique", offered, ids=[technique.label for technique in offered])
+        metafunc.parametrize("technique", techniques(framework.recompute_variants()))

@@ -13,24 +13,25 @@ import pytest
 
 from fixtures.model import Batch
 from frameworks.contract import Framework, Unsupported
-from tools.benchmarks.steps.cases import FIXTURES, PLAIN, NotTheStep, TimedTechnique, reach_all, settle
+from tools.benchmarks.steps.cases import FIXTURES, PLAIN, NotTheStep, reach_all, settle, techniques
 
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "XLA_FLAGS")
 _THREADS = ("threads", "intra_op_threads")
 
 
-def test_step(benchmark: Any, framework: Framework, fixture: str, technique: TimedTechnique) -> None:
+def test_step(benchmark: Any, framework: Framework, fixture: str, technique: str) -> None:
     model, batch = FIXTURES[fixture]()
-    window = technique.window(batch)
+    recipe = techniques(framework.recompute_variants())[technique]
+    window = batch.into(recipe.accumulation)
     try:
-        trainer = framework.trainer(model, technique.recipe)
+        trainer = framework.trainer(model, recipe)
         settle(trainer, window)
-        if technique.recipe.recompute is not None:
-            reach_all(framework.trainer(model, technique.recipe), window)
+        if recipe.recompute is not None:
+            reach_all(framework.trainer(model, recipe), window)
     except (Unsupported, NotTheStep) as refusal:
         pytest.skip(str(refusal))
     except Exception as error:
-        if technique.label == PLAIN:
+        if technique == PLAIN:
             raise
         pytest.skip(f"raises {type(error).__name__}: {' '.join(str(error).split())}")
     benchmark.group = fixture
@@ -38,7 +39,7 @@ def test_step(benchmark: Any, framework: Framework, fixture: str, technique: Tim
     benchmark(framework.timed, lambda: trainer.update(window).loss)
 
 
-def _described(framework: Framework, fixture: str, technique: TimedTechnique, batch: Batch) -> dict[str, Any]:
+def _described(framework: Framework, fixture: str, technique: str, batch: Batch) -> dict[str, Any]:
     """Metadata that distinguishes series of times in the JSON."""
     environment = framework.environment()
     return {
@@ -48,7 +49,7 @@ def _described(framework: Framework, fixture: str, technique: TimedTechnique, ba
         "device": framework.device,
         "device_model": environment.get("device", ""),
         "fixture": fixture,
-        "technique": technique.label,
+        "technique": technique,
         "samples": len(batch),
         "threads": next((int(environment[name]) for name in _THREADS if name in environment), None),
         "thread_variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},

@@ -28,7 +28,7 @@ class SweptCheckout:
     """A copy of the checkout in a folder, with wheels of a toy framework.
 
     Attributes:
-        folder: has the copy, the wheels and the sweeps.
+        folder: has the copy, the wheels, the plan, the sweeps and their temporary directory.
         variables: of every process, next to this one's.
     """
 
@@ -40,8 +40,14 @@ class SweptCheckout:
         """The copy."""
         return self.folder / "suite"
 
-    def make(self, versions: Sequence[str]) -> None:
-        """Copies the checkout, and writes a wheel for each version of the toy."""
+    @property
+    def temporary(self) -> Path:
+        """The temporary directory of the sweeps."""
+        return self.folder / "tmp"
+
+    def make(self, versions: Sequence[str], plan: str) -> None:
+        """Copies the checkout, and writes a wheel for each version of the toy and the plan, whose TOY stands for it."""
+        self.temporary.mkdir()
         left_out = shutil.ignore_patterns("__pycache__", "cache", "records")
         for part in _PARTS:
             shutil.copytree(ROOT / part, self.root / part, ignore=left_out)
@@ -49,17 +55,12 @@ class SweptCheckout:
             shutil.copy(ROOT / name, self.root / name)
         for version in versions:
             write_wheel(self.folder / "wheels", PACKAGE, version)
-
-    def plan(self, text: str) -> Path:
-        """A plan's file; TOY in the text stands for the toy framework."""
-        path = self.folder / "plan.toml"
-        path.write_text(text.replace("TOY", TOY), encoding="utf-8")
-        return path
+        (self.folder / "plan.toml").write_text(plan.replace("TOY", TOY), encoding="utf-8")
 
     def environment(self, name: str) -> dict[str, str]:
         """Variables of a sweep's processes: pip and uv see the wheels alone, and the cache is the sweep's own."""
-        cache = {"CONFORMANCE_CACHE": str(self.folder / f"{name}-cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-        return {**offline(self.folder / "wheels"), **cache, **self.variables}
+        own = {"CONFORMANCE_CACHE": str(self.folder / f"{name}-cache"), "TMPDIR": str(self.temporary)}
+        return {**offline(self.folder / "wheels"), **own, "PYTHONDONTWRITEBYTECODE": "1", **self.variables}
 
     @contextmanager
     def sweeping(self, name: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:

@@ -46,10 +46,9 @@ def main() -> int:
 
 
 def _trial(folder: Path, kills: int, moments: random.Random, selection: str) -> int:
-    (folder / "tmp").mkdir()
-    checkout = SweptCheckout(folder, {"TMPDIR": str(folder / "tmp")})
-    checkout.make(VERSIONS)
-    checkout.plan(PLAN if not selection else PLAN.replace(PLAN.splitlines()[1], f"selection = {json.dumps(selection)}"))
+    checkout = SweptCheckout(folder)
+    plan = PLAN if not selection else PLAN.replace(PLAN.splitlines()[1], f"selection = {json.dumps(selection)}")
+    checkout.make(VERSIONS, plan)
     begun = time.monotonic()
     with checkout.sweeping("whole", "--jobs=2") as process:
         status = process.wait()
@@ -77,7 +76,7 @@ def _trial(folder: Path, kills: int, moments: random.Random, selection: str) -> 
     problems += [] if same and count else ["verdicts differ"]
     problems += _twice(checkout.journal("killed"))
     problems += _raised(checkout)
-    problems += [f"left in the temporary directory: {path.name}" for path in (folder / "tmp").iterdir()]
+    problems += [f"left in the temporary directory: {path.name}" for path in checkout.temporary.iterdir()]
     for problem in problems:
         print(f"FAILED: {problem}")
     return 1 if problems else 0

@@ -57,10 +57,8 @@ def cluster(*cpus: int) -> Iterator[Any]:
 
 def losses(folder: Path) -> list[str]:
     """The sweep of the trial of kills on three nodes; returns what does not hold."""
-    (folder / "tmp").mkdir()
-    checkout = SweptCheckout(folder, {"TMPDIR": str(folder / "tmp"), "RAY_TMPDIR": "/tmp"})
-    checkout.make(VERSIONS)
-    checkout.plan(PLAN)
+    checkout = SweptCheckout(folder, {"RAY_TMPDIR": "/tmp"})
+    checkout.make(VERSIONS, PLAN)
 
     def ended() -> int:
         return checkout.kinds("ray").get("ended", 0)
@@ -97,7 +95,7 @@ def losses(folder: Path) -> list[str]:
     problems += [] if {*cells.values()} == {1} and len(cells) == CELLS else [f"cells arrived {cells.most_common(3)}"]
     problems += [] if same else ["verdicts differ"]
     problems += [] if lost >= 2 else [f"{lost} cells were lost, want at least 2"]
-    problems += [f"left: {path.name}" for path in (folder / "tmp").iterdir()]
+    problems += [f"left: {path.name}" for path in checkout.temporary.iterdir()]
     problems += [f"{left} processes are left"] if left else []
     return problems
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 TOY = "tools.benchmarks.sweeps.toy:ToyFramework"
-PACKAGE, MODULE = "conformance-toy", "conformance_toy"
+PACKAGE = "conformance-toy"
 
 
 def write_wheel(

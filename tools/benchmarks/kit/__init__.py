@@ -1,1 +1,0 @@
-"""Shared code of benchmarks: sample files, measuring processes, and the command line."""
