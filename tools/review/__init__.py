@@ -1,1 +1,1 @@
-"""Checks of the suite itself: sabotaged frameworks, vacuous tests, seed sweeps, reviews of changed tests."""
+"""Checks of the suite itself: reviews of clauses whose tests changed, and phrases that need a second reading."""

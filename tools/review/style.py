@@ -50,45 +50,21 @@ class Phrase:
 
 
 @cache
-def phrases() -> tuple[tuple[re.Pattern[str], str], ...]:
-    """Each phrase as a pattern, with what to write instead.
+def _tables() -> dict[str, dict[str, str]]:
+    """What to write instead of each phrase, of each word of a name, and of each participle that is a name.
 
     Raises:
         ValueError: the file is invalid; the message is one line.
     """
-    return tuple((_pattern(find), write) for find, write in _tables()["phrase"])
-
-
-@cache
-def words() -> dict[str, str]:
-    """Words of names, in lower case, with what to write instead.
-
-    Raises:
-        ValueError: as `phrases`.
-    """
-    return dict(_tables()["word"])
-
-
-@cache
-def participles() -> dict[str, str]:
-    """Participles that are no names of modules, classes, functions and module variables, with what to write instead.
-
-    Raises:
-        ValueError: as `phrases`.
-    """
-    return dict(_tables()["participle"])
-
-
-@cache
-def _tables() -> dict[str, list[tuple[str, str]]]:
     kind = Kind("find", frozenset({"find", "write"}))
     tables = read_tables(FILE, dict.fromkeys(("phrase", "word", "participle"), kind))
-    return {name: [(each.text("find"), each.text("write")) for each in entries] for name, entries in tables.items()}
+    return {name: {each.text("find"): each.text("write") for each in entries} for name, entries in tables.items()}
 
 
-def _pattern(find: str) -> re.Pattern[str]:
-    spaced = find.replace(" ", r"\s+")
-    return re.compile(rf"\b(?:{spaced})(?!\w)", re.IGNORECASE)
+@cache
+def _patterns() -> list[tuple[re.Pattern[str], str]]:
+    spaced = ((find.replace(" ", r"\s+"), write) for find, write in _tables()["phrase"].items())
+    return [(re.compile(rf"\b(?:{find})(?!\w)", re.IGNORECASE), write) for find, write in spaced]
 
 
 def texts(root: Path = ROOT) -> Iterator[Path]:
@@ -106,7 +82,7 @@ def hits(paths: Iterable[Path], root: Path = ROOT) -> Iterator[Phrase]:
     for path in paths:
         place, source = path.relative_to(root).as_posix(), path.read_text("utf-8")
         for first, text in _parts(path, source):
-            for pattern, better in phrases():
+            for pattern, better in _patterns():
                 for match in pattern.finditer(text):
                     line = first + text.count("\n", 0, match.start())
                     yield Phrase(place, line, " ".join(match[0].split()), better)
@@ -125,7 +101,7 @@ def _named(place: str, tree: ast.Module) -> Iterator[Phrase]:
                 names.append((node.lineno, name))
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
                 names.append((node.lineno, name))
-    yield from _containing(place, names, words())
+    yield from _containing(place, names, _tables()["word"])
 
 
 def _defined(place: str, tree: ast.Module) -> Iterator[Phrase]:
@@ -141,7 +117,7 @@ def _defined(place: str, tree: ast.Module) -> Iterator[Phrase]:
                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                     names.append((node.lineno, node.id))
     own = [(line, name) for line, name in names if not name.startswith(("test_", "held_out_"))]
-    yield from _containing(place, own, participles())
+    yield from _containing(place, own, _tables()["participle"])
 
 
 def _containing(place: str, names: Iterable[tuple[int, str]], table: Mapping[str, str]) -> Iterator[Phrase]:

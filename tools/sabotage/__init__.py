@@ -7,16 +7,19 @@ the oracle is unchanged. `SABOTAGES` has them by name.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from frameworks.contract import Framework
 from tools.sabotage.delegates import Sabotaged
 from tools.sabotage.disturbing import (
     DriftingScale,
+    EndsInNaN,
     LookingDisturbs,
     NoisyLoss,
     NotANumber,
     OtherDeclarations,
     OtherFormats,
+    OtherSettings,
     RestlessRuns,
     RestlessSettings,
     TechniquesDisturb,
@@ -36,23 +39,23 @@ from tools.sabotage.hiding import (
 )
 
 SABOTAGES: dict[str, Callable[[Framework], Sabotaged]] = {
-    "zero-gradients": ZeroGradients,
-    "frozen-parameters": FrozenParameters,
-    "frozen-scaler": FrozenScaler,
-    "noisy-loss": NoisyLoss,
-    "constant-loss": ConstantLoss,
-    "frozen-optimizer": FrozenOptimizer,
-    "frozen-streams": FrozenStreams,
+    "zero-gradients": partial(Sabotaged, trainer_class=ZeroGradients),
+    "frozen-parameters": partial(Sabotaged, trainer_class=FrozenParameters),
+    "frozen-scaler": partial(Sabotaged, trainer_class=FrozenScaler),
+    "noisy-loss": partial(Sabotaged, trainer_class=NoisyLoss),
+    "constant-loss": partial(Sabotaged, trainer_class=ConstantLoss),
+    "frozen-optimizer": partial(Sabotaged, trainer_class=FrozenOptimizer),
+    "frozen-streams": partial(Sabotaged, trainer_class=FrozenStreams),
     "no-precision": NoPrecision,
     "no-recomputation": NoRecomputation,
     "no-results": NoResults,
-    "restores-nothing": RestoresNothing,
-    "nothing-counted": NothingCounted,
-    "other-declarations": OtherDeclarations,
-    "not-a-number": NotANumber,
-    "other-formats": OtherFormats,
-    "drifting-scale": DriftingScale,
-    "looking-disturbs": LookingDisturbs,
+    "restores-nothing": partial(Sabotaged, trainer_class=RestoresNothing),
+    "nothing-counted": partial(Sabotaged, trainer_class=NothingCounted),
+    "other-declarations": partial(OtherDeclarations, trainer_class=OtherSettings),
+    "not-a-number": partial(NotANumber, trainer_class=EndsInNaN),
+    "other-formats": partial(Sabotaged, trainer_class=OtherFormats),
+    "drifting-scale": partial(Sabotaged, trainer_class=DriftingScale),
+    "looking-disturbs": partial(Sabotaged, trainer_class=LookingDisturbs),
     "techniques-disturb": TechniquesDisturb,
     "restless-runs": RestlessRuns,
     "restless-settings": RestlessSettings,

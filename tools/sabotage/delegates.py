@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.contract import Framework, Trainer, Update
+from frameworks.contract import Framework, State, Trainer, Update
 
 PARTS = {
     "parameter": "parameters",
@@ -32,12 +32,20 @@ class SabotagedTrainer:
         again: makes another run from the same start.
     """
 
+    reads: Collection[str] = ()
+    """Methods of the contract that read arrays, and whose results are `altered`."""
+
     def __init__(self, real: Trainer, again: Callable[[], Trainer]) -> None:
         self.real = real
         self.again = again
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
+        method = getattr(self.real, name)
+        return (lambda *given: self.altered(name, method(*given))) if name in self.reads else method
+
+    def altered(self, read: str, arrays: State) -> dict[str, Array]:
+        """What a method of `reads` returns instead."""
+        raise NotImplementedError
 
     def accumulate(self, batch: Batch, items: int) -> float:
         return self.real.accumulate(batch, items)
@@ -61,10 +69,9 @@ class SabotagedTrainer:
 class Sabotaged:
     """A framework that delegates to `real` what it does not override, with trainers of `trainer_class`."""
 
-    trainer_class: type[SabotagedTrainer] = SabotagedTrainer
-
-    def __init__(self, real: Framework) -> None:
+    def __init__(self, real: Framework, trainer_class: type[SabotagedTrainer] = SabotagedTrainer) -> None:
         self.real = real
+        self.trainer_class = trainer_class
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.model import Batch, Model, Window
+from fixtures.model import Batch, Model
 from fixtures.recipe import Precision, Recipe
 from frameworks.contract import Capability, Gradients, OpResult, State, Trainer, Update
 from tools.sabotage.delegates import Sabotaged, SabotagedTrainer
 
 
-class _NoisyLoss(SabotagedTrainer):
+class NoisyLoss(SabotagedTrainer):
+    """Every loss is far too large, by a different amount at each report."""
+
     _draws = itertools.count(1)
 
     def _noisy(self, loss: float) -> float:
@@ -35,13 +37,9 @@ class _NoisyLoss(SabotagedTrainer):
         return replace(update, loss=self._noisy(update.loss), micro_losses=losses)
 
 
-class NoisyLoss(Sabotaged):
-    """Every loss is far too large, by a different amount at each report."""
+class OtherSettings(SabotagedTrainer):
+    """Settings read back differ from those that were set."""
 
-    trainer_class = _NoisyLoss
-
-
-class _OtherSettings(SabotagedTrainer):
     _readings = itertools.count(1)
 
     def scaler_settings(self) -> dict[str, float]:
@@ -49,17 +47,16 @@ class _OtherSettings(SabotagedTrainer):
 
 
 class OtherDeclarations(Sabotaged):
-    """Probes contradict declarations, and settings read back differ from those that were set."""
-
-    trainer_class = _OtherSettings
+    """Probes contradict declarations."""
 
     def probe(self, capability: Capability) -> bool | None:
         return not self.real.declares(capability).supported
 
 
-class _Disturbed(SabotagedTrainer):
-    """Calls that should only read or restore change the parameters."""
+class LookingDisturbs(SabotagedTrainer):
+    """Saving, restoring and predicting each make the parameters larger by an eighth."""
 
+    reads = ("parameters",)
     _touched = 0
 
     def save(self, path: Path) -> None:
@@ -74,20 +71,15 @@ class _Disturbed(SabotagedTrainer):
         self._touched += 1
         return self.real.predict(inputs)
 
-    def parameters(self) -> dict[str, Array]:
+    def altered(self, read: str, arrays: State) -> dict[str, Array]:
         factor = 1.0 + self._touched / 8.0
-        return {name: (value * factor).astype(value.dtype) for name, value in self.real.parameters().items()}
+        return {name: (value * factor).astype(value.dtype) for name, value in arrays.items()}
 
 
-class LookingDisturbs(Sabotaged):
-    """Saving, restoring and predicting each make the parameters larger by an eighth."""
+class EndsInNaN(SabotagedTrainer):
+    """Gradients are NaN, and so is every parameter after the first update."""
 
-    trainer_class = _Disturbed
-
-
-class _Spoilt(SabotagedTrainer):
-    """Training ends in NaN."""
-
+    reads = ("parameters", "master_parameters", "gradients")
     _spoilt = False
 
     def apply(self) -> Update:
@@ -98,23 +90,13 @@ class _Spoilt(SabotagedTrainer):
         self._spoilt = True
         return self.real.apply_gradients(*window, **asked)
 
-    def parameters(self) -> dict[str, Array]:
-        return self._ruined(self.real.parameters())
-
-    def master_parameters(self) -> dict[str, Array]:
-        return self._ruined(self.real.master_parameters())
-
-    def gradients(self, window: Window) -> dict[str, Array]:
-        return {name: np.full_like(value, np.nan) for name, value in self.real.gradients(window).items()}
-
-    def _ruined(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        return {n: np.full_like(a, np.nan) for n, a in arrays.items()} if self._spoilt else arrays
+    def altered(self, read: str, arrays: State) -> dict[str, Array]:
+        spoilt = self._spoilt or read == "gradients"
+        return {name: np.full_like(value, np.nan) if spoilt else value for name, value in arrays.items()}
 
 
 class NotANumber(Sabotaged):
-    """Gradients are NaN, and so is every parameter after the first update; operations return NaN."""
-
-    trainer_class = _Spoilt
+    """Operations return NaN."""
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         result = self.real.run_op(op, *arrays)
@@ -122,33 +104,20 @@ class NotANumber(Sabotaged):
         return OpResult(value, result.dtype)
 
 
-class _OtherFormats(SabotagedTrainer):
-    def parameters(self) -> dict[str, Array]:
-        return _narrowed(self.real.parameters())
-
-    def optimizer_state(self) -> dict[str, Array]:
-        return _narrowed(self.real.optimizer_state())
-
-    def scaler_state(self) -> dict[str, Array]:
-        return _narrowed(self.real.scaler_state())
-
-    def gradients(self, window: Window) -> dict[str, Array]:
-        return _narrowed(self.real.gradients(window))
-
-
-def _narrowed(arrays: State) -> dict[str, Array]:
-    """Everything in half precision, or in single where it was half."""
-    with np.errstate(over="ignore"):
-        return {n: a.astype(np.float32 if a.dtype.itemsize == 2 else np.float16) for n, a in arrays.items()}
-
-
-class OtherFormats(Sabotaged):
+class OtherFormats(SabotagedTrainer):
     """Values are returned in another format than their own."""
 
-    trainer_class = _OtherFormats
+    reads = ("parameters", "optimizer_state", "scaler_state", "gradients")
+
+    def altered(self, read: str, arrays: State) -> dict[str, Array]:
+        """Everything in half precision, or in single where it was half."""
+        with np.errstate(over="ignore"):
+            return {n: a.astype(np.float32 if a.dtype.itemsize == 2 else np.float16) for n, a in arrays.items()}
 
 
-class _Drifting(SabotagedTrainer):
+class DriftingScale(SabotagedTrainer):
+    """The reported scale triples with every update, and differs before and after an update."""
+
     _updates = 0
 
     def apply(self) -> Update:
@@ -161,12 +130,6 @@ class _Drifting(SabotagedTrainer):
         self._updates += 1
         factor = 3.0**self._updates
         return replace(update, scale_before=update.scale_before * factor, scale_after=update.scale_after * factor)
-
-
-class DriftingScale(Sabotaged):
-    """The reported scale triples with every update, and differs before and after an update."""
-
-    trainer_class = _Drifting
 
 
 _steps = itertools.count(1)

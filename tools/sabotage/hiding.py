@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.model import Batch, Window
+from fixtures.model import Batch
 from fixtures.recipe import FLOAT32, Precision, Recipe
 from frameworks.contract import Gradients, OpResult, RecomputeCase, RecomputeResult, State, Trainer, Update
 from tools.sabotage.delegates import Sabotaged, SabotagedTrainer
 
 
-def zeros(arrays: State) -> dict[str, Array]:
-    """Zeros of the same names, shapes and formats."""
-    return {name: np.zeros_like(value) for name, value in arrays.items()}
+class ZeroGradients(SabotagedTrainer):
+    """Gradients are zeros, whether read or given; those of a window's own backward pass do not cross the contract."""
 
+    reads = ("gradients", "accumulator")
 
-class _WithoutGradients(SabotagedTrainer):
-    def gradients(self, window: Window) -> dict[str, Array]:
-        return zeros(self.real.gradients(window))
-
-    def accumulator(self) -> dict[str, Array]:
-        return zeros(self.real.accumulator())
+    def altered(self, read: str, arrays: State) -> dict[str, Array]:
+        return {name: np.zeros_like(value) for name, value in arrays.items()}
 
     def apply_gradients(self, *window: Gradients, inject: Gradients | None = None, **asked: Any) -> Update:
         blank = [{n: None if g is None else np.zeros_like(g) for n, g in part.items()} for part in window]
@@ -41,66 +38,36 @@ class _WithoutGradients(SabotagedTrainer):
         return replace(update, gradient_norm=None if update.gradient_norm is None else 0.0)
 
 
-class ZeroGradients(Sabotaged):
-    """Gradients are zeros, whether read or given; those of a window's own backward pass do not cross the contract."""
-
-    trainer_class = _WithoutGradients
-
-
 class _Frozen(SabotagedTrainer):
-    """Parts of the state keep their initial values."""
-
-    parts: Collection[str] = ()
+    """What is read keeps its initial values."""
 
     def __init__(self, real: Trainer, again: Callable[[], Trainer]) -> None:
         super().__init__(real, again)
-        self.start: dict[str, dict[str, Array]] = {part: self._read(part) for part in self.parts}
-        self._untrained: Trainer | None = None
+        self._start = {
+            read: {name: np.array(value) for name, value in getattr(real, read)().items()} for read in self.reads
+        }
 
-    def _read(self, part: str) -> dict[str, Array]:
-        return {name: np.array(value) for name, value in getattr(self.real, part)().items()}
+    def altered(self, read: str, arrays: State) -> dict[str, Array]:
+        return dict(self._start[read])
 
-    def _now(self, part: str) -> dict[str, Array]:
-        return dict(self.start[part]) if part in self.parts else self._read(part)
 
-    def parameters(self) -> dict[str, Array]:
-        return self._now("parameters")
+class FrozenParameters(_Frozen):
+    """Parameters, masters and predictions keep their initial values."""
 
-    def master_parameters(self) -> dict[str, Array]:
-        return self._now("master_parameters")
+    reads = ("parameters", "master_parameters")
 
-    def optimizer_state(self) -> dict[str, Array]:
-        return self._now("optimizer_state")
-
-    def buffers(self) -> dict[str, Array]:
-        return self._now("buffers")
-
-    def scaler_state(self) -> dict[str, Array]:
-        return self._now("scaler_state")
-
-    def random_state(self) -> dict[str, Array]:
-        return self._now("random_state")
+    @cached_property
+    def _untrained(self) -> Trainer:
+        return self.again()
 
     def predict(self, inputs: Array) -> dict[str, Array]:
-        if "parameters" not in self.parts:
-            return self.real.predict(inputs)
-        if self._untrained is None:
-            self._untrained = self.again()
         return self._untrained.predict(inputs)
 
 
-class _FrozenParameters(_Frozen):
-    parts = ("parameters", "master_parameters")
+class FrozenOptimizer(_Frozen):
+    """Moments, counters and the learning rate keep their initial values."""
 
-
-class FrozenParameters(Sabotaged):
-    """Parameters, masters and predictions keep their initial values."""
-
-    trainer_class = _FrozenParameters
-
-
-class _FrozenOptimizer(_Frozen):
-    parts = ("optimizer_state",)
+    reads = ("optimizer_state",)
 
     def apply(self) -> Update:
         update = self.real.apply()
@@ -108,24 +75,16 @@ class _FrozenOptimizer(_Frozen):
         return replace(update, learning_rate=rate)
 
 
-class FrozenOptimizer(Sabotaged):
-    """Moments, counters and the learning rate keep their initial values."""
-
-    trainer_class = _FrozenOptimizer
-
-
-class _FrozenStreams(_Frozen):
-    parts = ("buffers", "random_state")
-
-
-class FrozenStreams(Sabotaged):
+class FrozenStreams(_Frozen):
     """Running statistics and random streams keep their initial values."""
 
-    trainer_class = _FrozenStreams
+    reads = ("buffers", "random_state")
 
 
-class _FrozenScaler(_Frozen):
-    parts = ("scaler_state",)
+class FrozenScaler(_Frozen):
+    """The scale and its counter keep their initial values, and no update is reported as skipped."""
+
+    reads = ("scaler_state",)
     _first: tuple[float, int | None] | None = None
 
     def apply(self) -> Update:
@@ -140,13 +99,9 @@ class _FrozenScaler(_Frozen):
         return replace(update, scale_before=scale, scale_after=scale, good_steps=count, skipped=False)
 
 
-class FrozenScaler(Sabotaged):
-    """The scale and its counter keep their initial values, and no update is reported as skipped."""
+class ConstantLoss(SabotagedTrainer):
+    """Every loss is 1."""
 
-    trainer_class = _FrozenScaler
-
-
-class _ConstantLoss(SabotagedTrainer):
     def accumulate(self, batch: Batch, items: int) -> float:
         return self.real.accumulate(batch, items) * 0.0 + 1.0
 
@@ -155,24 +110,16 @@ class _ConstantLoss(SabotagedTrainer):
         return replace(update, loss=1.0, micro_losses=tuple(1.0 for _ in update.micro_losses))
 
 
-class ConstantLoss(Sabotaged):
-    """Every loss is 1."""
+class RestoresNothing(SabotagedTrainer):
+    """Saved files are never read."""
 
-    trainer_class = _ConstantLoss
-
-
-class _Amnesiac(SabotagedTrainer):
     def restore(self, path: Path) -> None:
         """Restores nothing."""
 
 
-class RestoresNothing(Sabotaged):
-    """Saved files are never read."""
+class NothingCounted(SabotagedTrainer):
+    """Bytes and segment calls are all zero."""
 
-    trainer_class = _Amnesiac
-
-
-class _Costless(SabotagedTrainer):
     def saved_bytes(self, batch: Batch) -> int:
         return self.real.saved_bytes(batch) * 0
 
@@ -181,12 +128,6 @@ class _Costless(SabotagedTrainer):
 
     def segment_calls(self) -> tuple[int, ...]:
         return tuple(0 for _ in self.real.segment_calls())
-
-
-class NothingCounted(Sabotaged):
-    """Bytes and segment calls are all zero."""
-
-    trainer_class = _Costless
 
 
 class NoPrecision(Sabotaged):

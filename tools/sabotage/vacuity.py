@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import tempfile
+from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ class Vacuity:
     """The plugin: workers probe tests; the main process lists the vacuous ones."""
 
     survivors: list[tuple[str, str, str]] = field(default_factory=list)
-    flips: dict[str, int] = field(default_factory=dict)
+    flips: Counter[str] = field(default_factory=Counter)
     by_error: list[tuple[str, str]] = field(default_factory=list)
     unjudged: int = 0
 
@@ -36,12 +37,8 @@ class Vacuity:
         """Probes a passing test while its fixtures exist."""
         report = yield
         code = code_of(item.nodeid)
-        if (
-            call.when == "call"
-            and report.outcome == "passed"
-            and code is not None
-            and isinstance(item, pytest.Function)
-        ):
+        passed = call.when == "call" and report.outcome == "passed"
+        if passed and code is not None and isinstance(item, pytest.Function):
             judged = load_clauses()[code.clause].level.judged
             report.user_properties.append((PROPERTY, list(_probed(item)) if judged else ["", "unjudged"]))
         return report
@@ -59,7 +56,7 @@ class Vacuity:
         elif how == "survived":
             self.survivors.append((clause, test, sabotage))
         else:
-            self.flips[sabotage] = self.flips.get(sabotage, 0) + 1
+            self.flips[sabotage] += 1
             if how == "error":
                 self.by_error.append((clause, test))
 
@@ -74,8 +71,8 @@ class Vacuity:
         terminalreporter.section("vacuity")
         for clause, test, tried in sorted(self.survivors):
             terminalreporter.line(f"{clause}  {test}  not changed by {tried}")
-        probed = sum(self.flips.values()) + len(self.survivors)
-        shares = ", ".join(f"{name} {count}" for name, count in sorted(self.flips.items(), key=lambda f: -f[1]))
+        probed = self.flips.total() + len(self.survivors)
+        shares = ", ".join(f"{name} {count}" for name, count in self.flips.most_common())
         terminalreporter.line(
             f"{len(self.survivors)} vacuous of {probed} passing tests; {self.unjudged} observations and measurements "
             f"left out; {len(self.by_error)} changed only to an error"
