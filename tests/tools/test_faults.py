@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ from conformance.spec.clauses import Level, load_clauses
 from frameworks.contract import Framework
 from frameworks.registry import built_in, load
 from results.record.reading import Outcome, TestVerdict
-from tests.support.suite_runs import ROOT, environment
+from tests.support.suite_runs import Ended, run
 from tools.faults import engine as engines
 from tools.faults import kills, matrix
 from tools.faults.alone import Alone, alone, table
@@ -202,7 +201,7 @@ def test_the_share_that_drawn_programs_alone_catch_is_by_family() -> None:
 
 def test_the_score_names_whatever_is_not_perfect() -> None:
     good = Fate(FAULT, FAULT.clauses)
-    bad = Fate(replace(FAULT, name="tools.faults.m:Sly"), (), FAULT.clauses, ("resume.c",))
+    bad = Fate(replace(FAULT, name="tools.faults.m:Sly"), (), ("resume.c",))
     perfect = Score((good,), FAULT.clauses)
     assert perfect.problems() == []
     assert "score 100 %: 1 of 1 faults" in perfect.table(1.0)
@@ -221,16 +220,8 @@ def test_every_must_clause_has_a_fault_that_names_it() -> None:
     assert set(must_clauses(load_clauses().values())) - named == set()
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tools.faults", *words],
-        cwd=ROOT,
-        env=environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD=""),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+def command(*words: str) -> Ended:
+    return run([sys.executable, "-m", "tools.faults", *words], PYTEST_DISABLE_PLUGIN_AUTOLOAD="")
 
 
 @pytest.mark.parametrize(
@@ -239,10 +230,10 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     ids=["a clause with one test", "a clause whose other tests are left out"],
 )
 def test_one_fault_can_be_run_by_name(label: str, clause: str) -> None:
-    ended = run(label, "--of", "reference")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert f"caught      reference  {label}: {clause}" in ended.stdout
-    assert "score 100 %: 1 of 1 faults" in ended.stdout
+    ended = command(label, "--of", "reference")
+    assert ended.status == 0, ended.lines
+    assert f"caught      reference  {label}: {clause}" in ended.output
+    assert "score 100 %: 1 of 1 faults" in ended.output
 
 
 @pytest.mark.parametrize(
@@ -256,9 +247,9 @@ def test_one_fault_can_be_run_by_name(label: str, clause: str) -> None:
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(words: list[str], message: str) -> None:
-    ended = run(*words)
-    assert ended.returncode == 2
-    (line,) = ended.stderr.strip().splitlines()
+    ended = command(*words)
+    assert ended.status == 2
+    (line,) = ended.errors.splitlines()
     assert message in line
 
 

@@ -18,11 +18,9 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from importlib.util import find_spec
 
 from conformance.spec.clauses import load_clauses
@@ -30,49 +28,18 @@ from frameworks.adapter_file import adapter_file
 from tools.docs import generate
 from tools.faults import alone, kills, matrix
 from tools.faults.catalogue import Fault, faults
-from tools.faults.engine import LAWS, ROOT, Baseline, Engine, Fate, Group, RunError
+from tools.faults.engine import ROOT, Baselines, Engine, Fate, Group, RunError
 from tools.faults.score import Score, must_clauses
-
-
-class MadeOnce:
-    """Runs without a fault, each made once when it is first asked for."""
-
-    def __init__(self, engine: Engine, group: Group, chosen: Sequence[Fault], workers: int) -> None:
-        self._engine, self._group, self._workers = engine, group, workers
-        self._clauses = {clause for fault in chosen for clause in fault.clauses}
-        self._lock = threading.Lock()
-
-    def whole(self) -> Baseline:
-        """All tests."""
-        with self._lock:
-            return self._all
-
-    def laws(self) -> Baseline:
-        """The laws."""
-        with self._lock:
-            return self._laws
-
-    @cached_property
-    def _laws(self) -> Baseline:
-        laws = [clause for clause in load_clauses() if clause.startswith(LAWS)]
-        return self._engine.baseline(self._group, laws, self._workers, may_be_empty=True)
-
-    @cached_property
-    def _all(self) -> Baseline:
-        return self._engine.baseline(self._group, None, self._workers)
-
-    @cached_property
-    def needed(self) -> Baseline:
-        """The tests of the clauses that the faults name."""
-        return self._engine.baseline(self._group, self._clauses, self._workers)
 
 
 def run(chosen: Sequence[Fault], workers: int) -> list[Fate]:
     """The fate of every fault, printed as it ends."""
     engine = Engine()
-    groups = dict.fromkeys((fault.framework, fault.mode) for fault in chosen)
-    baselines = {g: MadeOnce(engine, g, [m for m in chosen if (m.framework, m.mode) == g], workers) for g in groups}
-    for group in groups:
+    clauses: dict[Group, set[str]] = {}
+    for fault in chosen:
+        clauses.setdefault((fault.framework, fault.mode), set()).update(fault.clauses)
+    baselines = {group: Baselines(engine, group, named, workers) for group, named in clauses.items()}
+    for group in baselines:
         print(f"baseline of {' '.join(filter(None, group))} …", flush=True)
         _ = baselines[group].needed
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from tools.docs import generate
 from tools.faults.catalogue import Fault
 from tools.faults.engine import FIRST, LAW_TESTS, Engine, first_failure
 
@@ -29,7 +30,7 @@ class Alone:
 
 def alone(engine: Engine, fault: Fault) -> Alone:
     """What the laws say of a fault, up to the first that fails."""
-    failed = first_failure(engine.run(fault.name, fault.mode, [LAW_TESTS], more=FIRST))
+    failed = first_failure(engine.run(fault.name, fault.mode, [LAW_TESTS], FIRST))
     return Alone(fault, "" if failed is None else failed.signature or failed.clause)
 
 
@@ -48,11 +49,11 @@ def run(chosen: Sequence[Fault], workers: int) -> list[Alone]:
 
 def table(results: Sequence[Alone]) -> str:
     """By family: how many there are, how many drawn programs catch, and how many of these by a clause about them."""
-    lines = ["| family | faults | caught by drawn programs alone | by the name of a clause about them |"]
-    lines.append("|---|---|---|---|")
+    rows = []
     for family in (*sorted({each.fault.family for each in results}), "all"):
         of = [each for each in results if family in ("all", each.fault.family)]
         caught = [each for each in of if each.breaks]
         share = f"{len(caught)} ({100 * len(caught) // len(of)} %)"
-        lines.append(f"| {family} | {len(of)} | {share} | {sum(each.named for each in caught)} |")
-    return "\n".join(lines)
+        rows.append((family, str(len(of)), share, str(sum(each.named for each in caught))))
+    heading = "caught by drawn programs alone"
+    return generate.table(("family", "faults", heading, "by the name of a clause about them"), rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,9 +95,9 @@ def _fault(packages: Sequence[str], module: str, node: ast.ClassDef, mark: ast.C
     return Fault(f"tools.faults.{where}", framework, " ".join(docstring.split()), link, **given)
 
 
-def markdown(listed: Iterable[Fault]) -> str:
-    """Every fault in a table a family: what is wrong, in which framework, the bug, and the clauses about it."""
-    listed = list(listed)
+def page() -> str:
+    """The page of every fault, a table a family: what is wrong, in which framework, the bug, the clauses about it."""
+    listed = faults()
     real = sum(bool(fault.link) for fault in listed)
     lines = [
         "# Faults",
@@ -109,14 +109,8 @@ def markdown(listed: Iterable[Fault]) -> str:
     for family in sorted({fault.family for fault in listed}):
         lines += ["", f"## {family}", "", "| fault | of | component | what is wrong | must be caught by |"]
         lines.append("|---|---|---|---|---|")
-        for m in (m for m in listed if m.family == family):
-            clauses = ", ".join(f"[{clause}](clauses.md#{clause})" for clause in m.clauses)
-            text = m.text.replace("|", "\\|")
-            bug = f" ([bug]({m.link}))" if m.link else ""
-            lines.append(f"| {m.label} | {m.framework} | {m.component} | {text}{bug} | {clauses} |")
+        for each in (each for each in listed if each.family == family):
+            clauses = ", ".join(f"[{clause}](clauses.md#{clause})" for clause in each.clauses)
+            text = each.text.replace("|", "\\|") + (f" ([bug]({each.link}))" if each.link else "")
+            lines.append(f"| {each.label} | {each.framework} | {each.component} | {text} | {clauses} |")
     return "\n".join(lines) + "\n"
-
-
-def page() -> str:
-    """The page of every fault."""
-    return markdown(faults())

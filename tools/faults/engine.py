@@ -11,15 +11,17 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from conformance.runner.recorder import SETTINGS
+from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import inventory, node_of
 from results.record.reading import Outcome, RecordError, TestVerdict, load
 from tools.faults import kills
@@ -39,6 +41,8 @@ PRELOADED = (
 )
 QUICK = ("--profile=quick",)
 """A failing case of a law is not made smaller."""
+STOP = ("-p", "tools.faults.stop", *QUICK)
+"""A clause that has failed once is not tested any further."""
 
 LIMIT_S = 1800
 """How long one run may take. The laws and all other tests take a third of it on a core that has other work too."""
@@ -90,7 +94,6 @@ class Fate:
 
     Attributes:
         broken: clauses that failed among those that are about the fault.
-        missed: those of them that did not.
         elsewhere: other clauses that failed, looked for only where some were missed.
         unnamed: failing tests of the fault's clauses whose message does not contain what it must.
         seconds: wall time.
@@ -98,10 +101,14 @@ class Fate:
 
     fault: Fault
     broken: tuple[str, ...]
-    missed: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
     seconds: float = 0.0
     unnamed: tuple[str, ...] = ()
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """Clauses about the fault that did not fail."""
+        return tuple(clause for clause in self.fault.clauses if clause not in self.broken)
 
     @property
     def word(self) -> str:
@@ -117,28 +124,11 @@ class Fate:
         return "by accident" if self.elsewhere else "survived"
 
 
-class Baselines(Protocol):
-    """Runs of a framework without a fault."""
-
-    @property
-    def needed(self) -> Baseline:
-        """The tests of the clauses that the faults name."""
-
-    def laws(self) -> Baseline:
-        """The laws."""
-
-    def whole(self) -> Baseline:
-        """All tests."""
-
-
-@dataclass
 class Engine:
     """Runs pytest in a process of its own for each fault."""
 
-    device: str = "cpu"
-
     def baseline(
-        self, group: Group, clauses: Iterable[str] | None = None, workers: int = 1, *, may_be_empty: bool = False
+        self, group: Group, clauses: Iterable[str] | None, workers: int, *, may_be_empty: bool = False
     ) -> Baseline:
         """Runs a framework without a fault on the tests of some clauses, on all tests without them.
 
@@ -147,7 +137,7 @@ class Engine:
         """
         framework, mode = group
         tests = [SUITES] if clauses is None else _files(set(clauses))
-        verdicts = self.run(framework, mode, tests, workers)
+        verdicts = self.run(framework, mode, tests, workers=workers)
         passed: dict[str, list[tuple[str, float]]] = {}
         for verdict in verdicts:
             node = node_of(verdict.test)
@@ -164,7 +154,7 @@ class Engine:
         counted = RAISED if fault.raises else DETECTED
 
         def judged(tests: list[str]) -> tuple[TestVerdict, ...]:
-            return self.run(fault.name, fault.mode, tests, stop=True, more=QUICK) if tests else ()
+            return self.run(fault.name, fault.mode, tests, STOP) if tests else ()
 
         def failing(verdicts: tuple[TestVerdict, ...]) -> set[str]:
             leaking = {SETTINGS} if any(v.leaks for v in verdicts) else set()
@@ -181,25 +171,17 @@ class Engine:
             v.test for v in own if v.outcome in counted and v.clause in fault.clauses and fault.names not in v.message
         )
         broken = tuple(c for c in fault.clauses if c in result)
-        missed = tuple(c for c in fault.clauses if c not in result)
         elsewhere: set[str] = set()
-        if missed:
+        if broken != fault.clauses:
             elsewhere = failing(judged(baselines.whole().others(fault.clauses))) - set(fault.clauses)
-        return Fate(fault, broken, missed, tuple(sorted(elsewhere)), time.monotonic() - begun, unnamed)
+        return Fate(fault, broken, tuple(sorted(elsewhere)), time.monotonic() - begun, unnamed)
 
     def run(
-        self,
-        framework: str,
-        mode: str,
-        tests: Sequence[str],
-        workers: int = 1,
-        stop: bool = False,
-        more: Sequence[str] = (),
+        self, framework: str, mode: str, tests: Sequence[str], more: Sequence[str] = (), *, workers: int = 1
     ) -> tuple[TestVerdict, ...]:
         """Runs tests on a framework; the verdicts.
 
         Args:
-            stop: a clause that has failed once is not tested any further.
             more: further words for pytest.
         Raises:
             RunError: nothing was recorded, or the run did not end in time, so that nothing is known of its tests.
@@ -207,9 +189,8 @@ class Engine:
         with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
             folder = Path(temporary)
             record, log = folder / "record.json", folder / "output.log"
-            words = ["-q", f"--framework={framework}", f"--device={self.device}"]
+            words = ["-q", f"--framework={framework}", "--device=cpu"]
             words += [f"--mode={mode}"] if mode else []
-            words += ["-p", "tools.faults.stop"] if stop else []
             words += [f"--numprocesses={workers}"] if workers > 1 else ["-p", "no:xdist"]
             words += ["--timeout=120", f"--record={record}", *more, *tests]
             said = _forked(words, log) if workers == 1 and _light(framework) else _started(words)
@@ -221,6 +202,42 @@ class Engine:
                 return load(written[0]).verdicts
             except RecordError as error:
                 raise RunError(f"{framework}: {error}: {said}") from None
+
+
+class Baselines:
+    """Runs of a framework without a fault, each made once when it is first asked for.
+
+    Args:
+        clauses: those that its faults name.
+    """
+
+    def __init__(self, engine: Engine, group: Group, clauses: Collection[str], workers: int) -> None:
+        self._engine, self._group, self._clauses, self._workers = engine, group, clauses, workers
+        self._lock = threading.Lock()
+
+    @cached_property
+    def needed(self) -> Baseline:
+        """The tests of the clauses that the faults name."""
+        return self._engine.baseline(self._group, self._clauses, self._workers)
+
+    def laws(self) -> Baseline:
+        """The laws."""
+        with self._lock:
+            return self._laws
+
+    def whole(self) -> Baseline:
+        """All tests."""
+        with self._lock:
+            return self._all
+
+    @cached_property
+    def _laws(self) -> Baseline:
+        laws = [clause for clause in load_clauses() if clause.startswith(LAWS)]
+        return self._engine.baseline(self._group, laws, self._workers, may_be_empty=True)
+
+    @cached_property
+    def _all(self) -> Baseline:
+        return self._engine.baseline(self._group, None, self._workers)
 
 
 def first_failure(verdicts: Iterable[TestVerdict]) -> TestVerdict | None:

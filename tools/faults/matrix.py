@@ -52,4 +52,4 @@ def _concerns(verdict: TestVerdict, fault: Fault) -> bool:
 
 def _run(engine: Engine, fault: Fault, verdicts: Sequence[TestVerdict], words: Sequence[str]) -> Sequence[TestVerdict]:
     nodes = [node for verdict in verdicts if (node := node_of(verdict.test)) is not None]
-    return engine.run(fault.name, fault.mode, nodes, more=words) if nodes else ()
+    return engine.run(fault.name, fault.mode, nodes, words) if nodes else ()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
+
+from tools.docs.generate import table
 
 FOLDER = Path(__file__).parent
 MUTATION = FOLDER.parents[1] / "docs" / "mutation.md"
@@ -53,41 +56,33 @@ def rounds(path: Path = FOLDER / "rounds.toml") -> tuple[Round, ...]:
     Raises:
         ValueError: the count of missed faults is not that of faults that are not caught.
     """
-    made: list[Round] = []
-    for row in tomllib.loads(path.read_text("utf-8"))["round"]:
-        caught = {family: (count, of) for family, (count, of) in row.pop("caught").items()}
-        missed = tuple(Missed(**each) for each in row.pop("missed", ()))
-        made.append(Round(caught=caught, missed=missed, **row))
-        count, of = _counts(made[-1:])
-        if of - count != len(missed):
-            raise ValueError(f"{path.name}: {made[-1].name}: got {len(missed)} missed faults, want {of - count}")
-    return tuple(made)
+    made = msgspec.toml.decode(path.read_bytes(), type=dict[str, tuple[Round, ...]])["round"]
+    for each in made:
+        count, of = _counts([each])
+        if of - count != len(each.missed):
+            raise ValueError(f"{path.name}: {each.name}: got {len(each.missed)} missed faults, want {of - count}")
+    return made
 
 
 def blocks() -> dict[str, str]:
     """The tables of every round, by family too, and of the faults that were missed."""
     met = rounds()
-    lines = ["| round | faults | from real bugs | caught at first sight | by drawn programs |", "|---|---|---|---|---|"]
-    missed = ["| round | fault | what is wrong | why it was missed |", "|---|---|---|---|"]
+    rows = []
     for each in met:
         caught, of = _counts([each])
         share = f"{caught} of {of} ({100 * caught // of} %)"
-        lines.append(f"| {each.name} | {of} | {each.from_real_bugs} | {share} | {each.by_drawn_programs} |")
-        missed += [f"| {each.name} | {m.fault} | {m.wrong} | {m.reason} |" for m in each.missed]
+        rows.append((each.name, str(of), str(each.from_real_bugs), share, str(each.by_drawn_programs)))
+    families = [
+        (family, *("{} of {}".format(*_counts(chosen, family)) for chosen in (met, met[-1:])))
+        for family in sorted({family for each in met for family in each.caught})
+    ]
+    missed = [(each.name, m.fault, m.wrong, m.reason) for each in met for m in each.missed]
     return {
         "scores": _scores(met),
-        "rounds": "\n".join(lines),
-        "rounds by family": _by_family(met),
-        "missed faults": "\n".join(missed),
+        "rounds": table(("round", "faults", "from real bugs", "caught at first sight", "by drawn programs"), rows),
+        "rounds by family": table(("family", "caught in all rounds", f"in {met[-1].name}"), families),
+        "missed faults": table(("round", "fault", "what is wrong", "why it was missed"), missed),
     }
-
-
-def _by_family(met: Sequence[Round]) -> str:
-    lines = [f"| family | caught in all rounds | in {met[-1].name} |", "|---|---|---|"]
-    for family in sorted({family for each in met for family in each.caught}):
-        counts = (_counts(chosen, family) for chosen in (met, met[-1:]))
-        lines.append(f"| {family} | {' | '.join(f'{caught} of {of}' for caught, of in counts)} |")
-    return "\n".join(lines)
 
 
 def _scores(met: Sequence[Round]) -> str:
