@@ -16,7 +16,7 @@ from conformance.runner.adapter_info import check_mode
 from conformance.sweep.environments import EnvironmentCache, environments_folder
 from conformance.sweep.index import PackageIndex
 from conformance.sweep.known_names import check_device
-from conformance.sweep.known_releases import check_release
+from conformance.sweep.versions import check_release
 from frameworks.installer import locks, request
 from frameworks.installer.distributions import Unavailable, bare
 from frameworks.installer.resolution import EnvironmentRequest, distribution_of, resolve

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from conformance.sweep.cells import PYTHON, SweepCell
-from conformance.sweep.requests import lock_document, read_lock
 from frameworks.installer import request
 from frameworks.installer.distributions import InstallerInterrupted, Unavailable
 from frameworks.installer.resolution import EnvironmentRequest, Lock, distribution_of, package_of, resolve
@@ -56,11 +57,8 @@ class CellLocks:
         return {key: None if each is None else solved[self._name(each)] for key, each in wanted.items()}
 
     def _name(self, wanted: EnvironmentRequest) -> str:
-        mode_packages = (
-            sorted(distribution.companions_in([wanted.mode]))
-            if (distribution := distribution_of(wanted.framework))
-            else []
-        )
+        distribution = distribution_of(wanted.framework)
+        mode_packages = sorted(distribution.companions_in([wanted.mode])) if distribution else []
         parts = (wanted.framework, wanted.version, mode_packages, sorted((wanted.packages or {}).items()))
         text = repr((*parts, wanted.gpu, wanted.varying, wanted.suite, PYTHON))
         return f"{wanted.framework.replace(':', '.')}-{wanted.version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -70,21 +68,19 @@ class CellLocks:
         try:
             known = json.loads(path.read_bytes())
             if "refused" not in known:
-                return read_lock(known)
+                return msgspec.convert(known, Lock)
             if not again:
                 return str(known["refused"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, TypeError):
             pass
-        document: Mapping[str, object]
         lock: Lock | str
         try:
             lock = self.solve(wanted)
-            document = lock_document(lock)
         except InstallerInterrupted as ended:
             raise RecordError(f"{wanted.framework} {wanted.version}", str(ended), "run the command again") from None
         except Unavailable as refusal:
             lock = one_line(request.redacted(str(refusal)))
-            document = {"refused": lock}
         self.folder.mkdir(parents=True, exist_ok=True)
-        replace(path, json.dumps(document, indent=1, sort_keys=True).encode())
+        content = msgspec.json.encode({"refused": lock} if isinstance(lock, str) else lock)
+        replace(path, msgspec.json.format(content, indent=1))
         return lock

@@ -11,22 +11,23 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
 from packaging.utils import canonicalize_name
 
 from conformance.runner.identity import adapter_files, digest
 from conformance.runner.machine import shareable
 from conformance.runner.retry import repeat
 from conformance.sweep import supervision
-from conformance.sweep.cells import SweepCell, read_cell
-from conformance.sweep.environments import LARGEST, EnvironmentCache, environments_folder, here
-from conformance.sweep.requests import CellRequest, CellResult, decode_request, read_lock
+from conformance.sweep.cells import SweepCell
+from conformance.sweep.environments import EnvironmentCache, environments_folder
+from conformance.sweep.plan import selection_text
+from conformance.sweep.requests import CellRequest, CellResult
 from conformance.sweep.supervision import Finished
 from conformance.sweep.verdict_cache import VerdictCache, VerdictKey, due, of_cell, selection_digest, verdicts_folder
 from conformance.test_ids.inventory import ROOT, code_of, id_of, node_of
@@ -70,31 +71,36 @@ class CellRun:
     """
 
     request: CellRequest
-    cell: SweepCell
     folder: Path
     python: Path
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def cell(self) -> SweepCell:
+        """The cell."""
+        return self.request.cell
 
     def judge(self) -> CellResult:
         """Runs the tests that have no verdict yet, and merges the record.
 
         Raises:
-            CellEnded: the framework cannot be imported, is another version, or the suite did not end.
+            CellNotJudged: the framework cannot be imported, is another version, or the suite did not end.
         """
         probed = self._probe()
         self._check_version(probed["packages"])
-        cache = VerdictCache.of(self._key(probed), Path(self.request.verdicts or verdicts_folder()))
+        cache = VerdictCache.of(self._key(probed), verdicts_folder())
         earlier = None if self.request.fresh else cache.read()
         tests = None if earlier is None else self._tests(cache)
         left = [] if tests is None else due(tests, earlier)
         fresh = None
         if tests is None or left:
-            with self._timed("suite"):
-                fresh = self._run(left, cache)
+            begun = time.monotonic()
+            fresh = self._run(left, cache)
+            self.seconds["suite"] = round(time.monotonic() - begun, 1)
         if tests is None and fresh is not None and fresh.status != "interrupted" and not self._budgeted:
             judged = [verdict.test for verdict in fresh.verdicts if node_of(verdict.test) is not None]
             cache.keep_tests(self._selected, judged)
-        record = of_cell(fresh, earlier, tests, self.request.selected)
+        record = of_cell(fresh, earlier, tests, selection_text(self.request.plan.selection))
         ran = 0 if fresh is None else len(fresh.verdicts)
         content = packed(Path("record.json.gz"), to_json(record))
         return CellResult("judged", "", content, ran, len(record.verdicts) - ran, self.seconds)
@@ -102,11 +108,11 @@ class CellRun:
     @property
     def _budgeted(self) -> bool:
         """Whether the time decides which tests there are, by what they took in a baseline."""
-        return any(word.startswith("--budget") for word in self.request.selection)
+        return any(word.startswith("--budget") for word in self.request.plan.selection)
 
     @property
     def _selected(self) -> str:
-        return selection_digest(self.cell.framework, self.request.selection)
+        return selection_digest(self.cell.framework, self.request.plan.selection)
 
     def _tests(self, cache: VerdictCache) -> list[str]:
         """The tests of the cell: those of the last run with this selection and code, or else by a collection."""
@@ -152,7 +158,7 @@ class CellRun:
             probed["device"],
             probed["mode"],
             self.cell.ways,
-            self.request.seed,
+            self.request.plan.seed,
         )
 
     def _words(self, workers: int) -> list[str]:
@@ -165,7 +171,8 @@ class CellRun:
 
     def _collected(self) -> list[str]:
         """The tests of the cell, by one collection."""
-        words = [*self._words(0), f"--seed={self.request.seed}", "--collect-only", "-q", *self.request.selection]
+        plan = self.request.plan
+        words = [*self._words(0), f"--seed={plan.seed}", "--collect-only", "-q", *plan.selection]
         file = self.folder / "collected.txt"
         ended = self._command(words, PROBE_S, file)
         if ended.status not in (0, 5):
@@ -177,18 +184,18 @@ class CellRun:
         """The record of a run of some tests, of the whole selection without any.
 
         Raises:
-            CellEnded: it did not end, or not within the limit. Verdicts until then are kept for another run.
+            CellNotJudged: it did not end, or not within the limit. Verdicts until then are kept for another run.
         """
-        path = self.folder / "record.json"
-        words = [*self._words(self.request.workers), f"--seed={self.request.seed}", f"--record={path}", "-q"]
-        words += _options(self.request.selection) if tests else self.request.selection
+        path, plan = self.folder / "record.json", self.request.plan
+        words = [*self._words(self.request.workers), f"--seed={plan.seed}", f"--record={path}", "-q"]
+        words += _options(plan.selection) if tests else plan.selection
         if tests:
             nodes = self.folder / "nodes.txt"
             nodes.write_text("\n".join(filter(None, map(node_of, tests))), encoding="utf-8")
             words.append(f"@{nodes}")
-        end = time.monotonic() + self.request.limit_s
-        ended = self._command(words, self.request.limit_s)
-        if ended.status in (0, 1) and self.request.repeat:
+        end = time.monotonic() + plan.limit_s
+        ended = self._command(words, plan.limit_s)
+        if ended.status in (0, 1) and plan.repeat:
             again = self._words(1)
             repeat(path, again, lambda _: None, lambda command: self._command(command, end - time.monotonic()))
         record = _written(path)
@@ -196,7 +203,7 @@ class CellRun:
             cache.add(record)
         if ended.status is None:
             reached = 0 if record is None else len(record.verdicts)
-            reason = f"the suite took more than {self.request.limit_s:.0f} s, with {reached} verdicts until then"
+            reason = f"the suite took more than {plan.limit_s:.0f} s, with {reached} verdicts until then"
             raise CellNotJudged("timeout", reason, ended.output)
         if ended.status not in (0, 1) or record is None:
             raise CellNotJudged("crash", f"pytest ended with {_signal(ended.status)}: {ended.last_line}", ended.output)
@@ -214,30 +221,20 @@ class CellRun:
         path = {"PYTHONPATH": self.request.path} if self.request.path else {}
         return {**_DEFAULTS, **inherited, **_SETTINGS, **path, "TMPDIR": str(temporary)}
 
-    @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
-        begun = time.monotonic()
-        yield
-        self.seconds[step] = round(time.monotonic() - begun, 1)
-
 
 def judge(request: CellRequest, folder: Path) -> CellResult:
     """Judges a cell; `folder` is for temporary files.
 
     Raises:
-        InstallerEnded: a signal ended the installation.
+        InstallerInterrupted: a signal ended the installation.
     """
-    cell = read_cell(request.cell)
     if request.lock is None:
-        return _judged(CellRun(request, cell, folder, here()))
-    environments = EnvironmentCache(
-        Path(request.environments or environments_folder()), request.largest or LARGEST, request.beneath
-    )
+        return _judged(CellRun(request, folder, Path(sys.executable)))
+    environments = EnvironmentCache(environments_folder(), request.largest, request.beneath)
     begun = time.monotonic()
     try:
-        with environments.using(read_lock(request.lock)) as python:
-            run = CellRun(request, cell, folder, python, {"install": round(time.monotonic() - begun, 1)})
-            return _judged(run)
+        with environments.using(request.lock) as python:
+            return _judged(CellRun(request, folder, python, {"install": round(time.monotonic() - begun, 1)}))
     except InstallerInterrupted:
         raise
     except Unavailable as refusal:
@@ -292,8 +289,8 @@ def main(folder: Path) -> int:
     supervision.adopt_orphans()
     supervision.end_with(0, folder)
     try:
-        result = judge(decode_request((folder / REQUEST).read_bytes()), folder)
-        replace(folder / RESULT, result.encoded())
+        result = judge(msgspec.json.decode((folder / REQUEST).read_bytes(), type=CellRequest), folder)
+        replace(folder / RESULT, msgspec.json.encode(result))
         supervision.end_descendants()
     except InstallerInterrupted as ended:
         print(ended, file=sys.stderr)

@@ -6,7 +6,7 @@ import hashlib
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -17,7 +17,7 @@ from conformance.runner.adapter_info import check_mode
 from conformance.sweep.index import PackageIndex, Release
 from conformance.sweep.known_names import check_companions, check_device, check_place, check_ways
 from conformance.sweep.plan import OF_ITS_TIME, CellGroup, SweepPlan
-from conformance.sweep.versions import chosen
+from conformance.sweep.versions import chosen, read_rule
 from frameworks.adapter_file import adapter_file
 from frameworks.installer.distributions import Unavailable
 from frameworks.installer.resolution import distribution_of, package_of
@@ -58,9 +58,7 @@ class SweepCell:
     @property
     def name(self) -> str:
         """Its name, which a file may have: FRAMEWORK-VERSION[+PACKAGE.VERSION]-DEVICE-MODE[+WAYS]."""
-        other = {self.package: self.version} if self.package != package_of(self.framework) else {}
-        beside = {**other, **self.companions}
-        packages = ".".join(f"{name}.{version}" for name, version in beside.items() if name)
+        packages = ".".join(f"{name}.{version}" for name, version in self.packages.items() if name)
         version = f"{self.framework_version or 'here'}{f'+{packages}' if packages else ''}"
         mode = "+".join((self.mode or "default", *self.ways))
         return f"{self.framework.replace(':', '.')}-{version}-{self.device}-{mode}"
@@ -78,25 +76,10 @@ class SweepCell:
         return hashlib.sha256(repr((*parts, self.mode, self.ways, self.device, PYTHON)).encode()).hexdigest()[:16]
 
     def document(self) -> dict[str, Any]:
-        """Its part of `outcomes.json`, and of a request to judge it."""
-        return {
-            "framework": self.framework,
-            "framework_version": self.framework_version,
-            "package": self.package,
-            "version": self.version,
-            "released": self.released,
-            "companions": dict(self.companions),
-            "mode": self.mode,
-            "ways": [*self.ways],
-            "device": self.device,
-            "python": PYTHON,
-        }
-
-
-def read_cell(document: Mapping[str, Any]) -> SweepCell:
-    """The cell of a document that `SweepCell.document` made."""
-    values = {key: value for key, value in document.items() if key not in ("python", "ways")}
-    return SweepCell(**values, ways=tuple(document["ways"]))
+        """Its part of `outcomes.json`."""
+        values = asdict(self)
+        del values["outcome"], values["reason"]
+        return {**values, "python": PYTHON}
 
 
 def cells_of(plan: SweepPlan, index: PackageIndex) -> tuple[SweepCell, ...]:
@@ -136,7 +119,7 @@ def _of_group(group: CellGroup, index: PackageIndex) -> Iterator[SweepCell]:
     _check_names(group, modes)
     combined = [*product(group.companions, modes, group.ways, group.devices)]
     if distribution is None:
-        if group.package or any(rule.exact != "1" for rule in group.versions):
+        if group.package or any(read_rule(rule).exact != "1" for rule in group.versions):
             raise ValueError('nothing is installed for it; write versions = ["1"] and no package')
         for companions, mode, ways, device in combined:
             yield SweepCell(group.framework, "", "", "1", companions=companions, mode=mode, ways=ways, device=device)
@@ -144,8 +127,8 @@ def _of_group(group: CellGroup, index: PackageIndex) -> Iterator[SweepCell]:
     own = package_of(group.framework)
     package = group.package or str(canonicalize_name(own))
     releases = index.releases(package)
-    for version in chosen(group.versions, releases):
-        release = releases.get(Version(Version(version).public))
+    for version in chosen(map(read_rule, group.versions), releases):
+        release = index.release(package, version)
         framework_version = version
         if group.package:
             framework_version = group.framework_version or distribution.pinned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -81,56 +81,47 @@ def cross(
     companions = companions_of(bad, different)
     cells: list[CrossedCell] = []
 
-    def side(base: SweepCell, reverted: Sequence[str], lock: Lock, what: str) -> Side:
-        pins = {name: lock.pins[name] for name in reverted if name in lock.pins}
-        result, reason = judge(replace(base, companions={**base.companions, **pins}))
+    def side(base: SweepCell, lock: Lock, what: str, apart: Mapping[str, str] | None = None) -> Side:
+        """The side of a release with companions of a lock, and with those of `apart` in its versions."""
+        pins = {name: lock.pins[name] for name in companions if name in lock.pins}
+        result, reason = judge(replace(base, companions={**base.companions, **pins, **(apart or {})}))
         cells.append(CrossedCell(what, result, reason))
         return result
 
-    def alone(name: str, pair: tuple[Lock, Lock], what: str) -> Side:
-        """The bad release with one companion of the first lock, and all others of the second."""
-        pins = {each: pair[1].pins[each] for each in companions if each != name and each in pair[1].pins}
-        result, reason = judge(replace(bad, companions={**bad.companions, **pins, name: pair[0].pins[name]}))
-        cells.append(CrossedCell(what, result, reason))
-        return result
+    def named(guilty: str, why: str) -> Crossing:
+        return Crossing(guilty, why, different, tuple(cells))
 
     if not companions:
-        why = f"{package} is the only package that computes and has another version"
-        return Crossing(package, why, different, ())
+        return named(package, f"{package} is the only package that computes and has another version")
     old, new = locks
-    with_old = side(bad, companions, old, f"{package} {bad.version} with the companions of {good.version}")
-    with_new = side(good, companions, new, f"{package} {good.version} with the companions of {bad.version}")
+    old_companions = f"{package} {bad.version} with the companions of {good.version}"
+    with_old = side(bad, old, old_companions)
+    with_new = side(good, new, f"{package} {good.version} with the companions of {bad.version}")
     if (with_old, with_new) == ("bad", "good"):
-        why = f"{package} decides, whatever its companions"
-        return Crossing(package, why, different, tuple(cells))
+        return named(package, f"{package} decides, whatever its companions")
     if (with_old, with_new) == ("bad", ""):
-        why = f"{package} {bad.version} fails with the companions of {good.version}; the reverse cannot be judged"
-        return Crossing(package, why, different, tuple(cells))
+        fails = f"{package} {bad.version} fails with the companions of {good.version}"
+        return named(package, f"{fails}; the reverse cannot be judged")
     if (with_old, with_new) == ("", "good"):
-        why = f"{package} {good.version} passes with the companions of {bad.version}; the reverse cannot be judged"
-        return Crossing(package, why, different, tuple(cells))
+        passes = f"{package} {good.version} passes with the companions of {bad.version}"
+        return named(package, f"{passes}; the reverse cannot be judged")
     if with_old == "good" or (with_old, with_new) == ("", "bad"):
         for name in [each for each in companions if old.pins.get(each)][:MOST]:
-            result = alone(name, (old, new), f"{package} {bad.version} and its companions, but {name} {old.pins[name]}")
+            what = f"{package} {bad.version} and its companions, but {name} {old.pins[name]}"
+            result = side(bad, new, what, {name: old.pins[name]})
             if (with_old, result) == ("good", "") and new.pins.get(name):
-                what = f"{package} {bad.version} with the companions of {good.version}, but {name} {new.pins[name]}"
+                what = f"{old_companions}, but {name} {new.pins[name]}"
                 turned: dict[Side, Side] = {"bad": "good", "good": "bad", "": ""}
-                result = turned[alone(name, (new, old), what)]
+                result = turned[side(bad, old, what, {name: new.pins[name]})]
             if result == "good" and with_new == "good":
                 why = f"{package} and {name} together give the failure: either of them reverted alone passes"
-                return Crossing("", why, different, tuple(cells))
+                return named("", why)
             if result == "good":
-                return Crossing(name, _of_companion(name, package, with_new), different, tuple(cells))
+                reverse = f"; {package} of the good environment fails with the bad companions" if with_new else ""
+                alone = f"of the companions {name} alone decides next to the {package} of the bad environment"
+                return named(name, f"{alone}{reverse}")
     if with_new == "bad" and with_old == "bad":
-        why = f"either {package} or its companions alone give the failure"
-    elif with_new == "good" and with_old == "good":
-        why = f"only {package} and several companions together give the failure"
-    else:
-        why = "no package decides alone"
-    return Crossing("", why, different, tuple(cells))
-
-
-def _of_companion(name: str, package: str, with_new: Side) -> str:
-    reverse = f"{package} of the good environment fails with the bad companions"
-    end = f"; {reverse}" if with_new else ""
-    return f"of the companions {name} alone decides next to the {package} of the bad environment{end}"
+        return named("", f"either {package} or its companions alone give the failure")
+    if with_new == "good" and with_old == "good":
+        return named("", f"only {package} and several companions together give the failure")
+    return named("", "no package decides alone")

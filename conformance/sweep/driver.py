@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance.sweep import launching
@@ -16,10 +16,11 @@ from conformance.sweep.cells import SweepCell
 from conformance.sweep.engines.engine import CellEngine, NoEngine
 from conformance.sweep.environments import LARGEST
 from conformance.sweep.journal import CellEnding, SweepJournal, asked_of, opened
-from conformance.sweep.plan import SweepPlan, selection_text
-from conformance.sweep.requests import CellRequest, CellResult, lock_document
+from conformance.sweep.plan import SweepPlan
+from conformance.sweep.requests import CellRequest, CellResult
 from frameworks.installer.resolution import Lock
-from results.record.files import one_line, replace
+from results.record.files import one_line
+from results.record.files import replace as replace_file
 
 RECORDS, OUTCOMES, LOCKS, LOGS = "records", "outcomes.json", "locks", "logs"
 ATTEMPTS = 3
@@ -37,7 +38,6 @@ class SweepSettings:
         folder: of the sweep.
         workers: processes of the suite in each cell.
         beneath: site-packages with the suite's packages, "" for none.
-        environments, verdicts: folders of the caches, "" for those of the machine where a cell is judged.
         largest: bytes of all environments.
         fresh: whether verdicts of earlier runs are ignored.
         retry: whether cells that were not judged are tried again.
@@ -47,8 +47,6 @@ class SweepSettings:
     folder: Path
     workers: int = 2
     beneath: str = ""
-    environments: str = ""
-    verdicts: str = ""
     largest: int = LARGEST
     fresh: bool = False
     retry: bool = False
@@ -70,21 +68,15 @@ def request_of(
 ) -> CellRequest:
     """The request to judge a cell."""
     return CellRequest(
-        cell=cell.document(),
-        lock=None if lock is None else lock_document(lock),
-        marker=f"{settings.sweep}-{cell.key}-{attempt}",
-        selection=plan.selection,
-        selected=selection_text(plan),
-        limit_s=plan.limit_s,
-        seed=plan.seed,
-        repeat=plan.repeat,
-        workers=settings.workers,
-        beneath=settings.beneath,
-        environments=settings.environments,
-        verdicts=settings.verdicts,
-        largest=settings.largest,
-        fresh=settings.fresh,
-        path=settings.path if ":" in cell.framework else "",
+        cell,
+        lock,
+        f"{settings.sweep}-{cell.key}-{attempt}",
+        replace(plan, groups=()),
+        settings.workers,
+        settings.beneath,
+        settings.largest,
+        settings.fresh,
+        settings.path if ":" in cell.framework else "",
     )
 
 
@@ -215,10 +207,10 @@ class VersionSweep:
         if result.record:
             name = f"{cell.name}.json.gz"
             (self.settings.folder / RECORDS).mkdir(exist_ok=True)
-            replace(self.settings.folder / RECORDS / name, result.record)
+            replace_file(self.settings.folder / RECORDS / name, result.record)
         if result.log:
             (self.settings.folder / LOGS).mkdir(exist_ok=True)
-            replace(self.settings.folder / LOGS / f"{cell.name}.txt", result.log.encode())
+            replace_file(self.settings.folder / LOGS / f"{cell.name}.txt", result.log.encode())
         ending = CellEnding(
             cell.key,
             self._asked,
@@ -244,4 +236,4 @@ class VersionSweep:
             if (ending := self._endings.get(cell.key)) is not None
         ]
         text = json.dumps({"version": 1, "cells": content}, indent=1, ensure_ascii=False)
-        replace(self.settings.folder / OUTCOMES, text.encode() + b"\n")
+        replace_file(self.settings.folder / OUTCOMES, text.encode() + b"\n")

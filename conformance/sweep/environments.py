@@ -6,13 +6,13 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
-import sys
+import sysconfig
 import time
 import venv
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -29,19 +29,6 @@ LARGEST = 40 * 2**30
 """Bytes of all environments, unless the user sets another limit."""
 
 _READY = "ready.json"
-
-_VERSIONS = """
-import json, sys
-from importlib.metadata import PackageNotFoundError, version
-there = {}
-for name in sys.argv[1:]:
-    try:
-        there[name] = version(name)
-    except PackageNotFoundError:
-        pass
-print(json.dumps(there))
-"""
-"""Prints the versions of the packages that are named and installed."""
 
 
 def environments_folder() -> Path:
@@ -67,11 +54,11 @@ class EnvironmentCache:
         """The Python of the environment with a lock, made if it is missing; it is not removed within the context.
 
         Raises:
-            Unavailable: it cannot be installed. InstallerEnded: the installer did not finish.
+            Unavailable: it cannot be installed. InstallerInterrupted: the installer did not finish.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         place = self.folder / lock.name
-        with _locked(self._guard(lock.name), fcntl.LOCK_SH) as guard:
+        with locked(self._guard(lock.name), fcntl.LOCK_SH) as guard:
             while not (place / _READY).is_file():
                 fcntl.flock(guard, fcntl.LOCK_EX)
                 if not (place / _READY).is_file():
@@ -95,7 +82,7 @@ class EnvironmentCache:
         for _, length, name in sorted(there):
             if size <= self.largest:
                 break
-            with suppress(BlockingIOError), _locked(self._guard(name), fcntl.LOCK_EX | fcntl.LOCK_NB):
+            with suppress(BlockingIOError), locked(self._guard(name), fcntl.LOCK_EX | fcntl.LOCK_NB):
                 _discard(self.folder / name)
                 size -= length
                 removed.append(name)
@@ -113,15 +100,11 @@ class EnvironmentCache:
                 (site_packages(place) / "conformance-beneath.pth").write_text(f"{self.beneath}\n", encoding="utf-8")
             words = ["--no-compile"] if not pip.by_uv() else []
             pip.install(lock.requirements, lock.pins, lock.indexes, str(python_of(place)), words)
-            _check(place, lock)
-        except InstallerInterrupted:
+            self._check(place, lock)
+        except BaseException as error:
             _discard(place)
-            raise
-        except Unavailable as refusal:
-            _discard(place)
-            raise Unavailable(redacted(str(refusal))) from None
-        except BaseException:
-            _discard(place)
+            if isinstance(error, Unavailable) and not isinstance(error, InstallerInterrupted):
+                raise Unavailable(redacted(str(error))) from None
             raise
         content = {
             "requirements": [*lock.requirements],
@@ -131,37 +114,34 @@ class EnvironmentCache:
         }
         replace(place / _READY, json.dumps(content, indent=1).encode())
 
+    def _check(self, place: Path, lock: Lock) -> None:
+        """Whether an environment has what its lock asks for by name; installers put that last.
 
-def _check(place: Path, lock: Lock) -> None:
-    """Whether an environment has what its lock asks for by name; installers put that last.
-
-    Raises:
-        InstallerEnded: something is missing.
-    """
-    wanted = {canonicalize_name(each.name): each for each in map(Requirement, lock.requirements)}
-    names = [name for name, each in wanted.items() if each.marker is None or each.marker.evaluate()]
-    words = [str(python_of(place)), "-I", "-c", _VERSIONS, *names]
-    there = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-    for name in names:
-        pinned = lock.pins.get(name, "")
-        if name not in there or (pinned and not locks.same(there[name], pinned)):
-            raise InstallerInterrupted(f"the installer left {name} {there.get(name, 'out')}, want {pinned or 'it'}")
+        Raises:
+            InstallerInterrupted: something is missing.
+        """
+        wanted = {canonicalize_name(each.name): each for each in map(Requirement, lock.requirements)}
+        names = [name for name, each in wanted.items() if each.marker is None or each.marker.evaluate()]
+        path = [str(site_packages(place)), *filter(None, [self.beneath])]
+        for name in names:
+            there = next((each.version for each in distributions(name=name, path=path)), "")
+            pinned = lock.pins.get(name, "")
+            if not there or (pinned and not locks.same(there, pinned)):
+                raise InstallerInterrupted(f"the installer left {name} {there or 'out'}, want {pinned or 'it'}")
 
 
 def python_of(place: Path) -> Path:
     """The interpreter of an environment."""
-    return place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    return place / "bin" / "python"
 
 
 def site_packages(place: Path) -> Path:
     """The folder of an environment's packages."""
-    asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    words = [str(python_of(place)), "-I", "-c", asked]
-    return Path(subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip())
+    return Path(sysconfig.get_path("purelib", "venv", {"base": str(place)}))
 
 
 @contextmanager
-def _locked(path: Path, kind: int) -> Iterator[int]:
+def locked(path: Path, kind: int) -> Iterator[int]:
     """An open file under a lock of `fcntl.flock`."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
@@ -180,8 +160,3 @@ def _discard(place: Path) -> None:
 
 def _bytes_of(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_symlink() and path.is_file())
-
-
-def here() -> Path:
-    """The Python that runs this process, for frameworks that nothing is installed for."""
-    return Path(sys.executable)

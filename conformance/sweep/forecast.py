@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.version import Version
-
 from conformance.runner.budget import durations, seconds_of
 from conformance.sweep.cells import SweepCell
 from conformance.sweep.environments import EnvironmentCache
@@ -71,9 +69,8 @@ def forecast(
     workers: int,
 ) -> SweepForecast:
     """What cells will take; sizes are those of wheels for this Python and platform."""
-    pinned = {
-        item for lock in locks.values() if isinstance(lock, Lock) and not cache.ready(lock) for item in _all(lock)
-    }
+    new_locks = [lock for lock in locks.values() if isinstance(lock, Lock) and not cache.ready(lock)]
+    pinned = {item for lock in new_locks for item in lock.pins.items()}
     with ThreadPoolExecutor(_PAGES_AT_ONCE) as pool:
         sizes = dict(zip(pinned, pool.map(lambda each: _size(index, *each), pinned), strict=True))
     result, counted, loaded, unpacked = [], set[str](), set[tuple[str, str]](), 0
@@ -86,7 +83,7 @@ def forecast(
         if lock is None:
             result.append(CellForecast(cell, seconds=seconds))
             continue
-        new = [] if cache.ready(lock) or lock.name in counted else _all(lock)
+        new = [] if cache.ready(lock) or lock.name in counted else lock.pins.items()
         counted.add(lock.name)
         known = {each: size for each in new if (size := sizes[each]) is not None}
         unknown = tuple(name for name, version in new if sizes[name, version] is None)
@@ -101,14 +98,10 @@ def forecast(
     return SweepForecast(tuple(result), download, disk, shutil.disk_usage(_existing(cache.folder)).free, total, names)
 
 
-def _all(lock: Lock) -> list[tuple[str, str]]:
-    return [*lock.pins.items()]
-
-
 def _size(index: PackageIndex, name: str, version: str) -> int | None:
     """Bytes of the wheel that pip would take here; None where no index says."""
     try:
-        release = index.releases(name).get(Version(Version(version).public))
+        release = index.release(name, version)
     except Unavailable:
         return None
     return None if release is None else release.size

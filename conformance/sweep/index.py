@@ -12,11 +12,11 @@ import json
 import ssl
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -128,19 +128,15 @@ def pip_settings() -> IndexSettings:
     """The settings of this environment's pip, from its files and PIP_* variables."""
     words = [sys.executable, "-m", "pip", "config", "list"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    values: dict[str, str] = {}
-    order = {"global": 0, "install": 1, ":env:": 2}
-    result = []
+    by_section: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}  # the later ones count
     for line in done.stdout.splitlines():
         key, _, text = line.partition("=")
         section, _, option = key.rpartition(".")
-        if section in order:
-            result.append((order[section], option, str(ast.literal_eval(text))))
-    for _, option, text in sorted(result, key=lambda each: each[0]):
-        values[option] = text
-    main = (
-        [] if values.get("no-index", "").lower() in ("1", "true", "yes", "on") else [values.get("index-url", DEFAULT)]
-    )
+        if section in by_section:
+            by_section[section][option] = str(ast.literal_eval(text))
+    values = {option: text for options in by_section.values() for option, text in options.items()}
+    offline = values.get("no-index", "").lower() in ("1", "true", "yes", "on")
+    main = [] if offline else [values.get("index-url", DEFAULT)]
     extra = values.get("extra-index-url", "").split() if main else []
     return IndexSettings((*main, *extra), tuple(values.get("find-links", "").split()), values.get("cert", ""))
 
@@ -155,7 +151,6 @@ class PackageIndex:
 
     settings: IndexSettings = field(default_factory=pip_settings)
     _known: dict[str, dict[Version, Release]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def releases(self, package: str) -> dict[Version, Release]:
         """The releases of a package by public version, oldest first.
@@ -164,13 +159,9 @@ class PackageIndex:
             Unavailable: no index can be read, or none has the package.
         """
         name = str(canonicalize_name(package))
-        with self._lock:
-            known = self._known.get(name)
-        if known is None:
-            known = self._read(name)
-            with self._lock:
-                self._known[name] = known
-        return known
+        if name not in self._known:
+            self._known[name] = self._read(name)
+        return self._known[name]
 
     def release(self, package: str, version: str) -> Release | None:
         """One release; None if no index has it.
@@ -210,14 +201,9 @@ def _missing(error: Exception) -> bool:
     return isinstance(reason, FileNotFoundError) or "No such file" in str(reason)
 
 
+@cache
 def _here() -> frozenset[Tag]:
-    global _TAGS
-    if not _TAGS:
-        _TAGS = frozenset(sys_tags())
-    return _TAGS
-
-
-_TAGS: frozenset[Tag] = frozenset()
+    return frozenset(sys_tags())
 
 
 def _admits(python: str) -> bool:

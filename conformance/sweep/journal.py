@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,7 @@ class CellEnding:
     Attributes:
         cell: its key.
         asked: digest of what else decides its verdicts: selection, seed, revisions of clauses.
-        outcome: one of `requests.OUTCOMES`.
+        outcome: as `CellResult` has it.
         record: its file in the folder of records, "" without one.
         ran, cached: verdicts of this run, and of earlier ones.
         attempts: how often it was started.
@@ -46,8 +47,6 @@ class CellEnding:
 
 def asked_of(plan: SweepPlan) -> str:
     """Digest of what decides which verdicts a cell has, next to the cell."""
-    import hashlib
-
     revisions = sorted((clause.id, clause.revision) for clause in load_clauses().values())
     parts = (plan.selection, plan.seed, plan.repeat, revisions, sorted(code.id for code in inventory().values()))
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

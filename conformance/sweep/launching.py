@@ -12,8 +12,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from conformance.sweep import supervision
-from conformance.sweep.requests import CellRequest, CellResult, decode_request, decode_result
+from conformance.sweep.requests import CellRequest, CellResult
 
 ROOT = Path(__file__).parents[2]
 PREFIX = "conformance-"
@@ -42,7 +44,7 @@ class CellProcesses:
         sweep = request.marker.partition("-")[0]
         folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{sweep}-"))
         try:
-            (folder / "request.json").write_bytes(request.encoded())
+            (folder / "request.json").write_bytes(msgspec.json.encode(request))
             words = [sys.executable, "-m", "conformance.sweep.cell_process", str(folder)]
             (folder / TEMPORARY).mkdir()
             variables = {supervision.MARKER: request.marker, "TMPDIR": str(folder / TEMPORARY)}
@@ -50,7 +52,7 @@ class CellProcesses:
                 status = process.wait()
             result = folder / "result.json"
             if status == 0 and result.is_file():
-                return decode_result(result.read_bytes())
+                return msgspec.json.decode(result.read_bytes(), type=CellResult)
             lines = (folder / "cell.log").read_text("utf-8", "replace").strip().splitlines() or [""]
             raise LostCell(f"the cell's process ended with status {status} {lines[-1]}".strip())
         finally:
@@ -93,7 +95,7 @@ def judge_encoded(content: bytes) -> bytes:
     Raises:
         LostCell: it ended without a result.
     """
-    return CellProcesses().judge(decode_request(content)).encoded()
+    return msgspec.json.encode(CellProcesses().judge(msgspec.json.decode(content, type=CellRequest)))
 
 
 def clean(sweep: str) -> None:

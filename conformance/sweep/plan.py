@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from packaging.utils import canonicalize_name
@@ -16,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from conformance.runner.budget import seconds_of
 from conformance.runner.collection.expressions import problem_of
-from conformance.sweep.versions import VersionRule, read_rule
+from conformance.sweep.versions import read_rule
 from results.record.files import RecordError, one_line, os_problem
 
 LARGEST = 2**20
@@ -34,7 +34,20 @@ _Names = tuple[Annotated[str, msgspec.Meta(min_length=1)], ...]
 _Some = Annotated[_Names, msgspec.Meta(min_length=1)]
 
 
-class _Group(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
+class CellGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """One table of a plan: the cells are every combination of its lists.
+
+    Attributes:
+        framework: an adapter's name, or package.module:Class.
+        versions: rules for the package that varies, as `read_rule` takes them.
+        package: the package that varies, where that is not the framework's own; "" else.
+        framework_version: of the framework while another package varies: a version, `OF_ITS_TIME`, or "" for the
+            pinned one.
+        companions: versions of other packages, by normalized name.
+        modes: of the adapter; none for those of its adapter.toml.
+        ways: ways of techniques of one run each.
+    """
+
     framework: str
     versions: _Some
     package: str = ""
@@ -46,37 +59,12 @@ class _Group(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    cells: Annotated[tuple[_Group, ...], msgspec.Meta(min_length=1)]
+    cells: Annotated[tuple[CellGroup, ...], msgspec.Meta(min_length=1)]
     name: Annotated[str, msgspec.Meta(min_length=1)] = ""
     selection: str = ""
     limit: str = "30m"
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
     repeat: bool = True
-
-
-@dataclass(frozen=True)
-class CellGroup:
-    """One table of a plan: the cells are every combination of its lists.
-
-    Attributes:
-        framework: an adapter's name, or package.module:Class.
-        package: the package that varies, where that is not the framework's own; "" else.
-        framework_version: of the framework while another package varies: a version, `OF_ITS_TIME`, or "" for the
-            pinned one.
-        versions: of the package that varies.
-        companions: versions of other packages, by normalized name.
-        modes: of the adapter; none for those of its adapter.toml.
-        ways: ways of techniques of one run each.
-    """
-
-    framework: str
-    package: str
-    framework_version: str
-    versions: tuple[VersionRule, ...]
-    companions: tuple[Mapping[str, str], ...]
-    modes: tuple[str, ...]
-    ways: tuple[tuple[str, ...], ...]
-    devices: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -159,7 +147,7 @@ def _selection(text: str) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def _group(group: _Group, place: str) -> CellGroup:
+def _group(group: CellGroup, place: str) -> CellGroup:
     def refused(key: str, got: object, want: str) -> ValueError:
         return ValueError(f"{place}.{key}: got {got!r}, want {want}")
 
@@ -173,7 +161,8 @@ def _group(group: _Group, place: str) -> CellGroup:
     if group.framework_version not in ("", OF_ITS_TIME):
         _version(group.framework_version, f"{place}.framework-version", f' or "{OF_ITS_TIME}"')
     try:
-        versions = tuple(map(read_rule, group.versions))
+        for rule in group.versions:
+            read_rule(rule)
     except ValueError as error:
         raise ValueError(f"{place}.versions: {error}") from None
     companions = tuple(
@@ -182,16 +171,8 @@ def _group(group: _Group, place: str) -> CellGroup:
     )
     if not companions or not group.ways:
         raise ValueError(f"{place}.{'ways' if companions else 'companions'}: got [], want at least one entry")
-    return CellGroup(
-        group.framework,
-        str(canonicalize_name(group.package)) if group.package else "",
-        group.framework_version,
-        versions,
-        companions,
-        group.modes,
-        group.ways,
-        group.devices,
-    )
+    package = str(canonicalize_name(group.package)) if group.package else ""
+    return msgspec.structs.replace(group, package=package, companions=companions)
 
 
 def _package(name: str, place: str) -> str:
@@ -207,10 +188,10 @@ def _version(text: str, place: str, others: str = "") -> str:
         raise ValueError(f"{place}: got {text!r}, want a version{others}") from None
 
 
-def selection_text(plan: SweepPlan) -> str:
+def selection_text(selection: Sequence[str]) -> str:
     """The selection as a record has it."""
-    words: list[Any] = []
-    following = iter(plan.selection)
+    words = []
+    following = iter(selection)
     for word in following:
         words.append(f"{word} {next(following)}" if len(word) == 2 else word)
     return " ".join(words)

@@ -73,7 +73,8 @@ def end_with(pipe: int, folder: Path) -> None:
 def end_here(folder: Path) -> NoReturn:
     """Ends all processes of this cell, this one last, and removes the cell's folder; no other starts meanwhile."""
     with _STARTING:
-        _end_all(os.environ.get(MARKER, ""), reaping=False)
+        marker = os.environ.get(MARKER, "")
+        _end(lambda: _descendants(os.getpid()) | ({*marked(marker)} if marker else set()))
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
 
@@ -126,22 +127,18 @@ def run(
 
 def end_marked(marker: str) -> None:
     """Kills all processes with a marker, or one that begins with it and "-", until there is none."""
-    _end(lambda: {*marked(marker)}, reaping=False)
+    _end(lambda: {*marked(marker)})
 
 
-def end_descendants(marker: str = "") -> None:
-    """Kills all descendants of this process, and all processes with a marker, until there is none.
+def end_descendants() -> None:
+    """Kills all descendants of this process until there is none.
 
     It takes the exit status of all children, so no other thread may wait for one meanwhile.
     """
-    _end_all(marker, reaping=True)
+    _end(lambda: _descendants(os.getpid()), reaping=True)
 
 
-def _end_all(marker: str, *, reaping: bool) -> None:
-    _end(lambda: _descendants(os.getpid()) | ({*marked(marker)} if marker else set()), reaping=reaping)
-
-
-def _end(alive: Callable[[], set[int]], *, reaping: bool) -> None:
+def _end(alive: Callable[[], set[int]], *, reaping: bool = False) -> None:
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         left = alive() - {os.getpid()}

@@ -8,15 +8,14 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from conformance.runner.identity import AREAS, adapter_files, digest, files_of
 from conformance.spec.clauses import load_clauses
+from conformance.sweep.environments import locked
 from conformance.test_ids.inventory import ROOT, node_of
 from frameworks.cache_folder import cache_folder
 from results.record.files import RecordError
@@ -90,7 +89,7 @@ class VerdictCache:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         selection = record.only({verdict.test for verdict in record.verdicts if lasting(verdict, record.status)})
-        with self._alone():
+        with locked(self.path.with_suffix(".lock"), fcntl.LOCK_EX):
             before = self.read()
             write(self.path, selection if before is None else merged(selection, before))
 
@@ -113,15 +112,6 @@ class VerdictCache:
 
     def _tests_of(self, selected: str) -> Path:
         return self.path.with_name(f"{self.path.name.partition('.')[0]}.{selected}.tests.json")
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        descriptor = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
 
 def lasting(verdict: TestVerdict, status: str) -> bool:

@@ -10,6 +10,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from conformance.sweep.index import Release
+from results.record.files import RecordError
 
 _LATEST = re.compile(r"latest(?: ([1-9][0-9]{0,2}))?")
 _MINOR = re.compile(r"minor (.+)")
@@ -75,3 +76,14 @@ def chosen(rules: Iterable[VersionRule], releases: Mapping[Version, Release]) ->
             raise ValueError(f"{rule.text!r} fits no release")
         result |= {each: str(each) for each in fitting}
     return [result[version] for version in sorted(result)]
+
+
+def check_release(package: str, wanted: Version, releases: Mapping[Version, Release]) -> None:
+    """Refuses a version that no index has.
+
+    Raises:
+        RecordError: no index has it; the message names the next one.
+    """
+    if Version(wanted.public) not in releases and wanted not in releases:
+        next_one = min((version for version in releases if version >= wanted), default=max(releases))
+        raise RecordError(f"{package} {wanted}", "no index has it", f"the next one is {next_one}")

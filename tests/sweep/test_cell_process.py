@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import signal
 import tempfile
 from pathlib import Path
@@ -18,6 +17,7 @@ from conformance.sweep.plan import SweepPlan
 from conformance.sweep.requests import CellResult
 from conformance.sweep.supervision import Finished
 from conformance.sweep.verdict_cache import VerdictCache
+from frameworks.installer.resolution import Lock
 from results.record.outcomes import Outcome
 from results.record.reading import Record, from_json
 from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here, offline, write_wheel
@@ -33,8 +33,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepSettings:
     write_wheel(tmp_path / "wheels", PACKAGE, "7.0", source="raise ImportError('cannot load /opt/x/libtoy.so')")
     for name, value in offline(tmp_path / "wheels").items():
         monkeypatch.setenv(name, value)
-    caches = str(tmp_path / "environments"), str(tmp_path / "verdicts")
-    return SweepSettings(tmp_path / "sweep", workers=1, beneath=here(), environments=caches[0], verdicts=caches[1])
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
+    return SweepSettings(tmp_path / "sweep", workers=1, beneath=here())
 
 
 def cell(version: str) -> SweepCell:
@@ -75,8 +75,7 @@ def test_a_framework_that_cannot_be_imported_or_installed_has_a_reason(settings:
 @pytest.fixture
 def run(tmp_path: Path, settings: SweepSettings) -> CellRun:
     """A cell before its suite runs."""
-    request = request_of(cell("4.0"), PLAN, settings, None)
-    return CellRun(request, cell("4.0"), tmp_path, Path("python"))
+    return CellRun(request_of(cell("4.0"), PLAN, settings, None), tmp_path, Path("python"))
 
 
 @pytest.mark.parametrize(
@@ -152,10 +151,6 @@ def test_the_suite_gets_the_settings_of_tox_and_none_of_an_engine(
 
 
 def test_an_environment_that_cannot_be_made_is_a_failed_installation(settings: SweepSettings, tmp_path: Path) -> None:
-    lock = {"requirements": [f"{PACKAGE}==9.0"], "pins": {}, "indexes": [], "remark": ""}
-    request = request_of(cell("9.0"), PLAN, settings, None)
-    result = judge(
-        cell_process.decode_request(json.dumps({**json.loads(request.encoded()), "lock": lock}).encode()), tmp_path
-    )
+    result = judge(request_of(cell("9.0"), PLAN, settings, Lock((f"{PACKAGE}==9.0",), {})), tmp_path)
     assert result.outcome == "install failed"
     assert f"{PACKAGE}==9.0" in result.reason

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from conformance.spec import clauses
 from conformance.sweep import driver, journal
+from conformance.sweep.cell_locks import CellLocks
 from conformance.sweep.cells import SweepCell
 from conformance.sweep.driver import SweepSettings, VersionSweep
 from conformance.sweep.journal import CellEnding, opened
 from conformance.sweep.plan import SweepPlan
-from conformance.sweep.requests import CellRequest, CellResult, decode_request, decode_result
+from conformance.sweep.requests import CellRequest, CellResult
 from frameworks.installer.distributions import Unavailable
 from frameworks.installer.resolution import EnvironmentRequest, Lock
 from results.record.files import RecordBusy, packed
@@ -54,7 +57,7 @@ class AnsweringEngine:
     _due: list[tuple[str, CellRequest]] = field(default_factory=list)
 
     def submit(self, key: str, request: CellRequest) -> None:
-        assert decode_request(request.encoded()) == request
+        assert msgspec.json.decode(msgspec.json.encode(request), type=CellRequest) == request
         self.asked.append(request)
         self._due.append((key, request))
 
@@ -63,10 +66,12 @@ class AnsweringEngine:
             raise Killed
         self.most -= 1
         key, request = self._due.pop(0)
-        name = f"{request.cell['version']}-{request.cell['mode']}"
+        name = f"{request.cell.version}-{request.cell.mode}"
         answers = self.answers.get(name)
         answer = answers.pop(0) if answers else CellResult("judged", record=self.content, ran=3)
-        return key, answer if isinstance(answer, str) else decode_result(answer.encoded())
+        if isinstance(answer, str):
+            return key, answer
+        return key, msgspec.json.decode(msgspec.json.encode(answer), type=CellResult)
 
     def close(self) -> None:
         self.closed = True
@@ -83,14 +88,8 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[EnvironmentRequest]:
             raise Unavailable("nothing goes with it")
         return Lock((f"{PACKAGE}=={wanted.version}",), {PACKAGE: wanted.version})
 
-    monkeypatch.setattr(driver, "CellLocks", lambda folder, suite: driver_locks(folder, suite, solve))
+    monkeypatch.setattr(driver, "CellLocks", partial(CellLocks, solve=solve))
     return asked
-
-
-def driver_locks(folder: Path, suite: bool, solve: Callable[[EnvironmentRequest], Lock]) -> object:
-    from conformance.sweep.cell_locks import CellLocks
-
-    return CellLocks(folder, suite, solve)
 
 
 @pytest.fixture
@@ -123,7 +122,7 @@ def test_each_cell_has_a_record_and_a_line_of_the_outcomes(tmp_path: Path, conte
     assert {ending.outcome for ending in endings.values()} == {"judged"}
     assert len(engine.asked) == 6
     assert engine.closed
-    assert {request.lock["pins"][PACKAGE] for request in engine.asked if request.lock} == {"1.0", "2.0", "3.0"}
+    assert {request.lock.pins[PACKAGE] for request in engine.asked if request.lock} == {"1.0", "2.0", "3.0"}
     assert len({request.marker for request in engine.asked}) == 6
     first, *_ = outcomes(tmp_path)
     assert {
@@ -188,7 +187,7 @@ def test_holes_have_reasons_and_are_tried_again_when_asked(tmp_path: Path, conte
     assert swept(tmp_path, AnsweringEngine(content, most=0), cells) == endings
     again = AnsweringEngine(content)
     assert swept(tmp_path, again, cells, retry=True)[CELLS[1].name].outcome == "judged"
-    assert sorted(str(request.cell["version"]) for request in again.asked) == ["1.0", "2.0"]
+    assert sorted(request.cell.version for request in again.asked) == ["1.0", "2.0"]
 
 
 def test_a_lost_cell_is_queued_again_some_times(tmp_path: Path, content: bytes) -> None:

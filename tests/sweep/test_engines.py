@@ -5,30 +5,35 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from conformance.sweep.cells import SweepCell
 from conformance.sweep.engines import slurm
 from conformance.sweep.engines.engine import CellEngine, NoEngine
 from conformance.sweep.engines.local import LocalEngine
 from conformance.sweep.engines.ray_cluster import RayEngine
 from conformance.sweep.engines.slurm import SlurmEngine
 from conformance.sweep.launching import CellProcesses, LostCell, judge_encoded
-from conformance.sweep.requests import CellRequest, CellResult, decode_request
+from conformance.sweep.plan import SweepPlan
+from conformance.sweep.requests import CellRequest, CellResult
+from frameworks.installer.resolution import Lock
 
-CPU = CellRequest({"device": "cpu", "version": "1"}, None, "s-k-1")
-GPU = CellRequest({"device": "cuda", "version": "2"}, None, "s-l-1")
+CPU = CellRequest(SweepCell("x", "", "", "1"), None, "s-k-1", SweepPlan("x", ()))
+GPU = CellRequest(SweepCell("x", "", "", "2", device="cuda"), None, "s-l-1", SweepPlan("x", ()))
 
 
 def judged(content: bytes) -> bytes:
     """The result of a cell, whose reason is its version; version 2 is lost."""
-    version = decode_request(content).cell["version"]
+    version = msgspec.json.decode(content, type=CellRequest).cell.version
     if version == "2":
         raise LostCell("the process\nended")
-    return CellResult("judged", reason=version, record=b"\x00\xff").encoded()
+    return msgspec.json.encode(CellResult("judged", reason=version, record=b"\x00\xff"))
 
 
 class FakeRayError(Exception):
@@ -201,7 +206,7 @@ def test_submitit_gets_a_job_for_each_cell(monkeypatch: pytest.MonkeyPatch, tmp_
     assert given[3]["gpus_per_node"] == 1
     engine.submit("k", CPU)
     engine.close()
-    assert submitit.cancelled == [CPU.encoded()]
+    assert submitit.cancelled == [msgspec.json.encode(CPU)]
 
 
 def test_a_job_that_sbatch_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -240,7 +245,7 @@ def test_jobs_of_a_killed_run_of_the_sweep_are_cancelled(
 
 def test_cells_run_in_processes_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     def judge(_: CellProcesses, request: CellRequest) -> CellResult:
-        if request.cell["version"] == "2":
+        if request.cell.version == "2":
             raise LostCell("killed")
         return CellResult("judged")
 
@@ -252,9 +257,10 @@ def test_cells_run_in_processes_of_this_machine(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_cells_process_that_ends_without_a_result_is_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    broken = CellRequest({"device": "cpu", "colour": "red"}, None, "s-k-1")
-    with pytest.raises(LostCell, match=r"the cell's process ended with status 1 KeyError: 'ways'"):
-        judge_encoded(broken.encoded())
+    monkeypatch.setenv("CONFORMANCE_CACHE", "/dev/null")
+    without_cache = msgspec.json.encode(replace(CPU, lock=Lock((), {})))
+    with pytest.raises(LostCell, match=r"the cell's process ended with status 1 NotADirectoryError: "):
+        judge_encoded(without_cache)
     assert not [*tmp_path.iterdir()]
 
 

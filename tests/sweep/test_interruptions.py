@@ -200,7 +200,7 @@ def test_a_cell_whose_installer_was_ended_has_no_result(
     for name in ("adopt_orphans", "end_with", "end_descendants"):
         monkeypatch.setattr(cell_process.supervision, name, lambda *_: None)
     monkeypatch.setattr(cell_process.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(cell_process, "decode_request", lambda _: None)
+    monkeypatch.setattr(cell_process.msgspec.json, "decode", lambda *_, **__: None)
     monkeypatch.setattr(cell_process, "judge", ended)
     (tmp_path / cell_process.REQUEST).touch()
     assert cell_process.main(tmp_path) == 1

@@ -25,9 +25,8 @@ from conformance.sweep.driver import SweepSettings
 from conformance.sweep.index import PackageIndex
 from conformance.sweep.judging import CellJudge, JudgedCell, answer, changed
 from conformance.sweep.known_names import check_companions, check_device
-from conformance.sweep.known_releases import check_release
 from conformance.sweep.plan import OF_ITS_TIME, CellGroup, SweepPlan
-from conformance.sweep.versions import read_rule
+from conformance.sweep.versions import check_release
 from conformance.test_ids.inventory import id_of, inventory, node_of
 from frameworks.cache_folder import cache_folder
 from frameworks.installer.distributions import Unavailable
@@ -179,9 +178,9 @@ class BisectedRange:
         inside = [each for each in inside if not each.is_prerelease or each in (low, high)]
         group = CellGroup(
             self.framework,
+            tuple(map(str, inside)),
             self.package and self.varying,
             self.framework_version,
-            tuple(read_rule(str(version)) for version in inside),
             (self.companions,),
             (self.mode,),
             ((),),

@@ -140,7 +140,7 @@ def sweep(
     largest = int(cache_size * GIB)
     beneath = "" if suite_from is None else str(suite_from.absolute())
     path = str(Path.cwd())
-    settings = SweepSettings(folder or FOLDER / plan.name, workers, beneath, "", "", largest, fresh, retry, path)
+    settings = SweepSettings(folder or FOLDER / plan.name, workers, beneath, largest, fresh, retry, path)
     expected = _expected(plan, chosen, settings, index)
     if form:
         _show_forecast(expected)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from conformance.sweep.launching import CellProcesses, LostCell
 from conformance.sweep.requests import CellRequest, CellResult
@@ -27,11 +27,7 @@ class LocalEngine:
 
     def next(self) -> tuple[str, CellResult | str]:
         """The key of a cell that has ended, with its result, or why it was lost."""
-        while True:
-            try:
-                return self._ended.get(timeout=0.5)
-            except Empty:
-                continue
+        return self._ended.get()
 
     def close(self) -> None:
         """Ends all cells."""

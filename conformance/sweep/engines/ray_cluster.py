@@ -10,9 +10,11 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from conformance.sweep.engines.engine import NoEngine
 from conformance.sweep.launching import judge_encoded
-from conformance.sweep.requests import CellRequest, CellResult, decode_result
+from conformance.sweep.requests import CellRequest, CellResult
 from results.record.files import one_line
 
 
@@ -56,13 +58,13 @@ class RayEngine:
 
     def submit(self, key: str, request: CellRequest) -> None:
         """Queues a cell; one on a GPU reserves a GPU."""
-        gpus = 0 if request.cell.get("device") == "cpu" else 1
+        gpus = 0 if request.cell.device == "cpu" else 1
         reserved = {"CPU": self._cpus, "GPU": gpus, **self._resources}
         if not (self._wait_for_nodes or self._fits(reserved)):
             wanted = ", ".join(f"{name} {amount:g}" for name, amount in reserved.items() if amount)
             raise NoEngine(f"no node of the Ray cluster has {wanted}: add one, or use --wait-for-nodes")
         task = self._work.options(num_cpus=self._cpus, num_gpus=gpus, resources=self._resources, name=key)
-        self._running[task.remote(request.encoded())] = key
+        self._running[task.remote(msgspec.json.encode(request))] = key
 
     def _fits(self, reserved: Mapping[str, float]) -> bool:
         """Whether a node has these resources, free or not; Ray queues a task without end that fits on none."""
@@ -78,7 +80,7 @@ class RayEngine:
         (task,) = done
         key = self._running.pop(task)
         try:
-            return key, decode_result(self._ray.get(task))
+            return key, msgspec.json.decode(self._ray.get(task), type=CellResult)
         except self._ray.exceptions.RayError as error:
             return key, one_line(f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
 

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from conformance.sweep.engines.engine import NoEngine
 from conformance.sweep.launching import judge_encoded
-from conformance.sweep.requests import CellRequest, CellResult, decode_result
+from conformance.sweep.requests import CellRequest, CellResult
 from results.record.files import one_line
 
 POLL_S = 1.0
@@ -33,7 +35,6 @@ class SlurmEngine:
         sweep: digest of the sweep's folder. Jobs that a killed run of the sweep left are cancelled.
         options: more options of sbatch, such as partition.
         work: judges an encoded request on a node.
-        cluster: submitit's name of the executor; "local" runs jobs here.
 
     Raises:
         NoEngine: submitit is not installed, or there is no Slurm.
@@ -46,14 +47,13 @@ class SlurmEngine:
         cpus: int = 1,
         options: dict[str, str] | None = None,
         work: Callable[[bytes], bytes] = judge_encoded,
-        cluster: str = "slurm",
     ) -> None:
         try:
             self._submitit: Any = importlib.import_module("submitit")
         except ImportError:
             raise NoEngine("submitit is not installed: pip install --group slurm") from None
         try:
-            self._executor = self._submitit.AutoExecutor(folder=str(folder), cluster=cluster)
+            self._executor = self._submitit.AutoExecutor(folder=str(folder), cluster="slurm")
         except Exception as error:
             raise NoEngine(one_line(f"Slurm cannot be used ({error}); run where sbatch is")) from None
         logging.getLogger("submitit").setLevel(logging.ERROR)
@@ -71,15 +71,15 @@ class SlurmEngine:
         Raises:
             NoEngine: sbatch refuses the job.
         """
-        gpus = 0 if request.cell.get("device") == "cpu" else 1
-        minutes = int((request.limit_s + INSTALL_S) / 60) + 1
+        gpus = 0 if request.cell.device == "cpu" else 1
+        minutes = int((request.plan.limit_s + INSTALL_S) / 60) + 1
         self._executor.update_parameters(
             name=f"{_PREFIX}{request.marker}", timeout_min=minutes, cpus_per_task=self._cpus, gpus_per_node=gpus
         )
         if self._options:
             self._executor.update_parameters(slurm_additional_parameters=self._options)
         try:
-            self._running[key] = self._executor.submit(self._work, request.encoded())
+            self._running[key] = self._executor.submit(self._work, msgspec.json.encode(request))
             self._ended.pop(key, None)
         except self._submitit.core.utils.FailedJobError as error:
             reason = str(error).strip().splitlines()[-1]
@@ -113,7 +113,7 @@ class SlurmEngine:
 
     def _result(self, job: Any) -> CellResult | str:
         try:
-            return decode_result(job.result())
+            return msgspec.json.decode(job.result(), type=CellResult)
         except Exception as error:
             return one_line(f"{type(error).__name__}: {error}")
 

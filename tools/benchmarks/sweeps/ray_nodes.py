@@ -18,11 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from conformance.sweep.cells import SweepCell
 from conformance.sweep.driver import SweepSettings, VersionSweep
 from conformance.sweep.engines.ray_cluster import RayEngine
 from conformance.sweep.plan import SweepPlan
-from conformance.sweep.requests import CellResult, decode_request
+from conformance.sweep.requests import CellRequest, CellResult
 from tools.benchmarks.sweeps.checkouts import SweptCheckout, processes
 from tools.benchmarks.sweeps.kills import PLAN, VERSIONS
 
@@ -35,8 +37,8 @@ CELLS = len(VERSIONS) + 3
 
 def sleep(content: bytes) -> bytes:
     """Sleeps as many seconds as the cell's version says."""
-    time.sleep(float(decode_request(content).cell["version"].partition("/")[0]))
-    return CellResult("judged").encoded()
+    time.sleep(float(msgspec.json.decode(content, type=CellRequest).cell.version.partition("/")[0]))
+    return msgspec.json.encode(CellResult("judged"))
 
 
 @contextmanager
