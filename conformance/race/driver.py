@@ -44,14 +44,12 @@ class RaceSettings:
         pairs, rounds: how many there are.
         limit_s: after so many seconds no pair begins, if there are FEWEST_PAIRS.
         seed: of the orders.
-        count: steps in a sample, 0 for as many as take SAMPLE_NS.
     """
 
     pairs: int = PAIRS
     rounds: int = ROUNDS
     limit_s: float = LIMIT_S
     seed: int = 0
-    count: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,22 +69,14 @@ def race(old: Racer, new: Racer, settings: RaceSettings, watch: Watch = iter) ->
     Raises:
         RaceError: a side cannot be started or measured, or the sides differ in more than their version.
     """
-    return raced({OLD: old, NEW: new, TWIN: old}, settings, watch)
-
-
-def raced(sides: Mapping[str, Racer], settings: RaceSettings, watch: Watch = iter) -> RaceSamples:
-    """The same of any sides; `OLD` and `NEW` are among them.
-
-    Raises:
-        RaceError: as `race`.
-    """
+    sides = {OLD: old, NEW: new, TWIN: old}
     facts = {side: _probed(side, sides[side]) for side in (OLD, NEW)}
     if facts[OLD].place != facts[NEW].place:
         raise RaceError(f"the sides run on {facts[OLD].place} and {facts[NEW].place}; choose --device and --mode")
     kinds = [kind for kind in facts[OLD].kinds if kind in facts[NEW].kinds]
     if kinds[:1] != ["step"]:
         raise RaceError(f"the sides can do {', '.join(kinds) or 'nothing'} in rounds, want step first")
-    count = settings.count or min(max(1, math.ceil(SAMPLE_NS / facts[OLD].step_ns)), _MOST_STEPS)
+    count = min(max(1, math.ceil(SAMPLE_NS / facts[OLD].step_ns)), _MOST_STEPS)
     rng = np.random.default_rng(settings.seed)
     begin, load, when = time.monotonic(), os.getloadavg()[0], datetime.now(UTC).isoformat(timespec="seconds")
     pairs: list[dict[str, SideSamples]] = []
@@ -95,9 +85,9 @@ def raced(sides: Mapping[str, Racer], settings: RaceSettings, watch: Watch = ite
             break
         pairs.append(_pair(sides, kinds, count, settings.rounds, rng))
     return RaceSamples(
-        framework=sides[OLD].framework,
+        framework=old.framework,
         place=facts[OLD].place,
-        fixture=sides[OLD].fixture,
+        fixture=old.fixture,
         old=facts[OLD].version,
         new=facts[NEW].version,
         numpy=(facts[OLD].numpy, facts[NEW].numpy),

@@ -40,21 +40,25 @@ class SideRequest:
 
 @contextmanager
 def interpreter(wanted: SideRequest) -> Iterator[Path]:
-    """The Python of a side: the one that is named; of a version, that of an environment of its time, installed if it is
-    missing; or this one for the new side.
+    """The Python of a side that `check_named` takes: the one that is named; of a version, that of an environment of its
+    time, installed if it is missing; or this one.
 
     Raises:
-        RaceError: there is none, or it cannot be installed.
+        RaceError: it cannot be installed.
     """
     if wanted.python is not None:
         yield wanted.python.absolute()
-    elif wanted.version and distribution_of(wanted.framework) is not None:
-        with _installed(wanted) as python:
+    elif wanted.version:
+        gpu = None if wanted.device == "cpu" else request.driver()
+        asked = EnvironmentRequest(wanted.framework, wanted.version, wanted.mode, gpu=gpu)
+        with ExitStack() as stack:
+            try:
+                python = stack.enter_context(EnvironmentCache(environments_folder()).using(resolve(asked)))
+            except Unavailable as refusal:
+                raise RaceError(f"{wanted.side}: {wanted.framework} {wanted.version}: {refusal}") from None
             yield python
-    elif wanted.side == "new":
-        yield Path(sys.executable)
     else:
-        raise _unnamed(wanted)
+        yield Path(sys.executable)
 
 
 def _unnamed(wanted: SideRequest, why: str = "") -> RaceError:
@@ -104,18 +108,6 @@ def _check_version(wanted: SideRequest, package: str, index: PackageIndex) -> No
     except Unavailable as refusal:
         raise RaceError(f"{wanted.side}: {refusal}") from None
     check_release(package, version, releases)
-
-
-@contextmanager
-def _installed(wanted: SideRequest) -> Iterator[Path]:
-    gpu = None if wanted.device == "cpu" else request.driver()
-    asked = EnvironmentRequest(wanted.framework, wanted.version, wanted.mode, gpu=gpu)
-    with ExitStack() as stack:
-        try:
-            python = stack.enter_context(EnvironmentCache(environments_folder()).using(resolve(asked)))
-        except Unavailable as refusal:
-            raise RaceError(f"{wanted.side}: {wanted.framework} {wanted.version}: {refusal}") from None
-        yield python
 
 
 def check(wanted: SideRequest, got: str) -> None:

@@ -43,7 +43,10 @@ class PairInterval:
 
 
 def of_rounds(old: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> PairInterval:
-    """The ratio of costs that were measured in rounds; sample i of a pair's sides is of round i."""
+    """The ratio of costs that were measured in rounds; sample i of a pair's sides is of round i.
+
+    A cost that a process has once is one round.
+    """
     logs = []
     for before, after in zip(old, new, strict=True):
         x, y = in_pairs(before, after)
@@ -51,11 +54,6 @@ def of_rounds(old: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) ->
             return _refused(len(old), refusal)
         logs.append(_trimmed(np.log(y) - np.log(x)))
     return _over_pairs(logs)
-
-
-def of_once(old: Sequence[float], new: Sequence[float]) -> PairInterval:
-    """The ratio of costs that a process has once."""
-    return of_rounds([[each] for each in old], [[each] for each in new])
 
 
 def _trimmed(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 
-from conformance.race.estimates import PairInterval, of_once, of_rounds
-from conformance.race.samples import NEW, OLD, TWIN, PairSamples, RaceSamples
-
-YARDSTICK = "yardstick"
+from conformance.race.estimates import PairInterval, of_rounds
+from conformance.race.samples import NEW, OLD, TWIN, PairSamples, RaceSamples, SideSamples
 
 
 class RaceOutcome(StrEnum):
@@ -56,6 +54,7 @@ COSTS = (
     RaceCost("import", "import", False, 0.05, 0.25, needed=False),
     RaceCost("memory", "resident memory", False, 0.01, 0.05, timed=False),
 )
+YARDSTICK = RaceCost("yardstick", "NumPy work", True, 0.01, 0.05)
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,8 @@ class RaceJudgement:
 def judge(samples: RaceSamples) -> RaceJudgement:
     """The verdict of every cost that both sides have."""
     same_numpy = samples.numpy[0] == samples.numpy[1]
-    yardstick = _rounds(samples.pairs, YARDSTICK, NEW)
-    lies = _apart(yardstick, COSTS[0].negligible) if same_numpy else ""
+    yardstick = _ratio(samples.pairs, YARDSTICK, NEW)
+    lies = same_numpy and _apart(yardstick, YARDSTICK.negligible)
     why = f"the same NumPy work next to the new version: {yardstick} times" if lies else ""
     notes = () if same_numpy else (f"NumPy differs ({' and '.join(samples.numpy)}): its work is no yardstick",)
     verdicts = [_verdict(samples, cost, why if cost.timed else "") for cost in COSTS if _has(samples.pairs, cost)]
@@ -137,17 +136,14 @@ def _apart(one: PairInterval, negligible: float) -> bool:
 
 
 def _ratio(pairs: Sequence[PairSamples], cost: RaceCost, side: str) -> PairInterval:
-    if cost.rounds:
-        return _rounds(pairs, cost.key, side)
-    return of_once([pair[OLD].once[cost.key] for pair in pairs], [pair[side].once[cost.key] for pair in pairs])
+    return of_rounds([_values(pair[OLD], cost) for pair in pairs], [_values(pair[side], cost) for pair in pairs])
 
 
-def _rounds(pairs: Sequence[PairSamples], key: str, side: str) -> PairInterval:
-    return of_rounds([pair[OLD].rounds[key] for pair in pairs], [pair[side].rounds[key] for pair in pairs])
+def _values(side: SideSamples, cost: RaceCost) -> Sequence[float]:
+    return side.rounds[cost.key] if cost.rounds else [side.once[cost.key]]
 
 
 def _median(samples: RaceSamples, cost: RaceCost, side: str) -> float:
-    sides = [pair[side] for pair in samples.pairs]
-    values = [value for one in sides for value in (one.rounds[cost.key] if cost.rounds else [one.once[cost.key]])]
+    values = [value for pair in samples.pairs for value in _values(pair[side], cost)]
     scale = 1e9 * (samples.count if cost.rounds else 1) if cost.timed else 1.0
     return median(values) / scale

@@ -89,7 +89,7 @@ class RaceProcess:
         Raises:
             RaceError: as `ask`.
         """
-        line = self._line(time.monotonic() + limit_s, limit_s)
+        line = self._line(limit_s)
         try:
             answer = json.loads(line)
         except ValueError:
@@ -98,9 +98,9 @@ class RaceProcess:
             raise RaceError(f"{self._side}: got {line[:80]!r} from its process, want JSON")
         return answer
 
-    def _line(self, end: float, limit_s: float) -> bytes:
+    def _line(self, limit_s: float) -> bytes:
         assert self._process.stdout is not None
-        descriptor = self._process.stdout.fileno()
+        descriptor, end = self._process.stdout.fileno(), time.monotonic() + limit_s
         while b"\n" not in self._rest:
             ready, _, _ = select.select([descriptor], [], [], max(end - time.monotonic(), 0.0))
             if not ready:

@@ -28,7 +28,7 @@ class SideSamples:
 
 
 FIXTURES = ("encoder", "digits-mlp", "small-mlp")
-"""Models that can be raced; `conformance.race.works` makes them."""
+"""Models that can be raced; `conformance.race.worker` makes them."""
 
 PairSamples = Mapping[str, SideSamples]
 """Processes that took turns, by side."""

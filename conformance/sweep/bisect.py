@@ -33,13 +33,11 @@ class Boundary:
         old: the last member with the old state.
         new: the first one with the new state.
         skipped: reasons of all members that were asked and have no state, by place.
-        asked: how many members were asked, the ends and confirmations not counted.
     """
 
     old: int
     new: int
     skipped: Mapping[int, str]
-    asked: int
 
     @property
     def between(self) -> Mapping[int, str]:
@@ -66,7 +64,6 @@ def bisect(
     states: dict[int, State] = {0: "old", count - 1: "new"}
     skipped: dict[int, str] = {}
     confirmed: set[int] = set()
-    asked = 0
     while True:
         old = max(place for place, state in states.items() if state == "old")
         new = min(place for place, state in states.items() if state == "new" and place > old)
@@ -74,7 +71,6 @@ def bisect(
         if waiting:
             middle = min(waiting, key=lambda place: (abs(2 * place - old - new), place))
             answer = ask(middle)
-            asked += 1
         elif confirm is not None and (left := [place for place in (new, old) if place not in confirmed]):
             middle = left[0]
             answer = confirm(middle)
@@ -85,7 +81,7 @@ def bisect(
                 raise UnstableEnd(middle, answer.reason)
             answer = StateAnswer("skip", answer.reason or "another state when it was judged again")
         else:
-            return Boundary(old, new, dict(sorted(skipped.items())), asked)
+            return Boundary(old, new, dict(sorted(skipped.items())))
         if answer.state == "skip":
             skipped[middle] = answer.reason
             states.pop(middle, None)

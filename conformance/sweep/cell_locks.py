@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,6 @@ class CellLocks:
 
     folder: Path
     suite: bool = True
-    solve: Callable[[EnvironmentRequest], Lock] = resolve
 
     def read(self, cells: Sequence[SweepCell], *, again: bool = False) -> dict[str, Lock | str | None]:
         """By the key of each cell its lock, why there is none, or None where nothing is installed.
@@ -75,7 +74,7 @@ class CellLocks:
             pass
         lock: Lock | str
         try:
-            lock = self.solve(wanted)
+            lock = resolve(wanted)
         except InstallerInterrupted as ended:
             raise RecordError(f"{wanted.framework} {wanted.version}", str(ended), "run the command again") from None
         except Unavailable as refusal:

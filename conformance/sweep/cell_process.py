@@ -90,16 +90,17 @@ class CellRun:
         self._check_version(probed["packages"])
         cache = VerdictCache.of(self._key(probed), verdicts_folder())
         earlier = None if self.request.fresh else cache.read()
-        tests = None if earlier is None else self._tests(cache)
-        left = [] if tests is None else due(tests, earlier)
-        fresh = None
-        if tests is None or left:
-            begun = time.monotonic()
-            fresh = self._run(left, cache)
-            self.seconds["suite"] = round(time.monotonic() - begun, 1)
-        if tests is None and fresh is not None and fresh.status != "interrupted" and not self._budgeted:
-            judged = [verdict.test for verdict in fresh.verdicts if node_of(verdict.test) is not None]
-            cache.keep_tests(self._selected, judged)
+        tests: list[str] | None = None
+        fresh: Record | None = None
+        if earlier is None:
+            fresh = self._run([], cache)
+            if fresh.status != "interrupted" and not self._budgeted:
+                judged = [verdict.test for verdict in fresh.verdicts if node_of(verdict.test) is not None]
+                cache.keep_tests(self._selected, judged)
+        else:
+            tests = self._tests(cache)
+            if left := due(tests, earlier):
+                fresh = self._run(left, cache)
         record = of_cell(fresh, earlier, tests, selection_text(self.request.plan.selection))
         ran = 0 if fresh is None else len(fresh.verdicts)
         content = packed(Path("record.json.gz"), to_json(record))
@@ -193,11 +194,12 @@ class CellRun:
             nodes = self.folder / "nodes.txt"
             nodes.write_text("\n".join(filter(None, map(node_of, tests))), encoding="utf-8")
             words.append(f"@{nodes}")
-        end = time.monotonic() + plan.limit_s
+        begun = time.monotonic()
         ended = self._command(words, plan.limit_s)
         if ended.status in (0, 1) and plan.repeat:
-            again = self._words(1)
+            end, again = begun + plan.limit_s, self._words(1)
             repeat(path, again, lambda _: None, lambda command: self._command(command, end - time.monotonic()))
+        self.seconds["suite"] = round(time.monotonic() - begun, 1)
         record = _written(path)
         if record is not None:
             cache.add(record)

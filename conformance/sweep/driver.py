@@ -13,7 +13,7 @@ from pathlib import Path
 from conformance.sweep import launching
 from conformance.sweep.cell_locks import CellLocks
 from conformance.sweep.cells import SweepCell
-from conformance.sweep.engines.engine import CellEngine, NoEngine
+from conformance.sweep.engines import CellEngine, NoEngine
 from conformance.sweep.environments import LARGEST
 from conformance.sweep.journal import CellEnding, SweepJournal, asked_of, opened
 from conformance.sweep.plan import SweepPlan

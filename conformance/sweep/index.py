@@ -14,7 +14,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from html.parser import HTMLParser
@@ -60,8 +60,6 @@ class ReleaseFile:
         tags: of a wheel; none for a source archive.
     """
 
-    name: str
-    version: Version
     size: int | None = None
     uploaded: str = ""
     python: str = ""
@@ -78,7 +76,6 @@ class ReleaseFile:
 class Release:
     """The files of one public version of a package on all indexes."""
 
-    version: Version
     files: tuple[ReleaseFile, ...]
 
     @property
@@ -188,12 +185,12 @@ class PackageIndex:
                 if must and not (place.startswith("file:") and _missing(error)):
                     problems.append(f"{place}: {getattr(error, 'reason', error)}")
                 continue
-            for each in _files(name, listed):
-                files.setdefault(Version(each.version.public), []).append(each)
+            for version, file in _files(name, listed):
+                files.setdefault(Version(version.public), []).append(file)
         if not files:
             problem = "; ".join(problems) or "no index has it"
             raise Unavailable(redacted(f"releases of {name} cannot be listed ({problem}); check pip's index-url"))
-        return {version: Release(version, tuple(files[version])) for version in sorted(files)}
+        return {version: Release(tuple(files[version])) for version in sorted(files)}
 
 
 def _missing(error: Exception) -> bool:
@@ -294,7 +291,7 @@ class _Links(HTMLParser):
             self.files.append({"filename": name, "url": url, "yanked": yanked, "requires-python": python})
 
 
-def _files(name: str, listed: Iterable[Mapping[str, Any]]) -> Iterable[ReleaseFile]:
+def _files(name: str, listed: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Version, ReleaseFile]]:
     for each in listed:
         file = str(each.get("filename", ""))
         try:
@@ -307,12 +304,11 @@ def _files(name: str, listed: Iterable[Mapping[str, Any]]) -> Iterable[ReleaseFi
             continue
         if project == name:
             size, uploaded = each.get("size"), each.get("upload-time")
-            yield ReleaseFile(
-                file,
-                version,
+            release_file = ReleaseFile(
                 size if isinstance(size, int) and not isinstance(size, bool) else None,
                 uploaded if isinstance(uploaded, str) else "",
                 str(each.get("requires-python") or ""),
                 bool(each.get("yanked", False)),
                 tags,
             )
+            yield version, release_file

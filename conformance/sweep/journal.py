@@ -7,10 +7,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from conformance.spec.clauses import load_clauses
 from conformance.sweep.plan import SweepPlan
@@ -21,8 +22,7 @@ from results.record.journal import now
 FILE = "journal.jsonl"
 
 
-@dataclass(frozen=True)
-class CellEnding:
+class CellEnding(msgspec.Struct, frozen=True, tag_field="kind", tag="ended"):
     """How a cell ended.
 
     Attributes:
@@ -42,7 +42,7 @@ class CellEnding:
     ran: int = 0
     cached: int = 0
     attempts: int = 1
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = {}
 
 
 def asked_of(plan: SweepPlan) -> str:
@@ -62,14 +62,14 @@ class SweepJournal:
     @property
     def endings(self) -> dict[str, CellEnding]:
         """The last ending of each cell, by key; a line that a kill cut short is left out."""
+        try:
+            content = self.path.read_bytes()
+        except OSError as error:
+            raise RecordError(self.path, f"cannot be read ({error})", "check its permissions") from None
         result: dict[str, CellEnding] = {}
-        for line in _lines(self.path):
-            if line.pop("kind", "") == "ended":
-                line.pop("at", None)
-                try:
-                    ending = CellEnding(**line)
-                except TypeError:
-                    continue
+        for line in content.splitlines():
+            with suppress(msgspec.DecodeError, UnicodeDecodeError):  # of a beginning too
+                ending = msgspec.json.decode(line, type=CellEnding)
                 result[ending.cell] = ending
         return result
 
@@ -79,7 +79,7 @@ class SweepJournal:
 
     def ended(self, ending: CellEnding) -> None:
         """Notes how a cell ended."""
-        self._append({"kind": "ended", **asdict(ending)})
+        self._append(msgspec.to_builtins(ending))
 
     def _append(self, content: Mapping[str, Any]) -> None:
         line = json.dumps({**content, "at": now()}).encode() + b"\n"
@@ -107,36 +107,15 @@ def opened(folder: Path) -> Iterator[SweepJournal]:
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                os.write(descriptor, b"\n")  # ends a line that a kill cut short, so that the next one stands alone
         except BlockingIOError:
-            raise RecordBusy(
-                path, "another sweep is writing it", "wait for it to end or choose another --folder"
-            ) from None
-        _end_last_line(descriptor, path)
+            remedy = "wait for it to end or choose another --folder"
+            raise RecordBusy(path, "another sweep is writing it", remedy) from None
+        except OSError as error:
+            raise unwritable(path, error) from None
         sync_folder(folder)
         yield SweepJournal(path, descriptor)
     finally:
         os.close(descriptor)
-
-
-def _end_last_line(descriptor: int, path: Path) -> None:
-    """Ends a line that a kill cut short, so that the next one stands alone."""
-    size = os.fstat(descriptor).st_size
-    try:
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            os.write(descriptor, b"\n")
-    except OSError as error:
-        raise unwritable(path, error) from None
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise RecordError(path, f"cannot be read ({error})", "check its permissions") from None
-    for line in content.splitlines():
-        try:
-            values = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(values, dict):
-            yield values

@@ -6,7 +6,6 @@ import gzip
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 
 from conformance.sweep.bisect import State, StateAnswer
 from conformance.sweep.cells import SweepCell
@@ -118,5 +117,5 @@ def answer(judged: JudgedCell, tests: Iterable[str], good: State, bad: State) ->
         return StateAnswer("skip", f"unstable: {unstable[0]}")
     if any(outcome in PASSED for outcome in outcomes.values()):
         return StateAnswer(good)
-    text = ", ".join(name for name, _ in groupby(sorted(map(str, outcomes.values())))) or "missing"
+    text = ", ".join(sorted({*map(str, outcomes.values())})) or "missing"
     return StateAnswer("skip", f"not judged: its tests are {text}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -48,8 +47,8 @@ class CellProcesses:
             words = [sys.executable, "-m", "conformance.sweep.cell_process", str(folder)]
             (folder / TEMPORARY).mkdir()
             variables = {supervision.MARKER: request.marker, "TMPDIR": str(folder / TEMPORARY)}
-            with (folder / "cell.log").open("wb") as log, self._started(words, variables, log.fileno()) as process:
-                status = process.wait()
+            with (folder / "cell.log").open("wb") as log:
+                status = self._run(words, variables, log.fileno())
             result = folder / "result.json"
             if status == 0 and result.is_file():
                 return msgspec.json.decode(result.read_bytes(), type=CellResult)
@@ -64,12 +63,10 @@ class CellProcesses:
         with self._lock:
             self._closed = True
             for process in self._running:
-                if process.stdin is not None:
-                    with contextlib.suppress(OSError):
-                        process.stdin.close()
+                _close_input(process)
 
-    @contextlib.contextmanager
-    def _started(self, words: list[str], variables: dict[str, str], log: int) -> Iterator[subprocess.Popen[bytes]]:
+    def _run(self, words: list[str], variables: dict[str, str], log: int) -> int:
+        """The exit status of a command."""
         environment = {**os.environ, **variables}
         with self._lock:
             if self._closed:
@@ -79,14 +76,19 @@ class CellProcesses:
             )
             self._running.add(process)
         try:
-            yield process
+            return process.wait()
         finally:
             with self._lock:
                 self._running.discard(process)
-            if process.stdin is not None:
-                with contextlib.suppress(OSError):
-                    process.stdin.close()
+            _close_input(process)
             process.wait()
+
+
+def _close_input(process: subprocess.Popen[bytes]) -> None:
+    """Ends a cell's process."""
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
 
 
 def judge_encoded(content: bytes) -> bytes:

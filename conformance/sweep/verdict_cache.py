@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from conformance.runner.identity import AREAS, adapter_files, digest, files_of
 from conformance.spec.clauses import load_clauses
 from conformance.sweep.environments import locked
@@ -100,10 +102,9 @@ class VerdictCache:
             selected: digest of the selection and of the code that it is made from.
         """
         try:
-            known = json.loads(self._tests_of(selected).read_bytes())
+            return msgspec.json.decode(self._tests_of(selected).read_bytes(), type=list[str])
         except (OSError, ValueError):
             return None
-        return known if isinstance(known, list) and all(isinstance(each, str) for each in known) else None
 
     def keep_tests(self, selected: str, tests: Sequence[str]) -> None:
         """Keeps the tests of a selection."""
@@ -168,17 +169,13 @@ def of_cell(fresh: Record | None, earlier: Record | None, tests: Collection[str]
     whole = not selection
     runs = {verdict.test for verdict in earlier.verdicts if node_of(verdict.test) is None and whole}
     usable = earlier.only(wanted | runs)
-    count = len(usable.verdicts) - (
-        len({v.test for v in fresh.verdicts} & {v.test for v in usable.verdicts}) if fresh else 0
-    )
     record = usable.sorted() if fresh is None else merged(fresh, usable)
+    count = len(record.verdicts) - (0 if fresh is None else len(fresh.verdicts))
     missing = wanted - {verdict.test for verdict in record.verdicts}
     budgeted = "--budget=" in selection
     status: Status = "interrupted" if missing and not budgeted else "complete" if whole else "partial"
-    commits = f"{earlier.suite.commit or earlier.suite.version}"
-    notes = [
-        f"{count} of {len(record.verdicts)} verdicts are from earlier runs in the same environment, last {commits}"
-    ]
+    last = earlier.suite.commit or earlier.suite.version
+    notes = [f"{count} of {len(record.verdicts)} verdicts are from earlier runs in the same environment, last {last}"]
     if missing:
         notes.append(f"{len(missing)} of {len(wanted)} tests were not judged")
     return replace(record, status=status, notes=tuple(notes), selection=selection)
@@ -191,7 +188,7 @@ def selection_digest(framework: str, selection: Sequence[str]) -> str:
     return hashlib.sha256(repr((tuple(selection), code)).encode()).hexdigest()[:16]
 
 
-def due(tests: Sequence[str], earlier: Record | None) -> list[str]:
+def due(tests: Sequence[str], earlier: Record) -> list[str]:
     """Tests without an earlier verdict."""
-    known = set() if earlier is None else {verdict.test for verdict in earlier.verdicts}
+    known = {verdict.test for verdict in earlier.verdicts}
     return [test for test in tests if test not in known]

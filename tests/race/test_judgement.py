@@ -12,7 +12,7 @@ import pytest
 
 from conformance.cli.main import main
 from conformance.race import rendering
-from conformance.race.estimates import of_once, of_rounds
+from conformance.race.estimates import of_rounds
 from conformance.race.judgement import RaceOutcome, judge
 from conformance.race.samples import RaceSamples, load, write
 from results.record.files import RecordError
@@ -45,7 +45,7 @@ def test_disturbed_rounds_are_trimmed() -> None:
     [([1.0] * 4, [1.0] * 4, "4 pairs"), ([1.0] * 5, [0.0] * 5, "positive"), ([math.nan] * 5, [1.0] * 5, "positive")],
 )
 def test_what_gives_no_ratio_says_why(old: list[float], new: list[float], why: str) -> None:
-    assert why in of_once(old, new).refusal
+    assert why in of_rounds([[each] for each in old], [[each] for each in new]).refusal
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from conformance.sweep.cells import SweepCell, cells_of, extremes, newest_at
 from conformance.sweep.index import IndexSettings, PackageIndex, Release, ReleaseFile
 from conformance.sweep.known_names import check_device
 from conformance.sweep.plan import read_plan
+from frameworks.installer.resolution import EnvironmentRequest
 from frameworks.registry import UnknownFramework
 from results.record.files import RecordError
 from tools.benchmarks.sweeps.wheels import TOY
@@ -26,19 +27,16 @@ DATES = {
 }
 
 
-def file_of(name: str, version: str, day: str) -> ReleaseFile:
-    """A wheel: jax 0.12 is for another Python, and 0.4.32 is yanked."""
+def release(version: str, day: str) -> Release:
+    """A release of one wheel: jax 0.12 is for another Python, and 0.4.32 is yanked."""
     python, yanked = (">=9" if version == "0.12.0" else ""), version == "0.4.32"
-    return ReleaseFile(name, Version(version), 1, f"{day}T00:00:00Z", python, yanked, HERE)
+    return Release((ReleaseFile(1, f"{day}T00:00:00Z", python, yanked, HERE),))
 
 
 @pytest.fixture
 def index() -> PackageIndex:
     """An index with the packages of `DATES`."""
-    known = {
-        name: {Version(each): Release(Version(each), (file_of(name, each, day),)) for each, day in dates.items()}
-        for name, dates in DATES.items()
-    }
+    known = {name: {Version(each): release(each, day) for each, day in dates.items()} for name, dates in DATES.items()}
     return PackageIndex(IndexSettings(()), known)
 
 
@@ -99,14 +97,8 @@ def test_a_companion_varies_on_a_framework_that_is_fixed_or_of_its_time(tmp_path
     past = cells(tmp_path, index, f'{table}framework-version = "of its time"')
     assert [cell.framework_version for cell in past] == ["2.16.1", "2.16.1", "2.17.0", "2.21.0"]
     assert newest_at(index.releases("tensorflow-cpu"), "2024-03-07") == ""
-    wanted = environment_of(past[0])
-    assert wanted is not None
-    assert (wanted.version, wanted.varying, wanted.packages, wanted.gpu) == (
-        "2.16.1",
-        "keras",
-        {"keras": "3.3.3"},
-        None,
-    )
+    wanted = EnvironmentRequest("tf", "2.16.1", "graph", {"keras": "3.3.3"}, gpu=None, varying="keras")
+    assert environment_of(past[0]) == wanted
 
 
 def test_extremes_are_the_oldest_and_the_newest_that_can_be_judged(tmp_path: Path, index: PackageIndex) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from conformance.spec import clauses
-from conformance.sweep import driver, journal
-from conformance.sweep.cell_locks import CellLocks
+from conformance.sweep import cell_locks, journal
 from conformance.sweep.cells import SweepCell
 from conformance.sweep.driver import SweepSettings, VersionSweep
 from conformance.sweep.journal import CellEnding, opened
@@ -88,7 +86,7 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[EnvironmentRequest]:
             raise Unavailable("nothing goes with it")
         return Lock((f"{PACKAGE}=={wanted.version}",), {PACKAGE: wanted.version})
 
-    monkeypatch.setattr(driver, "CellLocks", partial(CellLocks, solve=solve))
+    monkeypatch.setattr(cell_locks, "resolve", solve)
     return asked
 
 
@@ -125,17 +123,8 @@ def test_each_cell_has_a_record_and_a_line_of_the_outcomes(tmp_path: Path, conte
     assert {request.lock.pins[PACKAGE] for request in engine.asked if request.lock} == {"1.0", "2.0", "3.0"}
     assert len({request.marker for request in engine.asked}) == 6
     first, *_ = outcomes(tmp_path)
-    assert {
-        key: first[key] for key in ("framework", "version", "released", "package", "mode", "outcome", "reason")
-    } == {
-        "framework": TOY,
-        "version": "1.0",
-        "released": "2026-01-01",
-        "package": PACKAGE,
-        "mode": "emulated",
-        "outcome": "judged",
-        "reason": "",
-    }
+    versions = {"framework": TOY, "version": "1.0", "released": "2026-01-01", "package": PACKAGE}
+    assert first == {**first, **versions, "mode": "emulated", "outcome": "judged", "reason": ""}
     for each in outcomes(tmp_path):
         assert load(tmp_path / "sweep" / "records" / str(each["record"])).verdicts
 

@@ -14,8 +14,7 @@ import msgspec
 import pytest
 
 from conformance.sweep.cells import SweepCell
-from conformance.sweep.engines import slurm
-from conformance.sweep.engines.engine import CellEngine, NoEngine
+from conformance.sweep.engines import CellEngine, NoEngine, slurm
 from conformance.sweep.engines.local import LocalEngine
 from conformance.sweep.engines.ray_cluster import RayEngine
 from conformance.sweep.engines.slurm import SlurmEngine
@@ -197,7 +196,8 @@ def jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_submitit_gets_a_job_for_each_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     submitit = FakeSubmitit()
     monkeypatch.setitem(sys.modules, "submitit", submitit)
-    engine = SlurmEngine(tmp_path, "s", 2, {"partition": "cpu"}, judged)
+    monkeypatch.setattr(slurm, "judge_encoded", judged)
+    engine = SlurmEngine(tmp_path, "s", 2, {"partition": "cpu"})
     assert answers(engine) == {"k": CellResult("judged", "1", b"\x00\xff"), "l": "LostCell: the process ended"}
     given = submitit.given
     assert given[0] == {"folder": str(tmp_path), "cluster": "slurm"}

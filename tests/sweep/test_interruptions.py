@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from conformance.sweep import cell_process, environments
+from conformance.sweep import cell_locks, cell_process, environments
 from conformance.sweep.cell_locks import CellLocks
 from conformance.sweep.cells import SweepCell
 from conformance.sweep.environments import EnvironmentCache
@@ -157,28 +157,27 @@ def test_a_download_that_the_network_ends_refuses_nothing(said: str, monkeypatch
     assert not isinstance(refusal.value, InstallerInterrupted)
 
 
-def test_an_ended_resolution_is_not_stored(tmp_path: Path) -> None:
+def test_an_ended_resolution_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ended(_: EnvironmentRequest) -> Lock:
         raise InstallerInterrupted("the installer was ended by SIGINT")
 
+    monkeypatch.setattr(cell_locks, "resolve", ended)
     with pytest.raises(RecordError, match=r"1\.0: the installer was ended by SIGINT; run the command again"):
-        CellLocks(tmp_path, False, ended).read([CELL])
+        CellLocks(tmp_path, False).read([CELL])
     assert not [*tmp_path.iterdir()]
-    assert CellLocks(tmp_path, False, lambda _: LOCK).read([CELL]) == {CELL.key: LOCK}
+    monkeypatch.setattr(cell_locks, "resolve", lambda _: LOCK)
+    assert CellLocks(tmp_path, False).read([CELL]) == {CELL.key: LOCK}
 
 
-def test_an_environment_without_what_was_asked_for_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("lock", "left"),
+    [(LOCK, rf"left {PACKAGE} out, want 1\.0"), (Lock(("numpy",), {"numpy": "1.0"}), r"left numpy 2\S+, want 1\.0")],
+)
+def test_an_environment_without_what_was_asked_for_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: Lock, left: str
+) -> None:
     monkeypatch.setattr(environments.pip, "install", lambda *_: None)
-    cache = EnvironmentCache(tmp_path, beneath=here())
-    with pytest.raises(InstallerInterrupted, match=f"left {PACKAGE} out, want 1.0"), cache.using(LOCK):
-        pass
-    assert not (tmp_path / LOCK.name).exists()
-
-
-def test_another_version_than_the_pinned_one_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environments.pip, "install", lambda *_: None)
-    cache, lock = EnvironmentCache(tmp_path, beneath=here()), Lock(("numpy",), {"numpy": "1.0"})
-    with pytest.raises(InstallerInterrupted, match=r"left numpy 2\S+, want 1\.0"), cache.using(lock):
+    with pytest.raises(InstallerInterrupted, match=left), EnvironmentCache(tmp_path, beneath=here()).using(lock):
         pass
     assert not (tmp_path / lock.name).exists()
 

@@ -120,10 +120,7 @@ def test_a_plan_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 def releases(*versions: str, yanked: tuple[str, ...] = ()) -> dict[Version, Release]:
     """Releases of one file each, in this order."""
-    return {
-        Version(each): Release(Version(each), (ReleaseFile("x", Version(each), yanked=each in yanked),))
-        for each in versions
-    }
+    return {Version(each): Release((ReleaseFile(yanked=each in yanked),)) for each in versions}
 
 
 @pytest.mark.parametrize(

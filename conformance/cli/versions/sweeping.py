@@ -18,7 +18,7 @@ from conformance.cli.options import FiniteRange
 from conformance.cli.versions.suite_folder import SuiteFolder
 from conformance.sweep.cells import PYTHON, SweepCell, cells_of, extremes
 from conformance.sweep.driver import RECORDS, SweepSettings, VersionSweep
-from conformance.sweep.engines.engine import CellEngine, NoEngine
+from conformance.sweep.engines import CellEngine, NoEngine
 from conformance.sweep.environments import LARGEST, EnvironmentCache, environments_folder
 from conformance.sweep.forecast import SweepForecast, forecast
 from conformance.sweep.index import PackageIndex

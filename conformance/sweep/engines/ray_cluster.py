@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from conformance.sweep.engines.engine import NoEngine
+from conformance.sweep.engines import NoEngine
 from conformance.sweep.launching import judge_encoded
 from conformance.sweep.requests import CellRequest, CellResult
 from results.record.files import one_line

@@ -6,13 +6,12 @@ import importlib
 import logging
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from conformance.sweep.engines.engine import NoEngine
+from conformance.sweep.engines import NoEngine
 from conformance.sweep.launching import judge_encoded
 from conformance.sweep.requests import CellRequest, CellResult
 from results.record.files import one_line
@@ -34,20 +33,12 @@ class SlurmEngine:
         folder: for the files of the jobs.
         sweep: digest of the sweep's folder. Jobs that a killed run of the sweep left are cancelled.
         options: more options of sbatch, such as partition.
-        work: judges an encoded request on a node.
 
     Raises:
         NoEngine: submitit is not installed, or there is no Slurm.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        sweep: str,
-        cpus: int = 1,
-        options: dict[str, str] | None = None,
-        work: Callable[[bytes], bytes] = judge_encoded,
-    ) -> None:
+    def __init__(self, folder: Path, sweep: str, cpus: int = 1, options: dict[str, str] | None = None) -> None:
         try:
             self._submitit: Any = importlib.import_module("submitit")
         except ImportError:
@@ -57,7 +48,7 @@ class SlurmEngine:
         except Exception as error:
             raise NoEngine(one_line(f"Slurm cannot be used ({error}); run where sbatch is")) from None
         logging.getLogger("submitit").setLevel(logging.ERROR)
-        self._cpus, self._work, self._options = cpus, work, dict(options or {})
+        self._cpus, self._options = cpus, dict(options or {})
         self._running: dict[str, Any] = {}
         self._ended: dict[str, float] = {}
         self._looked = time.monotonic()
@@ -79,7 +70,7 @@ class SlurmEngine:
         if self._options:
             self._executor.update_parameters(slurm_additional_parameters=self._options)
         try:
-            self._running[key] = self._executor.submit(self._work, msgspec.json.encode(request))
+            self._running[key] = self._executor.submit(judge_encoded, msgspec.json.encode(request))
             self._ended.pop(key, None)
         except self._submitit.core.utils.FailedJobError as error:
             reason = str(error).strip().splitlines()[-1]
