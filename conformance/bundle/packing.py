@@ -26,7 +26,6 @@ from results.record.files import RecordError, os_problem
 MTIME = 315532800
 """Time of every file, the first that a zip archive can have: 1980-01-01."""
 
-_BLOCK = 1 << 20
 _SCRIPT = Path(__file__).with_name("run.sh")
 
 

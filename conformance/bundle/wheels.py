@@ -1,17 +1,20 @@
-"""Downloads the wheels of a framework and of the suite for another machine, by pip."""
+"""Downloads the wheels of a framework and of the suite for another machine, by pip.
+
+pip evaluates markers for its own Python, so `closure` finds what wheels require of each other on the target's.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from conformance.bundle.closure import closure, metadata_of, named
 from conformance.bundle.target import Target
 from conformance.doctor.wheels import cuda_required
 from frameworks.installer import locks, pip, uv
@@ -55,13 +58,11 @@ def download(framework: str, version: str, modes: Sequence[str], target: Target,
     requirements, indexes = wanted_of(framework, version, modes, target)
     pins = _pins(framework, version, requirements, target)
     if version:
-        own, *requirements = requirements
-        package = bare(own.partition("==")[0])
+        package = str(canonicalize_name(bare(requirements[0].partition("==")[0])))
         _pip(folder, ["--no-deps", f"{package}=={version}"], {}, target, indexes)
-        wheel = named(folder.glob("*.whl"))[str(canonicalize_name(package))]
+        wheel = named(folder.glob("*.whl"))[package]
         _check_build(framework, wheel, target)
-        pins[str(canonicalize_name(package))] = str(parse_wheel_filename(wheel.name)[1])
-        requirements = [own, *requirements]
+        pins[package] = str(parse_wheel_filename(wheel.name)[1])
     _pip(folder, requirements, pins, target, indexes if target.cuda else [])
     roots = [Requirement(each) for each in requirements]
     for _ in range(ROUNDS):
@@ -128,3 +129,53 @@ def _check_build(framework: str, wheel: Path, target: Target) -> None:
     if target.cuda and (label == "cpu" or (cuda and cuda.split(".")[0] > target.cuda.split(".")[0])):
         what = f"for CUDA {cuda}" if cuda else "the build for the CPU"
         raise Unavailable(f"{wheel.name} is {what}, and --cuda is {target.cuda}; {remedy}")
+
+
+def metadata_of(wheel: Path) -> Distribution:
+    """The metadata of a wheel."""
+    (result,) = distributions(path=[str(wheel)])
+    return result
+
+
+def named(wheels: Iterable[Path]) -> dict[str, Path]:
+    """Wheels by the normalized name of their package."""
+    return {str(parse_wheel_filename(wheel.name)[0]): wheel for wheel in wheels}
+
+
+def closure(
+    roots: Iterable[Requirement], wheels: Mapping[str, Path], markers: Mapping[str, str]
+) -> tuple[dict[str, Path], list[Requirement]]:
+    """The wheels that requirements need, and the requirements that no wheel meets.
+
+    Args:
+        wheels: by normalized name.
+        markers: values of environment markers on the target.
+    """
+    waiting, seen = [*roots], set[tuple[str, str]]()
+    needed: dict[str, Path] = {}
+    lacking: dict[str, Requirement] = {}
+    while waiting:
+        requirement = waiting.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate(dict(markers)):
+            continue
+        name = str(canonicalize_name(requirement.name))
+        wheel = wheels.get(name)
+        if wheel is None or not requirement.specifier.contains(parse_wheel_filename(wheel.name)[1], prereleases=True):
+            lacking[str(requirement)] = requirement
+            continue
+        needed[name] = wheel
+        for extra in ("", *requirement.extras):
+            if (name, extra) not in seen:
+                seen.add((name, extra))
+                waiting += _required(wheel, extra, markers)
+    return needed, [*lacking.values()]
+
+
+def _required(wheel: Path, extra: str, markers: Mapping[str, str]) -> list[Requirement]:
+    """The requirements of a wheel that hold with an extra ("" for none)."""
+    values = {**markers, "extra": extra}
+    read = [Requirement(line) for line in metadata_of(wheel).requires or ()]
+    applicable = [each for each in read if each.marker is None or each.marker.evaluate(values)]
+    for each in applicable:
+        each.marker = None
+    return applicable

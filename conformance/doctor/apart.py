@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from conformance.runner.subprocesses import guarded
 
@@ -19,15 +21,22 @@ class CommandResult:
 
     Attributes:
         problem: why it did not succeed, in a few words; "" if it did.
-        crashed: whether a signal ended it.
-        late: whether it reached the limit.
+        exited: whether it ended by itself, before the limit and without a signal.
     """
 
     output: str
     errors: str
     problem: str = ""
-    crashed: bool = False
-    late: bool = False
+    exited: bool = False
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        """The lines of JSON in the output; a crash may have cut the last one short."""
+        result = []
+        for line in self.output.splitlines():
+            with suppress(ValueError):
+                result.append(json.loads(line))
+        return result
 
 
 def run_apart(
@@ -63,14 +72,11 @@ def run_apart(
         process.wait()
     output, errors = (part.decode("utf-8", "replace") for part in said)
     if late:
-        return CommandResult(output, errors, f"did not end within {limit_s:g} s", late=True)
-    return CommandResult(output, errors, _problem(process.returncode), crashed=process.returncode < 0)
-
-
-def _problem(status: int) -> str:
+        return CommandResult(output, errors, f"did not end within {limit_s:g} s")
+    status = process.returncode
     if status < 0:
-        return f"crashed with {signal.Signals(-status).name}"
-    return f"ended with status {status}" if status else ""
+        return CommandResult(output, errors, f"crashed with {signal.Signals(-status).name}")
+    return CommandResult(output, errors, f"ended with status {status}" if status else "", exited=True)
 
 
 def _kill(group: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sys
@@ -16,9 +15,8 @@ from packaging.version import Version
 
 from conformance.doctor import wheels
 from conformance.doctor.apart import CommandResult, run_apart
-from conformance.doctor.driver import Driver, examine
+from conformance.doctor.driver import MACHINE, Driver, Step, examine
 from conformance.doctor.program import file_of
-from conformance.doctor.steps import MACHINE, Step
 from frameworks.installer import locks
 from frameworks.installer.distributions import DISTRIBUTIONS, Distribution
 from frameworks.registry import path_of
@@ -109,14 +107,8 @@ def _installed(name: str, chosen: Distribution) -> Step:
     if Version(build.version).public != chosen.pinned:
         return Step(name, "installed", "ok", f"{text}; pinned is {chosen.pinned}, so its known failures may differ")
     others = locks.deviations(locks.read(name))
-    return Step(
-        name,
-        "installed",
-        "ok",
-        f"{text}, as pinned; not as locked: {', '.join(others)}"
-        if others
-        else f"{text}, as pinned, all packages as locked",
-    )
+    packages = f"; not as locked: {', '.join(others)}" if others else ", all packages as locked"
+    return Step(name, "installed", "ok", f"{text}, as pinned{packages}")
 
 
 def _build(name: str, chosen: Distribution, cuda: str, problem: str) -> Step:
@@ -140,7 +132,7 @@ def _process(name: str, device: str, asked: str, problem: str, limit_s: float) -
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "conformance.doctor.program", name, device, asked]
     ended = run_apart(command, limit_s, ROOT, {**os.environ, "PYTHONPATH": path})
-    lines = _said(ended.output)
+    lines = ended.documents
     texts = {line["step"]: line["text"] for line in lines if "text" in line}
     last = lines[-1]["step"] if lines else "import"
     failed = "" if "text" in (lines[-1] if lines else {}) and not ended.problem else last
@@ -158,20 +150,9 @@ def _process(name: str, device: str, asked: str, problem: str, limit_s: float) -
             yield Step(name, step, "skipped", f"step {failed} failed")
 
 
-def _said(output: str) -> list[dict[str, str]]:
-    """The lines of the process; the last one may be cut short by a crash."""
-    result = []
-    for line in output.splitlines():
-        try:
-            result.append({str(key): str(value) for key, value in json.loads(line).items()})
-        except ValueError:
-            continue
-    return result
-
-
 def _why(problem: str, ended: CommandResult) -> str:
     if problem:
         return one_line(problem, 300)
     words = [line.strip() for line in ended.errors.splitlines() if line.strip()]
-    detail = f": {words[-1]}" if words and not ended.crashed and not ended.late else ""
+    detail = f": {words[-1]}" if words and ended.exited else ""
     return one_line(f"the process {ended.problem}{detail}", 300)

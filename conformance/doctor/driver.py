@@ -1,17 +1,17 @@
-"""NVIDIA's driver: its program nvidia-smi, and its library, which a new process loads."""
+"""A step of the doctor, and those of NVIDIA's driver: nvidia-smi, and its library, which a new process loads."""
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from conformance.doctor.apart import CommandResult, run_apart
-from conformance.doctor.steps import MACHINE, Step
+
+MACHINE = "machine"
+"""Subject of the steps that are the same for every framework."""
 
 LIBRARY = "libcuda.so.1"
 NO_DRIVER = "no NVIDIA driver"
@@ -44,6 +44,27 @@ for call, argument in (("cuInit", 0), ("cuDriverGetVersion", number), ("cuDevice
 
 
 @dataclass(frozen=True)
+class Step:
+    """The outcome of a step.
+
+    Attributes:
+        subject: a framework, or `MACHINE`.
+        text: what was observed; of a skipped step the reason.
+        remedy: what to do, "" if nothing.
+    """
+
+    subject: str
+    name: str
+    state: Literal["ok", "failed", "skipped"]
+    text: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        said = f"skipped because {self.text}" if self.state == "skipped" else f"{self.state:<7} {self.text}".rstrip()
+        return f"{self.subject:<10} {self.name:<14} {said}{f'; {self.remedy}' if self.remedy else ''}"
+
+
+@dataclass(frozen=True)
 class Driver:
     """What is known of the driver.
 
@@ -68,7 +89,7 @@ def examine(device: str) -> Driver:
     """The driver's steps for the device that the user asked for: "auto", "cpu" or "cuda"."""
     program = shutil.which("nvidia-smi")
     library = run_apart([sys.executable, "-I", "-c", _CALLS, LIBRARY], LIMIT_S)
-    said = _read(library.output)
+    said = {key: value for each in library.documents for key, value in each.items()}
     if said.get("absent") and program is None:
         if device != "cuda":
             return Driver((Step(MACHINE, "driver", "skipped", NO_DRIVER),), "", present=False)
@@ -78,14 +99,6 @@ def examine(device: str) -> Driver:
     loaded = _library(library, said)
     cuda = _version(said["cuDriverGetVersion"]) if loaded.state == "ok" else ""
     return Driver((_program(program), loaded), cuda, present=True)
-
-
-def _read(output: str) -> dict[str, Any]:
-    """All that the calls printed."""
-    result: dict[str, Any] = {}
-    for line in output.splitlines():
-        result |= json.loads(line)
-    return result
 
 
 def _version(number: int) -> str:
@@ -112,13 +125,10 @@ def _program(program: str | None) -> Step:
         return Step(MACHINE, name, "skipped", "it is not on PATH, while the driver's library is there", remedy)
     ended = run_apart([program], LIMIT_S)
     if ended.problem:
-        first_line = _first((ended.output + "\n" + ended.errors).splitlines())
+        lines = (ended.output + "\n" + ended.errors).splitlines()
+        first_line = next((line.strip() for line in lines if line.strip()), "")
         return Step(MACHINE, name, "failed", f"{ended.problem}{f': {first_line}' if first_line else ''}", _REINSTALL)
     named = re.search(r"CUDA (?:UMD )?Version:\s*(\d+\.\d+)", ended.output)
     driver = re.search(r"Driver Version:\s*([\d.]+)", ended.output)
     parts = [f"driver {driver[1]}" if driver else "", f"CUDA {named[1]}" if named else ""]
     return Step(MACHINE, name, "ok", ", ".join(filter(None, parts)) or "answers, without naming a version")
-
-
-def _first(lines: Sequence[str]) -> str:
-    return next((line.strip() for line in lines if line.strip()), "")

@@ -39,20 +39,15 @@ def installed_build(chosen: Distribution) -> Build | None:
     """The installed build, that for GPUs if both packages are there; None if there is none."""
     for package in dict.fromkeys((bare(chosen.gpu), bare(chosen.cpu))):
         if version := installed_version(package):
-            return Build(package, version, cuda_of(package, version))
+            return Build(package, version, cuda_required(distribution(package), version, installed_version))
     return None
 
 
-def cuda_of(package: str, version: str) -> str:
-    """The CUDA version of an installed package: of its local label, or of the packages that it requires."""
-    return cuda_required(distribution(package), version, _is_installed)
-
-
-def cuda_required(metadata: Metadata, version: str, has: Callable[[str], bool] = lambda _: False) -> str:
+def cuda_required(metadata: Metadata, version: str, installed: Callable[[str], object] = lambda _: None) -> str:
     """The CUDA version of a package: of its local label, or of the packages that it requires; "" for none.
 
     Args:
-        has: whether a package is installed; a requirement of an extra counts only then.
+        installed: the version of a package that is installed; a requirement of an extra counts only then.
     """
     label = Version(version).local or ""
     if label == "cpu":
@@ -60,7 +55,7 @@ def cuda_required(metadata: Metadata, version: str, has: Callable[[str], bool] =
     if named := _LABEL.fullmatch(label):
         return f"{named[1]}.{named[2]}"
     read = [Requirement(line) for line in metadata.requires or ()]
-    needed = [each for each in read if _counts(each, has)]
+    needed = [each for each in read if _counts(each, installed)]
     exact = [
         pin.version
         for each in needed
@@ -75,14 +70,10 @@ def cuda_required(metadata: Metadata, version: str, has: Callable[[str], bool] =
     return majors[0] if majors else ""
 
 
-def _counts(requirement: Requirement, has: Callable[[str], bool]) -> bool:
+def _counts(requirement: Requirement, installed: Callable[[str], object]) -> bool:
     if requirement.marker is not None and "extra" in str(requirement.marker):
-        return has(requirement.name)
+        return installed(requirement.name) is not None
     return requirement.marker is None or requirement.marker.evaluate()
-
-
-def _is_installed(package: str) -> bool:
-    return installed_version(package) is not None
 
 
 def mismatch(chosen: Distribution, build: Build, driver: str) -> tuple[str, str]:

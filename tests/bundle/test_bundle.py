@@ -16,8 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from conformance.bundle import packing, wheels
-from conformance.bundle.closure import closure, named
 from conformance.bundle.target import Target, parsed
+from conformance.bundle.wheels import closure, named
 from conformance.cli import main
 from conformance.runner.identity import commit
 from frameworks.installer import locks
