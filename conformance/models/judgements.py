@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -152,8 +152,3 @@ def load(path: Path) -> Sweep:
         raise RecordError(
             path, f"is no table of models ({error})", "name a file of `conformance judge-model`"
         ) from None
-
-
-def judged(answer: Mapping[str, Any]) -> JudgedModel:
-    """A worker's answer."""
-    return msgspec.convert(answer, JudgedModel, strict=False)

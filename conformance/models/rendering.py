@@ -56,7 +56,8 @@ def table(sweep: Sweep) -> Iterator[str]:
     yield ""
     yield "| clause | pass | fail | not judged |"
     yield "|---|---|---|---|"
-    counted = {clause: Counter(model.outcomes().get(clause) for model in run) for clause in _order(sweep)}
+    clauses_judged = dict.fromkeys(check.clause for model in run for check in model.checks)
+    counted = {clause: Counter(model.outcomes().get(clause) for model in run) for clause in clauses_judged}
     for clause, counts in counted.items():
         yield f"| `{clause}` | {counts['pass']} | {counts['fail']} | {counts['not judged'] + counts[None]} |"
     yield ""
@@ -66,7 +67,7 @@ def table(sweep: Sweep) -> Iterator[str]:
     yield ""
     yield "## Causes"
     yield ""
-    for (clause, cause), names in _by_number(sweep.failed()):
+    for (clause, cause), names in sorted(sweep.failed().items(), key=lambda each: (each[0][0], -len(each[1]))):
         finding = known(names[0], cause)
         yield f"- `{clause}`: {cause} ({_classes(len(names))}{f', {finding}' if finding else ''}): {_some(names)}"
     yield ""
@@ -77,10 +78,6 @@ def table(sweep: Sweep) -> Iterator[str]:
         reasons.setdefault(_reason(model.not_run), []).append(model.model)
     for reason, names in sorted(reasons.items(), key=lambda each: -len(each[1])):
         yield f"- {reason} ({_classes(len(names))}): {_some(names)}"
-
-
-def _order(sweep: Sweep) -> list[str]:
-    return list(dict.fromkeys(check.clause for model in sweep.run for check in model.checks))
 
 
 def _kinds(sweep: Sweep, failing: list[str]) -> Iterator[str]:
@@ -107,10 +104,6 @@ def kind_of(model: str) -> str:
     name = model.partition(":")[2]
     match = re.search(r"For([A-Z]\w*)$", name)
     return match[1] if match else "CausalLM" if name.endswith("LMHeadModel") else name
-
-
-def _by_number(failed: Mapping[tuple[str, str], list[str]]) -> list[tuple[tuple[str, str], list[str]]]:
-    return sorted(failed.items(), key=lambda each: (each[0][0], -len(each[1])))
 
 
 def _classes(number: int) -> str:

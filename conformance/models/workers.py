@@ -17,20 +17,16 @@ from queue import Empty, SimpleQueue
 from typing import IO, Any
 from zlib import crc32
 
-from conformance.models.judgements import INTERRUPTED, NO_TIME, JudgedModel, Sweep, judged
+import msgspec
+
+from conformance.models.judgements import INTERRUPTED, NO_TIME, JudgedModel, Sweep
 
 ROOT = Path(__file__).parent.parent.parent
 MODULE = "frameworks.torch.stacks.heads.worker"
 START_S = 120.0
 """Limit for importing the libraries."""
 
-
 _SETTINGS = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1"}
-
-
-def _path() -> str:
-    """The checkout, before what the user has set."""
-    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 class CannotJudge(Exception):
@@ -45,10 +41,11 @@ class Worker:
     """
 
     def __init__(self) -> None:
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULE],
-            env={**os.environ, "PYTHONPATH": _path(), **_SETTINGS},
+            env={**os.environ, "PYTHONPATH": path, **_SETTINGS},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -120,7 +117,9 @@ def judge_one(model: str, formats: Sequence[str], limit_s: float) -> tuple[dict[
 
 def _asked(worker: Worker, model: str, formats: Sequence[str], limit_s: float) -> JudgedModel:
     answer = worker.ask({"model": model, "formats": list(formats)}, limit_s)
-    return JudgedModel(model, not_run=answer, seconds=limit_s) if isinstance(answer, str) else judged(answer)
+    if isinstance(answer, str):
+        return JudgedModel(model, not_run=answer, seconds=limit_s)
+    return msgspec.convert(answer, JudgedModel, strict=False)
 
 
 class Pool:

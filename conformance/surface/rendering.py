@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from conformance.surface.listing import Listing, Parameter, PublicCallable
 from conformance.surface.scope import SurfaceScope
-from conformance.surface.usage import Counts, counts, reason, unused
+from conformance.surface.usage import reason, unused
 
 HEADER = ("technique", "callables", "called", "parameters", "used", "reason", "unused")
 
 
 def rows(listing: Listing, scope: SurfaceScope) -> list[tuple[str, ...]]:
-    """A row for each technique, and the sum."""
-    result = counts(listing, scope)
-    result["all"] = sum(result.values(), Counts())
-    return [
-        (name, *map(str, (n.callables, n.called, n.parameters, n.used, n.reasoned, n.unused)))
-        for name, n in result.items()
-    ]
+    """A row for each technique in the order of the scope, and the sum."""
+    counts = {technique: Counter[str]() for technique in scope.techniques}
+    for name, entry in listing.callables.items():
+        used, parameters = listing.used.get(name, {}), entry.parameters or {}
+        kinds = Counter(
+            "used" if used.get(key) else "reason" if reason(scope, name, entry, key) else "unused" for key in parameters
+        )
+        kinds.update(callables=1, called=int("" in used), parameters=len(parameters))
+        counts.setdefault(entry.technique, Counter()).update(kinds)
+    counts["all"] = sum(counts.values(), Counter())
+    return [(technique, *(str(each[column]) for column in HEADER[1:])) for technique, each in counts.items()]
 
 
 def unused_lines(listing: Listing, scope: SurfaceScope) -> Iterator[str]:

@@ -1,9 +1,8 @@
-"""Listings and recordings in files, and what is used, out of scope and unused."""
+"""Listings and recordings in files, and what is out of scope and unused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,26 +15,6 @@ FOLDER = Path(__file__).parents[2] / "results" / "surface"
 """The committed recordings, FRAMEWORK.json.gz."""
 
 NATIVE = "not written in Python: its calls cannot be recorded"
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Callables and parameters of a technique."""
-
-    callables: int = 0
-    called: int = 0
-    parameters: int = 0
-    used: int = 0
-    reasoned: int = 0
-
-    @property
-    def unused(self) -> int:
-        """Parameters that no recording used, without a reason."""
-        return self.parameters - self.used - self.reasoned
-
-    def __add__(self, other: Counts) -> Counts:
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Counts(*(own + its for own, its in pairs))
 
 
 def committed(framework: str) -> Path:
@@ -72,40 +51,28 @@ def store(path: Path, listing: Listing) -> None:
 
 def from_lines(listing: Listing, lines: Iterable[str]) -> Listing:
     """The listing with the uses that `frameworks.calls` wrote, one for each line."""
-    result: dict[str, dict[str, set[str]]] = {}
-    for line in lines:
-        name, parameter, value = line.rstrip("\n").split("\t")
-        result.setdefault(name, {}).setdefault(parameter, set()).add(value)
-    return _with(listing, result)
+    return _with(listing, (line.rstrip("\n").split("\t") for line in lines))
 
 
 def with_uses(listing: Listing, recordings: Iterable[Listing]) -> Listing:
     """The listing with the uses of recordings, of any version, instead of its own."""
-    result: dict[str, dict[str, set[str]]] = {}
-    for each in recordings:
-        for name, parameters in each.used.items():
-            for parameter, values in parameters.items():
-                result.setdefault(name, {}).setdefault(parameter, set()).update(values)
-    return _with(listing, result)
-
-
-def _with(listing: Listing, usage: dict[str, dict[str, set[str]]]) -> Listing:
-    used = {name: {key: sorted(values) for key, values in sorted(usage[name].items())} for name in sorted(usage)}
-    return msgspec.structs.replace(
-        listing, used={name: each for name, each in used.items() if name in listing.callables}
+    uses = (
+        (name, parameter, value)
+        for each in recordings
+        for name, parameters in each.used.items()
+        for parameter, values in parameters.items()
+        for value in values
     )
+    return _with(listing, uses)
 
 
-def counts(listing: Listing, scope: SurfaceScope) -> dict[str, Counts]:
-    """What there is by technique, in the order of the scope."""
-    by_technique = dict.fromkeys(scope.techniques, Counts())
-    for name, entry in listing.callables.items():
-        used = listing.used.get(name, {})
-        parameters = [(bool(used.get(key)), bool(reason(scope, name, entry, key))) for key in entry.parameters or {}]
-        taken, out = sum(one for one, _ in parameters), sum(why and not one for one, why in parameters)
-        own = Counts(1, int("" in used), len(parameters), taken, out)
-        by_technique[entry.technique] = by_technique.get(entry.technique, Counts()) + own
-    return by_technique
+def _with(listing: Listing, uses: Iterable[Sequence[str]]) -> Listing:
+    """The listing with uses: callable, parameter and class of the value."""
+    used: dict[str, dict[str, list[str]]] = {}
+    for name, parameter, value in sorted({*map(tuple, uses)}):
+        if name in listing.callables:
+            used.setdefault(name, {}).setdefault(parameter, []).append(value)
+    return msgspec.structs.replace(listing, used=used)
 
 
 def reason(scope: SurfaceScope, name: str, entry: PublicCallable, parameter: str = "") -> str:
