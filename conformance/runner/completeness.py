@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -22,25 +21,6 @@ _PARAMETERS = {"workaround": Workaround, **dict.fromkeys(("way", "rank_way", "fi
 """Classes of parameters of which a framework may have none."""
 
 
-@dataclass(frozen=True)
-class UnselectedTests:
-    """Tests of the suites that a run did not select.
-
-    Attributes:
-        functions: test functions that were not collected, as CLAUSE/FUNCTION.
-        tests: tests that were collected and then deselected.
-    """
-
-    functions: tuple[str, ...] = ()
-    tests: tuple[str, ...] = ()
-
-    @property
-    def lines(self) -> list[str]:
-        """What is missing, one line for each kind."""
-        parts = (("test functions were not collected", self.functions), ("tests were deselected", self.tests))
-        return [f"{len(names)} {what} ({_some(names)})" for what, names in parts if names]
-
-
 def _some(names: Sequence[str]) -> str:
     text = ", ".join(name.partition("/")[2] for name in names[:_NAMED])
     return one_line(f"{text}{', ...' if names[_NAMED:] else ''}")
@@ -55,7 +35,7 @@ class Completeness:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self.tests: set[str] = set()
-        self.left_out: UnselectedTests | None = None
+        self._left_out: list[list[str]] | None = None  # test functions not collected, and tests deselected
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
@@ -66,12 +46,12 @@ class Completeness:
         functions = {code.function for test in collected if (code := code_of(test))}
         left = {item.nodeid for item in items}
         self.tests |= {id_of(test) for test in left & collected.keys()}
-        self.left_out = UnselectedTests(
-            tuple(sorted(code.id for name, code in inventory().items() if name not in functions)),
-            tuple(sorted(id_of(test) for test, judged in collected.items() if judged and test not in left)),
-        )
+        self._left_out = [
+            sorted(code.id for name, code in inventory().items() if name not in functions),
+            sorted(id_of(test) for test, judged in collected.items() if judged and test not in left),
+        ]
         if hasattr(self._config, "workeroutput"):
-            self._config.workeroutput[_OUTPUT] = [list(self.left_out.functions), list(self.left_out.tests)]
+            self._config.workeroutput[_OUTPUT] = self._left_out
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
@@ -82,9 +62,7 @@ class Completeness:
     def pytest_testnodedown(self, node: Any) -> None:
         """A worker has ended; one that died reports nothing."""
         output: Mapping[str, Any] = getattr(node, "workeroutput", None) or {}
-        if _OUTPUT in output:
-            functions, tests = output[_OUTPUT]
-            self.left_out = UnselectedTests(tuple(functions), tuple(tests))
+        self._left_out = output.get(_OUTPUT, self._left_out)
 
     def status(
         self, judged: Collection[str], ended: bool, selection: str, budget: str = ""
@@ -97,16 +75,15 @@ class Completeness:
             selection: command-line words that selected tests, or "".
             budget: the time that the run had, or "" for as long as it takes.
         """
-        notes = [] if self.left_out is None else self.left_out.lines
+        kinds = ("test functions were not collected", "tests were deselected")
+        parts = zip(kinds, self._left_out or (), strict=False)
+        notes = [f"{len(names)} {what} ({_some(names)})" for what, names in parts if names]
         unjudged = sorted(self.tests.difference(judged))
         if budget and ended:
             return "partial", [*_within(budget, self.tests, judged), *notes]
         if unjudged:
-            notes = [
-                f"{len(unjudged)} of {len(self.tests)} collected tests were not judged ({_some(unjudged)})",
-                *notes,
-            ]
-        if unjudged or not ended or self.left_out is None:
+            notes.insert(0, f"{len(unjudged)} of {len(self.tests)} collected tests were not judged ({_some(unjudged)})")
+        if unjudged or not ended or self._left_out is None:
             return "interrupted", notes
         return ("partial" if selection or notes else "complete"), notes
 

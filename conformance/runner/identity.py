@@ -113,21 +113,15 @@ def _git(root: Path, *words: str) -> str | None:
     return done.stdout.strip()
 
 
-def adapter_name(given: str, framework: Framework) -> str:
-    """The adapter's name, or the class that the user named instead."""
-    return given.replace(":", ".") if ":" in given else framework.name
-
-
 def series(given: str, framework: Framework, ways: Sequence[str] = ()) -> Series:
-    """The series of this framework: records of one series are compared."""
-    environment = framework.environment()
-    kind = "cpu" if framework.device == "cpu" else environment.get("device", framework.device)
-    return Series(adapter_name(given, framework), framework.device, kind, mode_of(framework, ways))
+    """The series of this framework: records of one series are compared.
 
-
-def mode_of(framework: Framework, ways: Sequence[str]) -> str:
-    """The mode in a record: the framework's, and the ways of techniques that are not the default ones."""
-    return "+".join((framework.mode, *ways))
+    It has the adapter's name or the class that the user named instead, and in the mode the ways of techniques that are
+    not the default ones.
+    """
+    name = given.replace(":", ".") if ":" in given else framework.name
+    kind = "cpu" if framework.device == "cpu" else framework.environment().get("device", framework.device)
+    return Series(name, framework.device, kind, "+".join((framework.mode, *ways)))
 
 
 def variant(framework: Framework) -> Variant:
@@ -141,12 +135,6 @@ def variant(framework: Framework) -> Variant:
     )
 
 
-def file_name(given: str, framework: Framework, ways: Sequence[str] = ()) -> str:
-    """FRAMEWORK-VERSION-DEVICE-MODE, without an ending."""
-    version, device = framework.version(), framework.device
-    return name_of(Series(adapter_name(given, framework), device, "", mode_of(framework, ways)), version)
-
-
 def name_of(its_series: Series, version: str) -> str:
-    """The same for a series and the framework's version."""
+    """FRAMEWORK-VERSION-DEVICE-MODE, the name of a record's file without an ending."""
     return "-".join((its_series.framework, version, its_series.device, its_series.mode))

@@ -24,9 +24,7 @@ from conformance.known_failures.exclusions import Exclusion
 from conformance.known_failures.reading import known_of
 from conformance.runner import machine
 from conformance.runner.budget import Budget, seconds_of
-from conformance.runner.cached_programs import CachedPrograms
-from conformance.runner.collection.expressions import check_expressions
-from conformance.runner.collection.parameters import parametrize
+from conformance.runner.collection import check_expressions, parametrize
 from conformance.runner.completeness import Completeness
 from conformance.runner.isolation import (
     Interrupts,
@@ -43,15 +41,16 @@ from conformance.runner.pytest_reports import described, junit_properties, show
 from conformance.runner.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.runner.streams import no_commands
 from conformance.runner.surface import RecordingPause, Surface
-from conformance.runner.trained_runs import TrainedRun, recorded_runs
+from conformance.runner.trained_runs import recorded_runs
 from conformance.runner.ways import Ways, WayTests, chosen_ways
-from conformance.runner.workers import FullWorkers, LostWorkers
+from conformance.runner.workers import CachedPrograms, FullWorkers, LostWorkers
 from conformance.test_ids.inventory import SUITES, code_of, id_of
 from conformance.timing import exclusive
 from frameworks.adapter_file import adapter_file
 from frameworks.contract import Framework, MissingDevice
 from frameworks.registry import DEVICE_HELP, UnknownFramework, clashes, load
 from results.record.files import RecordError, one_line
+from results.record.model import RunSetup
 from results.record.outcomes import Outcome
 
 _FRAMEWORK = pytest.StashKey[Framework]()
@@ -63,7 +62,7 @@ _TRACEBACK = pytest.StashKey[str]()
 _INTERRUPTS = pytest.StashKey[Interrupts]()
 _STATUS = pytest.StashKey[int]()
 _WAYS = pytest.StashKey[Ways]()
-_RUNS = pytest.StashKey[list[TrainedRun]]()
+_RUNS = pytest.StashKey[list[RunSetup]]()
 TIMED = frozenset({"cost.adapter-overhead", "cost.mixed-speed", "cost.recompute-time"})
 """Clauses whose tests measure time, while no other worker runs (`conformance.timing.exclusive`)."""
 MOST_OBJECTS = 100_000
@@ -202,7 +201,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if workers == 1 or config.option.budget or _serial(config):
         items.sort(key=lambda item: (item in last, item in alone))
         return
-    from conformance.runner.collection.ordering import expected_seconds, split_by_worker  # needs pytest-xdist
+    from conformance.runner.ordering import expected_seconds, split_by_worker  # needs pytest-xdist
 
     items[:] = split_by_worker(items, workers, frozenset(alone), frozenset(last), expected_seconds(framework, items))
 
@@ -217,7 +216,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Fixed shares of the tests where the adapter calls the mode serial; else as the command line says."""
     if _FRAMEWORK not in config.stash or config.option.budget or not _serial(config):
         return None
-    from conformance.runner.collection.ordering import FixedShares  # pytest-xdist need not be installed
+    from conformance.runner.ordering import FixedShares  # pytest-xdist need not be installed
 
     return FixedShares(config, log)
 
@@ -316,7 +315,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if judgement is None:
         judgement = judged(framework, call.excinfo.value if call.excinfo else None, _matching(item))
 
-    runs: list[TrainedRun] = item.stash.get(_RUNS, [])
+    runs: list[RunSetup] = item.stash.get(_RUNS, [])
 
     def content(judgement: Judgement, collected: Verdict) -> str:
         leaks, seed = item.stash.get(_LEAKS, ()), item.config.option.seed

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from conformance.checks.outcome import Judgement
+from conformance.runner import trained_runs
 from conformance.runner.isolation import clipped
-from conformance.runner.trained_runs import TrainedRun
+from results.record.model import RunSetup
 from results.record.outcomes import UNJUDGED, Outcome
 
 _MOST_RUNS = 3
@@ -22,10 +23,10 @@ def junit_properties(judgement: Judgement, clause: str, command: str) -> list[tu
     return [(name, text) for name, text in texts.items() if text]
 
 
-def described(judgement: Judgement, clause: str, command: str, runs: Sequence[TrainedRun]) -> str:
+def described(judgement: Judgement, clause: str, command: str, runs: Sequence[RunSetup]) -> str:
     """A failure in a few lines: clause, message, training runs, and the command that repeats it."""
     which = f"the last of {len(runs)}: " if len(runs) > _MOST_RUNS else ""
-    lines = "".join(f"run: {which}{run}\n" for run in (runs[-1:] if which else runs))
+    lines = "".join(f"run: {which}{trained_runs.described(run)}\n" for run in (runs[-1:] if which else runs))
     return f"{clause} [{judgement.outcome}] {judgement.message}\n{lines}repeat: {command}"
 
 

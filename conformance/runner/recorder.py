@@ -21,10 +21,9 @@ from conformance.checks.outcome import Judgement, conclude, unmatched
 from conformance.known_failures.entries import EXPECTATION, Known
 from conformance.known_failures.reading import series_of
 from conformance.runner.completeness import Completeness
-from conformance.runner.identity import file_name, series, suite, variant
+from conformance.runner.identity import name_of, series, suite, variant
 from conformance.runner.isolation import clipped
 from conformance.runner.summary import closing_lines
-from conformance.runner.trained_runs import TrainedRun
 from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import SUITES, code_of, id_of, inventory
 from frameworks.contract import Framework
@@ -63,7 +62,7 @@ def to_property(
     leaks: tuple[str, ...],
     seed: int,
     repro: str,
-    runs: Sequence[TrainedRun] = (),
+    runs: Sequence[RunSetup] = (),
 ) -> str:
     """A test's part of the record, as one line of JSON from a worker to the journal.
 
@@ -87,7 +86,7 @@ def to_property(
         repro=repro,
         duration_s=duration,
         leaks=leaks,
-        runs=tuple(RunSetup(run.fixture, run.recipe) for run in runs),
+        runs=tuple(runs),
     )
     curves = ((key, {name: tuple(points) for name, points in each.items()}) for key, each in collected.traces.items())
     line = encode_judged(
@@ -150,7 +149,8 @@ class Recorder:
         chosen = config.option.record
         if chosen is None and self._selection in ("", f"--budget={self._budget}"):
             ending = ".budget.json" if self._budget else ".json"
-            chosen = LAST_RUNS / f"{file_name(str(config.option.framework), framework, config.option.way)}{ending}"
+            own = series(str(config.option.framework), framework, config.option.way)
+            chosen = LAST_RUNS / f"{name_of(own, framework.version())}{ending}"
         if chosen is not None:
             self._journal = Journal.create(
                 Path(os.path.abspath(chosen)), _header(config, framework, known, self._selection)

@@ -4,54 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe, written
 from frameworks.contract import Framework, Trainer
+from results.record.model import RunSetup
 
 FOLDER = "FOLDER"
 """Placeholder for a folder of offloaded files, so that equal runs give equal records."""
 
 
-@dataclass(frozen=True)
-class TrainedRun:
-    """One training run.
+def described(run: RunSetup) -> str:
+    """The run in one line, for a failure's message."""
+    parts = ", ".join(f"{name}={_text(value)}" for name, value in run.recipe.items())
+    return f"{run.fixture} under {parts or 'the default recipe'}"
 
-    Attributes:
-        fixture: the model's name.
-        recipe: the recipe's fields that differ from a default recipe's, as plain values; a field that is a data class
-            itself holds its class under "kind" next to its own fields.
+
+def run_of(model: Model, recipe: Recipe) -> RunSetup:
+    """The record of a run of this model; a folder of offloaded files becomes `FOLDER`.
+
+    A field of the recipe that is a data class itself holds its class under "kind" next to its own fields.
     """
-
-    fixture: str
-    recipe: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        written = ", ".join(f"{name}={_text(value)}" for name, value in self.recipe.items())
-        return f"{self.fixture} under {written or 'the default recipe'}"
-
-
-def run_of(model: Model, recipe: Recipe) -> TrainedRun:
-    """The record of a run of this model; a folder of offloaded files becomes `FOLDER`."""
     if recipe.offload is not None and recipe.offload.folder is not None:
         recipe = recipe.replace(offload=replace(recipe.offload, folder=FOLDER))
     default = Recipe()
     given = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}
-    return TrainedRun(
-        model.name, {name: _plain(value) for name, value in given.items() if value != getattr(default, name)}
-    )
+    changed = {name: _plain(value) for name, value in given.items() if value != getattr(default, name)}
+    return RunSetup(model.name, changed)
 
 
 @contextmanager
-def recorded_runs(framework: Framework) -> Iterator[list[TrainedRun]]:
+def recorded_runs(framework: Framework) -> Iterator[list[RunSetup]]:
     """Collects the distinct runs that the framework makes within the context.
 
     The list stays empty for a framework whose instances accept no attributes.
     """
-    runs: list[TrainedRun] = []
+    runs: list[RunSetup] = []
     make = framework.trainer
 
     def trainer(model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:

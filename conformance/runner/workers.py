@@ -1,4 +1,7 @@
-"""Workers of pytest-xdist that end early: before they have collected the tests, or with few memory mappings left."""
+"""Workers of pytest-xdist that end early: before they have collected the tests, or with few memory mappings left.
+
+Also how many compiled programs all workers took from the cache folder.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from frameworks.cache_folder import PROGRAMS
+
 MOST = 4
 """Largest number of workers that may end before they have collected the tests."""
 
@@ -21,6 +26,7 @@ EVERY = 4
 """Tests between two counts of memory mappings, of which a count takes a microsecond each."""
 
 _REPLACES = "conformance-replaces"
+_PROGRAMS = "conformance-programs"
 
 
 class LostWorkers:
@@ -110,6 +116,28 @@ class FullWorkers:
             terminal.write_line(
                 f"worker {worker} nears the limit of memory mappings (vm.max_map_count); a new one takes its tests"
             )
+
+
+class CachedPrograms:
+    """Plugin of every process: a worker reports its counts as it ends, and the controller prints the sum."""
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Reports what a worker has counted."""
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput[_PROGRAMS] = [PROGRAMS.asked, PROGRAMS.hits]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Adds what a worker has counted; one that died reports nothing."""
+        asked, result = (getattr(node, "workeroutput", None) or {}).get(_PROGRAMS, (0, 0))
+        PROGRAMS.asked += asked
+        PROGRAMS.hits += result
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Prints the sum, if anything was asked for."""
+        if PROGRAMS.asked:
+            terminalreporter.line(f"compiled programs from the cache: {PROGRAMS.hits} of {PROGRAMS.asked}")
 
 
 def _mark(worker: str) -> Path:

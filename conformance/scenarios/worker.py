@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from conformance.runner.identity import file_name, series, suite, variant
+from conformance.runner.identity import name_of, series, suite, variant
 from conformance.scenarios import SCENARIOS, Scenario
 from conformance.scenarios.judgement import measurements, traces, verdicts
 from conformance.scenarios.training import train
@@ -107,7 +107,7 @@ def main(name: str, given: str, device: str, mode: str, limit: str, folder: str)
     scenario = SCENARIOS[name]
     try:
         framework = _bound(scenario, given, device, mode)
-        place = _place(Path(folder) / scenario.name, file_name(given, framework))
+        place = _place(Path(folder) / scenario.name, name_of(series(given, framework), framework.version()))
         record = run(scenario, given, framework, int(limit))
         write(place, record)
     except (UnknownFramework, MissingDevice, RecordError, ValueError) as error:

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from conformance.runner.budget import seconds_of
-from conformance.runner.collection.expressions import problem_of
+from conformance.runner.collection import problem_of
 from conformance.sweep.versions import read_rule
 from results.record.files import RecordError, one_line, os_problem
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conformance.runner.trained_runs import TrainedRun, recorded_runs, run_of
+from conformance.runner.trained_runs import described, recorded_runs, run_of
 from conformance.test_ids.inventory import SUITES
 from fixtures.models import exact_stack
 from fixtures.recipe import BFLOAT16, Adam, DynamicScaling, Offload, Recipe, Recompute
 from frameworks.reference import ReferenceFramework
+from results.record.model import RunSetup
 from tests.support.suite_runs import judge
 
 RECIPE = Recipe(Adam(0.5), BFLOAT16, DynamicScaling(initial=8.0), accumulation=2, recompute=Recompute(2))
@@ -16,7 +17,7 @@ RECIPE = Recipe(Adam(0.5), BFLOAT16, DynamicScaling(initial=8.0), accumulation=2
 
 def test_a_run_holds_what_differs_from_the_default_recipe() -> None:
     model = exact_stack()
-    assert run_of(model, Recipe()) == TrainedRun(model.name, {})
+    assert run_of(model, Recipe()) == RunSetup(model.name, {})
     run = run_of(model, RECIPE)
     assert run.recipe == {
         "optimizer": {"kind": "Adam", "learning_rate": 0.5, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
@@ -32,7 +33,7 @@ def test_a_run_holds_what_differs_from_the_default_recipe() -> None:
         "accumulation": 2,
         "recompute": {"kind": "Recompute", "segments": 2, "depth": 1, "variant": None},
     }
-    assert str(run) == (
+    assert described(run) == (
         f"{model.name} under optimizer=Adam(learning_rate=0.5, beta1=0.9, beta2=0.999, epsilon=1e-08), "
         "precision=Precision(level=O1, format=bfloat16), scaling=DynamicScaling(initial=8, enabled=True), "
         "accumulation=2, recompute=Recompute(segments=2, depth=1)"
@@ -44,7 +45,7 @@ def test_a_run_is_the_same_wherever_its_files_were(tmp_path: Path) -> None:
         Recipe(offload=Offload(("optimizer",), "disk", str(tmp_path / name))) for name in ("first", "second")
     )
     assert run_of(exact_stack(), first) == run_of(exact_stack(), second)
-    assert str(tmp_path) not in str(run_of(exact_stack(), first))
+    assert str(tmp_path) not in described(run_of(exact_stack(), first))
     assert run_of(exact_stack(), first) != run_of(exact_stack(), Recipe(offload=Offload(("optimizer",), "disk")))
 
 

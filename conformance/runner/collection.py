@@ -1,13 +1,35 @@
-"""Parameters of tests whose values the framework decides, such as its recomputation variants."""
+"""What is collected: expressions that select tests, and parameters whose values the framework decides."""
 
 from __future__ import annotations
 
 import pytest
+from _pytest.mark.expression import Expression
 
 from conformance.checks.covering_array import rows
 from conformance.known_failures.entries import Known
 from conformance.runner.ways import PARAMETERS, Ways
 from frameworks.contract import SHIPPED, Framework
+
+
+def check_expressions(config: pytest.Config) -> None:
+    """Reads the expressions of `-k` and `-m`, which every worker would refuse by itself.
+
+    Raises:
+        ValueError: an expression is none.
+    """
+    for option, name in (("-k", "keyword"), ("-m", "markexpr")):
+        expression = getattr(config.option, name, "")
+        if expression and (problem := problem_of(expression)):
+            raise ValueError(f"{option}: got {expression!r}, want an expression such as 'a and not b': {problem}")
+
+
+def problem_of(expression: str) -> str:
+    """Why pytest cannot read an expression, "" if it can."""
+    try:
+        Expression.compile(expression)
+    except SyntaxError as error:
+        return str(error.args[0])
+    return ""
 
 
 def parametrize(metafunc: pytest.Metafunc, framework: Framework, known: Known, ways: Ways) -> None:

@@ -1,1 +1,0 @@
-"""Collection of the suites: the parameters of tests, and their order."""
