@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from conformance.cli.options import PATH
 from conformance.cli.specifying import frameworks as listing
 from frameworks.skeleton import import_path_of, write_adapter, write_loop
 from results.record.files import one_line
@@ -36,7 +37,7 @@ frameworks.add_command(listing, "list")
 
 @frameworks.command("new")
 @click.argument("name")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PATH)
 def new_named(name: str, folder: Path) -> None:
     """Create an adapter called NAME in the new FOLDER; the same as `conformance new adapter --name NAME FOLDER`."""
     _write_adapter(name, folder)
@@ -53,7 +54,7 @@ def new() -> None:
 
 
 @new.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PATH)
 def loop(folder: Path) -> None:
     """Create my_training.py in FOLDER: a correct PyTorch loop of three methods, to replace by your own."""
     try:
@@ -65,7 +66,7 @@ def loop(folder: Path) -> None:
 
 
 @new.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PATH)
 @click.option("--name", metavar="NAME", help="Name of the adapter; by default that of the folder.")
 def adapter(folder: Path, name: str | None) -> None:
     """Create an adapter in the new FOLDER: a package without capabilities, for which nearly every test ends as `not

@@ -7,14 +7,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from conformance.cli.options import FORMAT, OUTPUT
+from conformance.cli.options import FORMAT, OUTPUT, PATH, put
 from conformance.runner import baselines
-from results.compare.pairing import Comparisons, FailOn, compare_files, compare_sets
-from results.record.files import one_line, replace
+from results.compare.pairing import FailOn, compare_files, compare_sets
+from results.record.files import one_line
 from results.record.folders import find
 from results.show.differences import draw, markdown, to_json, to_text
-
-PATH = click.Path(path_type=Path)
 
 
 @click.command()
@@ -48,19 +46,11 @@ def compare(old: Path, new: Path, style: str, output: Path | None, partial: bool
     than half of OLD's tests can be compared.
     """
     comparisons = compare_files(find([old]), find([new]), partial)
-    _show(comparisons, style, output)
-    return comparisons.exit_status(fail_on)
-
-
-def _show(comparisons: Comparisons, style: str, output: Path | None) -> None:
     if style == "table" and output is None:
         draw(comparisons, Console())
-        return
-    text = {"table": to_text, "markdown": markdown, "json": to_json}[style](comparisons)
-    if output is None:
-        click.echo(text, nl=False)
     else:
-        replace(output, text.encode("utf-8", "replace"))
+        put({"table": to_text, "markdown": markdown, "json": to_json}[style](comparisons), output)
+    return comparisons.exit_status(fail_on)
 
 
 @click.group()

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
+from conformance.cli.options import PATH
 from conformance.known_failures.confirm import ConfirmError, summary_lines
 from conformance.known_failures.reading import FILE, read_known
 from conformance.known_failures.update import Cause, ExpectationUpdate
@@ -30,7 +31,7 @@ def expectations() -> None:
 
 
 @expectations.command(short_help="Update an adapter's known failures from records.")
-@click.argument("records", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RECORD...")
+@click.argument("records", type=PATH, nargs=-1, required=True, metavar="RECORD...")
 @click.option(
     "--framework",
     metavar="NAME",
@@ -165,7 +166,7 @@ def _report(outcome: ExpectationUpdate, name: str, *, changed: bool, written: bo
     for line in outcome.added:
         click.echo(one_line(f"  added: {line}"))
     _list(outcome.unnamed)
-    if changed and written and _is_ours(name):
+    if changed and written and name.partition("/")[0] in built_in():
         click.echo("run `python -m tools pages` to update README's counts")
 
 
@@ -176,7 +177,3 @@ def _list(unnamed: Sequence[TestVerdict]) -> None:
         click.echo(one_line(f"  {verdict.clause} {verdict.case} {verdict.outcome.value} ({verdict.signature})"))
     if unnamed[_MAX_LISTED:]:
         click.echo(f"  and {len(unnamed) - _MAX_LISTED} more")
-
-
-def _is_ours(name: str) -> bool:
-    return name.partition("/")[0] in built_in()

@@ -1,4 +1,4 @@
-"""`conformance export`: records in formats of other tools."""
+"""`conformance report` and `conformance export`: records as one HTML page, or in formats of other tools."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 
 import click
 
-from results.record.files import RecordError, replace
+from conformance.cli.options import OUTPUT, PATH, put, watched
+from results.compare.pairing import NONE, compare_sets
+from results.record.files import RecordError, one_line
 from results.record.folders import read
+from results.record.outline import Outlines
 from results.record.reading import Record
 from results.show import ctrf, digest, findings
 
-PATH = click.Path(path_type=Path)
 _FORMATS: Mapping[str, Callable[[Sequence[Record]], bytes]] = {
     "ctrf": ctrf.dumps,
     "findings": lambda records: findings.markdown(records).encode("utf-8", "replace"),
@@ -22,8 +24,44 @@ _FORMATS: Mapping[str, Callable[[Sequence[Record]], bytes]] = {
 
 @click.command()
 @click.argument("paths", nargs=-1, type=PATH, metavar="[PATH]...")
+@click.option(
+    "--output",
+    type=PATH,
+    default=Path("results/report.html"),
+    show_default=True,
+    metavar="FILE",
+    help="HTML file to write.",
+)
+@click.option(
+    "--against", type=PATH, metavar="PATH", help="Older records; the page gets a section of changes since then."
+)
+def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
+    """Write one self-contained HTML page from records, journals or folders of them (by default the last runs).
+
+    \b
+    conformance report results/baselines
+    conformance report --against results/baselines --output upgrade.html
+    """
+    try:
+        from results.report import write
+    except ModuleNotFoundError as error:
+        needed = f"{error.name} is missing: pip install --group report, or tox -e report"
+        raise click.ClickException(needed) from None
+    if against is None:
+        records = read(paths, lambda files: watched(files, "reading records"), Outlines(details=True))
+        comparisons = NONE
+    else:
+        records = read(paths, lambda files: watched(files, "reading records"))
+        comparisons = compare_sets(read([against]), records)
+    write(records, output, comparisons)
+    click.echo(one_line(f"{output}: {len(records)} records, {output.stat().st_size / 2**20:.1f} MiB"))
+    return 0
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=PATH, metavar="[PATH]...")
 @click.option("--format", "style", type=click.Choice(list(_FORMATS)), required=True, help="Output format.")
-@click.option("--output", type=PATH, metavar="FILE", help="Write to FILE instead of printing.")
+@OUTPUT
 def export(paths: tuple[Path, ...], style: str, output: Path | None) -> int:
     """Convert records, journals or folders of them (by default the last runs) to one document.
 
@@ -43,8 +81,5 @@ def export(paths: tuple[Path, ...], style: str, output: Path | None) -> int:
         content = _FORMATS[style](records)
     except ValueError as error:
         raise RecordError("the records", f"cannot be exported ({error})", "leave that record out") from None
-    if output is None:
-        click.echo(content, nl=False)
-    else:
-        replace(output, content)
+    put(content, output)
     return 0

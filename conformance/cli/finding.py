@@ -8,7 +8,7 @@ from rich.text import Text
 
 from conformance.checks import reproducers
 from conformance.cli import upstream_issue
-from conformance.cli.progress import watched
+from conformance.cli.options import watched
 from conformance.cli.running import names
 from conformance.cli.specifying import clause_ids, clause_of, newest
 from conformance.cli.upstream_issue import Evidence
@@ -70,11 +70,8 @@ def findings(framework: str, tried: bool) -> int:
         return 2
     version = installed_version(framework) or ""
     there = {each.id: known.expected(each, version) for each in due}
-    return (
-        1
-        if any(isinstance(one, reproducers.ProgramResult) and one.there != there[name] for name, one in results.items())
-        else 0
-    )
+    shown = {name: one.there for name, one in results.items() if not isinstance(one, str)}
+    return int(shown != there)
 
 
 def _result_line(result: reproducers.ProgramResult | str) -> str:

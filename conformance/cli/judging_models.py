@@ -8,13 +8,12 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from conformance.cli.options import FiniteRange
+from conformance.cli.options import PATH, FiniteRange, put
 from conformance.models import rendering
 from conformance.models.judgements import Sweep, load, save
 from conformance.models.workers import CannotJudge, Pool, judge_one
-from results.record.files import one_line, replace
+from results.record.files import one_line
 
-PATH = click.Path(path_type=Path)
 ALL = "transformers"
 
 
@@ -97,9 +96,5 @@ def _all(workers: int, limit_s: float, within_s: float, only: str | None, output
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("heads", total=len(chosen))
         sweep = pool.sweep(versions, chosen, lambda _: bar.advance(task))
-    text = "\n".join(rendering.table(sweep)) + "\n"
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        replace(output, text.encode())
+    put("\n".join(rendering.table(sweep)) + "\n", output)
     return sweep

@@ -1,12 +1,20 @@
-"""Options that several commands have."""
+"""What several commands share: options and their types, progress bars, and where output goes."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+from rich.console import Console
+from rich.progress import track
+
+from results.record.files import replace
+
+T = TypeVar("T")
+PATH = click.Path(path_type=Path)
 
 
 class FiniteRange(click.FloatRange):
@@ -27,6 +35,19 @@ FORMAT = click.option(
     show_default=True,
     help="Output format.",
 )
-OUTPUT = click.option(
-    "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE instead of printing."
-)
+OUTPUT = click.option("--output", type=PATH, metavar="FILE", help="Write to FILE instead of printing.")
+
+
+def put(content: str | bytes, output: Path | None) -> None:
+    """Writes a document to a file, or prints it."""
+    if output is None:
+        click.echo(content, nl=False)
+    else:
+        replace(output, content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
+
+
+def watched(items: Sequence[T], label: str) -> Iterator[T]:
+    """The items, with a progress bar on standard error, in a terminal, that disappears at the end."""
+    console = Console(stderr=True)
+    hidden = not console.is_terminal or len(items) < 2
+    return iter(track(items, label, console=console, transient=True, disable=hidden))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 from rich.console import Console
 
-from conformance.cli.progress import watched
+from conformance.cli.options import PATH, watched
 from conformance.runner import jobs
 from conformance.scenarios import SCENARIOS, Scenario
 from conformance.scenarios.launching import FOLDER, FrameworkResult, launch
@@ -84,13 +84,7 @@ class RunCommand(click.Command):
 )
 @click.option("--list-scenarios", is_flag=True, help="List scenarios and exit.")
 @click.option("--rounds", type=click.IntRange(min=2), metavar="N", help="End the scenario after N rounds.")
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path),
-    default=FOLDER,
-    metavar="FOLDER",
-    help="Directory for the scenario's records.",
-)
+@click.option("--folder", type=PATH, default=FOLDER, metavar="FOLDER", help="Directory for the scenario's records.")
 @click.argument("pytest_arguments", nargs=-1, metavar="[PYTEST ARGUMENTS]...")
 def run(
     framework: str,
@@ -175,7 +169,7 @@ def _scene(
             raise click.BadParameter(f"{name!r} is no framework; options stand before the frameworks")
         path_of(name)
     ended = [
-        launch(scenario, name, device, mode, rounds, folder, _watched)
+        launch(scenario, name, device, mode, rounds, folder, watched)
         for name in wanted or sorted(known())
         for mode in modes
     ]
@@ -193,7 +187,3 @@ def _status(ended: Sequence[FrameworkResult], *, named: bool) -> int:
     if broken or not any(one.record for one in ended):
         return 2
     return 1 if any(one.status for one in ended) else 0
-
-
-def _watched(rounds: range, label: str) -> Iterator[int]:
-    yield from watched(rounds, label)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from conformance.cli.progress import watched
+from conformance.cli.options import watched
 from conformance.runner.adapter_info import AdapterInfo, ask
 from conformance.runner.baselines import BASELINES
 from conformance.spec.clauses import Clause, Level, load_clauses

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from conformance.cli.options import PATH
 from conformance.cli.running import names
 from conformance.runner import seed_sweep
 from frameworks.installer import install
@@ -24,13 +25,7 @@ from frameworks.registry import DEVICE_HELP, path_of
 @click.option(
     "--jobs", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Number of runs in parallel."
 )
-@click.option(
-    "--records",
-    type=click.Path(path_type=Path),
-    default=seed_sweep.FOLDER,
-    metavar="FOLDER",
-    help="Directory for records.",
-)
+@click.option("--records", type=PATH, default=seed_sweep.FOLDER, metavar="FOLDER", help="Directory for records.")
 @click.option("--resume", is_flag=True, help="Reuse complete records of an interrupted stress run.")
 def stress(
     framework: str,

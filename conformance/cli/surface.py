@@ -10,12 +10,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from conformance.cli.options import PATH
 from conformance.surface.listing import listed
 from conformance.surface.rendering import HEADER, changes, rows, unused_lines, used_lines
 from conformance.surface.scope import scope_of, with_scope
 from conformance.surface.usage import committed, load, to_bytes, with_uses
-
-PATH = click.Path(path_type=Path)
 
 
 def _names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001

@@ -8,6 +8,7 @@ from typing import Literal
 import click
 from rich.console import Console
 
+from conformance.cli.options import PATH
 from results.record.encoding import without_collecting
 from results.record.files import RecordError, one_line
 from results.record.folders import Outlines, find, read
@@ -16,8 +17,6 @@ from results.record.reading import load
 from results.show import portability, times
 from results.show import table as tables
 from results.show.marks import title
-
-PATH = click.Path(path_type=Path)
 
 
 @click.command()

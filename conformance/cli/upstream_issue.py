@@ -45,7 +45,8 @@ def _lines(clause: Clause, evidence: Sequence[Evidence], record: Record | None) 
             yield from ("No earlier report of this was found.", "")
         yield from _program(each)
         yield from clause_lines(clause)
-        yield from _measured(each, clause.id, record)
+        verdicts = record.verdicts if record else ()
+        yield from failed_checks([v for v in verdicts if (v.clause, v.finding) == (clause.id, each.finding.id)])
     yield from _environment(evidence, record)
 
 
@@ -68,11 +69,6 @@ def clause_lines(clause: Clause) -> Iterator[str]:
     yield from (f"Observed by: {clause.observed_by}", "", f"Source: {clause.source}", "")
 
 
-def _measured(each: Evidence, clause: str, record: Record | None) -> Iterator[str]:
-    verdicts = [v for v in record.verdicts if v.clause == clause and v.finding == each.finding.id] if record else []
-    yield from failed_checks(verdicts)
-
-
 def failed_checks(verdicts: Sequence[TestVerdict]) -> Iterator[str]:
     """The failed checks of verdicts as a section with a table; nothing if there are none."""
     failed = [(verdict, check) for verdict in verdicts for check in verdict.checks if not check.passed]
@@ -82,13 +78,9 @@ def failed_checks(verdicts: Sequence[TestVerdict]) -> Iterator[str]:
     yield "| case | what | seen | to be expected |"
     yield "|---|---|---|---|"
     for verdict, check in failed:
-        cells = (_case(verdict), check.what, _value(check.measured), _value(check.expected))
+        cells = (verdict.case, check.what, _value(check.measured), _value(check.expected))
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
-
-
-def _case(verdict: TestVerdict) -> str:
-    return verdict.case
 
 
 def _value(value: object) -> str:

@@ -32,7 +32,7 @@ from conformance.generative.programs.variations import (
     SecondRun,
 )
 from conformance.generative.registry import LAWS
-from conformance.known_failures.exclusions import Exclusion
+from conformance.known_failures.entries import Exclusion
 from conformance.known_failures.reading import known_of
 from conformance.search.adapter_settings import generative_settings
 from conformance.search.search import Search

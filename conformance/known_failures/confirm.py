@@ -11,11 +11,18 @@ from functools import cached_property
 from packaging.version import Version
 
 from conformance.known_failures.entries import EXPECTATION, KERNELS, Expectation, Known
-from conformance.known_failures.exclusion_update import ExclusionUpdate
 from conformance.known_failures.judged_series import Judged, Place, VersionSeries, every_version, merged, parsed
 from conformance.known_failures.toml_edit import Part, check, edited, without_findings
 from conformance.known_failures.version_ranges import contains, rewritten
-from conformance.known_failures.widening import alone, judged_elsewhere, means, narrowed, versions_of, widened
+from conformance.known_failures.widening import (
+    ExclusionUpdate,
+    alone,
+    judged_elsewhere,
+    means,
+    narrowed,
+    versions_of,
+    widened,
+)
 from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import inventory
 from results.record.outcomes import REFUSED, Outcome
@@ -226,11 +233,8 @@ class _Confirmation:
         """The entry's claim about the records' series; None for a series that it does not name."""
         if not any(self._says(entry, record) for record in records):
             return _CaseState.NO
-        return (
-            _CaseState.YES
-            if any(means(entry.device, entry.mode, _where(each)) for each in records)
-            else _CaseState.BEFORE
-        )
+        meant = any(means(entry.device, entry.mode, _where(each)) for each in records)
+        return _CaseState.YES if meant else _CaseState.BEFORE
 
     def _says(self, entry: Expectation, record: Record) -> bool:
         return entry.bearing(Place(Version(self.version), *_where(record), self._before)) is not None
@@ -298,9 +302,8 @@ class _Confirmation:
             words = (entry["clause"], entry["versions"], entry.get("device", "*"), entry.get("mode", "*"))
             place = (*words, entry.get("processor", "*"), frozenset(entry.get("cases", ())))
             if place in places:
-                raise ConfirmError(
-                    f"expectation {number} ({words[0]}) would be the same as another", "merge them by hand"
-                )
+                problem = f"expectation {number} ({words[0]}) would be the same as another"
+                raise ConfirmError(problem, "merge them by hand")
             places.add(place)
 
 

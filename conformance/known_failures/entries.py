@@ -1,4 +1,4 @@
-"""Known failures as data: clause, framework, versions, signature and finding.
+"""Known failures as data (clause, framework, versions, signature and finding), and what generated programs avoid.
 
 An entry never skips a test: the test runs, and an entry whose case passes, fails in another way or does not exist is an
 error until the entry is changed or removed. In a series that nobody has judged yet, the entries of the nearest judged
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from conformance.known_failures.exclusions import Exclusion
 from conformance.known_failures.judged_series import (
     Judged,
     Place,
@@ -101,6 +100,33 @@ class Expectation:
     def covers(self, clause: str, case: str) -> bool:
         """Whether the entry covers this case of this clause; a test without parameters has the case ""."""
         return clause == self.clause and (not self.cases or case in self.cases)
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A condition under which a finding occurs; programs that meet it are not generated.
+
+    Attributes:
+        finding: the defect.
+        versions: PEP 440 specifiers of the affected versions.
+        device, mode: a name, several with commas, or "*" for all.
+        when: features of `conformance.generative.programs.features`, all of which a program has.
+    """
+
+    finding: Finding
+    versions: str
+    device: str
+    mode: str
+    when: tuple[str, ...]
+
+    def leaves_out(self, features: Collection[str]) -> bool:
+        """Whether a program with these features is excluded; "kind=a|b" in `when` stands for either of two."""
+        return all(any(each in features for each in _alternatives(word)) for word in self.when)
+
+
+def _alternatives(word: str) -> list[str]:
+    kind, equals, values = word.partition("=")
+    return [f"{kind}{equals}{value}" for value in values.split("|")]
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from conformance.known_failures.entries import KERNELS, OTHER_SEEDS, SEED, Expectation, Known
-from conformance.known_failures.exclusions import EXCLUSION, read_exclusion
+from conformance.known_failures.entries import KERNELS, OTHER_SEEDS, SEED, Exclusion, Expectation, Known
 from conformance.known_failures.judged_series import JUDGED, VersionSeries, read_judged
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import (
@@ -38,24 +37,11 @@ from results.record.upgrading import present_case
 FILE = "expectations.toml"
 """Name of the file, next to the module of the adapter's class."""
 
+_PLACE = frozenset({"finding", "versions", "device", "mode"})
 _EXPECTATION = Kind(
-    "clause",
-    frozenset(
-        {
-            "finding",
-            "clause",
-            "versions",
-            "device",
-            "mode",
-            "processor",
-            "cases",
-            "signature",
-            "spoils_process",
-            "depends_on",
-            "way",
-        }
-    ),
+    "clause", _PLACE | {"clause", "processor", "cases", "signature", "spoils_process", "depends_on", "way"}
 )
+_EXCLUSION = Kind("finding", _PLACE | {"when"})
 _PLAIN = "composition.plain-way"
 """The clause whose tests are the findings' programs."""
 _SIGNATURE = re.compile(r"[A-Za-z0-9._-]+")
@@ -129,13 +115,13 @@ def read_known(folder: Traversable, framework: str, clauses: Collection[str] | N
     if not source.is_file():
         return Known()
     try:
-        kinds = {"finding": FINDING, "expectation": _EXPECTATION, "workaround": WORKAROUND, "exclusion": EXCLUSION}
+        kinds = {"finding": FINDING, "expectation": _EXPECTATION, "workaround": WORKAROUND, "exclusion": _EXCLUSION}
         above, tables = read_file(source, kinds, {JUDGED})
         judged = read_judged(above)
         findings = _by_id(tables["finding"], framework, folder)
         expectations = _expectations(tables["expectation"], name, framework, findings, clauses)
         workarounds = tuple(read_workaround(table, findings, folder) for table in tables["workaround"])
-        exclusions = tuple(read_exclusion(table, findings) for table in tables["exclusion"])
+        exclusions = tuple(_exclusion(table, findings) for table in tables["exclusion"])
         failing = {entry.finding.id for entry in expectations}
         used = failing | {each.finding.id for each in workarounds} | {each.finding.id for each in exclusions}
         used |= {each.id for each in findings.values() if each.causes}
@@ -163,13 +149,14 @@ def _by_id(tables: Iterable[Table], framework: str, folder: Traversable) -> dict
 def _expectations(
     tables: Iterable[Table], name: str, framework: str, findings: dict[str, Finding], clauses: Collection[str] | None
 ) -> tuple[Expectation, ...]:
-    read: list[Expectation] = []
+    read: dict[tuple[object, ...], Expectation] = {}
     for table in tables:
         entry = replace(_expectation(table, framework, findings, clauses), file=name)
-        if any(_same_place(entry, other) for other in read):
+        place = (entry.clause, entry.versions, entry.device, entry.mode, entry.processor, frozenset(entry.cases))
+        if place in read:
             raise ValueError(f"{table.where}: another entry has the same versions, device, mode, processor and cases")
-        read.append(entry)
-    return tuple(read)
+        read[place] = entry
+    return tuple(read.values())
 
 
 def _expectation(
@@ -178,7 +165,7 @@ def _expectation(
     entry = Expectation(
         clause=table.text("clause"),
         framework=framework,
-        versions=table.text("versions"),
+        versions=_specifiers(table),
         device=table.text("device", "*"),
         mode=table.text("mode", "*"),
         cases=tuple(present_case(table.text("clause"), case) for case in table.texts("cases")),
@@ -186,26 +173,30 @@ def _expectation(
         finding=finding_of(table, findings),
         processor=read_processor(table),
         spoils_process=table.flag("spoils_process"),
-        depends_on=table.text("depends_on", "") if "depends_on" in table.values else "",
-        way=table.text("way", "") if "way" in table.values else "",
+        depends_on=table.text("depends_on") if "depends_on" in table.values else "",
+        way=table.text("way") if "way" in table.values else "",
     )
     if entry.depends_on not in ("", SEED, OTHER_SEEDS, KERNELS):
         wanted = f"{SEED!r}, {OTHER_SEEDS!r} or {KERNELS!r}"
         raise ValueError(f"{table.where}: depends_on: got {entry.depends_on!r}, want {wanted}")
     if entry.clause not in (load_clauses() if clauses is None else clauses):
         raise ValueError(f"{table.where}: unknown clause {entry.clause!r}")
-    try:
-        SpecifierSet(entry.versions)
-    except InvalidSpecifier:
-        raise ValueError(f"{table.where}: versions: got {entry.versions!r}, want a PEP 440 specifier") from None
     if not _SIGNATURE.fullmatch(entry.signature):
         raise ValueError(f"{table.where}: signature: got {entry.signature!r}, want letters, digits, . _ and -")
     return entry
 
 
-def _same_place(a: Expectation, b: Expectation) -> bool:
-    def place(entry: Expectation) -> tuple[object, ...]:
-        where = entry.versions, entry.device, entry.mode, entry.processor
-        return entry.clause, entry.framework, *where, frozenset(entry.cases)
+def _exclusion(table: Table, findings: dict[str, Finding]) -> Exclusion:
+    device, mode, when = table.text("device", "*"), table.text("mode", "*"), table.texts("when")
+    if not when:
+        raise ValueError(f"{table.where}: when is empty, which would exclude every program")
+    return Exclusion(finding_of(table, findings), _specifiers(table), device, mode, when)
 
-    return place(a) == place(b)
+
+def _specifiers(table: Table) -> str:
+    versions = table.text("versions")
+    try:
+        SpecifierSet(versions)
+    except InvalidSpecifier:
+        raise ValueError(f"{table.where}: versions: got {versions!r}, want a PEP 440 specifier") from None
+    return versions

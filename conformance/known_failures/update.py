@@ -82,7 +82,8 @@ def update(records: Sequence[Record], known: Known, text: str, cause: Cause | No
     if cause is None:
         return ExpectationUpdate(confirmed.text, confirmed, (), confirmed.unnamed)
     _check(cause, known)
-    chosen = {id(v) for v in confirmed.unnamed if v.outcome in FAILED and v.signature and _meant(v, cause.clauses)}
+    failures = (each for each in confirmed.unnamed if each.outcome in FAILED and each.signature)
+    chosen = {id(each) for each in failures if not cause.clauses or each.clause in cause.clauses}
     entries = list(_entries(records, chosen))
     if not entries:
         raise ConfirmError("no failure needs an entry of this finding", "omit --finding, or name other clauses")
@@ -109,10 +110,6 @@ def _check(cause: Cause, known: Known) -> None:
     if not there and cause.text is None:
         remedy = "describe it with --class, --consequence, --reason and --link"
         raise ConfirmError(f"the finding {cause.id!r} does not exist", remedy)
-
-
-def _meant(verdict: TestVerdict, clauses: Collection[str]) -> bool:
-    return not clauses or verdict.clause in clauses
 
 
 def _entries(records: Sequence[Record], chosen: Collection[int]) -> Iterator[_Entry]:

@@ -19,8 +19,7 @@ import pytest
 from conformance.checks.evidence import Verdict
 from conformance.checks.outcome import Judgement
 from conformance.checks.subject import Profile, Subject
-from conformance.known_failures.entries import Expectation, Known
-from conformance.known_failures.exclusions import Exclusion
+from conformance.known_failures.entries import Exclusion, Expectation, Known
 from conformance.known_failures.reading import known_of
 from conformance.runner import machine
 from conformance.runner.budget import Budget, seconds_of

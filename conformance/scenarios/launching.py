@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "results" / "scenarios"
 
 Watch = Callable[[range, str], Iterator[int]]
-"""Iterates over the rounds with a labelled progress bar, like `conformance.cli.progress.watched`."""
+"""Iterates over the rounds with a labelled progress bar, like `conformance.cli.options.watched`."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
-from conformance.known_failures.exclusions import Exclusion
+from conformance.known_failures.entries import Exclusion
 from conformance.search.adapter_settings import GenerativeSettings
 from frameworks.contract import Capability, Framework
 

@@ -38,7 +38,7 @@ PROVIDED = {
     "row": ("conformance", "checks", "covering_array", "rows"),
     "dropping_row": ("conformance", "checks", "covering_array", "rows"),
     "workaround": ("conformance", "spec", "findings", "Workaround"),
-    "excluded": ("conformance", "known_failures", "exclusions", "Exclusion"),
+    "excluded": ("conformance", "known_failures", "entries", "Exclusion"),
 }
 """Classes of the plugin's fixtures, by name."""
 

@@ -17,8 +17,7 @@ import click
 import pytest
 
 from conformance.cli import main
-from conformance.cli.catalogue import SECTIONS
-from conformance.cli.main import commands
+from conformance.cli.main import SECTIONS, commands
 from conformance.runner import baselines, jobs
 from conformance.test_ids.inventory import inventory
 from results.record.files import RecordError

@@ -36,7 +36,7 @@ from conformance.generative.programs.rounding_freedom import NormsInParts, Notes
 from conformance.generative.programs.triage import reachable, triaged
 from conformance.generative.registry import LAWS
 from conformance.generative.verdicts import explore
-from conformance.known_failures.exclusions import Exclusion
+from conformance.known_failures.entries import Exclusion
 from conformance.known_failures.reading import load_known, read_known
 from conformance.search.adapter_settings import generative_settings
 from conformance.search.search import Search

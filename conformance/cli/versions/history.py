@@ -6,15 +6,14 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.progress import watched
+from conformance.cli.options import PATH, put, watched
 from results.history.changes import history as history_of
 from results.history.documents import compact, is_history, load
 from results.history.folders import gather
 from results.history.lines import lines
 from results.history.statements import markdown
-from results.record.files import RecordError, one_line, replace
+from results.record.files import RecordError, one_line
 
-PATH = click.Path(path_type=Path)
 PAGES = Path("results/pages")
 COMMITTED = Path(__file__).parents[3] / "results" / "sweeps"
 
@@ -63,9 +62,5 @@ def history(paths: tuple[Path, ...], output: Path | None, style: str) -> int:
             one_line(f"{folder / 'index.html'}: {len(histories)} lines, {changes} changes, {size / 2**20:.1f} MiB")
         )
         return 0
-    text = {"json": compact, "markdown": markdown}[style](histories)
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        replace(output, text.encode("utf-8", "replace"))
+    put({"json": compact, "markdown": markdown}[style](histories), output)
     return 0

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
-from conformance.cli.options import FORMAT, OUTPUT, FiniteRange
-from conformance.cli.progress import watched
+from conformance.cli.options import FORMAT, OUTPUT, PATH, FiniteRange, put, watched
 from conformance.race import rendering
 from conformance.race.driver import LIMIT_S, PAIRS, ROUNDS, RaceSettings, race
 from conformance.race.environments import SideRequest, check, check_named, interpreter
@@ -18,9 +16,7 @@ from conformance.race.processes import RaceError, Racer
 from conformance.race.samples import FIXTURES, RaceSamples, load, write
 from conformance.sweep.index import PackageIndex
 from frameworks.registry import DEVICE_HELP, path_of
-from results.record.files import replace
 
-PATH = click.Path(path_type=Path)
 FEWEST_PAIRS = 5
 
 
@@ -98,18 +94,9 @@ def race_command(
         if samples is not None:
             write(samples, taken)
     judgement = judge(taken)
-    text = {"table": rendering.table, "markdown": rendering.markdown, "json": rendering.to_json}[style](
-        taken, judgement
-    )
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        replace(output, text.encode("utf-8", "replace"))
+    styles = {"table": rendering.table, "markdown": rendering.markdown, "json": rendering.to_json}
+    put(styles[style](taken, judgement), output)
     return judgement.status
-
-
-def _watch(pairs: range) -> Iterator[int]:
-    yield from watched(pairs, "pairs of processes")
 
 
 def _raced(sides: tuple[SideRequest, SideRequest], fixture: str, settings: RaceSettings) -> RaceSamples:
@@ -118,7 +105,7 @@ def _raced(sides: tuple[SideRequest, SideRequest], fixture: str, settings: RaceS
             Racer(stack.enter_context(interpreter(each)), each.framework, each.device, each.mode, fixture)
             for each in sides
         )
-        taken = race(old, new, settings, _watch)
+        taken = race(old, new, settings, lambda pairs: watched(pairs, "pairs of processes"))
     for each, got in zip(sides, (taken.old, taken.new), strict=True):
         check(each, got)
     return taken

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Column, Table
 
-from conformance.cli.options import FiniteRange
+from conformance.cli.options import PATH, FiniteRange
 from conformance.cli.versions.suite_folder import SuiteFolder
 from conformance.sweep.cells import PYTHON, SweepCell, cells_of, extremes
 from conformance.sweep.driver import RECORDS, SweepSettings, VersionSweep
@@ -40,7 +40,6 @@ _OPTIONS = {"address": ("ray",), "wait_for_nodes": ("ray",), "reserve": ("ray", 
 _LIBRARIES = {"ray": ("ray", "Ray"), "slurm": ("submitit", "submitit")}
 """The library of an engine: its module and its name."""
 
-PATH = click.Path(path_type=Path)
 GIB = 2**30
 
 
