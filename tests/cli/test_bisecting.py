@@ -24,11 +24,13 @@ from results.record.outcomes import Outcome
 from results.record.reading import load, to_json
 from tests.support.recorded import CLAUSE as RECORDED
 from tests.support.recorded import filled, header, verdict
+from tests.support.suite_runs import refused
 from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here, offline, write_wheel
 
 CLAUSE = "scaling.skip-is-atomic"
 TEST = f"{CLAUSE}/test_skipped_update_keeps_average"
 OTHER = f"{CLAUSE}/test_overflow_can_be_discarded"
+BISECT = ("bisect", TOY, "--mode", "emulated", "--test", TEST)
 Verdicts = Callable[[SweepCell], Outcome | str]
 
 
@@ -77,7 +79,7 @@ def judged(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
 
 def bisect(*words: str) -> int:
     """Runs the command for the test."""
-    return main(["bisect", TOY, "--mode", "emulated", "--test", TEST, *words])
+    return main([*BISECT, *words])
 
 
 def from_4(cell: SweepCell) -> Outcome:
@@ -205,10 +207,7 @@ def test_ends_that_agree_end_in_one_line(
 )
 @pytest.mark.usefixtures("releases")
 def test_bad_usage_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bisect(*words) == 2
-    out, errors = capsys.readouterr()
-    assert (out, len(errors.splitlines())) == ("", 1)
-    assert message in errors
+    assert message in refused(capsys, *BISECT, *words)
 
 
 @pytest.mark.parametrize(
@@ -225,17 +224,14 @@ def test_names_are_checked_before_an_index_is_read(
 ) -> None:
     monkeypatch.setattr(PackageIndex, "releases", lambda *_: pytest.fail("the index is read"))
     ends = ["--good", "2.6.0", "--bad", "2.13.0", "--clause", CLAUSE]
-    assert main(["bisect", "torch", *ends, *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+    assert message in refused(capsys, "bisect", "torch", *ends, *words)
 
 
 @pytest.mark.parametrize(
     "words", [["--clause", "scaling.nothing"], ["--test", "scaling.skip-is-atomic/test_nothing"], []]
 )
 def test_a_test_is_named_by_one_id(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bisect", "torch", "--good", "2.6.0", "--bad", "2.13.0", *words]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert refused(capsys, "bisect", "torch", "--good", "2.6.0", "--bad", "2.13.0", *words)
 
 
 def test_a_clause_selects_its_tests() -> None:
@@ -253,20 +249,8 @@ def test_real_releases_are_installed_and_judged(
 ) -> None:
     write_wheel(releases, PACKAGE, "3.5", source="raise ImportError('no such symbol')")
     (releases / "conformance_toy-3.0-py3-none-any.whl").unlink()
-    words = [
-        "--good",
-        "2.0",
-        "--bad",
-        "4.0",
-        "--suite-from",
-        here(),
-        "--folder",
-        str(tmp_path / "f"),
-        "--workers",
-        "1",
-        "--once",
-    ]
-    assert bisect(*words) == 0
+    words = f"--good 2.0 --bad 4.0 --suite-from {here()} --folder {tmp_path / 'f'} --workers 1 --once"
+    assert bisect(*words.split()) == 0
     out = capsys.readouterr().out
     assert f"last good  {PACKAGE} 2.0\nfirst bad  {PACKAGE} 4.0\nor one of 3.5 (import failed: " in out
     assert "(ImportError: no such symbol)" in out

@@ -23,14 +23,9 @@ from conformance.test_ids.inventory import inventory
 from results.record.files import RecordError
 from results.record.reading import Outcome, TestVerdict, Variant, load, write
 from tests.support.small_record import BASE, verdict
-from tests.support.suite_runs import ROOT, Ended, run
+from tests.support.suite_runs import ROOT, conformance, run
 from tools.commands import TOOLS
 from tools.commands import commands as tools
-
-
-def conformance(*words: str | Path, root: Path = ROOT) -> Ended:
-    return run([sys.executable, "-m", "conformance", *map(str, words)], root)
-
 
 COMMANDS = [entry for entries in SECTIONS.values() for entry in entries]
 NAMES = {"conformance": {entry.name for entry in COMMANDS}, "tools": set(tools.commands)}

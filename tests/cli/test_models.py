@@ -10,6 +10,7 @@ from conformance.cli import main
 from conformance.models import rendering, workers
 from conformance.models.judgements import JudgedModel, ModelCheck, Sweep, clauses, known, load, save
 from results.record.files import RecordError
+from tests.support.suite_runs import refused
 
 EQUAL, RESUME = "accumulation.equals-full-batch", "resume.bit-identical"
 IGNORED = "forward in the model's own file calls cross_entropy itself, and ignores the count"
@@ -184,13 +185,9 @@ def test_the_command_writes_a_table_and_compares(tmp_path: Path, capsys: pytest.
 )
 @pytest.mark.usefixtures("stub")
 def test_bad_input_ends_in_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["judge-model", *words]) == 2
-    errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 1
-    assert said in errors[0]
+    assert said in refused(capsys, "judge-model", *words)
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(workers, "MODULE", "tests.models_worker_without")
-    assert main(["judge-model", "a:b"]) == 2
-    assert "models_worker_without is not installed" in capsys.readouterr().err
+    assert "models_worker_without is not installed" in refused(capsys, "judge-model", "a:b")

@@ -11,6 +11,7 @@ from conformance.cli.main import main
 from conformance.cli.versions import sweeping
 from conformance.sweep.engines import local
 from conformance.sweep.requests import CellRequest, CellResult
+from tests.support.suite_runs import refused
 from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here, offline, write_wheel
 
 NAME = TOY.replace(":", ".")
@@ -56,10 +57,15 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "toys.toml"
 
 
+def sweep(plan: Path, *words: str) -> list[str]:
+    """The words of a sweep."""
+    folder = [] if any(word.startswith("--folder") for word in words) else [f"--folder={plan.parent / 'sweep'}"]
+    return ["sweep", str(plan), f"--suite-from={here()}", *folder, *words]
+
+
 def swept(plan: Path, *words: str) -> int:
     """The exit status of a sweep."""
-    folder = [] if any(word.startswith("--folder") for word in words) else [f"--folder={plan.parent / 'sweep'}"]
-    return main(["sweep", str(plan), f"--suite-from={here()}", *folder, *words])
+    return main(sweep(plan, *words))
 
 
 def test_the_forecast_lists_cells_and_runs_none(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,9 +125,7 @@ def test_each_cell_is_reported_and_the_status_says_whether_one_failed(
 def test_what_is_wrong_is_one_line(
     plan: Path, words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert swept(plan, *words) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert problem in line
+    assert problem in refused(capsys, *sweep(plan, *words))
 
 
 @pytest.mark.parametrize(("engine", "name"), [("ray", "Ray"), ("slurm", "submitit")])
@@ -129,8 +133,8 @@ def test_an_engine_that_is_not_installed_is_refused_before_anything_is_resolved(
     plan: Path, engine: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sweeping, "find_spec", lambda _: None)
-    assert swept(plan, f"--engine={engine}") == 2
-    assert f"{name} is not installed: pip install --group {engine}" in capsys.readouterr().err
+    refusal = refused(capsys, *sweep(plan, f"--engine={engine}"))
+    assert f"{name} is not installed: pip install --group {engine}" in refusal
     assert not (plan.parent / "sweep").exists()
     assert swept(plan, f"--engine={engine}", "--plan") == 0
 
@@ -139,6 +143,6 @@ def test_a_disk_that_is_too_small_is_refused(
     plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
-    assert swept(plan) == 2
-    assert "0.0 GiB are free; make room, or set --cache-size or CONFORMANCE_CACHE" in capsys.readouterr().err
+    message = "0.0 GiB are free; make room, or set --cache-size or CONFORMANCE_CACHE"
+    assert message in refused(capsys, *sweep(plan))
     assert not (plan.parent / "sweep" / "journal.jsonl").exists()

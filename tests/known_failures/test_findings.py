@@ -28,7 +28,7 @@ from frameworks.reference import ReferenceFramework
 from frameworks.registry import built_in
 from results.record.outcomes import Outcome
 from results.record.texts import Consequence, FindingKind, FindingText
-from tests.support.suite_runs import ROOT
+from tests.support.suite_runs import ROOT, refused
 
 KNOWN = load_known()
 PROGRAMS = [finding for finding in KNOWN.findings if finding.program is not None]
@@ -294,12 +294,21 @@ def test_every_known_failure_can_be_reported(finding: Finding) -> None:
         (("issue", "scaling.stays-put", "--framework", "torch"), "no clause 'scaling.stays-put'; similar: scaling."),
         (("issue", "scaling.stays-positive", "--framework", "caffe"), "no built-in adapter 'caffe': one of reference,"),
         (("issue", "scaling.detects-inf", "--framework", "torch"), "no known failure of torch in scaling.det"),
+        (("issue", "formats.decode", "--framework", "torch"), "torch in formats.decode; it has some in: a"),
+        (
+            ("issue", "scaling.automaton", "--framework", "reference"),
+            "no known failure of reference in scaling.automaton; it has no known failure in any clause; `",
+        ),
         (("findings", "caffe"), "no built-in adapter 'caffe'"),
     ],
 )
 def test_a_wrong_name_is_refused_in_one_line(
     words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+    assert message in refused(capsys, *words)
+
+
+@pytest.mark.parametrize("words", [("findings", "reference"), ("findings", "reference", "--run")])
+def test_a_framework_without_findings_has_none(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    assert capsys.readouterr().out == "reference has no findings\n"

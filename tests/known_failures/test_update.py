@@ -22,6 +22,7 @@ from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import Record, write
 from results.record.texts import Consequence, FindingKind, FindingText
+from tests.support.suite_runs import refused
 from tests.support.twin_records import BOTH, CLAUSE, TEXT, ZERO, failing, passing, record
 
 NEW = FindingText(FindingKind.LIMITATION, Consequence.ERROR, "It raises.", "none found", "")
@@ -143,13 +144,18 @@ def test_a_table_says_what_it_is_given(value: str) -> None:
     assert "none" not in read
 
 
-def test_the_command_writes_and_a_dry_run_does_not(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def command(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command that updates the file from a run with a failure that no entry names."""
     monkeypatch.setattr(expecting, "_file", lambda *_: path)
-    run = tmp_path / "run.json"
-    write(run, record("3.0", *BOTH, failed("test_d")))
-    words = ["expectations", "update", str(run), "--finding", "new-one", "--class", "limitation"]
+    write(tmp_path / "run.json", record("3.0", *BOTH, failed("test_d")))
+    return ["expectations", "update", str(tmp_path / "run.json")]
+
+
+def test_the_command_writes_and_a_dry_run_does_not(
+    path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*command, "--finding", "new-one", "--class", "limitation"]
     words += ["--consequence", "error", "--reason", "It raises."]
     assert main([*words, "--dry-run"]) == 0
     output = capsys.readouterr().out
@@ -160,7 +166,7 @@ def test_the_command_writes_and_a_dry_run_does_not(
     assert "added: scaling.skip-is-atomic (raises-ValueError, cpu, eager): every case" in capsys.readouterr().out
     known = read_known(path.parent, "twin")
     assert [entry.versions for entry in known.expectations if entry.finding.id == "new-one"] == ["==3.0"]
-    assert main(["expectations", "update", str(run)]) == 0
+    assert main(command) == 0
     assert "no change" in capsys.readouterr().out
 
 
@@ -186,19 +192,9 @@ def test_the_command_writes_and_a_dry_run_does_not(
     ],
 )
 def test_what_cannot_be_written_is_one_line_and_changes_nothing(
-    words: tuple[str, ...],
-    problem: str,
-    path: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], problem: str, path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(expecting, "_file", lambda *_: path)
-    run = tmp_path / "run.json"
-    write(run, record("3.0", *BOTH, failed("test_d")))
-    assert main(["expectations", "update", str(run), *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert problem in line
+    assert problem in refused(capsys, *command, *words)
     assert path.read_text("utf-8") == TEXT
 
 
@@ -237,8 +233,7 @@ def test_a_record_imports_nothing_and_names_no_place_to_write(
     words: tuple[str, ...], stranger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(stranger.iterdir())
-    assert main(["expectations", "update", str(stranger.parent / "run.json"), *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refused(capsys, "expectations", "update", str(stranger.parent / "run.json"), *words)
     assert "is of 'elsewhere.adapter:Adapter', " in line
     assert sorted(stranger.iterdir()) == before
     assert "elsewhere" not in sys.modules

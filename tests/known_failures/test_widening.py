@@ -19,7 +19,7 @@ from results.record.reading import Record, load
 from tests.known_failures.test_confirm import of_present_tests
 from tests.known_failures.test_unjudged_series import elsewhere, to_act_on
 from tests.support.suite_runs import ROOT
-from tests.support.twin_records import FIRST, failing, passing, record, write_expectations
+from tests.support.twin_records import FIRST, confirmed, failing, passing, record, write_expectations
 
 TEXT = f"""# What Twin is known not to do.
 
@@ -48,7 +48,7 @@ def of(device: str, mode: str, version: str, *verdicts: TestVerdict) -> Record:
 def after(folder: Path, text: str, *records: Record) -> str:
     """The file as the records make it."""
     path = write_expectations(folder, text)
-    return confirm(records, read_known(path.parent, "twin"), text).text
+    return confirmed(path, *records).text
 
 
 def entries(text: str) -> list[Mapping[str, Any]]:

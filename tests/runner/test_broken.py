@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from conformance.test_ids.inventory import SUITES
-from results.record.model import Record, TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import load
 from tests.support.suite_runs import ROOT, clauses_of, environment, judge, outcomes
@@ -22,11 +21,6 @@ BAD = {outcome for outcome in Outcome if outcome.bad}
 def family(clause: str) -> str:
     """The first half of a clause's id."""
     return clause.split(".", 1)[0]
-
-
-def failures(record: Record, clause: str) -> list[TestVerdict]:
-    """Failed verdicts on a clause."""
-    return [verdict for verdict in record.verdicts if verdict.clause == clause and verdict.outcome is Outcome.FAIL]
 
 
 @pytest.mark.parametrize(
@@ -52,15 +46,14 @@ def test_a_twin_fails_what_its_fault_breaks_and_nothing_else(
     assert len([clause for clause in passed - bad if family(clause) == "resume"]) >= 5
 
 
-def test_a_failure_says_what_was_seen_and_its_command_repeats_it(tmp_path: Path) -> None:
-    judge(
-        "--framework=frameworks.broken:AppliesOverflow",
-        "-k",
-        "skipped_update_is_atomic and nan",
-        f"--record={tmp_path / 'twin.json'}",
-        SUITES / "scaling/test_scaling_skip.py",
-    )
-    result = failures(load(tmp_path / "twin.json"), "scaling.skip-is-atomic")
+def test_a_failure_says_what_was_seen_in_which_run_and_its_command_repeats_it(tmp_path: Path) -> None:
+    selection = (SUITES / "scaling/test_scaling_skip.py", "-k", "skipped_update_is_atomic and nan")
+    ended = judge("--framework=frameworks.broken:AppliesOverflow", *selection, f"--record={tmp_path / 'twin.json'}")
+    runs = [line for line in ended.lines if line.startswith("run: ")]
+    assert runs
+    assert all(" under " in line and "scaling=DynamicScaling(" in line for line in runs)
+    verdicts = load(tmp_path / "twin.json").verdicts
+    result = [v for v in verdicts if v.clause == "scaling.skip-is-atomic" and v.outcome is Outcome.FAIL]
     for verdict in result:
         assert verdict.signature
         assert not verdict.checks[-1].passed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,38 +39,31 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "WORKSPACE", 0)
 
 
-def recomputation(framework: devices.Device) -> Verdict:
-    verdict = Verdict()
-    suite.test_recomputation_costs_one_forward_pass(Subject(framework), verdict, None)
-    return verdict
+def run_of(test: Callable[..., None], *given: object) -> Run:
+    """Runs a test of the suite."""
+
+    def run(framework: devices.Device) -> Verdict:
+        verdict = Verdict()
+        test(Subject(framework), verdict, *given)
+        return verdict
+
+    return run
 
 
-def mixed(tf32: str, framework: devices.Device) -> Verdict:
-    verdict = Verdict()
-    suite.test_mixed_precision_is_no_slower(Subject(framework), verdict, tf32, FLOAT16)
-    return verdict
-
-
-def block(tf32: str, framework: devices.Device) -> Verdict:
-    verdict = Verdict()
-    suite.test_mixed_precision_speeds_up_transformer_block(Subject(framework), verdict, tf32, FLOAT16)
-    return verdict
-
-
-def example(framework: devices.Device) -> Verdict:
-    verdict = Verdict()
-    suite.test_time_of_sine_and_cosine_example(Subject(framework), verdict, FLOAT16)
-    return verdict
-
-
+recomputation = run_of(suite.test_recomputation_costs_one_forward_pass, None)
+example = run_of(suite.test_time_of_sine_and_cosine_example, FLOAT16)
+mixed, block = (
+    {tf32: run_of(test, tf32, FLOAT16) for tf32 in ("default", "off", "on")}
+    for test in (suite.test_mixed_precision_is_no_slower, suite.test_mixed_precision_speeds_up_transformer_block)
+)
 TIMED = {
     "recomputation": (recomputation, 1.33, 1.0),
-    "products, default": (partial(mixed, "default"), 0.5, 1.0),
-    "products, off": (partial(mixed, "off"), 0.5, 1.0),
-    "products, on": (partial(mixed, "on"), 0.5 / 0.6, 0.6),
-    "block, default": (partial(block, "default"), 0.5, 1.0),
-    "block, off": (partial(block, "off"), 0.5, 1.0),
-    "block, on": (partial(block, "on"), 0.5 / 0.6, 0.6),
+    "products, default": (mixed["default"], 0.5, 1.0),
+    "products, off": (mixed["off"], 0.5, 1.0),
+    "products, on": (mixed["on"], 0.5 / 0.6, 0.6),
+    "block, default": (block["default"], 0.5, 1.0),
+    "block, off": (block["off"], 0.5, 1.0),
+    "block, on": (block["on"], 0.5 / 0.6, 0.6),
     "example": (example, 0.5, 1.0),
 }
 
@@ -89,35 +81,35 @@ def test_a_device_that_costs_what_it_should_passes(name: str) -> None:
 @pytest.mark.parametrize(("tf32", "scopes"), [("default", [None]), ("off", [False]), ("on", [True])])
 def test_float32_is_timed_as_it_comes_and_without_and_with_tf32(tf32: str, scopes: list[bool | None]) -> None:
     framework = devices.Device()
-    mixed(tf32, framework)
+    mixed[tf32](framework)
     assert framework.scopes == scopes
 
 
 @pytest.mark.parametrize(
-    ("run", "broken", "signature"),
+    ("run", "times", "signature"),
     [
-        (recomputation, devices.RecomputesTwice, "slower-than-one-forward"),
-        (recomputation, devices.RecomputesNothing, "faster-than-plain"),
-        (partial(mixed, "off"), devices.MixedIsSlower, "slower-than-float32"),
-        (partial(mixed, "on"), devices.MixedIsSlowerThanTf32, "slower-than-float32"),
-        (partial(block, "off"), devices.MixedIsSlower, "slower-than-float32"),
+        (recomputation, {"recomputed": 1.67}, "slower-than-one-forward"),
+        (recomputation, {"recomputed": 0.9}, "faster-than-plain"),
+        (mixed["off"], {"mixed": 1.1}, "slower-than-float32"),
+        (mixed["on"], {"mixed": 0.8}, "slower-than-float32"),
+        (block["off"], {"mixed": 1.1}, "slower-than-float32"),
     ],
 )
-def test_an_interval_wholly_beyond_its_bound_fails(run: Run, broken: type[devices.Device], signature: str) -> None:
+def test_an_interval_wholly_beyond_its_bound_fails(run: Run, times: dict[str, float], signature: str) -> None:
     with pytest.raises(Violation) as caught:
-        run(broken())
+        run(devices.Device(times=times))
     assert caught.value.signature == signature
 
 
-@pytest.mark.parametrize("run", [partial(block, "on"), partial(block, "default"), example])
+@pytest.mark.parametrize("run", [block["on"], block["default"], example])
 def test_what_has_no_bound_is_timed_and_not_judged(run: Run) -> None:
-    assert run(devices.MixedIsSlower()).checks == []
+    assert run(devices.Device(times={"mixed": 1.1})).checks == []
 
 
 @pytest.mark.parametrize("name", TIMED)
 def test_a_plain_step_that_differs_from_itself_leaves_the_clause(name: str) -> None:
     with pytest.raises(Abstention, match="the same step in two runs differs: ratio"):
-        TIMED[name][0](devices.Restless())
+        TIMED[name][0](devices.Device(drift=0.1))
 
 
 def test_the_example_is_its_thousand_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,9 +122,7 @@ def test_the_example_is_its_thousand_epochs(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def peak(framework: devices.Device, technique: str, folder: Path) -> Verdict:
-    verdict = Verdict()
-    suite.test_allocator_peak_matches_byte_count(Subject(framework), verdict, folder, technique)
-    return verdict
+    return run_of(suite.test_allocator_peak_matches_byte_count, folder, technique)(framework)
 
 
 @pytest.fixture
@@ -207,10 +197,10 @@ def test_without_the_switch_only_the_default_is_timed(monkeypatch: pytest.Monkey
     framework = devices.Device()
     refused = {Capability.TF32: Declaration(False, "no switch")}
     monkeypatch.setattr(framework, "declares", lambda capability: refused.get(capability, SUPPORTED))
-    assert len(mixed("default", framework).measurements) == 1
+    assert len(mixed["default"](framework).measurements) == 1
     for tf32 in ("off", "on"):
         with pytest.raises(Unsupported, match="no switch"):
-            mixed(tf32, framework)
+            mixed[tf32](framework)
 
 
 def test_the_mark_selects_what_needs_a_device(tmp_path: Path) -> None:

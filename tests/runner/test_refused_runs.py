@@ -15,7 +15,7 @@ from results.record.files import RecordError
 from results.record.journal import Journal
 from results.record.reading import load
 from tests.support.recorded import header
-from tests.support.suite_runs import Ended, checkout, environment, hang_limit, judge, run, wait_for
+from tests.support.suite_runs import checkout, conformance, environment, hang_limit, judge, wait_for
 
 SUITE = """
 import time
@@ -103,15 +103,9 @@ def test_a_class_that_is_no_adapter_is_refused_in_one_line(copied: Path, framewo
     assert message in lines[0]
 
 
-def conformance_run(root: Path, *words: str) -> Ended:
-    """`conformance run`; its pytest loads its plugins by itself."""
-    command = [sys.executable, "-m", "conformance", "run", "--device=cpu", "reference", *words]
-    return run(command, root, PYTEST_DISABLE_PLUGIN_AUTOLOAD="")
-
-
 @pytest.mark.parametrize("words", [["--nonsense"], ["--maxfail=many"], ["-p", "no_such_plugin"]], ids=" ".join)
 def test_options_that_pytest_refuses_end_in_one_line(copied: Path, words: list[str]) -> None:
-    ended = conformance_run(copied, *words)
+    ended = conformance("run", "--device=cpu", "reference", *words, root=copied)
     assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
     assert "pytest refuses its arguments" in ended.lines[0]
 
@@ -125,7 +119,7 @@ def test_options_that_pytest_refuses_end_in_one_line(copied: Path, words: list[s
     ],
 )
 def test_a_selection_without_tests_ends_in_one_line(copied: Path, words: list[str], message: str) -> None:
-    ended = conformance_run(copied, *words)
+    ended = conformance("run", "--device=cpu", "reference", *words, root=copied)
     assert ended.status == 2, ended.lines
     assert message in ended.errors.splitlines()[-1], ended.lines
     assert not any("INTERNALERROR" in line for line in ended.lines)

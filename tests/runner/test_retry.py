@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load, write
 from tests.support.small_record import BASE
-from tests.support.suite_runs import Ended, checkout, hang_limit, run
+from tests.support.suite_runs import Ended, checkout, conformance, hang_limit
 
 SUITE = """
 import os
@@ -46,10 +45,10 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkout(tmp_path_factory.mktemp("checkout"), some=SUITE)
 
 
-def conformance_run(root: Path, folder: Path, *words: str, framework: str = "tests.support.misbehaving:Flaky") -> Ended:
-    """Runs the suites of a checkout by the command; its pytest loads its plugins by itself."""
-    command = [sys.executable, "-m", "conformance", "run", "--device=cpu", framework, *words]
-    return run(command, root, PYTEST_DISABLE_PLUGIN_AUTOLOAD="", FLAKY=str(folder / "first"), TMPDIR=str(folder))
+def conformance_run(root: Path, folder: Path, *words: str) -> Ended:
+    """Runs the suites of a checkout by the command."""
+    changes = {"FLAKY": str(folder / "first"), "TMPDIR": str(folder)}
+    return conformance("run", "--device=cpu", "tests.support.misbehaving:Flaky", *words, root=root, **changes)
 
 
 def test_what_does_not_fail_again_is_unstable(copied: Path, tmp_path: Path) -> None:

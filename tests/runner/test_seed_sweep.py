@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
 from conformance.runner.seed_sweep import changing, never_judged, summary_lines
-from results.record.reading import Header, Outcome, Record, Series, Suite, TestVerdict, Variant
-from tests.support.suite_runs import ROOT, environment
+from results.record.reading import Outcome, Record, TestVerdict
+from tests.support.small_record import BASE
+from tests.support.suite_runs import conformance
 
 
 def record(seed: int, **outcomes: Outcome) -> Record:
-    header = Header(Suite("0.1"), Series("torch", "cpu", "cpu", "eager"), Variant("2"), "now", seed, "", {})
     verdicts = tuple(TestVerdict(f"scaling.x/{name}", "scaling.x", outcome) for name, outcome in outcomes.items())
-    return Record(**vars(header), finished="later", duration_s=1.0, status="complete", verdicts=verdicts)
+    return replace(BASE, seed=seed, verdicts=verdicts)
 
 
 P, F, K, A = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.ABSTAIN
@@ -62,7 +60,6 @@ def test_a_test_that_a_seed_lacks_is_told() -> None:
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(words: list[str]) -> None:
-    command = [sys.executable, "-m", "conformance", "stress", *words]
-    ended = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    assert len(ended.stderr.strip().splitlines()) == 1
+    ended = conformance("stress", *words)
+    assert ended.status == 2
+    assert len(ended.errors.strip().splitlines()) == 1

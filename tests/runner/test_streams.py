@@ -13,7 +13,7 @@ import pytest
 from conformance.runner.streams import harmless
 from results.record.reading import write
 from tests.support.small_record import BASE, verdict
-from tests.support.suite_runs import ROOT, checkout, command, run
+from tests.support.suite_runs import ROOT, checkout, command, conformance, run
 
 EVIL = "::error file=x::taken in"
 COMMAND = re.compile(r"^\s*::|##\[")
@@ -95,8 +95,7 @@ def test_a_record_gives_a_job_no_commands(words: tuple[str, ...], tmp_path: Path
     path = tmp_path / "run.json"
     write(path, replace(changed, series=series, notes=(EVIL, f"##[error]{EVIL}")))
     paths = [path, path] if words == ("compare",) else [path]
-    line = [sys.executable, "-m", "conformance", *words, *map(str, paths)]
-    ended = run(line, GITHUB_ACTIONS="true")
+    ended = conformance(*words, *paths, GITHUB_ACTIONS="true")
     assert "taken in" in ended.output
     assert not [line for line in ended.lines if COMMAND.search(line)]
 

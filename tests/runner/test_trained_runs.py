@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from conformance.runner.trained_runs import described, recorded_runs, run_of
-from conformance.test_ids.inventory import SUITES
 from fixtures.models import exact_stack
 from fixtures.recipe import BFLOAT16, Adam, DynamicScaling, Offload, Recipe, Recompute
 from frameworks.reference import ReferenceFramework
 from results.record.model import RunSetup
-from tests.support.suite_runs import judge
 
 RECIPE = Recipe(Adam(0.5), BFLOAT16, DynamicScaling(initial=8.0), accumulation=2, recompute=Recompute(2))
 
@@ -70,11 +68,3 @@ def test_a_framework_whose_methods_cannot_be_replaced_is_judged_all_the_same() -
     with recorded_runs(framework) as runs:
         framework.trainer(exact_stack(), Recipe())
     assert runs == []
-
-
-def test_a_failure_names_fixture_and_recipe(tmp_path: Path) -> None:
-    selection = (SUITES / "scaling/test_scaling_skip.py", "-k", "skipped_update_is_atomic and nan")
-    ended = judge("--framework=frameworks.broken:AppliesOverflow", *selection, f"--record={tmp_path / 'twin.json'}")
-    lines = [line for line in ended.lines if line.startswith("run: ")]
-    assert lines
-    assert all(" under " in line and "scaling=DynamicScaling(" in line for line in lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import shutil
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from conformance.test_ids import dependencies
 from conformance.test_ids.dependencies import COUNTED, PROVIDED, Tree
 from conformance.test_ids.inventory import code_hashes
 from conformance.test_ids.syntax import Reading
-from tests.support.suite_runs import ROOT
+from tests.support.suite_runs import ROOT, sources
 
 SUITE = '''"""A suite."""
 
@@ -177,19 +177,6 @@ def test_an_unchanged_helper_may_move_to_another_module(tmp_path: Path) -> None:
     assert tree(tmp_path) == tree(tmp_path, moved, left)
 
 
-def real(folder: Path) -> dict[str, str]:
-    """Hashes by test in a copy of this checkout."""
-    return code_hashes(folder)
-
-
-@pytest.fixture
-def copied(tmp_path: Path) -> Path:
-    """A copy of this checkout's sources."""
-    for part in ("conformance", "fixtures", "frameworks"):
-        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("file", "old", "new", "some", "none"),
     [
@@ -223,11 +210,11 @@ def copied(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_the_suites_own_helpers_count(copied: Path, file: str, old: str, new: str, some: str, none: str) -> None:
-    before, path = real(copied), copied / file
+def test_the_suites_own_helpers_count(tmp_path: Path, file: str, old: str, new: str, some: str, none: str) -> None:
+    before, path = code_hashes(sources(tmp_path)), tmp_path / file
     assert path.read_text("utf-8").count(old) == 1
     path.write_text(path.read_text("utf-8").replace(old, new), encoding="utf-8")
-    after = real(copied)
+    after = code_hashes(tmp_path)
     changed = {name for name in before if before[name] != after[name]}
     assert some in changed
     assert none not in changed
@@ -261,13 +248,7 @@ def test_reading_the_suites_reads_each_file_and_each_definition_once(monkeypatch
 def test_what_the_plugin_gives_a_test_is_there() -> None:
     tree = Tree(ROOT)
     assert all(tree.resolve(meant) for meant in PROVIDED.values())
-    fixtures = {name for name, code in _fixtures(ROOT / "conformance" / "runner" / "plugin.py") if code}
-    assert fixtures <= PROVIDED.keys()
-
-
-def _fixtures(path: Path) -> list[tuple[str, bool]]:
-    """Functions of a module, and whether pytest gives them to tests."""
-    functions = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]
-    return [
-        (node.name, any("pytest.fixture" in ast.unparse(mark) for mark in node.decorator_list)) for node in functions
-    ]
+    plugin = (ROOT / "conformance" / "runner" / "plugin.py").read_text("utf-8")
+    fixtures = re.findall(r"^@pytest.fixture.*\ndef (\w+)", plugin, re.MULTILINE)
+    assert "verdict" in fixtures
+    assert {*fixtures} <= PROVIDED.keys()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from results.record.model import RunSetup
 from results.record.reading import load
 from results.record.upgrading import present_case, renames, with_present_names
 from tests.support.small_record import BASE, CLAUSE
-from tests.support.suite_runs import ROOT, run
+from tests.support.suite_runs import ROOT, run, sources
 from tools.commands import review
 from tools.review import revisions
 from tools.review.revisions import Review, answered, present, questions, reviews
@@ -30,15 +29,19 @@ HELPER = ROOT / "conformance" / "checks" / "evidence.py"
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of this checkout's sources."""
-    for part in ("conformance", "fixtures", "frameworks"):
-        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
-    return tmp_path
+    return sources(tmp_path)
 
 
 def change(path: Path, old: str, new: str) -> None:
     text = path.read_text("utf-8")
     assert old in text
     path.write_text(text.replace(old, new), "utf-8")
+
+
+def reverse(path: Path) -> None:
+    """Puts the tests of a file in the other order."""
+    head, *tests = path.read_text("utf-8").split("\n\n\n@clause")
+    path.write_text("\n\n\n@clause".join((head, *reversed(tests))).rstrip() + "\n", "utf-8")
 
 
 def asked(root: Path) -> list[str]:
@@ -55,11 +58,7 @@ def test_a_commit_that_only_refactors_keeps_every_identity(checkout: Path) -> No
     for path in (*suites.rglob("*.py"), *(checkout / "conformance" / "techniques").rglob("*.py")):
         path.write_text(path.read_text("utf-8").replace("started(", "begun("), "utf-8")
     (suites / "resume" / "test_resume.py").rename(suites / "test_resuming.py")
-    text = (suites / "composition" / "test_trace.py").read_text("utf-8")
-    head, *tests = text.split("\n\n\n@clause")
-    (suites / "composition" / "test_trace.py").write_text(
-        "\n\n\n@clause".join((head, *reversed(tests))).rstrip() + "\n", "utf-8"
-    )
+    reverse(suites / "composition" / "test_trace.py")
     after = read_inventory(checkout)
     assert {code.id for code in after.values()} == {code.id for code in inventory().values()}
     assert asked(checkout), "a renamed helper asks for an answer"
@@ -72,10 +71,7 @@ def test_a_commit_that_only_refactors_keeps_every_identity(checkout: Path) -> No
 def test_moved_files_and_reordered_tests_ask_nothing(checkout: Path) -> None:
     suites = checkout / "conformance" / "suites"
     (suites / "resume" / "test_resume.py").rename(suites / "test_resuming.py")
-    head, *tests = (suites / "composition" / "test_trace.py").read_text("utf-8").split("\n\n\n@clause")
-    (suites / "composition" / "test_trace.py").write_text(
-        "\n\n\n@clause".join((head, *reversed(tests))).rstrip() + "\n", "utf-8"
-    )
+    reverse(suites / "composition" / "test_trace.py")
     assert asked(checkout) == []
 
 

@@ -43,18 +43,23 @@ class DeviceTrainer(ReferenceTrainer):
         return sum(4 * value.size for value in self.masters.values()) + self.framework.device_bytes(self, self.last)
 
 
+TIMES = {"mixed": 0.5, "recomputed": 1.33}
+"""Of a step with a technique, by that of a plain one."""
+
+
 class Device(ReferenceFramework):
     """Mixed precision is twice as fast, TensorFloat-32 nearly, and a recomputed forward pass costs a third."""
 
     trainer_class = DeviceTrainer
-    times: ClassVar[Mapping[str, float]] = {"mixed": 0.5, "recomputed": 1.33}
     peaks: ClassVar[Mapping[str, float]] = {}
     """What a technique's bytes are multiplied with."""
-    drift: ClassVar[float] = 0.0
-    """By what share each new run is slower than the one before."""
 
-    def __init__(self, device: str = "cuda", mode: str | None = None) -> None:
+    def __init__(
+        self, device: str = "cuda", mode: str | None = None, times: Mapping[str, float] = TIMES, drift: float = 0.0
+    ) -> None:
+        """`times`: by technique. `drift`: by what share each new run is slower than the one before."""
         super().__init__(device, mode)
+        self.times, self.drift = times, drift
         self.now, self.float32, self.pace = 0.0, 1.0, 1.0
         self.noise = np.random.default_rng(0)
         self.scopes: list[bool | None] = []
@@ -101,36 +106,6 @@ class Device(ReferenceFramework):
             segment = [ReferenceFramework("cpu").trainer(equal, recipe).saved_bytes(batch) for recipe in apart]
             count += segment[0] - segment[1]
         return round(count * self.peaks.get(technique_of(run.recipe), 1.0)) + 2 * 4 * len(batch) * width
-
-
-class MixedIsSlower(Device):
-    """Mixed precision takes a tenth longer than float32."""
-
-    times: ClassVar[Mapping[str, float]] = {"mixed": 1.1}
-
-
-class MixedIsSlowerThanTf32(Device):
-    """Mixed precision gains on float32, and loses to TensorFloat-32."""
-
-    times: ClassVar[Mapping[str, float]] = {"mixed": 0.8}
-
-
-class RecomputesTwice(Device):
-    """Recomputation costs two forward passes."""
-
-    times: ClassVar[Mapping[str, float]] = {"recomputed": 1.67}
-
-
-class RecomputesNothing(Device):
-    """A step with recomputation takes less time than one without."""
-
-    times: ClassVar[Mapping[str, float]] = {"recomputed": 0.9}
-
-
-class Restless(Device):
-    """No two of its runs take the same time."""
-
-    drift: ClassVar[float] = 0.1
 
 
 class KeepsFloat32(Device):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.cli import main
 from frameworks.registry import built_in
 from results.record.model import Record
 from results.record.outcomes import Outcome
@@ -70,6 +71,21 @@ def run(words: list[str], root: Path = ROOT, **changes: str) -> Ended:
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
+def conformance(*words: str | Path, root: Path = ROOT, **changes: str) -> Ended:
+    """Runs the command `conformance`; pytest under it loads its plugins by itself."""
+    command = [sys.executable, "-m", "conformance", *map(str, words)]
+    return run(command, root, **{"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "", **changes})
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line in which the command, run in this process, refuses these words."""
+    assert main(words) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    (line,) = errors.splitlines()
+    return line
+
+
 def judge(*arguments: str | Path, root: Path = ROOT) -> Ended:
     """Runs the suites of a checkout to their end."""
     return run(command(*arguments), root)
@@ -103,6 +119,13 @@ def checkout(folder: Path, **suite: str) -> Path:
         path.unlink()
     for name, source in suite.items():
         (folder / "conformance" / "suites" / f"test_{name}.py").write_text(source, encoding="utf-8")
+    return folder
+
+
+def sources(folder: Path) -> Path:
+    """A copy of the packages that the code of a test depends on."""
+    for part in ("conformance", "fixtures", "frameworks"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
     return folder
 
 

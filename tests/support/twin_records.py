@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from conformance.known_failures.confirm import Confirmation, confirm
+from conformance.known_failures.reading import read_known
 from results.record.model import TestVerdict, Variant
 from results.record.outcomes import Outcome
 from results.record.reading import Record
@@ -83,14 +85,10 @@ def record(version: str, *verdicts: TestVerdict) -> Record:
     """A whole run of the twin."""
     (text,) = BASE.clauses.values()
     clauses = {verdict.clause: text for verdict in verdicts}
-    series, variant = replace(BASE.series, framework="twin", mode="eager"), Variant(version)
-    return replace(
-        BASE,
-        series=series,
-        variant=variant,
-        verdicts=verdicts,
-        clauses=clauses,
-        selection="",
-        seed=0,
-        status="complete",
-    ).sorted()
+    series = replace(BASE.series, framework="twin")
+    return replace(BASE, series=series, variant=Variant(version), verdicts=verdicts, clauses=clauses).sorted()
+
+
+def confirmed(path: Path, *records: Record) -> Confirmation:
+    """The update of the twin's file by records."""
+    return confirm(records, read_known(path.parent, "twin"), path.read_text("utf-8"))
