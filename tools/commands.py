@@ -69,7 +69,7 @@ TOOLS: Mapping[str, Tool] = {
     "schema": Tool("Make results/schema.json again, from the classes of a record.", ("results.record.schema",)),
     "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),
     "screenshot": Tool("The picture of the report, taken in Chromium.", ("tools.screenshot",)),
-    "lock": Tool("Make locks/*.txt again.", ("frameworks.installer.lock",)),
+    "lock": Tool("Make locks/*.txt again.", ("frameworks.installer.locks",)),
     "overhead": Tool("What an adapter adds to the time of a step.", ("tools.benchmarks.overhead",)),
     "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("tools.benchmarks.steps",)),
     "roofline": Tool("How far steps are from what the device's rates allow.", ("tools.benchmarks.roofline",)),

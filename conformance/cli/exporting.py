@@ -10,8 +10,7 @@ import click
 from conformance.cli.options import OUTPUT, PATH, put, watched
 from results.compare.pairing import NONE, compare_sets
 from results.record.files import RecordError, one_line
-from results.record.folders import read
-from results.record.outline import Outlines
+from results.record.folders import Outlines, read
 from results.record.reading import Record
 from results.show import ctrf, digest, findings
 

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from conformance.known_failures.reading import load_known
 from frameworks.adapter_file import adapter_file
@@ -50,8 +51,7 @@ def ask(name: str, device: str = "auto") -> AdapterInfo | str:
     if ended.returncode:
         said = (ended.stderr.strip() or "it printed nothing").splitlines()
         return said[-1]
-    result = json.loads(lines[-1])
-    return AdapterInfo(**{**result, "modes": tuple(result["modes"]), "supported": tuple(result["supported"])})
+    return msgspec.json.decode(lines[-1], type=AdapterInfo)
 
 
 def check_mode(framework: str, mode: str, *, loadable: bool = False) -> None:
@@ -97,15 +97,10 @@ def main(name: str, device: str) -> int:
         print(" ".join(str(error).split()), file=sys.stderr)
         return 2
     answers = {capability.value: framework.declares(capability) for capability in Capability}
-    result = {
-        "name": framework.name,
-        "version": framework.version(),
-        "device": framework.device,
-        "modes": framework.modes,
-        "supported": [key for key, answer in answers.items() if answer.supported],
-        "refused": {key: answer.reason for key, answer in answers.items() if not answer.supported},
-    }
-    print(json.dumps(result))
+    supported = tuple(key for key, answer in answers.items() if answer.supported)
+    refused = {key: answer.reason for key, answer in answers.items() if not answer.supported}
+    result = AdapterInfo(framework.name, framework.version(), framework.device, framework.modes, supported, refused)
+    print(msgspec.json.encode(result).decode())
     return 0
 
 

@@ -27,7 +27,7 @@ from conformance.runner.baselines import BASELINES, nearest
 from conformance.spec.clauses import Level, load_clauses
 from conformance.test_ids.inventory import code_of, id_of
 from frameworks.contract import Framework
-from results.record.reading import Record, load
+from results.record.reading import load
 
 KILLS = Path(__file__).with_name("kills.json.gz")
 UNKNOWN_S = 1.0
@@ -132,13 +132,8 @@ def durations(name: str, mode: str, device: str, folder: Path = BASELINES) -> di
     Raises:
         RecordError: a baseline cannot be read.
     """
-
-    result = nearest(name, mode, device, folder)
-    return {} if result is None else _durations(load(result))
-
-
-def _durations(record: Record) -> dict[str, float]:
-    seconds = {verdict.test: verdict.duration_s for verdict in record.verdicts}
+    path = nearest(name, mode, device, folder)
+    seconds = {} if path is None else {verdict.test: verdict.duration_s for verdict in load(path).verdicts}
     cases: dict[str, list[float]] = {}
     for test, taken in seconds.items():
         cases.setdefault(test.partition("[")[0], []).append(taken)

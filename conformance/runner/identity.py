@@ -18,29 +18,13 @@ from results.record.model import Series, Suite, Variant
 
 ROOT = Path(__file__).parents[2]
 
+_JUDGING = ["checks", "declarations", "generative", "known_failures", "runner", "search", "suites", "techniques", "test_ids", "timing"]
+_CONTRACT = ["base", "native_loop.py", "contract", "keras_common", "operations.py", "ranks"]
 AREAS = {
     "specification": ("conformance/spec",),
-    "judging": (
-        "conformance/checks",
-        "conformance/declarations",
-        "conformance/generative",
-        "conformance/known_failures",
-        "conformance/runner",
-        "conformance/search",
-        "conformance/suites",
-        "conformance/techniques",
-        "conformance/test_ids",
-        "conformance/timing",
-    ),
+    "judging": tuple(f"conformance/{name}" for name in _JUDGING),
     "oracle": ("conformance/oracle", "frameworks/reference"),
-    "contract": (
-        "frameworks/base",
-        "frameworks/native_loop.py",
-        "frameworks/contract",
-        "frameworks/keras_common",
-        "frameworks/operations.py",
-        "frameworks/ranks",
-    ),
+    "contract": tuple(f"frameworks/{name}" for name in _CONTRACT),
     "fixtures": ("fixtures",),
 }
 """Folders and files of the suite by area. The judged adapter adds "adapter", its folder, and "expectations", its known

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,19 +74,13 @@ def to_property(
     verdict = TestVerdict(
         test=test,
         clause=clause,
-        outcome=judgement.outcome,
-        signature=judgement.signature,
-        message=judgement.message,
         checks=tuple(_result(check) for check in collected.checks),
-        reason=judgement.reason,
-        link=judgement.link,
-        finding=judgement.finding,
-        inferred_from=judgement.inferred_from,
         seed=seed,
         repro=repro,
         duration_s=duration,
         leaks=leaks,
         runs=tuple(runs),
+        **asdict(judgement),
     )
     curves = ((key, {name: tuple(points) for name, points in each.items()}) for key, each in collected.traces.items())
     line = encode_judged(
@@ -253,9 +247,7 @@ class Recorder:
         error = Violation("settings-leaked", leaks) if leaks else None
         matching = [entry for entry in self._expectations if entry.covers(SETTINGS, EVERY_TEST)]
         result = conclude(self._framework, error, matching)
-        verdict = TestVerdict(f"{SETTINGS}/{EVERY_TEST}", SETTINGS, result.outcome, result.signature, result.message)
-        verdict = replace(verdict, reason=result.reason, link=result.link, finding=result.finding, seed=self._seed)
-        self._write(replace(verdict, inferred_from=result.inferred_from))
+        self._write(TestVerdict(f"{SETTINGS}/{EVERY_TEST}", SETTINGS, seed=self._seed, **asdict(result)))
 
     def pytest_unconfigure(self) -> None:
         """Closes the journal of a session that did not finish."""

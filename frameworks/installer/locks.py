@@ -2,12 +2,20 @@
 
 `locks/NAME.txt` is for a framework's environment, `locks/frameworks.txt` for all frameworks in one, `locks/suite.txt`
 for what every environment has, `locks/tools.txt` for that and the suite's development. A line with a marker holds for
-the Pythons and platforms that it names.
+the Pythons and platforms that it names. uv makes locks again, for every platform and Python that the project admits:
+
+    python -m tools lock [--upgrade] [NAME ...]
+
+A NAME is a framework, `frameworks`, `suite` or `tools`; without one, all are made. Versions that a lock has stay where
+they can; with --upgrade, each becomes the newest. A lock has what goes with a framework on processors and on GPUs. Exit
+status 0, or 2 with one line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -15,8 +23,14 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from frameworks.installer import uv
+from frameworks.installer.distributions import DISTRIBUTIONS, Unavailable
+
 FOLDER = Path(__file__).parents[2] / "locks"
 SUITE, TOOLS, ALL = "suite", "tools", "frameworks"
+
+GROUPS = {TOOLS: ("run", "report", "self", "lint", "docs", "mutation")}
+"""The dependency groups of pyproject.toml that a lock is about, where they are not `run` alone."""
 
 
 def read(name: str, markers: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -80,3 +94,42 @@ def satisfied(requirement: str) -> bool:
 def names(requirements: Iterable[str]) -> set[str]:
     """The normalized names of packages in requirements."""
     return {canonicalize_name(Requirement(requirement).name) for requirement in requirements}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Makes the locks; returns the exit status."""
+    everything = [SUITE, TOOLS, *DISTRIBUTIONS, ALL]
+    parser = argparse.ArgumentParser(prog="python -m tools lock", description="Makes the locks again.")
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions")
+    parser.add_argument("names", nargs="*", choices=[*everything, []], metavar="NAME")
+    options = parser.parse_args(arguments)
+    for name in options.names or everything:
+        groups = [f"--group={group}" for group in GROUPS.get(name, ("run",))]
+        words = ["--universal", "--custom-compile-command=python -m tools lock", *groups, "pyproject.toml"]
+        try:
+            uv.solve(
+                requirements(name),
+                FOLDER / f"{name}.txt",
+                *words,
+                *(["--upgrade"] if options.upgrade else []),
+                folder=FOLDER.parent,
+            )
+        except Unavailable as refusal:
+            print(f"{name} cannot be locked ({refusal})", file=sys.stderr)
+            return 2
+    return 0
+
+
+def requirements(name: str) -> list[str]:
+    """What a lock has next to the suite's own dependencies: frameworks, their companions, and undeclared limits."""
+    chosen = DISTRIBUTIONS.values() if name == ALL else [DISTRIBUTIONS[name]] if name in DISTRIBUTIONS else []
+    wanted: list[str] = []
+    for each in chosen:
+        builds = [each.cpu] if each.index_of(each.pinned, "") else [each.cpu, each.gpu]
+        wanted += [f"{package}=={each.pinned}" for package in builds]
+        wanted += [*each.companions_in(each.modes), *each.limits_of(each.pinned)]
+    return wanted
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from frameworks.installer import lock, locks, uv
+from frameworks.installer import locks, uv
 from frameworks.installer.distributions import DISTRIBUTIONS, bare
 from tests.support.suite_runs import ROOT
 
@@ -78,7 +78,7 @@ def test_what_every_environment_has_is_the_same_everywhere(python: str) -> None:
 def test_locks_meet_the_suites_requirements(name: str, python: str) -> None:
     versions = pins(name, python)
     groups = PROJECT["dependency-groups"]
-    asked = [Requirement(line) for group in ("suite", *lock.GROUPS.get(name, ("run",))) for line in groups[group]]
+    asked = [Requirement(line) for group in ("suite", *locks.GROUPS.get(name, ("run",))) for line in groups[group]]
     assert [str(each) for each in asked if not each.specifier.contains(versions[canonicalize_name(each.name)])] == []
 
 
@@ -123,7 +123,7 @@ def test_a_lock_is_resolved_for_processors_and_gpus_together(tmp_path: Path, mon
     asked: list[tuple[list[str], Path, Path, list[str]]] = []
     monkeypatch.setattr(locks, "FOLDER", tmp_path / "locks")
     monkeypatch.setattr(uv, "solve", lambda wanted, to, *words, folder: asked.append((wanted, to, folder, [*words])))
-    assert lock.main(["--upgrade", "jax"]) == 0
+    assert locks.main(["--upgrade", "jax"]) == 0
     ((wanted, to, folder, words),) = asked
     assert wanted == ["jax==0.10.2", "jax[cuda12]==0.10.2", *DISTRIBUTIONS["jax"].companions]
     assert (to, folder) == (tmp_path / "locks" / "jax.txt", tmp_path)
@@ -133,7 +133,7 @@ def test_a_lock_is_resolved_for_processors_and_gpus_together(tmp_path: Path, mon
 def test_what_cannot_be_locked_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(uv, "program", lambda: None)
     before = text("jax")
-    assert lock.main(["jax"]) == 2
+    assert locks.main(["jax"]) == 2
     assert capsys.readouterr().err == "jax cannot be locked (uv is not installed)\n"
     assert text("jax") == before
 

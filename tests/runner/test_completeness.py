@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from results.record.model import Record
-from results.record.outcomes import Outcome
 from results.record.reading import load
-from tests.support.suite_runs import WORKERS, Ended, by_case, checkout, judge
+from tests.support.suite_runs import WORKERS, by_case, checkout, judge
 
 FIRST = """
 import pytest
@@ -132,34 +131,3 @@ def test_a_suite_that_cannot_be_imported_leaves_no_complete_record(tmp_path: Pat
     record = the_record(root / "results" / "records")
     assert ended.status != 0, ended.lines
     assert record.status != "complete"
-
-
-LEAVING = """
-import pytest
-
-from conformance.checks.api import Subject, Verdict, clause
-
-
-@clause("scaling.automaton")
-@pytest.mark.parametrize("leave", [pytest.xfail, pytest.skip], ids=["xfail", "skip"])
-def test_leaves(subject: Subject, verdict: Verdict, leave: object) -> None:
-    leave("not today")
-"""
-
-
-def ended_with(root: Path, *words: str) -> tuple[Ended, Record]:
-    ended = judge(*words, f"--record={root / 'run.json'}", root=root)
-    return ended, load(root / "run.json")
-
-
-@pytest.mark.parametrize("case", ["xfail", "skip"])
-def test_a_test_that_leaves_by_pytests_own_means_is_an_error(tmp_path: Path, case: str) -> None:
-    ended, record = ended_with(checkout(tmp_path, leaving=LEAVING), "-k", case)
-    assert ended.status == 1, ended.lines
-    assert by_case(record) == {f"test_leaves[{case}]": Outcome.ERROR}
-
-
-def test_a_crash_is_never_a_success(tmp_path: Path) -> None:
-    suite = "import os\n" + LEAVING.replace('leave("not today")', "os.abort()")
-    ended, record = ended_with(checkout(tmp_path, leaving=suite), *WORKERS, "-n1", "--dist=load", "-k", "skip")
-    assert (ended.status, by_case(record)) == (1, {"test_leaves[skip]": Outcome.CRASH}), ended.lines

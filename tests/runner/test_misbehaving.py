@@ -88,7 +88,8 @@ def test_a_behaviour_costs_its_own_test(lively: tuple[Ended, Record], name: str)
 
 @pytest.mark.parametrize("name", DEADLY)
 def test_a_death_costs_its_own_test(deadly: tuple[Ended, Record], name: str) -> None:
-    _, record = deadly
+    ended, record = deadly
+    assert ended.status == 1, "a death is never a success"
     assert outcome(record, name)[0] is DEADLY[name].outcome, outcome(record, name)
     assert outcome(record, f"after {name}")[0] is Outcome.PASS, outcome(record, f"after {name}")
 

@@ -180,13 +180,6 @@ def test_expectations_are_confirmed_refuted_and_missed(small: Path) -> None:
     assert "matched no test" in said["recompute.nested"].message
 
 
-def test_what_spoils_the_process_runs_last(small: Path) -> None:
-    expect(small, ("scaling.stays-finite", "falls"), spoiling=True)
-    ended = judge("-vv", root=small)
-    run = [line.split()[0].rpartition("::")[2] for line in ended.lines if "::" in line and "[" in line]
-    assert (run[0], run[-1]) == ("test_holds[1]", "test_falls"), ended.lines
-
-
 TIMED = """@clause("cost.mixed-speed")
 def test_timed(subject: Subject) -> None:
     subject.trainer(scalar(), Recipe())
@@ -196,7 +189,7 @@ def test_timed(subject: Subject) -> None:
 """
 
 
-def test_what_has_the_machine_to_itself_runs_before_what_spoils_the_process_alone(small: Path) -> None:
+def test_what_spoils_the_process_runs_last_after_what_has_the_machine_to_itself(small: Path) -> None:
     suite = small / "conformance" / "suites" / "test_small.py"
     text = suite.read_text(encoding="utf-8")
     suite.write_text(text.replace('@clause("scaling.automaton")\n', TIMED, 1), encoding="utf-8")
@@ -206,7 +199,7 @@ def test_what_has_the_machine_to_itself_runs_before_what_spoils_the_process_alon
     finally:
         suite.write_text(text, encoding="utf-8")
     run = [line.split()[0].rpartition("::")[2] for line in ended.lines if "::" in line and "[" in line]
-    assert run[-2:] == ["test_timed", "test_falls"], ended.lines
+    assert (run[0], run[-2:]) == ("test_holds[1]", ["test_timed", "test_falls"]), ended.lines
 
 
 def test_a_run_of_some_tests_does_not_miss_the_others(small: Path) -> None:
