@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +36,11 @@ FORMAT = click.option(
     help="Output format.",
 )
 OUTPUT = click.option("--output", type=PATH, metavar="FILE", help="Write to FILE instead of printing.")
+
+
+def completing(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Completes an argument to those of the names that begin like it."""
+    return lambda _context, _parameter, incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
 def put(content: str | bytes, output: Path | None) -> None:

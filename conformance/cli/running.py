@@ -9,10 +9,9 @@ from pathlib import Path
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 from rich.console import Console
 
-from conformance.cli.options import PATH, watched
+from conformance.cli.options import PATH, completing, watched
 from conformance.runner import jobs
 from conformance.scenarios import SCENARIOS, Scenario
 from conformance.scenarios.launching import FOLDER, FrameworkResult, launch
@@ -22,19 +21,8 @@ from frameworks.registry import DEVICE_HELP, known, path_of
 from frameworks.ways import declared, sets
 from results.record.files import one_line
 
-
-def names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-    """Adapters whose names begin so."""
-    return [CompletionItem(name) for name in sorted(known()) if name.startswith(incomplete)]
-
-
-def scenario_names(
-    context: click.Context,  # noqa: ARG001
-    parameter: click.Parameter,  # noqa: ARG001
-    incomplete: str,
-) -> list[CompletionItem]:
-    """Scenarios whose names begin so."""
-    return [CompletionItem(name) for name in SCENARIOS if name.startswith(incomplete)]
+names = completing(lambda: sorted(known()))
+"""Completes the name of an adapter."""
 
 
 class RunCommand(click.Command):
@@ -80,7 +68,10 @@ class RunCommand(click.Command):
     "--device", envvar="CONFORMANCE_DEVICE", default="auto", show_default=True, metavar="NAME", help=DEVICE_HELP
 )
 @click.option(
-    "--scenario", metavar="NAME", shell_complete=scenario_names, help="Run this scenario instead of the tests."
+    "--scenario",
+    metavar="NAME",
+    shell_complete=completing(lambda: SCENARIOS),
+    help="Run this scenario instead of the tests.",
 )
 @click.option("--list-scenarios", is_flag=True, help="List scenarios and exit.")
 @click.option("--rounds", type=click.IntRange(min=2), metavar="N", help="End the scenario after N rounds.")

@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 import click
-from click.shell_completion import CompletionItem
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from conformance.cli.options import watched
+from conformance.cli.options import completing, watched
 from conformance.runner.adapter_info import AdapterInfo, ask
 from conformance.runner.baselines import BASELINES
 from conformance.spec.clauses import Clause, Level, load_clauses
@@ -29,9 +28,8 @@ from results.show.marks import title
 _CONFIRMED = ("autocast.request-is-honoured-or-refused", "composition.declarations-hold")
 
 
-def clause_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-    """Ids that complete a clause."""
-    return [CompletionItem(name) for name in load_clauses() if name.startswith(incomplete)]
+clause_ids = completing(load_clauses)
+"""Completes the id of a clause."""
 
 
 def clause_of(identifier: str) -> Clause:

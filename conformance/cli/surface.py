@@ -5,24 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from click.shell_completion import CompletionItem
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from conformance.cli.options import PATH
+from conformance.cli.options import PATH, completing
 from conformance.surface.listing import listed
 from conformance.surface.rendering import HEADER, changes, rows, unused_lines, used_lines
 from conformance.surface.scope import scope_of, with_scope
 from conformance.surface.usage import committed, load, to_bytes, with_uses
 
 
-def _names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-    return [CompletionItem(name) for name in with_scope()]
-
-
 @click.command()
-@click.argument("framework", shell_complete=_names)
+@click.argument("framework", shell_complete=completing(with_scope))
 @click.argument("recordings", nargs=-1, type=PATH, metavar="[RECORDING]...")
 @click.option("--used", is_flag=True, help="List the classes of values of each used parameter.")
 @click.option("--unused", is_flag=True, help="List unused parameters without a reason.")

@@ -18,7 +18,18 @@ from results.record.model import Series, Suite, Variant
 
 ROOT = Path(__file__).parents[2]
 
-_JUDGING = ["checks", "declarations", "generative", "known_failures", "runner", "search", "suites", "techniques", "test_ids", "timing"]
+_JUDGING = [
+    "checks",
+    "declarations",
+    "generative",
+    "known_failures",
+    "runner",
+    "search",
+    "suites",
+    "techniques",
+    "test_ids",
+    "timing",
+]
 _CONTRACT = ["base", "native_loop.py", "contract", "keras_common", "operations.py", "ranks"]
 AREAS = {
     "specification": ("conformance/spec",),

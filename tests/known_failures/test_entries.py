@@ -90,23 +90,13 @@ def read(folder: Path, text: str) -> tuple[Expectation, ...]:
 
 def test_an_entry_is_read_as_it_stands(tmp_path: Path) -> None:
     assert read(tmp_path, GOOD) == (ENTRY,)
-
-
-def test_device_mode_and_cases_may_be_left_out(tmp_path: Path) -> None:
     short = re.sub(r"(?m)^(device|mode|cases) = .*\n", "", GOOD)
     assert read(tmp_path, short) == (replace(ENTRY, device="*", mode="*", cases=()),)
-
-
-def test_an_entry_may_say_that_it_spoils_the_process(tmp_path: Path) -> None:
     assert read(tmp_path, f"{GOOD}spoils_process = true\n") == (replace(ENTRY, spoils_process=True),)
 
 
-def test_a_file_of_comments_holds_nothing(tmp_path: Path) -> None:
-    assert known(tmp_path, "# nothing yet\n") == Known()
-
-
-def test_no_file_holds_nothing(tmp_path: Path) -> None:
-    assert read_known(tmp_path, "torch") == Known()
+def test_a_file_of_comments_or_no_file_holds_nothing(tmp_path: Path) -> None:
+    assert known(tmp_path, "# nothing yet\n") == read_known(tmp_path / "none", "torch") == Known()
 
 
 def test_a_workaround_is_read_with_its_finding_and_program(tmp_path: Path) -> None:

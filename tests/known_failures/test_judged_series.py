@@ -146,7 +146,10 @@ class Twin(ReferenceFramework):
 
 @pytest.fixture
 def expecting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of an adapter whose file a test writes."""
+    """The file of an adapter that a test writes, next to a program of the finding and a module."""
+    (tmp_path / "findings").mkdir()
+    for name in ("findings/f.py", "trainer.py"):
+        (tmp_path / name).touch()
     monkeypatch.setattr("conformance.known_failures.reading._built_in", lambda _: [tmp_path])
     monkeypatch.setattr("conformance.known_failures.reading.files", lambda _: tmp_path)
     return tmp_path / "expectations.toml"
@@ -180,9 +183,6 @@ def test_entries_are_inferred_only_where_nobody_has_judged(expecting: Path) -> N
 
 
 def test_exclusions_and_workarounds_are_those_of_the_nearest_series(expecting: Path) -> None:
-    (expecting.parent / "findings").mkdir()
-    for name in ("findings/f.py", "trainer.py"):
-        (expecting.parent / name).write_text("", encoding="utf-8")
     exclusion = '[[exclusion]]\nfinding = "f"\nversions = "==1"\ndevice = "cuda"\nmode = "{0}"\nwhen = ["clip"]\n'
     workaround = '[[workaround]]\nfinding = "f"\nkind = "call"\nmodule = "trainer.py"\ndoes = "It."\nmode = "{0}"\n'
     entries = "".join((exclusion + workaround).format(mode) for mode in ("eager", "graph"))
@@ -192,9 +192,6 @@ def test_exclusions_and_workarounds_are_those_of_the_nearest_series(expecting: P
 
 
 def test_a_workaround_that_names_no_mode_is_judged_in_the_default_mode_alone(expecting: Path) -> None:
-    (expecting.parent / "findings").mkdir()
-    for name in ("findings/f.py", "trainer.py"):
-        (expecting.parent / name).write_text("", encoding="utf-8")
     workaround = '[[workaround]]\nfinding = "f"\nkind = "call"\nmodule = "trainer.py"\ndoes = "It."\n'
     plain = entry("==1").replace("scaling.automaton", "composition.plain-way")
     expecting.write_text(FINDING + workaround + plain, encoding="utf-8")

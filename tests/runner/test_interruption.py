@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,13 +26,13 @@ from tests.support.suite_runs import (
     by_case,
     checkout,
     command,
-    environment,
     hang_limit,
+    heed_signals,
     judge,
-    judging,
     run,
     wait_for,
 )
+from tests.support.suite_runs import running as started
 from tests.support.toy_worker_groups import assert_gone
 
 SUITE = """
@@ -139,7 +138,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def running(copied: Path, tmp_path: Path) -> Iterator[Running]:
     record, log = tmp_path / "run.json", tmp_path / "log"
-    with judging("-vv", f"--record={record}", root=copied, log=log, STAYING="1") as process:
+    with started(command("-vv", f"--record={record}"), copied, log, STAYING="1") as process:
         made = Running(process, copied, log, record)
         wait_for(lambda: len(made.printed()) >= 6 or process.poll() is not None)
         assert process.poll() is None, log.read_text("utf-8")
@@ -164,8 +163,8 @@ def test_kill_9_loses_no_verdict_that_was_told(running: Running) -> None:
 
 def test_a_worker_ends_soon_after_its_run_is_killed(tmp_path: Path) -> None:
     root, log, record = checkout(tmp_path / "checkout", stubborn=STUBBORN), tmp_path / "log", tmp_path / "run.json"
-    words = ("--framework=reference", "--numprocesses=1", *WORKERS, f"--record={record}")
-    with judging(*words, root=root, log=log) as process:
+    words = command("--framework=reference", "--numprocesses=1", *WORKERS, f"--record={record}")
+    with started(words, root, log) as process:
         wait_for(lambda: (root / "worker").is_file() and (root / "worker").read_text() != "")
         wait_for(lambda: "test_that_takes_no_interrupt" in record.with_suffix(".jsonl").read_text("utf-8"))
         worker = int((root / "worker").read_text())
@@ -179,14 +178,9 @@ def test_a_worker_ends_soon_after_its_run_is_killed(tmp_path: Path) -> None:
 def test_pytest_and_ranks_end_soon_after_the_command_is_killed(tmp_path: Path) -> None:
     root, record = checkout(tmp_path / "checkout", ranks=WITH_RANKS), tmp_path / "run.json"
     words = [sys.executable, "-m", "conformance", "run", "reference", *WORKERS, *TIMEOUTS, f"--record={record}"]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(words, cwd=root, env=environment(), stdout=log, stderr=log)
-    try:
+    with started(words, root, tmp_path / "log") as process:
         wait_for(lambda: (root / "processes").is_file() or process.poll() is not None)
         processes = json.loads((root / "processes").read_text("utf-8"))
-    finally:
-        process.kill()
-        process.wait()
     assert_gone(processes)
     wait_for(lambda: len([*tmp_path.glob("run.interrupted-*.json")]) == 1)
 
@@ -205,8 +199,7 @@ def test_ctrl_c_leaves_an_interrupted_record(running: Running) -> None:
 
 def test_an_interrupted_run_interrupts_its_workers() -> None:
     workers = LostWorkers()
-    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a run in the background ignores it
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], preexec_fn=heed) as process:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], preexec_fn=heed_signals) as process:
         for popen in (process, None):
             workers.pytest_configure_node(SimpleNamespace(gateway=SimpleNamespace(_io=SimpleNamespace(popen=popen))))
         workers.pytest_keyboard_interrupt()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from results.record.files import RecordError
 from results.record.journal import Journal
 from results.record.reading import load
 from tests.support.recorded import header
-from tests.support.suite_runs import checkout, conformance, environment, hang_limit, judge, wait_for
+from tests.support.suite_runs import checkout, conformance, hang_limit, judge, running, wait_for
 
 SUITE = """
 import time
@@ -142,41 +141,22 @@ def children(process: int) -> set[int]:
     return result
 
 
-def _heed_signals() -> None:
-    """Undoes what a shell does to processes in the background, and nohup to all."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are looked for in /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_run_that_is_ended_ends_its_processes_and_leaves_a_record(
     copied: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     command = [sys.executable, "-m", "conformance", "run", "--device=cpu", "reference", f"--record={tmp_path}/run.json"]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=copied,
-            env=environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD=""),
-            stdout=log,
-            stderr=log,
-            preexec_fn=_heed_signals,
-        )
-        try:
-            journal = tmp_path / "run.jsonl"
-            wait_for(lambda: journal.exists() and journal.read_bytes().count(b'"pass"') >= 2)
-            started = children(process.pid)
-            assert started
-            process.send_signal(number)
-            assert process.wait(hang_limit()) == 2, (tmp_path / "log").read_text()
-        finally:
-            process.kill()
-            process.wait()
+    journal, log = tmp_path / "run.jsonl", tmp_path / "log"
+    with running(command, copied, log, PYTEST_DISABLE_PLUGIN_AUTOLOAD="") as process:
+        wait_for(lambda: journal.exists() and journal.read_bytes().count(b'"pass"') >= 2)
+        started = children(process.pid)
+        assert started
+        process.send_signal(number)
+        assert process.wait(hang_limit()) == 2, log.read_text()
     (path,) = tmp_path.glob("run*.json*")
     record = load(path)
     assert (path.name.startswith("run.interrupted-1"), record.status) == (True, "interrupted")
     assert 2 <= len(record.verdicts) < 30
     assert not [number for number in started if Path(f"/proc/{number}").exists()]
-    assert (tmp_path / "log").read_text().rstrip().endswith("conformance: interrupted")
+    assert log.read_text().rstrip().endswith("conformance: interrupted")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
@@ -65,10 +66,40 @@ def test_calls_are_noted_with_their_arguments() -> None:
     assert calls.missing == ()
 
 
-def test_a_class_is_called_by_its_constructor() -> None:
-    with watched(Way("save", "encoder", {"json.JSONEncoder": {"indent": 2}}, LINK, ())) as calls:
-        resolved("json.JSONEncoder")(indent=2)
-    assert calls.missing == ()
+THREAD = Thread()
+
+
+@pytest.mark.parametrize(
+    ("calls", "act", "missing"),
+    [
+        ({"json.JSONEncoder": {"indent": 2}}, lambda: resolved("json.JSONEncoder")(indent=2), ()),
+        ({"json.dumps": {"indent": GIVEN}}, lambda: resolved("json.dumps")({}), ("json.dumps",)),
+        ({"json.dumps": {"indent": GIVEN}}, lambda: resolved("json.dumps")({}, indent=2), ()),
+        ({"math.sqrt": {}, "math.floor": {}}, lambda: resolved("math.sqrt")(4.0), ("math.floor",)),
+        ({"threading.Thread.name": {}}, lambda: THREAD.name, ("threading.Thread.name",)),
+        ({"threading.Thread.name": {}}, lambda: setattr(THREAD, "name", "other"), ()),
+    ],
+    ids=["constructor", "default", "any value", "without Python code", "property", "setter"],
+)
+def test_every_kind_of_call_is_noted(
+    calls: dict[str, dict[str, object]], act: Callable[[], object], missing: tuple[str, ...]
+) -> None:
+    with watched(Way("save", "some", calls, LINK, ())) as noted:
+        act()
+    assert noted.missing == missing
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        ("abc.ABC", r"abc.ABC: a call of ABCMeta cannot be noted"),
+        ("fnmatch._compile_pattern", r"_compile_pattern runs its code for new arguments alone"),
+    ],
+    ids=["class without a constructor", "function whose results are stored, or that a compiler traces"],
+)
+def test_what_does_not_run_at_every_call_cannot_be_noted(call: str, problem: str) -> None:
+    with pytest.raises(TypeError, match=problem), watched(Way("save", "x", {call: {}}, LINK, ())):
+        pass
 
 
 def test_a_way_whose_calls_this_version_lacks_is_not_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,47 +190,6 @@ def test_the_list_needs_no_framework(capsys: pytest.CaptureFixture[str]) -> None
     output = capsys.readouterr().out
     assert "clip.by-parts" in output
     assert np.savez_compressed.__name__ in output
-
-
-def test_an_argument_may_have_any_value_but_its_default() -> None:
-    dumps = resolved("json.dumps")
-    with watched(Way("save", "indented", {"json.dumps": {"indent": GIVEN}}, LINK, ())) as calls:
-        dumps({})
-        assert calls.missing == ("json.dumps",)
-        dumps({}, indent=2)
-    assert calls.missing == ()
-
-
-def test_a_function_without_python_code_is_noted() -> None:
-    with watched(Way("clip", "root", {"math.sqrt": {}, "math.floor": {}}, LINK, ())) as calls:
-        resolved("math.sqrt")(4.0)
-    assert calls.missing == ("math.floor",)
-
-
-def test_a_property_is_called_by_its_setter() -> None:
-    thread = Thread()
-    with watched(Way("save", "named", {"threading.Thread.name": {}}, LINK, ())) as calls:
-        assert thread.name
-        assert calls.missing == ("threading.Thread.name",)
-        thread.name = "other"
-    assert calls.missing == ()
-
-
-def test_a_class_without_a_constructor_cannot_be_noted() -> None:
-    with (
-        pytest.raises(TypeError, match=r"abc.ABC: a call of ABCMeta cannot be noted"),
-        watched(Way("save", "x", {"abc.ABC": {}}, LINK, ())),
-    ):
-        pass
-
-
-def test_a_function_whose_results_are_stored_cannot_be_noted() -> None:
-    """Neither can one that a compiler traces: its code does not run at every call."""
-    with (
-        pytest.raises(TypeError, match=r"_compile_pattern runs its code for new arguments alone"),
-        watched(Way("save", "x", {"fnmatch._compile_pattern": {}}, LINK, ())),
-    ):
-        pass
 
 
 def test_ranks_must_call_what_their_way_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

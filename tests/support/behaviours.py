@@ -48,10 +48,14 @@ class Behaviour:
 
 
 def behaves(outcome: Outcome, among: dict[str, Behaviour] = BEHAVIOURS) -> Callable[[Callable[[], object]], object]:
-    """Adds a function to the behaviours."""
+    """Adds a function to the behaviours; where it returns, the framework's result is right."""
 
     def add(act: Callable[[], object]) -> object:
-        among[act.__name__] = Behaviour(act, outcome)
+        def right() -> float:
+            act()
+            return 1.0
+
+        among[act.__name__] = Behaviour(right, outcome)
         return act
 
     return add
@@ -193,137 +197,122 @@ BEHAVIOURS.update({name: Behaviour(lambda value=value: value, outcome) for name,
 
 
 @behaves(Outcome.PASS)
-def fork_that_goes_on() -> object:
+def fork_that_goes_on() -> None:
     child = os.fork()
     if child:
         os.waitpid(child, 0)
-    return 1.0
 
 
 @behaves(Outcome.PASS)
-def fork_that_raises() -> object:
+def fork_that_raises() -> None:
     child = os.fork()
     if not child:
         raise ValueError("in the child")
     os.waitpid(child, 0)
-    return 1.0
 
 
 @behaves(Outcome.PASS)
-def another_folder() -> object:
+def another_folder() -> None:
     os.makedirs("gone", exist_ok=True)
     os.chdir("gone")
     os.rmdir(os.getcwd())
-    return 1.0
 
 
 @behaves(Outcome.PASS)
-def closed_streams() -> object:
+def closed_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.buffer.close()
         stream.close()
-    return 1.0
 
 
 @behaves(Outcome.PASS)
-def closed_descriptors() -> object:
+def closed_descriptors() -> None:
     numbers = {1, 2, sys.stdout.fileno(), sys.stderr.fileno()}
     for number in numbers:
         os.close(number)
-    return 1.0
 
 
 @behaves(Outcome.PASS)
-def replaced_streams() -> object:
+def replaced_streams() -> None:
     sys.stdout = sys.stderr = None  # type: ignore[assignment]
-    return 1.0
 
 
 @behaves(Outcome.PASS)
-def handlers_replaced() -> object:
+def handlers_replaced() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: os._exit(7))
-    return 1.0
 
 
 @behaves(Outcome.PASS)
-def alarm_left_ticking() -> object:
+def alarm_left_ticking() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, LATER_S)
-    return 1.0
 
 
 @behaves(Outcome.PASS)
-def threads_left_running() -> object:
+def threads_left_running() -> None:
     threading.Thread(target=time.sleep, args=(3600.0,), daemon=False).start()
-    return 1.0
 
 
 @behaves(Outcome.PASS)
-def warnings_are_errors() -> object:
+def warnings_are_errors() -> None:
     warnings.simplefilter("error")
     warnings.showwarning = None  # type: ignore[assignment]
-    return 1.0
 
 
 @behaves(Outcome.PASS)
-def variables_changed() -> object:
+def variables_changed() -> None:
     os.environ.clear()
     os.environ["OMP_NUM_THREADS"] = "77"
-    return 1.0
 
 
 @behaves(Outcome.PASS)
-def floating_point_errors_raise() -> object:
+def floating_point_errors_raise() -> None:
     np.seterr(all="raise")
-    return 1.0
 
 
 @behaves(Outcome.PASS)
-def prints_100_megabytes() -> object:
+def prints_100_megabytes() -> None:
     for _ in range(100):
         sys.stdout.write("x" * (BIG // 100))
-    return 1.0
 
 
 # ---------------------------------------------------------------- ends of the process
 
 
 @behaves(Outcome.CRASH, DEADLY)
-def ends_the_process() -> object:
+def ends_the_process() -> None:
     os._exit(0)
 
 
 @behaves(Outcome.CRASH, DEADLY)
-def aborts() -> object:
+def aborts() -> None:
     os.abort()
 
 
 @behaves(Outcome.CRASH, DEADLY)
-def is_killed() -> object:
+def is_killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-    return 1.0
 
 
 @behaves(Outcome.CRASH, DEADLY)
-def reads_address_zero() -> object:
-    return ctypes.string_at(0)
+def reads_address_zero() -> None:
+    ctypes.string_at(0)
 
 
 @behaves(Outcome.CRASH, DEADLY)
-def closes_every_file() -> object:
+def closes_every_file() -> None:
     os.closerange(3, 1024)
     os._exit(0)
 
 
 @behaves(Outcome.TIMEOUT, DEADLY)
-def sleeps() -> object:
+def sleeps() -> None:
     time.sleep(3600.0)
-    return 1.0
 
 
 @behaves(Outcome.TIMEOUT, DEADLY)
-def swallows_every_exception() -> object:
+def swallows_every_exception() -> None:
     while True:
         try:
             time.sleep(3600.0)
@@ -332,6 +321,5 @@ def swallows_every_exception() -> object:
 
 
 @behaves(Outcome.TIMEOUT, DEADLY)
-def loops_in_c() -> object:
+def loops_in_c() -> None:
     collections.deque(itertools.repeat(1), maxlen=0)
-    return 1.0

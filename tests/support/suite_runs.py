@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -91,16 +90,18 @@ def judge(*arguments: str | Path, root: Path = ROOT) -> Ended:
     return run(command(*arguments), root)
 
 
-@contextmanager
-def judging(*arguments: str | Path, root: Path, log: Path, **changes: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The suites of a checkout while they run, their output in a file; killed at the end if they still do.
+def heed_signals() -> None:
+    """Undoes what a shell does to processes in the background, and nohup to all."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
-    They heed Ctrl-C even where this process was started in the background of a shell and does not.
-    """
-    words, heed = command(*arguments), partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+
+@contextmanager
+def running(words: list[str], root: Path, log: Path, **changes: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command while it runs and heeds signals, its output in a file; killed at the end if it still does."""
     with log.open("wb") as file:
         process = subprocess.Popen(
-            words, cwd=root, env=environment(**changes), stdout=file, stderr=file, preexec_fn=heed
+            words, cwd=root, env=environment(**changes), stdout=file, stderr=file, preexec_fn=heed_signals
         )
         try:
             yield process
