@@ -39,7 +39,7 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         Entry("spec", "specifying:spec", "List, search and show clauses."),
         Entry("frameworks", "adapters:frameworks", "List adapters and their capabilities."),
         Entry("surface", "surface:surface", "List a framework's public parameters, and those that the suites use."),
-        Entry("ways", "ways:ways", "List the public calls of a technique that a run can choose."),
+        Entry("ways", "surface:ways", "List the public calls of a technique that a run can choose."),
         Entry("new", "adapters:new", "Create a training loop to judge, or an adapter."),
         Entry("install", "starting:install", "Install frameworks, at the pinned or at other versions."),
         Entry("bundle", "bundling:bundle", "Pack the suite and a framework's wheels for a machine without a network."),

@@ -1,7 +1,11 @@
-"""`conformance surface`: the public callables of a framework's techniques, and which parameters the suites use."""
+"""`conformance surface` and `conformance ways`: the public callables of a framework's techniques.
+
+The one counts the parameters that the suites use, the other lists the calls that can replace an adapter's default ones.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -10,10 +14,15 @@ from rich.console import Console
 from rich.table import Table
 
 from conformance.cli.options import PATH, completing
+from conformance.surface import rendering
 from conformance.surface.listing import listed
-from conformance.surface.rendering import HEADER, changes, rows, unused_lines, used_lines
 from conformance.surface.scope import scope_of, with_scope
 from conformance.surface.usage import committed, load, to_bytes, with_uses
+from conformance.sweep.known_names import check_place
+from frameworks.registry import known
+from frameworks.ways import declared
+
+WAYS_HEADER = ("way", "calls", "documented limits")
 
 
 @click.command()
@@ -46,18 +55,67 @@ def surface(
     if as_json:
         click.echo(to_bytes(listing), nl=False)
         return 0
-    table = Table(*HEADER, box=SIMPLE_HEAD, title=" ".join(f"{name} {its}" for name, its in listing.versions.items()))
+    table = Table(
+        *rendering.HEADER, box=SIMPLE_HEAD, title=" ".join(f"{name} {its}" for name, its in listing.versions.items())
+    )
     table.columns[0].no_wrap = True
-    for row in rows(listing, scope):
+    for row in rendering.rows(listing, scope):
         table.add_row(*row)
     Console().print(table)
     if listing.absent:
         click.echo(f"not in these versions: {', '.join(listing.absent)}")
-    for wanted, lines in ((used, used_lines(listing)), (unused, unused_lines(listing, scope))):
+    for wanted, lines in ((used, rendering.used_lines(listing)), (unused, rendering.unused_lines(listing, scope))):
         for line in lines if wanted else ():
             click.echo(line)
     if before is not None:
         click.echo("new, not judged")
-        for line in changes(before, listing, scope):
+        for line in rendering.changes(before, listing, scope):
             click.echo(line)
     return 0
+
+
+@click.command()
+@click.argument("frameworks", nargs=-1, metavar="[FRAMEWORK]...")
+def ways(frameworks: tuple[str, ...]) -> int:
+    """List the public calls of each technique that FRAMEWORK (by default every adapter) can use instead of its default
+    ones.
+
+    \b
+    conformance ways torch
+    conformance run torch --ways clip.two-calls    the suites with one of them
+    conformance run torch --ways all               with all of them, in as few runs as can be
+    """
+    console = Console()
+    for name in frameworks:
+        try:
+            check_place(name)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+    for name in frameworks or sorted(known()):
+        if lines := ways_rows(name):
+            table = Table(box=SIMPLE_HEAD, title=name)
+            for heading in WAYS_HEADER:
+                table.add_column(heading, overflow="fold")
+            table.columns[0].no_wrap = True
+            for line in lines:
+                table.add_row(*line)
+            console.print(table)
+        elif frameworks:
+            click.echo(f"{name}: its adapter declares no ways")
+    return 0
+
+
+def ways_rows(framework: str) -> list[tuple[str, str, str]]:
+    """A row for each way of an adapter.
+
+    Raises:
+        UnknownFramework: there is no such adapter, or its file cannot be read.
+    """
+    return [
+        (str(way), "; ".join(_call(name, given) for name, given in way.calls.items()), way.limits)
+        for way in declared(framework)
+    ]
+
+
+def _call(name: str, given: Mapping[str, object]) -> str:
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})" if given else name

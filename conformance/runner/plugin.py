@@ -36,8 +36,8 @@ from conformance.runner.isolation import (
     restore_settings,
     traceback_of,
 )
-from conformance.runner.pytest_reports import described, junit_properties, show
 from conformance.runner.recorder import PROPERTY, Recorder, repro, to_property
+from conformance.runner.reports import described, junit_properties, show
 from conformance.runner.streams import no_commands
 from conformance.runner.surface import RecordingPause, Surface
 from conformance.runner.trained_runs import recorded_runs

@@ -23,7 +23,7 @@ from conformance.known_failures.reading import series_of
 from conformance.runner.completeness import Completeness
 from conformance.runner.identity import name_of, series, suite, variant
 from conformance.runner.isolation import clipped
-from conformance.runner.summary import closing_lines
+from conformance.runner.reports import closing_lines
 from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import SUITES, code_of, id_of, inventory
 from frameworks.contract import Framework

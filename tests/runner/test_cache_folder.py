@@ -108,7 +108,7 @@ def test_another_build_of_the_compiler_has_another_name(tmp_path: Path) -> None:
 
 def test_programs_that_were_taken_from_the_cache_are_counted(tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    counted = STEP + "from frameworks.cache_folder import PROGRAMS; print(PROGRAMS.asked, PROGRAMS.found, end='')\n"
+    counted = STEP + "from frameworks.cache_folder import PROGRAMS; print(PROGRAMS.asked, PROGRAMS.hits, end='')\n"
     environment = {**os.environ, CACHE_FOLDER: str(tmp_path), "PYTHONPATH": str(ROOT)}
     processes = [
         subprocess.run([sys.executable, "-c", counted], env=environment, capture_output=True, text=True, check=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from conformance.cli import ways as declared
+from conformance.cli.surface import WAYS_HEADER, ways_rows
 from conformance.scenarios.table import markdown_table
 from conformance.surface import rendering
 from conformance.surface.scope import FILE, scope_of
@@ -17,8 +17,8 @@ def ways() -> Mapping[str, str]:
     """The block "ways": a table for each adapter that declares any."""
     parts = []
     for name in built_in():
-        if rows := [(f"`{way}`", f"`{calls}`", limits) for way, calls, limits in declared.rows(name)]:
-            parts.append(f"**{name}**\n\n{markdown_table(declared.HEADER, rows)}")
+        if rows := [(f"`{way}`", f"`{calls}`", limits) for way, calls, limits in ways_rows(name)]:
+            parts.append(f"**{name}**\n\n{markdown_table(WAYS_HEADER, rows)}")
     return {"ways": "\n\n".join(parts)}
 
 
