@@ -230,7 +230,7 @@ class _Confirmation:
         return states
 
     def _formerly(self, entry: Expectation, records: Sequence[Record]) -> _CaseState:
-        """The entry's claim about the records' series; None for a series that it does not name."""
+        """The entry's claim about the records' series."""
         if not any(self._says(entry, record) for record in records):
             return _CaseState.NO
         meant = any(means(entry.device, entry.mode, _where(each)) for each in records)

@@ -38,7 +38,7 @@ def check_ended(status: int, errors: str) -> None:
         errors: what it printed as errors.
 
     Raises:
-        InstallerEnded: it was ended.
+        InstallerInterrupted: it was ended.
     """
     if status < 0:
         names = {number.value: number.name for number in signal.Signals}
@@ -122,6 +122,11 @@ class Distribution:
     cpu_index: str = ""
     aliases: Mapping[str, str] = field(default_factory=dict)
     modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def packages(self) -> tuple[str, str]:
+        """The names of both builds without extras."""
+        return bare(self.cpu), bare(self.gpu)
 
     def companions_in(self, modes: Collection[str]) -> tuple[str, ...]:
         """The packages that the adapter needs in these modes next to the framework, each once."""

@@ -30,7 +30,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from frameworks.installer import locks, pip, uv
-from frameworks.installer.distributions import DISTRIBUTIONS, Distribution, InstallerInterrupted, Unavailable, bare
+from frameworks.installer.distributions import DISTRIBUTIONS, InstallerInterrupted, Unavailable
 from frameworks.installer.locks import installed_version as installed
 from frameworks.installer.request import InstallRequest, read_request, redacted
 
@@ -62,8 +62,7 @@ def main(arguments: list[str], modes: Collection[str] = ()) -> int:
 
 def installed_version(framework: str) -> str | None:
     """The installed version of a built-in framework's package, for the CPU or a GPU, without its local label."""
-    chosen = DISTRIBUTIONS[framework]
-    here = installed(bare(chosen.cpu)) or installed(bare(chosen.gpu))
+    here = next(filter(None, map(installed, DISTRIBUTIONS[framework].packages)), None)
     return here.partition("+")[0] if here else None
 
 
@@ -134,7 +133,7 @@ def _index(name: str, request: InstallRequest) -> str:
 
 def _pins(names: list[str], request: InstallRequest, suite: Mapping[str, str]) -> tuple[dict[str, str], str]:
     """The versions of what comes with the frameworks, without their own; a remark on how they were chosen."""
-    own = {canonicalize_name(bare(package)) for name in names for package in _packages(DISTRIBUTIONS[name])}
+    own = {canonicalize_name(package) for name in names for package in DISTRIBUTIONS[name].packages}
     pins: Mapping[str, str] = {}
     remark = ""
     if request.pinned:
@@ -155,10 +154,6 @@ def _pins(names: list[str], request: InstallRequest, suite: Mapping[str, str]) -
     return {package: version for package, version in {**pins, **request.packages}.items() if package not in own}, remark
 
 
-def _packages(chosen: Distribution) -> tuple[str, str]:
-    return chosen.cpu, chosen.gpu
-
-
 # ---------------------------------------------------------------- what was installed here before
 
 
@@ -168,7 +163,7 @@ def _marker(names: list[str]) -> Path:
 
 def _note(names: list[str], request: InstallRequest, pins: Mapping[str, str]) -> None:
     """Notes the request and the installed packages, where this environment can be written to."""
-    own = {bare(package) for name in names for package in _packages(DISTRIBUTIONS[name])}
+    own = {package for name in names for package in DISTRIBUTIONS[name].packages}
     here = {package: version for package in own if (version := installed(package))}
     with suppress(OSError):
         _marker(names).write_text(

@@ -59,8 +59,8 @@ def install(
         words: further options of the installer.
 
     Raises:
-        Unavailable: it cannot be done, or an extra that was asked for is not there. InstallerEnded: a signal ended it,
-            or an index cannot be reached.
+        Unavailable: it cannot be done, or an extra that was asked for is not there.
+        InstallerInterrupted: a signal ended it, or an index cannot be reached.
     """
     if by_uv():
         program = [str(uv.program()), "pip", "install", "--python", python or sys.executable, "--torch-backend=auto"]
@@ -79,7 +79,7 @@ def resolve(
     """What pip would install for requirements, versions by normalized name; it installs nothing.
 
     Raises:
-        Unavailable: there is no solution. InstallerEnded: a signal ended pip, or an index cannot be reached.
+        Unavailable: there is no solution. InstallerInterrupted: a signal ended pip, or an index cannot be reached.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from frameworks.installer import locks
-from frameworks.installer.distributions import ALIASES, DISTRIBUTIONS, Unavailable, bare, variable_of
+from frameworks.installer.distributions import ALIASES, DISTRIBUTIONS, Unavailable, variable_of
 
 _LOGIN = re.compile(r"([A-Za-z][\w+.-]*://)[^\s/?#]*@")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
@@ -58,7 +58,7 @@ def read_request(names: list[str], modes: Collection[str] = ()) -> InstallReques
         name: asked for name in names if (asked := _asked(f"{name.upper()}_VERSION", DISTRIBUTIONS[name].pinned))
     }
     known = {package: pinned for name in (locks.SUITE, *names) for package, pinned in locks.examples(name).items()}
-    own = {canonicalize_name(bare(package)) for each in DISTRIBUTIONS.values() for package in (each.cpu, each.gpu)}
+    own = {canonicalize_name(package) for each in DISTRIBUTIONS.values() for package in each.packages}
     variables = {variable_of(package): package for package in known.keys() - own} | ALIASES
     packages = {
         package: asked

@@ -118,7 +118,7 @@ def resolve(wanted: EnvironmentRequest) -> Lock:
     """The lock of an environment: the newest versions of its time, by uv; where uv finds none, the newest by pip.
 
     Raises:
-        Unavailable: there is no solution. InstallerEnded: a signal ended the installer.
+        Unavailable: there is no solution. InstallerInterrupted: a signal ended the installer.
     """
     requirements, indexes = requirements_of(wanted)
     asked, suite = dict(wanted.packages or {}), locks.read(locks.SUITE)

@@ -37,7 +37,7 @@ def solve(requirements: Iterable[str], output: Path, *options: str, folder: Path
         folder: to which paths among the options are relative, this process' if None.
 
     Raises:
-        Unavailable: uv is not installed, or there is no solution. InstallerEnded: a signal ended uv.
+        Unavailable: uv is not installed, or there is no solution. InstallerInterrupted: a signal ended uv.
     """
     result = program()
     if result is None:

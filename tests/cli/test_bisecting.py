@@ -185,29 +185,26 @@ def test_ends_that_agree_end_in_one_line(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--good", "5.0", "--bad", "1.0"], "5.0 is not older than 1.0; exchange them, or search with --find-fix"),
+        ("--good 5.0 --bad 1.0", "5.0 is not older than 1.0; exchange them, or search with --find-fix"),
+        ("--good 1.0 --bad 5.0 --find-fix", "5.0 is not older than 1.0; exchange them, or search without"),
+        ("--good 1.x --bad 5.0", "1.x"),
+        ("--good 2.0 --bad 2.0.0", "--good and --bad are the same version, 2.0; name an older and a newer"),
+        (f"--good 1.0 --bad 5.0 --with {PACKAGE}==2.0", f"got {PACKAGE} as a companion, and it is"),
+        ("--good 1.0 --bad 5.0 --suite-from locks", "locks lacks allpairspy, autograd, click and"),
         (
-            ["--good", "1.0", "--bad", "5.0", "--find-fix"],
-            "5.0 is not older than 1.0; exchange them, or search without",
-        ),
-        (["--good", "1.x", "--bad", "5.0"], "1.x"),
-        (["--good", "2.0", "--bad", "2.0.0"], "--good and --bad are the same version, 2.0; name an older and a newer"),
-        (["--good", "1.0", "--bad", "5.0", "--with", f"{PACKAGE}==2.0"], f"got {PACKAGE} as a companion, and it is"),
-        (["--good", "1.0", "--bad", "5.0", "--suite-from", "locks"], "locks lacks allpairspy, autograd, click and"),
-        (
-            ["--good", "1.0", "--bad", "5.0", "--package", "x", "--framework-version", "new"],
+            "--good 1.0 --bad 5.0 --package x --framework-version new",
             "--framework-version: got 'new', want a version or \"of its time\"",
         ),
-        (["--good", "1.0", "--bad", "4.7"], "no index has it; the next one is 5.0"),
-        (["--good", "1.0", "--bad", "5.0", "--clause", CLAUSE], "name either --clause or --test"),
-        (["--good", "1.0", "--bad", "5.0", "--with", "numpy"], "got 'numpy', want NAME==VERSION"),
-        (["--good", "1.0", "--bad", "5.0", "--framework-version", "2.0"], "the framework itself varies"),
-        (["--good", "1.0", "--bad", "5.0", "--package", "unknown-toy"], "releases of unknown-toy cannot be listed"),
+        ("--good 1.0 --bad 4.7", "no index has it; the next one is 5.0"),
+        (f"--good 1.0 --bad 5.0 --clause {CLAUSE}", "name either --clause or --test"),
+        ("--good 1.0 --bad 5.0 --with numpy", "got 'numpy', want NAME==VERSION"),
+        ("--good 1.0 --bad 5.0 --framework-version 2.0", "the framework itself varies"),
+        ("--good 1.0 --bad 5.0 --package unknown-toy", "releases of unknown-toy cannot be listed"),
     ],
 )
 @pytest.mark.usefixtures("releases")
-def test_bad_usage_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message in refused(capsys, *BISECT, *words)
+def test_bad_usage_is_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in refused(capsys, *BISECT, *words.split())
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def expecting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def entry(versions: str, signature: str = "differs", more: str = "") -> str:
-    """An entry of the finding for all cases of a clause."""
+    """An entry of the finding."""
     return (
         f'[[expectation]]\nfinding = "f"\nclause = "scaling.automaton"\nversions = "{versions}"\n'
         f'signature = "{signature}"\n{more}\n'
@@ -261,14 +261,6 @@ def test_it_passes(subject: Subject, verdict: Verdict) -> None:
 """
 
 
-def expectation(case: str, clause: str = "scaling.automaton") -> str:
-    """An entry of the finding for one case."""
-    return (
-        f'[[expectation]]\nfinding = "f"\nclause = "{clause}"\nversions = "==0.9"\n'
-        f'cases = ["{case}"]\nsignature = "differs"\n'
-    )
-
-
 def judged_run(folder: Path, *entries: str) -> tuple[int, str, dict[str, TestVerdict]]:
     """Exit status, output and verdicts of a run in a version above the only judged one."""
     root = checkout(folder, some=SUITE)
@@ -279,8 +271,9 @@ def judged_run(folder: Path, *entries: str) -> tuple[int, str, dict[str, TestVer
 
 
 def test_judging_a_new_version_ends_in_0(tmp_path: Path) -> None:
-    entries = expectation("test_it_fails"), expectation("test_gone", "scaling.stays-positive")
-    status, output, verdicts = judged_run(tmp_path, *entries)
+    fails, gone = (entry("==0.9", more=f'cases = ["{case}"]') for case in ("test_it_fails", "test_gone"))
+    gone = gone.replace("scaling.automaton", "scaling.stays-positive")
+    status, output, verdicts = judged_run(tmp_path, fails, gone)
     assert status == 0
     failed = verdicts["test_it_fails"]
     assert (failed.outcome, failed.inferred_from, failed.finding) == (Outcome.KNOWN, "0.9", "f")
@@ -295,7 +288,8 @@ def test_judging_a_new_version_ends_in_0(tmp_path: Path) -> None:
 
 
 def test_what_a_new_version_repairs_is_told(tmp_path: Path) -> None:
-    status, output, verdicts = judged_run(tmp_path, expectation("test_it_fails"), expectation("test_it_passes"))
+    entries = (entry("==0.9", more=f'cases = ["{case}"]') for case in ("test_it_fails", "test_it_passes"))
+    status, output, verdicts = judged_run(tmp_path, *entries)
     assert status == 1
     assert verdicts["test_it_passes"].outcome is Outcome.FIXED
     assert "did not occur, unlike in 0.9" in output
