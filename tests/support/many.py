@@ -1,4 +1,4 @@
-"""Many records, made of a committed one: `python -m tests.support.many FOLDER COUNT` writes them, compressed.
+"""Many records, made of the committed ones.
 
 Each is of another version and of another kind of device; times, losses and a tenth of the messages differ.
 """
@@ -6,13 +6,11 @@ Each is of another version and of another kind of device; times, losses and a te
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from results.record.folders import listed
-from results.record.reading import Record, TestVerdict, load, write
+from results.record.reading import Record, TestVerdict, load
 from tests.support.suite_runs import ROOT
 
 
@@ -42,10 +40,3 @@ def _perturbed(record: Record, number: int, rng: random.Random) -> Record:
 def _verdict(verdict: TestVerdict, number: int, rng: random.Random) -> TestVerdict:
     message = f"{verdict.message} ({number})" if rng.random() < 0.1 else verdict.message
     return replace(verdict, duration_s=verdict.duration_s * rng.uniform(0.9, 1.1), message=message)
-
-
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
-    for place, made in enumerate(many(int(sys.argv[2]))):
-        write(folder / f"{place:04}.json.gz", made)
