@@ -44,6 +44,7 @@ PROVIDED = {
 
 _PLAIN = frozenset({"property", "cached_property", "classmethod", "staticmethod", "contextmanager", "override"})
 _MAIN, _ALWAYS = "__main__", "*"
+"""Names of the code that runs when a module is executed, and of statements on which all its definitions depend."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,19 +165,14 @@ class Module:
         return self._resolved[chain]
 
     def _resolve(self, chain: Chain) -> tuple[Definition, ...]:
-        first = self.definitions.get(chain[0])
-        meant: tuple[Definition, ...] = () if first is None else (first,)
+        meant = self.own(chain[0])
         if chain[0] in self.imports:
             meant += self.tree.resolve((*self.imports[chain[0]], *chain[1:]))
         return meant
 
-    def always(self) -> tuple[Definition, ...]:
-        """Statements without a name, on which every definition of the module depends."""
-        return (self.definitions[_ALWAYS],) if _ALWAYS in self.definitions else ()
-
-    def main(self) -> tuple[Definition, ...]:
-        """Code that runs when the module is executed."""
-        return (self.definitions[_MAIN],) if _MAIN in self.definitions else ()
+    def own(self, name: str) -> tuple[Definition, ...]:
+        """The module's own definition of a name, if there is one."""
+        return (self.definitions[name],) if name in self.definitions else ()
 
 
 def _counts(name: Chain) -> bool:
@@ -257,7 +253,7 @@ class Tree:
     def started(self, text: str) -> tuple[Definition, ...]:
         """Code that runs if a process executes the module that a string names."""
         module = self.module(tuple(text.split("."))) if text.startswith(COUNTED) else None
-        return () if module is None else module.main()
+        return () if module is None else module.own(_MAIN)
 
 
 def closure(roots: Sequence[Definition]) -> set[Definition]:
@@ -272,7 +268,7 @@ def closure(roots: Sequence[Definition]) -> set[Definition]:
             continue
         reached.add(definition)
         pending += definition.named
-        pending += definition.module.always()
+        pending += definition.module.own(_ALWAYS)
         for kind, parts in (("member", definition.members), ("field", definition.fields)):
             for name, part in parts:
                 (pending if (kind, name) in named else waiting[kind, name]).append(part)

@@ -83,18 +83,12 @@ def test_a_framework_is_judged_as_asked_for(runner: Runner) -> None:
     assert variables["CONFORMANCE_BUDGET"] == "60s"
 
 
-def test_what_is_left_out_stays_as_the_suite_has_it(runner: Runner) -> None:
+def test_what_is_left_out_stays_and_what_a_framework_prints_gives_the_job_no_commands(runner: Runner) -> None:
     runner.play("python", TOX)
     write(runner.folder / "record.json", BASE)
     assert judged(runner, FAKE_RECORD=runner.folder / "record.json") == {"run": "0"}
     ((_, variables),) = runner.asked
     assert not {"TORCH_VERSION", "CONFORMANCE_MODES", "CONFORMANCE_BUDGET"} & variables.keys()
-
-
-def test_what_a_framework_prints_gives_the_job_no_commands(runner: Runner) -> None:
-    runner.play("python", TOX)
-    write(runner.folder / "record.json", BASE)
-    judged(runner, FAKE_RECORD=runner.folder / "record.json")
     assert re.fullmatch(r"::stop-commands::([0-9a-f]{32})\n::error::from a framework\n::\1::\n", runner.log), runner.log
 
 

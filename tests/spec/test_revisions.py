@@ -38,12 +38,6 @@ def change(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), "utf-8")
 
 
-def reverse(path: Path) -> None:
-    """Puts the tests of a file in the other order."""
-    head, *tests = path.read_text("utf-8").split("\n\n\n@clause")
-    path.write_text("\n\n\n@clause".join((head, *reversed(tests))).rstrip() + "\n", "utf-8")
-
-
 def asked(root: Path) -> list[str]:
     """Clauses that want an answer in a checkout, where the stored reviews are those of this one."""
     return [each.clause for each in questions(present(), present(root), read_inventory(root)) if not each.answered]
@@ -55,10 +49,13 @@ def test_the_reviews_of_this_checkout_are_complete() -> None:
 
 def test_a_commit_that_only_refactors_keeps_every_identity(checkout: Path) -> None:
     suites = checkout / "conformance" / "suites"
+    (suites / "resume" / "test_resume.py").rename(suites / "test_resuming.py")
+    reordered = suites / "composition" / "test_trace.py"
+    head, *tests = reordered.read_text("utf-8").split("\n\n\n@clause")
+    reordered.write_text("\n\n\n@clause".join((head, *reversed(tests))).rstrip() + "\n", "utf-8")
+    assert asked(checkout) == [], "moved files and reordered tests ask nothing"
     for path in (*suites.rglob("*.py"), *(checkout / "conformance" / "techniques").rglob("*.py")):
         path.write_text(path.read_text("utf-8").replace("started(", "begun("), "utf-8")
-    (suites / "resume" / "test_resume.py").rename(suites / "test_resuming.py")
-    reverse(suites / "composition" / "test_trace.py")
     after = read_inventory(checkout)
     assert {code.id for code in after.values()} == {code.id for code in inventory().values()}
     assert asked(checkout), "a renamed helper asks for an answer"
@@ -66,13 +63,6 @@ def test_a_commit_that_only_refactors_keeps_every_identity(checkout: Path) -> No
     recorded = {verdict.test.partition("[")[0] for verdict in record.verdicts} - {f"{SETTINGS}/{EVERY_TEST}"}
     assert len(recorded) > 300
     assert recorded <= {code.id for code in after.values()}, "a record names tests that the refactored suite lacks"
-
-
-def test_moved_files_and_reordered_tests_ask_nothing(checkout: Path) -> None:
-    suites = checkout / "conformance" / "suites"
-    (suites / "resume" / "test_resume.py").rename(suites / "test_resuming.py")
-    reverse(suites / "composition" / "test_trace.py")
-    assert asked(checkout) == []
 
 
 def test_a_weakened_helper_is_stopped(checkout: Path) -> None:

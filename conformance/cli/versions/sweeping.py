@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 
 import click
@@ -278,19 +279,15 @@ def _unknown(names: Sequence[str]) -> str:
 
 
 def _tell(total: int) -> Callable[[SweepCell, CellEnding, bool], None]:
-    count = 0
+    numbers = count(1)
 
     def tell(cell: SweepCell, ending: CellEnding, now: bool) -> None:
-        nonlocal count
-        count += 1
         took = f" in {sum(ending.seconds.values()):.0f} s" if now and ending.seconds else ""
-        ran = (
-            f", {ending.ran} tests run, {ending.cached} verdicts from earlier runs"
-            if ending.outcome == "judged"
-            else ""
-        )
-        what = f"{ending.outcome}{took}{ran}" if now else f"{ending.outcome} before"
-        click.echo(one_line(f"[{count}/{total}] {cell.name}: {what}{f' ({ending.reason})' if ending.reason else ''}"))
+        ran = f", {ending.ran} tests run, {ending.cached} verdicts from earlier runs"
+        judged = ran if ending.outcome == "judged" else ""
+        what = f"{ending.outcome}{took}{judged}" if now else f"{ending.outcome} before"
+        reason = f" ({ending.reason})" if ending.reason else ""
+        click.echo(one_line(f"[{next(numbers)}/{total}] {cell.name}: {what}{reason}"))
 
     return tell
 
