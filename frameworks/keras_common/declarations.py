@@ -73,6 +73,7 @@ CONVENTIONS = Conventions(
     nonfinite_micro_batch="drop-micro-batch",
     remainder="carry",
     partial_overflow="skip-all",
+    static_skips=False,
     accumulates="unscaled",
     scaler=_SCALER,
 )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause, need, spiked
+from conformance.checks.api import Subject, Verdict, clause, need
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear, exact_stack
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
@@ -39,21 +38,6 @@ def test_empty_window_is_refused_or_ignored(subject: Subject, verdict: Verdict, 
         verdict.same_state(asked.parameters(), plain.parameters(), f"parameters {what}", "empty-window-counts")
         for run in (asked, plain):
             train(run, updates + number, updates + number + 1)
-
-
-@clause("accumulation.empty-window")
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_empty_window_after_skip_is_refused_or_ignored(subject: Subject, verdict: Verdict, recipe: Recipe) -> None:
-    asked, plain = (subject.trainer(exact_linear(), recipe.replace(scaling=SCALING)) for _ in range(2))
-    for run in (asked, plain):
-        train(run, 0, 2)
-        run.apply_gradients(spiked(run, math.inf))
-    verdict.observe("empty window", answer(asked))
-    for number in range(3):
-        what = f"{number} updates after the empty window"
-        verdict.same_state(asked.parameters(), plain.parameters(), f"parameters {what}", "empty-window-counts")
-        for run in (asked, plain):
-            train(run, 2 + number, 3 + number)
 
 
 def train(trainer: Trainer, start: int, stop: int) -> None:

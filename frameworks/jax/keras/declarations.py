@@ -35,4 +35,4 @@ def refusals(device: str) -> dict[Capability, str]:
     return _REFUSED | (_CPU_REFUSED if device == "cpu" else {})
 
 
-CONVENTIONS = replace(keras_parts.CONVENTIONS, batch_statistics="whole", static_skips=False, compiled=True)
+CONVENTIONS = replace(keras_parts.CONVENTIONS, batch_statistics="whole", compiled=True)

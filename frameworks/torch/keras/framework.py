@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -62,7 +61,7 @@ class KerasOnTorch(ScopeOfPolicies, StackFramework):
         return attempts(self.device)
 
     def conventions(self) -> Conventions:
-        return replace(CONVENTIONS, static_skips=False)
+        return CONVENTIONS
 
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
