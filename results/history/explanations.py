@@ -50,7 +50,7 @@ class Explanation(Struct, frozen=True, forbid_unknown_fields=True):
         return all(sides) and age(sides[0]) < age(by) and age(after) < age(sides[1])
 
 
-class _File(Struct, forbid_unknown_fields=True):
+class _Explanations(Struct, forbid_unknown_fields=True):
     explanation: tuple[Explanation, ...] = ()
 
 
@@ -69,7 +69,7 @@ def explanations(path: Path = FILE) -> tuple[Explanation, ...]:
         ValueError: an entry lacks a key, has another, or a value of another kind.
     """
     try:
-        return msgspec.toml.decode(path.read_bytes(), type=_File).explanation
+        return msgspec.toml.decode(path.read_bytes(), type=_Explanations).explanation
     except msgspec.MsgspecError as error:
         raise ValueError(f"{path.name}: {error}") from None
 

@@ -37,7 +37,7 @@ class SureEngine:
 
     def next(self) -> tuple[str, CellResult | str]:
         key, request = self._due.pop()
-        outcome = self.outcomes.get(str(request.cell["version"]), "judged")
+        outcome = self.outcomes.get(str(request.cell.version), "judged")
         return key, CellResult(outcome, "" if outcome == "judged" else "it did not", ran=3)
 
     def close(self) -> None:
