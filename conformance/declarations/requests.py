@@ -62,6 +62,7 @@ _OPTIMIZERS = (
     SGD(0.5, weight_decay=0.5),
     SGD(0.5, maximize=True),
     Adam(amsgrad=True),
+    Adagrad(),
     Adagrad(rate_decay=0.5),
     RMSprop(),
     Adafactor(),

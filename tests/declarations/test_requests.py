@@ -84,6 +84,33 @@ def test_a_recipe_or_model_that_an_adapter_refuses_is_noticed(capability: Capabi
         request(Refusing("cpu"), capability)
 
 
+@pytest.mark.parametrize(
+    ("technique", "option"),
+    [
+        (Capability.ADAGRAD, Capability.RATE_DECAY),
+        (Capability.ADAFACTOR, Capability.ABSOLUTE_RATE),
+        (Capability.ADAFACTOR, Capability.SMALLEST_FACTORED),
+        (Capability.MUON, Capability.WIDTH_RATE),
+        (Capability.RECOMPUTE, Capability.RECOMPUTE_NESTED),
+        (Capability.GROUPS, Capability.GROUP_RATES),
+    ],
+    ids=str,
+)
+def test_a_technique_is_asked_for_without_its_options(technique: Capability, option: Capability) -> None:
+    class WithoutOption(ReferenceFramework):
+        def declares(self, asked: Capability) -> Declaration:
+            return Declaration(False, "not here") if asked is option else super().declares(asked)
+
+        def trainer(self, model, recipe, weights=None):  # type: ignore[no-untyped-def]
+            if option in needs(recipe):
+                raise Unsupported(option, "not here")
+            return super().trainer(model, recipe, weights)
+
+    request(WithoutOption("cpu"), technique)
+    with pytest.raises(Unsupported, match="not here"):
+        request(WithoutOption("cpu"), option)
+
+
 def test_a_format_or_quantizer_without_the_name_is_noticed() -> None:
     quantizers = ReferenceFramework.quantizers_class
 
