@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from conformance.checks.subject import Subject
 from conformance.runner.trained_runs import described, recorded_runs, run_of
-from fixtures.models import exact_stack
+from conformance.suites.composition import test_ways
+from fixtures.models import exact_linear, exact_stack
 from fixtures.recipe import BFLOAT16, Adam, DynamicScaling, Offload, Recipe, Recompute
 from frameworks.reference import ReferenceFramework
 from results.record.model import RunSetup
@@ -68,3 +70,13 @@ def test_a_framework_whose_methods_cannot_be_replaced_is_judged_all_the_same() -
     with recorded_runs(framework) as runs:
         framework.trainer(exact_stack(), Recipe())
     assert runs == []
+
+
+def test_a_run_by_the_default_way_is_left_out() -> None:
+    framework = ReferenceFramework("cpu")
+    subject = Subject(framework)
+    with recorded_runs(framework) as runs:
+        test_ways._by_default_way(subject, exact_linear(), Recipe())
+        assert runs == []
+        subject.trainer(exact_linear(), Recipe())
+    assert [run.fixture for run in runs] == ["exact-linear"]
