@@ -71,10 +71,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--write", action="store_true", help="puts the table into the page with the block `faults`")
     parser.add_argument("--alone", action="store_true", help="by drawn programs alone; the reference's faults only")
     parser.add_argument("--sample", type=int, metavar="COUNT", help="only so many of them, others for each commit")
-    parser.add_argument("--matrix", action="store_true", help="which tests fail on each; the reference's faults only")
+    parser.add_argument("--matrix", action="store_true", help="which tests fail on each")
     parser.add_argument("--list", action="store_true", help="names the faults and runs none")
     given = parser.parse_args(arguments)
-    every = [m for m in faults() if m.framework == "reference" or not (given.alone or given.matrix)]
+    every = [m for m in faults() if m.framework == "reference" or not given.alone]
     chosen = [
         m
         for m in every

@@ -1,15 +1,18 @@
-"""Measures which tests fail on each fault of the reference, without a stop at the first."""
+"""Measures which tests fail on each fault, without a stop at the first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache
 
+from conformance.runner.adapter_info import ask
+from conformance.runner.baselines import nearest
 from conformance.runner.recorder import SETTINGS
 from conformance.test_ids.inventory import node_of
 from results.record.reading import Outcome, TestVerdict, load
 from tools.faults.catalogue import Fault
-from tools.faults.engine import DETECTED, FIRST, LAWS, QUICK, RAISED, ROOT, Engine, first_failure
+from tools.faults.engine import DETECTED, FIRST, LAWS, QUICK, RAISED, ROOT, Engine, RunError, first_failure
 
 BASELINE = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
 """Which tests pass on the reference, and how long each takes."""
@@ -20,8 +23,8 @@ QUICK_S = 0.2
 def measured(chosen: Sequence[Fault], workers: int) -> Iterator[tuple[Fault, list[str]]]:
     """Each fault with the tests that fail on it, as its runs end.
 
-    The tests are those of the clauses about a fault, and the quick ones of their families. Where none of them fails,
-    the drawn programs run up to the first that does, the quickest first.
+    The tests are those of the clauses about a fault, and of the reference also the quick ones of their families. Where
+    none of them fails, the drawn programs run up to the first that does, the quickest first.
     """
     passed = [verdict for verdict in load(BASELINE).verdicts if verdict.outcome is Outcome.PASS]
     passed.sort(key=lambda verdict: verdict.duration_s)
@@ -29,7 +32,21 @@ def measured(chosen: Sequence[Fault], workers: int) -> Iterator[tuple[Fault, lis
     others = [verdict for verdict in passed if not verdict.clause.startswith(LAWS)]
     engine = Engine()
 
+    def of_adapter(fault: Fault) -> list[str]:
+        known = _passing(fault)
+        nodes = [node for v in known if v.clause in fault.clauses if (node := node_of(v.test)) is not None]
+        verdicts = engine.run(fault.name, fault.mode, nodes, QUICK)
+        outcomes = RAISED if fault.raises else DETECTED
+        failing = [v.test for v in verdicts if v.outcome in outcomes or v.leaks]
+        if not failing:
+            nodes = [node for v in known if v.clause.startswith(LAWS) if (node := node_of(v.test)) is not None]
+            verdicts = engine.run(fault.name, fault.mode, nodes, FIRST)
+            failing = [failed.test] if (failed := first_failure(verdicts)) else []
+        return failing
+
     def killers(fault: Fault) -> list[str]:
+        if fault.framework != "reference":
+            return of_adapter(fault)
         outcomes = RAISED if fault.raises else DETECTED
         verdicts = _run(engine, fault, [v for v in others if _concerns(v, fault)], QUICK)
         failing = [v.test for v in verdicts if v.outcome in outcomes or v.leaks]
@@ -41,6 +58,21 @@ def measured(chosen: Sequence[Fault], workers: int) -> Iterator[tuple[Fault, lis
         jobs = {pool.submit(killers, fault): fault for fault in chosen}
         for job in as_completed(jobs):
             yield jobs[job], job.result()
+
+
+def _passing(fault: Fault) -> list[TestVerdict]:
+    """The tests that pass in the baseline of a fault's adapter and mode, the quickest first."""
+    path = nearest(fault.framework, fault.mode or _first_mode(fault.framework), "cpu")
+    verdicts = load(path).verdicts if path is not None else ()
+    return sorted((v for v in verdicts if v.outcome is Outcome.PASS), key=lambda v: v.duration_s)
+
+
+@cache
+def _first_mode(framework: str) -> str:
+    answer = ask(framework, "cpu")
+    if isinstance(answer, str):
+        raise RunError(answer)
+    return answer.modes[0]
 
 
 def _concerns(verdict: TestVerdict, fault: Fault) -> bool:
