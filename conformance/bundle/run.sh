@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the suite on @NAME@ from the files next to this script: no network is used. Arguments go to pytest, such as -k scaling
-# or --budget 60s. PYTHON is the interpreter (@PYTHON@), MODES the modes, CONFORMANCE_DEVICE the device. Records are in
+# or --tests quick. PYTHON is the interpreter (@PYTHON@), MODES the modes, CONFORMANCE_DEVICE the device. Records are in
 # records/, next to this script. Exit status as of `conformance run`: 0, 1, or 2 with one line.
 set -u
 unset PYTHONPATH PYTHONHOME

@@ -62,7 +62,7 @@ def loop(folder: Path) -> None:
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     click.echo(one_line(f"wrote {path}"))
-    click.echo(one_line(f"judge it: cd {folder} && python -m conformance run {path.stem}:Loop --budget 60s"))
+    click.echo(one_line(f"judge it: cd {folder} && python -m conformance run {path.stem}:Loop --tests quick"))
 
 
 @new.command()

@@ -39,7 +39,7 @@ def bundle(framework: str, python: str, cuda: str, modes: str, output: Path | No
     conformance bundle torch==2.13.0 --python 3.12 --cuda 13.0
     conformance bundle reference
     tar xf conformance-torch-2.13.0-py312-cu130.tar
-    conformance-torch-2.13.0-py312-cu130/run.sh --budget 60s
+    conformance-torch-2.13.0-py312-cu130/run.sh --tests quick
 
     NAME_INDEX (TORCH_INDEX, ...) is the address of an additional index with the framework's wheels.
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from conformance.cli.options import PATH, completing, watched
 from conformance.runner import jobs
+from conformance.runner.selection import NAMES
 from conformance.scenarios import SCENARIOS, Scenario
 from conformance.scenarios.launching import FOLDER, FrameworkResult, launch
 from conformance.scenarios.table import draw
@@ -59,10 +60,10 @@ class RunCommand(click.Command):
     help="Public calls of techniques instead of the default ones (`conformance ways`); all: in as few runs as can be.",
 )
 @click.option(
-    "--budget",
-    envvar="CONFORMANCE_BUDGET",
-    metavar="TIME",
-    help="Run the tests that catch most in this time, such as 60s or 5m; the modes share it.",
+    "--tests",
+    envvar="CONFORMANCE_TESTS",
+    type=click.Choice(NAMES),
+    help="quick: about a minute of work; core: the default, unless other options select tests; all.",
 )
 @click.option(
     "--device", envvar="CONFORMANCE_DEVICE", default="auto", show_default=True, metavar="NAME", help=DEVICE_HELP
@@ -81,7 +82,7 @@ def run(
     framework: str,
     modes: str,
     ways: str,
-    budget: str | None,
+    tests: str | None,
     device: str,
     scenario: str | None,
     list_scenarios: bool,
@@ -94,7 +95,7 @@ def run(
 
     \b
     conformance run torch
-    conformance run torch --budget 60s
+    conformance run torch --tests quick
     conformance run --modes graph,xla tf
     conformance run torch --ways clip.two-calls
     conformance run torch -k scaling --seed=1
@@ -128,8 +129,8 @@ def run(
     judged = [*dict.fromkeys(modes.split(","))] if modes else [*adapter.modes] or [""]
     if modes and not all(judged):
         raise click.UsageError(f"--modes: got {modes!r}, want names with commas between them")
-    words = [*([f"--budget={budget}"] if budget else []), *pytest_arguments]
-    return jobs.job(framework, judged, adapter.serial, device, words, _runs_of(framework, ways))
+    chosen = tests or ("all" if jobs.selects(pytest_arguments) else "core")
+    return jobs.job(framework, judged, device, [f"--tests={chosen}", *pytest_arguments], _runs_of(framework, ways))
 
 
 def _runs_of(framework: str, ways: str) -> list[tuple[str, ...]]:

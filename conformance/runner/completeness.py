@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from conformance.runner.budget import planted_faults
-from conformance.spec.clauses import Level, load_clauses
 from conformance.spec.findings import Workaround
 from conformance.test_ids.inventory import code_of, id_of, inventory
 from frameworks.ways import Way
@@ -64,39 +62,23 @@ class Completeness:
         output: Mapping[str, Any] = getattr(node, "workeroutput", None) or {}
         self._left_out = output.get(_OUTPUT, self._left_out)
 
-    def status(
-        self, judged: Collection[str], ended: bool, selection: str, budget: str = ""
-    ) -> tuple[Status, list[str]]:
+    def status(self, judged: Collection[str], ended: bool, selection: str) -> tuple[Status, list[str]]:
         """The status of the run's record, and notes on what it lacks.
 
         Args:
             judged: tests that have a verdict.
             ended: whether the session was completed.
             selection: command-line words that selected tests, or "".
-            budget: the time that the run had, or "" for as long as it takes.
         """
         kinds = ("test functions were not collected", "tests were deselected")
         parts = zip(kinds, self._left_out or (), strict=False)
         notes = [f"{len(names)} {what} ({_some(names)})" for what, names in parts if names]
         unjudged = sorted(self.tests.difference(judged))
-        if budget and ended:
-            return "partial", [*_within(budget, self.tests, judged), *notes]
         if unjudged:
             notes.insert(0, f"{len(unjudged)} of {len(self.tests)} collected tests were not judged ({_some(unjudged)})")
         if unjudged or not ended or self._left_out is None:
             return "interrupted", notes
         return ("partial" if selection or notes else "complete"), notes
-
-
-def _within(budget: str, chosen: Collection[str], judged: Collection[str]) -> list[str]:
-    """The note about what a run judged in its budget."""
-    must = {clause.id for clause in load_clauses().values() if clause.level is Level.MUST}
-    tried = {test.partition("/")[0] for test in judged} & must
-    faults, caught = planted_faults(), planted_faults(judged)
-    return [
-        f"budget of {budget}: {len(judged)} of {len(chosen)} chosen tests, {len(tried)} of {len(must)} MUST clauses, "
-        f"{len(caught)} of {len(faults)} planted faults of the reference"
-    ]
 
 
 def _has_parameters(item: pytest.Item) -> bool:

@@ -6,14 +6,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import pairwise, product
 from pathlib import Path
 
 from rich.console import Console
 
 from conformance.runner.baselines import former
-from conformance.runner.budget import seconds_of
 from conformance.runner.retry import repeat, repeatable
 from conformance.runner.subprocesses import run_to_end
 from frameworks.installer import install
@@ -54,22 +53,6 @@ def reason_of(said: str) -> str:
     return (marked or lines or ["a bad option"])[0]
 
 
-def parted(words: Sequence[str]) -> tuple[float, list[str]]:
-    """The seconds of the last `--budget TIME` or `--budget=TIME` among words, 0 without one, and the other words.
-
-    Raises:
-        ValueError: the time is none.
-    """
-    seconds, others, following = 0.0, list[str](), iter(words)
-    for word in following:
-        option, given, text = word.partition("=")
-        if option == "--budget":
-            seconds = seconds_of(text if given else next(following, ""))
-        else:
-            others.append(word)
-    return seconds, others
-
-
 def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[str]) -> int:
     """Runs the suites in a separate process and repeats regressions.
 
@@ -99,6 +82,12 @@ def _written(words: Sequence[str], begun: float) -> list[Path]:
     return [path for path in places if path.is_file() and path.stat().st_mtime >= begun]
 
 
+def selects(words: Sequence[str]) -> bool:
+    """Whether pytest's arguments select tests by themselves: by an expression, a file or a node id."""
+    options = ("-k", "-m", "--deselect", "--ignore", "--tests")
+    return any(word.startswith(options) or "::" in word or Path(word).exists() for word in words)
+
+
 def _values(words: Sequence[str], option: str) -> list[str]:
     """What the words give an option, once for each time."""
     given = [word for before, word in pairwise(("", *words)) if before == option]
@@ -118,17 +107,11 @@ def _named(words: Sequence[str], mode: str) -> list[str]:
 
 
 def job(
-    framework: str,
-    modes: Sequence[str],
-    serial: Collection[str],
-    device: str,
-    words: Sequence[str],
-    ways: Sequence[Sequence[str]] = ((),),
+    framework: str, modes: Sequence[str], device: str, words: Sequence[str], ways: Sequence[Sequence[str]] = ((),)
 ) -> int:
     """Judges a framework in some modes ("" for its first) and prints how its records differ from the baselines.
 
-    Two workers share the tests of a mode, always in the same way where the mode is serial; one runs those of a serial
-    mode that fit in a `--budget`. `words` go to pytest, but the runs share a budget out among them.
+    Two workers share the tests of a mode, always in the same way where the mode is serial. `words` go to pytest.
 
     Args:
         ways: ways of techniques, for one run in each mode each.
@@ -137,11 +120,6 @@ def job(
         0; 1 if a test failed that no expectation names, or one was fixed; 2 if a run could not be made, or no run had
         a test.
     """
-    try:
-        budget, words = parted(words)
-    except ValueError as error:
-        print(one_line(f"conformance: {error}"), file=sys.stderr)
-        return 2
     if problem := _refused(_command(framework, modes[0], device, 1), words):
         print(one_line(f"conformance: {problem}; `python -m pytest --help` has the options"), file=sys.stderr)
         return 2
@@ -150,13 +128,10 @@ def job(
     begun = time.time()
     statuses = []
     runs = [*product(modes, ways)]
-    for place, (mode, chosen) in enumerate(runs):
+    for mode, chosen in runs:
         own = _named(words, "+".join((mode, *chosen)) if runs[1:] else "")
         own += [f"--way={way}" for way in chosen]
-        if budget:
-            share = max(0.0, begun + budget - time.time()) / (len(runs) - place)
-            own.append(f"--budget={max(share, 1.0):.0f}s")
-        statuses.append(judge(framework, mode, device, 1 if budget and mode in serial else 2, own))
+        statuses.append(judge(framework, mode, device, 2, own))
     if all(status == 5 for status in statuses):
         print(one_line(f"conformance: {NO_TEST} ({' '.join(words)})"), file=sys.stderr)
         return 2

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from conformance.runner.budget import durations
+from conformance.runner.selection import durations
 from conformance.test_ids.inventory import code_of, id_of
 from frameworks.contract import Framework
 

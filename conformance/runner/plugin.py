@@ -22,7 +22,6 @@ from conformance.checks.subject import Profile, Subject
 from conformance.known_failures.entries import Exclusion, Expectation, Known
 from conformance.known_failures.reading import known_of
 from conformance.runner import machine
-from conformance.runner.budget import Budget, seconds_of
 from conformance.runner.collection import check_expressions, parametrize
 from conformance.runner.completeness import Completeness
 from conformance.runner.isolation import (
@@ -38,6 +37,7 @@ from conformance.runner.isolation import (
 )
 from conformance.runner.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.runner.reports import described, junit_properties, show
+from conformance.runner.selection import ALL, NAMES, SelectedTests
 from conformance.runner.streams import no_commands
 from conformance.runner.surface import RecordingPause, Surface
 from conformance.runner.trained_runs import recorded_runs
@@ -93,9 +93,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "nightly generates 20 times as many new ones",
     )
     group.addoption(
-        "--budget",
-        metavar="TIME",
-        help="run the tests that catch most in this time, such as 60s or 5m; the record is partial",
+        "--tests",
+        default=ALL,
+        choices=NAMES,
+        help="quick: about a minute of work; core: what `conformance run` does by default; all",
     )
     group.addoption(
         "--record",
@@ -146,9 +147,8 @@ def pytest_configure(config: pytest.Config) -> None:
         )
         config.stash[_FRAMEWORK], config.stash[_KNOWN] = framework, known
         config.stash[_INTERRUPTS] = Interrupts(signal.SIGINT, *(() if worker else (signal.SIGTERM, signal.SIGHUP)))
-        if option.budget:
-            plugin = Budget(config, framework, seconds_of(option.budget), TIMED)
-            config.pluginmanager.register(plugin, "conformance-budget")
+        if option.tests != ALL:
+            config.pluginmanager.register(SelectedTests(config, framework, option.tests), "conformance-selection")
         if config.stash[_WAYS].chosen:
             config.pluginmanager.register(WayTests(framework, config.stash[_WAYS]), "conformance-ways")
         completeness = Completeness(config)
@@ -197,7 +197,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     last = [item for item in items if any(entry.covers(*_named(item)) for entry in spoiling)]
     alone = [item for item in items if _named(item)[0] in TIMED]
     workers = int(getattr(config, "workerinput", {}).get("workercount", 1))
-    if workers == 1 or config.option.budget or _serial(config):
+    if workers == 1 or _serial(config):
         items.sort(key=lambda item: (item in last, item in alone))
         return
     from conformance.runner.ordering import expected_seconds, split_by_worker  # needs pytest-xdist
@@ -213,7 +213,7 @@ def _serial(config: pytest.Config) -> bool:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Fixed shares of the tests where the adapter calls the mode serial; else as the command line says."""
-    if _FRAMEWORK not in config.stash or config.option.budget or not _serial(config):
+    if _FRAMEWORK not in config.stash or not _serial(config):
         return None
     from conformance.runner.ordering import FixedShares  # pytest-xdist need not be installed
 

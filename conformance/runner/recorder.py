@@ -24,6 +24,7 @@ from conformance.runner.completeness import Completeness
 from conformance.runner.identity import name_of, series, suite, variant
 from conformance.runner.isolation import clipped
 from conformance.runner.reports import closing_lines
+from conformance.runner.selection import ALL, CORE, QUICK
 from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import SUITES, code_of, id_of, inventory
 from frameworks.contract import Framework
@@ -136,13 +137,12 @@ class Recorder:
         self._leaks: dict[str, list[str]] = {}
         self._inferred: Counter[str] = Counter()
         self._selection = _selection(config)
-        self._budget: str = config.option.budget or ""
-        self._notes: list[str] = []
         self._journal: Journal | None = None
         self._path: Path | None = None
         chosen = config.option.record
-        if chosen is None and self._selection in ("", f"--budget={self._budget}"):
-            ending = ".budget.json" if self._budget else ".json"
+        tests: str = config.option.tests
+        if chosen is None and self._selection in ("", f"--tests={tests}"):
+            ending = ".quick.json" if tests == QUICK else ".json"
             own = series(str(config.option.framework), framework, config.option.way)
             chosen = LAST_RUNS / f"{name_of(own, framework.version())}{ending}"
         if chosen is not None:
@@ -216,10 +216,10 @@ class Recorder:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Compares the expectations with a complete run, and finishes the record; it decides the exit status."""
-        status, notes = self._completeness.status(self._outcomes, exitstatus in _ENDED, self._selection, self._budget)
-        self._notes = notes
-        if status == "complete":
+        status, notes = self._completeness.status(self._outcomes, exitstatus in _ENDED, self._selection)
+        if status == "complete" or (status == "partial" and self._selection == f"--tests={CORE}"):
             self._judge_leaks()
+        if status == "complete":
             for entry in unmatched(self._expectations, self._cases):
                 if entry.inferred_from:
                     self._idle += 1
@@ -236,8 +236,6 @@ class Recorder:
         if self._journal is not None:
             with _writing():
                 self._path = self._journal.finish(status, notes)
-        if self._budget and exitstatus in _ENDED and not self._outcomes:
-            pytest.exit(f"no test ended within the budget of {self._budget}; allow more time", returncode=2)
 
     def _judge_leaks(self) -> None:
         """One verdict for all process-wide settings that a test changed and did not restore."""
@@ -269,8 +267,6 @@ class Recorder:
         parts = [f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]]
         terminalreporter.section("conformance")
         terminalreporter.line(f"{' · '.join(parts) or 'nothing judged'} (of {total} verdicts)")
-        if self._budget:
-            terminalreporter.line(f"partial: {self._notes[0]}" if self._notes else "partial")
         if not self._place.confirmed:
             terminalreporter.line(self._unconfirmed())
         if self._path is not None:
@@ -302,7 +298,7 @@ def _selection(config: pytest.Config) -> str:
     words += [f"--deselect={prefix}" for prefix in option.deselect or ()]
     words += [f"--ignore={path}" for path in option.ignore or ()]
     words += [f"--ignore-glob={path}" for path in option.ignore_glob or ()]
-    words += [f"--budget={option.budget}"] if option.budget else []
+    words += [f"--tests={option.tests}"] if option.tests != ALL else []
     return " ".join(words)
 
 

@@ -64,11 +64,7 @@ class Stress:
 
 
 def changing(records: dict[int, Record]) -> VerdictsBySeed:
-    """Tests whose verdict differs between seeds or needs action, with the verdict at each seed.
-
-    A run with a budget may end before a test that another one reached; that is no change.
-    """
-    partial = any("--budget" in record.selection for record in records.values())
+    """Tests whose verdict differs between seeds or needs action, with the verdict at each seed."""
     result: VerdictsBySeed = defaultdict(dict)
     bad: set[str] = set()
     for seed, record in records.items():
@@ -78,9 +74,7 @@ def changing(records: dict[int, Record]) -> VerdictsBySeed:
             if verdict.outcome.bad:
                 bad.add(verdict.test)
     same = {
-        test
-        for test, by_seed in result.items()
-        if (partial or len(by_seed) == len(records)) and len(set(by_seed.values())) == 1
+        test for test, by_seed in result.items() if len(by_seed) == len(records) and len(set(by_seed.values())) == 1
     }
     return {test: by_seed for test, by_seed in result.items() if test in bad or test not in same}
 

@@ -94,7 +94,7 @@ class CellRun:
         fresh: Record | None = None
         if earlier is None:
             fresh = self._run([], cache)
-            if fresh.status != "interrupted" and not self._budgeted:
+            if fresh.status != "interrupted":
                 judged = [verdict.test for verdict in fresh.verdicts if node_of(verdict.test) is not None]
                 cache.keep_tests(self._selected, judged)
         else:
@@ -107,21 +107,15 @@ class CellRun:
         return CellResult("judged", "", content, ran, len(record.verdicts) - ran, self.seconds)
 
     @property
-    def _budgeted(self) -> bool:
-        """Whether the time decides which tests there are, by what they took in a baseline."""
-        return any(word.startswith("--budget") for word in self.request.plan.selection)
-
-    @property
     def _selected(self) -> str:
         return selection_digest(self.cell.framework, self.request.plan.selection)
 
     def _tests(self, cache: VerdictCache) -> list[str]:
         """The tests of the cell: those of the last run with this selection and code, or else by a collection."""
-        known = None if self._budgeted else cache.tests(self._selected)
+        known = cache.tests(self._selected)
         if known is None:
             known = self._collected()
-            if not self._budgeted:
-                cache.keep_tests(self._selected, known)
+            cache.keep_tests(self._selected, known)
         return known
 
     def _probe(self) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.runner.budget import durations, seconds_of
+from conformance.runner.selection import durations
 from conformance.sweep.cells import SweepCell
 from conformance.sweep.environments import EnvironmentCache
 from conformance.sweep.index import PackageIndex
@@ -108,10 +108,7 @@ def _size(index: PackageIndex, name: str, version: str) -> int | None:
 
 
 def _seconds(plan: SweepPlan, cell: SweepCell, workers: int) -> float | None:
-    """Seconds of the suite: the budget, or the sum of the nearest baseline's durations, at most the limit."""
-    for word in plan.selection:
-        if word.startswith("--budget="):
-            return min(seconds_of(word.partition("=")[2]), plan.limit_s)
+    """Seconds of all tests: the sum of the nearest baseline's durations, at most the limit."""
     took = durations(cell.framework.partition(":")[0], cell.mode, cell.device)
     functions = {test.partition("[")[0] for test in took if "[" in test}
     total = sum(seconds for test, seconds in took.items() if test not in functions)

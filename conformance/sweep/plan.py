@@ -14,8 +14,8 @@ import msgspec
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from conformance.runner.budget import seconds_of
 from conformance.runner.collection import problem_of
+from conformance.runner.selection import NAMES
 from conformance.sweep.versions import read_rule
 from results.record.files import RecordError, one_line, os_problem
 
@@ -24,7 +24,7 @@ LARGEST = 2**20
 
 OF_ITS_TIME = "of its time"
 
-_OPTIONS = ("-k", "-m", "--budget", "--deselect", "--timeout")
+_OPTIONS = ("-k", "-m", "--tests", "--deselect", "--timeout")
 """Options of pytest that a selection may have, each with one value."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -127,6 +127,23 @@ def _plan(file: _File, stem: str) -> SweepPlan:
     return SweepPlan(name, groups, _selection(file.selection), limit, file.seed, file.repeat)
 
 
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h)?")
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def seconds_of(text: str) -> float:
+    """The seconds of a duration such as "60s", "2m" or "90".
+
+    Raises:
+        ValueError: it is none, or is zero.
+    """
+    match = _TIME.fullmatch(text.strip())
+    seconds = float(match[1]) * _UNITS[match[2] or ""] if match else 0.0
+    if seconds <= 0:
+        raise ValueError(f"got {text!r}, want a time such as 60s or 5m")
+    return seconds
+
+
 def _selection(text: str) -> tuple[str, ...]:
     try:
         words = shlex.split(text)
@@ -139,8 +156,8 @@ def _selection(text: str) -> tuple[str, ...]:
         value = value if given else next(following, "")
         if option not in _OPTIONS or not value:
             raise ValueError(f"selection: got {word!r}, want options among {', '.join(_OPTIONS)}, each with a value")
-        if option == "--budget":
-            seconds_of(value)
+        if option == "--tests" and value not in NAMES:
+            raise ValueError(f"selection: got --tests {value!r}, want {', '.join(NAMES)}")
         if option in ("-k", "-m") and (problem := problem_of(value)):
             raise ValueError(f"selection: got {option} {value!r}, want an expression of pytest ({problem})")
         chosen += [option, value] if option.startswith("-") and len(option) == 2 else [f"{option}={value}"]

@@ -172,8 +172,7 @@ def of_cell(fresh: Record | None, earlier: Record | None, tests: Collection[str]
     record = usable.sorted() if fresh is None else merged(fresh, usable)
     count = len(record.verdicts) - (0 if fresh is None else len(fresh.verdicts))
     missing = wanted - {verdict.test for verdict in record.verdicts}
-    budgeted = "--budget=" in selection
-    status: Status = "interrupted" if missing and not budgeted else "complete" if whole else "partial"
+    status: Status = "interrupted" if missing else "complete" if whole else "partial"
     last = earlier.suite.commit or earlier.suite.version
     notes = [f"{count} of {len(record.verdicts)} verdicts are from earlier runs in the same environment, last {last}"]
     if missing:

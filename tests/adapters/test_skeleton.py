@@ -106,7 +106,7 @@ def test_a_loop_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     path = tmp_path / "mine" / "my_training.py"
     wrote, hint = capsys.readouterr().out.splitlines()
     assert wrote == f"wrote {path}"
-    assert hint == f"judge it: cd {path.parent} && python -m conformance run my_training:Loop --budget 60s"
+    assert hint == f"judge it: cd {path.parent} && python -m conformance run my_training:Loop --tests quick"
     assert path.read_text("utf-8") == SOURCE
     for folder in (path.parent, path):
         assert main(["new", "loop", str(folder)]) == 2

@@ -61,7 +61,7 @@ def test_the_environment_is_prepared_and_the_name_made(runner: Runner, given: tu
 
 
 def judged(runner: Runner, **changes: str | Path) -> dict[str, str]:
-    given = {"FRAMEWORK": "torch", "VERSION": "", "DEVICE": "auto", "MODES": "", "BUDGET": "", "RECORDS": ""}
+    given = {"FRAMEWORK": "torch", "VERSION": "", "DEVICE": "auto", "MODES": "", "TESTS": "", "RECORDS": ""}
     return runner.step("judge.sh", **(given | changes))
 
 
@@ -72,7 +72,7 @@ def test_a_framework_is_judged_as_asked_for(runner: Runner) -> None:
     os.utime(records / "earlier.json", (1, 1))
     write(runner.folder / "record.json", WORSE)
     changes: dict[str, str | Path] = {"FAKE_RECORD": runner.folder / "record.json", "FAKE_STATUS": "1"}
-    result = judged(runner, VERSION="2.14.0", DEVICE="cuda", MODES="eager,compile", BUDGET="60s", **changes)
+    result = judged(runner, VERSION="2.14.0", DEVICE="cuda", MODES="eager,compile", TESTS="quick", **changes)
     assert (runner.status, result) == (0, {"run": "1"}), runner.log
     assert [path.name for path in (runner.folder / "out" / "records").iterdir()] == ["new.json"]
     ((words, variables),) = runner.asked
@@ -80,7 +80,7 @@ def test_a_framework_is_judged_as_asked_for(runner: Runner) -> None:
     assert words[5:] == ["--", f"--junitxml={runner.folder}/out/junit.xml"]
     assert variables["TORCH_VERSION"] == "2.14.0"
     assert (variables["CONFORMANCE_DEVICE"], variables["CONFORMANCE_MODES"]) == ("cuda", "eager,compile")
-    assert variables["CONFORMANCE_BUDGET"] == "60s"
+    assert variables["CONFORMANCE_TESTS"] == "quick"
 
 
 def test_what_is_left_out_stays_and_what_a_framework_prints_gives_the_job_no_commands(runner: Runner) -> None:
@@ -88,7 +88,7 @@ def test_what_is_left_out_stays_and_what_a_framework_prints_gives_the_job_no_com
     write(runner.folder / "record.json", BASE)
     assert judged(runner, FAKE_RECORD=runner.folder / "record.json") == {"run": "0"}
     ((_, variables),) = runner.asked
-    assert not {"TORCH_VERSION", "CONFORMANCE_MODES", "CONFORMANCE_BUDGET"} & variables.keys()
+    assert not {"TORCH_VERSION", "CONFORMANCE_MODES", "CONFORMANCE_TESTS"} & variables.keys()
     assert re.fullmatch(r"::stop-commands::([0-9a-f]{32})\n::error::from a framework\n::\1::\n", runner.log), runner.log
 
 
@@ -98,7 +98,7 @@ def test_a_run_without_a_record_could_not_be_made(runner: Runner, status: str) -
     assert judged(runner, FAKE_STATUS=status) == {"run": "2"}
 
 
-@pytest.mark.parametrize("name", ["FRAMEWORK", "VERSION", "DEVICE", "MODES", "BUDGET"])
+@pytest.mark.parametrize("name", ["FRAMEWORK", "VERSION", "DEVICE", "MODES", "TESTS"])
 @pytest.mark.parametrize("text", ["a; touch pwned", "$(touch pwned)", "-x\ny", "`touch pwned`", "A=1 b"])
 def test_what_is_no_name_is_refused_and_never_run(runner: Runner, name: str, text: str) -> None:
     runner.play("python", TOX)

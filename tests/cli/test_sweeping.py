@@ -16,7 +16,7 @@ from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here, offline, write_wh
 
 NAME = TOY.replace(":", ".")
 PLAN = f"""
-selection = "--budget 60s"
+selection = "--tests quick"
 [[cells]]
 framework = "{TOY}"
 versions = ["1.0", "2.0", "3.0", "9.0"]

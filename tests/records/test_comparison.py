@@ -258,7 +258,7 @@ def test_what_cannot_be_compared_reliably_is_refused(new: Record, message: str) 
     assert message in " ".join(result.refusals)
 
 
-PART = replace(BASE.only(TESTS[1:]), status="partial", selection="--budget=60s")
+PART = replace(BASE.only(TESTS[1:]), status="partial", selection="--tests=quick")
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ PART = replace(BASE.only(TESTS[1:]), status="partial", selection="--budget=60s")
 def test_a_part_is_compared_with_those_tests_of_the_whole(old: Record, new: Record, status: int) -> None:
     result = compare(old, new)
     assert result.status == status
-    assert bool(result.refusals) is (old.selection == "--budget=60s" and new.selection == "-k scaling")
+    assert bool(result.refusals) is (old.selection == "--tests=quick" and new.selection == "-k scaling")
     assert {change.subject for change in result.changes} <= {*TESTS[1:2]}
     assert result.of == (0 if result.refusals else len(new.verdicts) if new.selection else len(old.verdicts))
 

@@ -33,12 +33,6 @@ def test_a_verdict_that_is_bad_at_every_seed_is_told() -> None:
     assert summary_lines(changing({seed: record(seed, a=F) for seed in (4, 5)})) == ["scaling.x/a: fail at 2 (4, 5)"]
 
 
-def test_a_test_that_a_budget_left_out_has_not_changed() -> None:
-    both, one = record(0, a=P, b=P), record(1, a=P)
-    assert changing({0: both, 1: one}).keys() == {"scaling.x/b"}
-    assert changing({0: replace(both, selection="--budget=60s"), 1: replace(one, selection="--budget=60s")}) == {}
-
-
 def test_what_abstains_at_every_seed_has_not_changed_and_is_named() -> None:
     records = {seed: record(seed, a=A, b=A if seed else P, c=P) for seed in range(2)}
     assert summary_lines(changing(records)) == ["scaling.x/b: pass at 1 (0); abstain at 1 (1)"]

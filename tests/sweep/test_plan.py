@@ -14,7 +14,7 @@ from results.record.files import RecordError
 
 WHOLE = """
 name = "both"
-selection = "--budget 120s -k 'scaling and not laws'"
+selection = "--tests quick -k 'scaling and not laws'"
 limit = "20m"
 seed = 3
 repeat = false
@@ -41,8 +41,8 @@ def plan_of(folder: Path, text: str) -> SweepPlan:
 def test_every_key_is_read(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, WHOLE)
     assert (plan.name, plan.limit_s, plan.seed, plan.repeat) == ("both", 1200.0, 3, False)
-    assert plan.selection == ("--budget=120s", "-k", "scaling and not laws")
-    assert selection_text(plan.selection) == "--budget=120s -k scaling and not laws"
+    assert plan.selection == ("--tests=quick", "-k", "scaling and not laws")
+    assert selection_text(plan.selection) == "--tests=quick -k scaling and not laws"
     (group,) = plan.groups
     assert (group.framework, group.package, group.framework_version) == ("tf", "keras", "2.21.0")
     assert group.versions == ("3.14.0", "minor >=3.3", "latest 2")

@@ -145,7 +145,7 @@ def test_the_record_of_a_cell_says_where_its_verdicts_are_from() -> None:
     assert of_cell(None, earlier, TESTS[:2], "").status == "complete"
     lacking = of_cell(None, earlier, TESTS, "-k scaling")
     assert (lacking.status, lacking.notes[1]) == ("interrupted", "1 of 3 tests were not judged")
-    assert of_cell(None, earlier, TESTS, "--budget=9s").status == "partial"
+    assert of_cell(None, earlier, TESTS, "--tests=quick").status == "interrupted"
     assert of_cell(None, earlier, TESTS[:1], "-k x").verdicts == (earlier.verdicts[0],)
 
 

@@ -118,13 +118,10 @@ def main(arguments: Sequence[str]) -> int:
 def _measure(chosen: Sequence[Fault], every: Sequence[Fault], workers: int) -> int:
     """Measures which tests fail on the chosen faults, and keeps what is known of the others."""
     known = kills.read()
-    try:
-        for count, (fault, tests) in enumerate(matrix.measured(chosen, workers), 1):
-            known[fault.id] = tests
-            print(f"{count} of {len(chosen)}  {fault.id}: {len(tests)} tests fail", flush=True)
-            kills.write({each.id: known[each.id] for each in every if each.id in known})
-    except RunError as error:
-        return _refuse(str(error))
+    for count, (fault, tests) in enumerate(matrix.measured(chosen, workers), 1):
+        known[fault.id] = tests
+        print(f"{count} of {len(chosen)}  {fault.id}: {len(tests)} tests fail", flush=True)
+        kills.write({each.id: known[each.id] for each in every if each.id in known})
     print(*(f"dominated: {name}" for name in kills.dominated(known) if name.startswith("held_out_")), sep="\n")
     return 0
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from conformance.runner.budget import KILLS as FILE
+FILE = Path(__file__).with_name("kills.json.gz")
 
 Kills = Mapping[str, Sequence[str]]
 """Test ids, CLAUSE/function[parameters], by MODULE.CLASS of a fault; a test that is not named passed or was not run."""

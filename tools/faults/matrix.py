@@ -57,7 +57,10 @@ def measured(chosen: Sequence[Fault], workers: int) -> Iterator[tuple[Fault, lis
     with ThreadPoolExecutor(workers) as pool:
         jobs = {pool.submit(killers, fault): fault for fault in chosen}
         for job in as_completed(jobs):
-            yield jobs[job], job.result()
+            try:
+                yield jobs[job], job.result()
+            except RunError as error:
+                print(f"not measured: {error}", flush=True)
 
 
 def _passing(fault: Fault) -> list[TestVerdict]:

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Judges FRAMEWORK at VERSION (empty: the pinned one) on DEVICE in MODES (empty: its own) through tox, by all tests or
-# by those that catch most within BUDGET, and gathers what
-# this run wrote in OUT: records/, junit*.xml. Writes `run=STATUS` to GITHUB_OUTPUT: 0, 1 as `conformance run`; 2, there
+# Judges FRAMEWORK at VERSION (empty: the pinned one) on DEVICE in MODES (empty: its own) through tox, by TESTS (empty:
+# core), and gathers what this run wrote in OUT: records/, junit*.xml. Writes `run=STATUS` to GITHUB_OUTPUT: 0, 1 as `conformance run`; 2, there
 # is no record. With RECORDS set it runs nothing and gathers those records.
 set -euo pipefail
 
@@ -20,11 +19,11 @@ else
   [[ $VERSION =~ ^[0-9A-Za-z.+!-]*$ ]] || refuse "version is one such as 2.14.0"
   [[ $DEVICE =~ ^[a-z]+$ ]] || refuse "device is auto, cpu or cuda"
   [[ $MODES =~ ^[a-z,-]*$ ]] || refuse "modes are names with commas between them"
-  [[ $BUDGET =~ ^[0-9.]*(s|m|min|h)?$ ]] || refuse "budget is a time such as 60s"
+  [[ $TESTS =~ ^(quick|core|all)?$ ]] || refuse "tests is quick, core or all"
   cd "$SUITE"
   export CONFORMANCE_DEVICE=$DEVICE
   [[ -z $MODES ]] || export CONFORMANCE_MODES=$MODES
-  [[ -z $BUDGET ]] || export CONFORMANCE_BUDGET=$BUDGET
+  [[ -z $TESTS ]] || export CONFORMANCE_TESTS=$TESTS
   if [[ -n $VERSION ]]; then
     variable=$(tr '[:lower:]' '[:upper:]' <<< "$FRAMEWORK")_VERSION
     export "$variable=$VERSION"

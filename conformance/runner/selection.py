@@ -1,0 +1,109 @@
+"""`--tests quick|core|all`: fixed selections of tests, stored as data for each framework and mode.
+
+`quick` is about a minute of work, `core` what a run does by default. `python -m tools selections` makes the files from
+the faults that tests catch and the seconds that they take. A test that no file knows is in `core`, so a new clause is
+tried before anybody has measured it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from conformance.runner.baselines import BASELINES, nearest
+from conformance.test_ids.inventory import code_of, id_of
+from frameworks.contract import Framework
+from results.record.reading import load
+
+FOLDER = Path(__file__).with_name("selections")
+QUICK, CORE, ALL = "quick", "core", "all"
+NAMES = (QUICK, CORE, ALL)
+OWN_LOOP = "loop"
+"""The mode of users' own loops, which have a selection of their own."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The tests of one framework and mode that `quick` consists of, and those that `core` leaves out.
+
+    Attributes:
+        quick, left_out: cases by CLAUSE/function: the text between the brackets, "" for a test without parameters.
+    """
+
+    quick: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def has(self, test: str, name: str) -> bool:
+        """Whether a test, CLAUSE/function[parameters], is in the selection of this name."""
+        function, _, case = test.partition("[")
+        case = case.removesuffix("]")
+        if name == QUICK:
+            return case in self.quick.get(function, ())
+        return name == ALL or case not in self.left_out.get(function, ())
+
+
+def path_of(framework: str, mode: str, folder: Path = FOLDER) -> Path | None:
+    """The file of a framework and mode; else of the framework's other modes, or else of the reference; None if empty.
+
+    The first file of a framework is taken for its modes without a file; own loops have one for all.
+    """
+    paths = sorted(folder.glob("*.json"))
+    own = [path for path in paths if path.stem.startswith(f"{framework}-") and not path.stem.endswith(f"-{OWN_LOOP}")]
+    exact = [path for path in paths if path.stem == f"{framework}-{mode}"]
+    loops = [path for path in paths if mode == OWN_LOOP and path.stem.endswith(f"-{OWN_LOOP}")]
+    reference = [path for path in paths if path.stem.startswith("reference-")]
+    return next(iter([*exact, *loops, *own, *reference]), None)
+
+
+def read(path: Path | None) -> Selection:
+    """The selection of a file, an empty one without a file."""
+    if path is None:
+        return Selection()
+    content = json.loads(path.read_text("utf-8"))
+    return Selection(content["quick"], content["left out of core"])
+
+
+def write(path: Path, selection: Selection) -> None:
+    """Writes a selection, one line for each function, so that a difference can be read."""
+
+    def lines(functions: Mapping[str, Sequence[str]]) -> str:
+        return ",\n".join(f"{json.dumps(name)}: {json.dumps(sorted(functions[name]))}" for name in sorted(functions))
+
+    path.parent.mkdir(exist_ok=True)
+    text = f'{{"quick": {{\n{lines(selection.quick)}\n}},\n"left out of core": {{\n{lines(selection.left_out)}\n}}}}\n'
+    path.write_text(text, "utf-8")
+
+
+class SelectedTests:
+    """Plugin of every process: keeps the tests of a selection."""
+
+    def __init__(self, config: pytest.Config, framework: Framework, name: str) -> None:
+        self._config, self._name = config, name
+        self._selection = read(path_of(framework.name, framework.mode))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Deselects the other tests."""
+        kept = [item for item in items if code_of(item.nodeid) and self._selection.has(id_of(item.nodeid), self._name)]
+        names = {item.nodeid for item in kept}
+        self._config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
+        items[:] = kept
+
+
+def durations(name: str, mode: str, device: str, folder: Path = BASELINES) -> dict[str, float]:
+    """Seconds of each test in the nearest baseline of a framework; also of each function, the median of its cases.
+
+    Raises:
+        RecordError: a baseline cannot be read.
+    """
+    path = nearest(name, mode, device, folder)
+    seconds = {} if path is None else {verdict.test: verdict.duration_s for verdict in load(path).verdicts}
+    cases: dict[str, list[float]] = {}
+    for test, taken in seconds.items():
+        cases.setdefault(test.partition("[")[0], []).append(taken)
+    return {**{function: statistics.median(taken) for function, taken in cases.items()}, **seconds}

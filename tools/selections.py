@@ -1,0 +1,236 @@
+"""Makes the fixed selections of tests, `conformance/runner/selections`.
+
+    python -m tools selections [RECORD...]
+
+A record of all tests says which tests a framework judges and what each takes; by default the baselines are read. The
+kill matrix (`kills.json.gz`) says which planted faults each test catches. `core` has of each clause its quickest judged
+test, for each fault that any test of the record catches one that catches it, generated programs for at least a quarter
+of its time, and then whatever adds most for its seconds. `quick` is a greedy cover of clauses and faults
+in its seconds, of judged tests only.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.runner.baselines import BASELINES
+from conformance.runner.plugin import TIMED
+from conformance.runner.selection import FOLDER, Selection, write
+from conformance.spec.clauses import Level, load_clauses
+from conformance.test_ids.inventory import node_of
+from frameworks.adapter_file import adapter_file
+from results.record.files import RecordError
+from results.record.folders import listed
+from results.record.outcomes import UNJUDGED, Outcome
+from results.record.reading import Record, TestVerdict, load
+from tools.faults import kills
+
+CORE_S = {
+    "reference-emulated": 200.0,
+    "torch-eager": 110.0,
+    "torch-loop": 90.0,
+    "tf-graph": 300.0,
+    "paddle-dygraph": 80.0,
+    "paddle-static": 170.0,
+    "paddle-dygraph-forced-scaler": 50.0,
+    "jax-jit": 400.0,
+}
+"""Seconds of work of `core`, by framework and mode; a run has two workers."""
+QUICK_S = 60.0
+"""Seconds of work of `quick`; the modes of a framework share them."""
+GENERATED = 0.25
+"""Least share of the time of `core` for generated programs, where a framework has as many."""
+OVERHEAD_S = 0.02
+"""Time that pytest adds to each test."""
+CLAUSE_WEIGHT = 60.0
+"""How many faults the first test of a MUST clause is worth."""
+AGAIN = 0.5
+"""What a fault is worth to one more test that catches it, compared with the test before."""
+ANY = 0.1
+"""How many faults a judged test is worth in addition, whatever it catches, so that different tests are tried."""
+REFUSED = 0.002
+"""The same of a test that is refused: that it is now supported is news, but of no fault."""
+ELSEWHERE = frozenset({"composition.declarations-hold", "composition.plain-way"})
+"""Clauses about other people's calls, which another version of an adapter changes: mostly for `all`."""
+LAWS = "laws."
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A test that may be chosen.
+
+    Attributes:
+        seconds: how long it takes, with what pytest adds.
+        faults: the planted faults that it catches, none if it does not pass.
+        must: its clause if that is a MUST, else "".
+    """
+
+    test: str
+    seconds: float
+    faults: frozenset[str]
+    must: str
+    judged: bool
+
+    @property
+    def clause(self) -> str:
+        """The id of its clause."""
+        return self.test.partition("/")[0]
+
+
+def ordered(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """The candidates by what each adds per second to the ones before it (a greedy cover, lazily evaluated)."""
+    caught: Counter[str] = Counter()
+    tried: set[str] = set()
+
+    def worth(one: Candidate) -> float:
+        fresh = sum(AGAIN ** caught[fault] for fault in one.faults)
+        clause = CLAUSE_WEIGHT * bool(one.judged and one.must and one.must not in tried)
+        return ((ANY if one.judged else REFUSED) + fresh + clause) / one.seconds
+
+    heap = [(-worth(one), one.test, one) for one in candidates]
+    heapq.heapify(heap)
+    order: list[Candidate] = []
+    while heap:
+        _, test, best = heapq.heappop(heap)
+        value = worth(best)
+        if heap and value < -heap[0][0]:
+            heapq.heappush(heap, (-value, test, best))
+            continue
+        order.append(best)
+        caught.update(best.faults)
+        tried.add(best.must)
+    return order
+
+
+def caught_by(framework: str, matrix: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
+    """The faults of the reference and of an adapter that each test catches; also each function, by any of its cases."""
+    result: dict[str, set[str]] = defaultdict(set)
+    for fault, tests in matrix.items():
+        if fault.count(".") == 1 or fault.startswith(f"{framework}."):
+            for test in tests:
+                result[test].add(fault)
+                result[test.partition("[")[0]].add(fault)
+    return result
+
+
+def candidates_of(record: Record, faults: Mapping[str, set[str]]) -> list[Candidate]:
+    """The tests of a record that can be chosen."""
+    clauses = load_clauses()
+
+    def candidate(verdict: TestVerdict) -> Candidate:
+        clause = clauses[verdict.clause]
+        passing = verdict.outcome is Outcome.PASS
+        caught = faults.get(verdict.test, faults.get(verdict.test.partition("[")[0], set())) if passing else set()
+        seconds = verdict.duration_s * (2 if clause.id in TIMED else 1) + OVERHEAD_S
+        must = clause.id if clause.level is Level.MUST else ""
+        return Candidate(verdict.test, seconds, frozenset(caught), must, verdict.outcome not in UNJUDGED)
+
+    return [candidate(verdict) for verdict in record.verdicts if node_of(verdict.test) is not None]
+
+
+def needed(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Of each clause the quickest test, a judged one if there is any, and a cover of all faults."""
+    first: dict[str, Candidate] = {}
+    for one in sorted(candidates, key=lambda one: (not one.judged, one.seconds)):
+        first.setdefault(one.clause, one)
+    chosen = {one.test: one for one in first.values()}
+    left = {fault for one in candidates for fault in one.faults}
+    left -= {fault for one in chosen.values() for fault in one.faults}
+    while left:
+        best = max(candidates, key=lambda one: len(left & one.faults) / one.seconds)
+        chosen[best.test] = best
+        left -= best.faults
+    return list(chosen.values())
+
+
+def core_of(candidates: Sequence[Candidate], limit: float) -> set[str]:
+    """The tests of `core` within a time; more only if the clauses and faults take more."""
+    chosen = {one.test: one for one in needed(candidates)}
+    order = [one for one in ordered(candidates) if one.test not in chosen]
+    generated = [one for one in order if one.clause.startswith(LAWS)]
+    others = [one for one in order if one.clause not in ELSEWHERE and one not in generated]
+
+    def spend(tests: Sequence[Candidate], seconds: float) -> None:
+        for one in tests:
+            if one.seconds <= seconds:
+                chosen[one.test] = one
+                seconds -= one.seconds
+
+    def spent(prefix: str = "") -> float:
+        return sum(one.seconds for one in chosen.values() if one.clause.startswith(prefix))
+
+    spend(generated, GENERATED * limit - spent(LAWS))
+    spend(others, limit - spent())
+    return {*chosen}
+
+
+def quick_of(candidates: Sequence[Candidate], limit: float) -> set[str]:
+    """The tests of `quick`."""
+    chosen: set[str] = set()
+    for one in ordered(one for one in candidates if one.judged):
+        if one.seconds <= limit:
+            chosen.add(one.test)
+            limit -= one.seconds
+    return chosen
+
+
+def cases(tests: Iterable[str]) -> dict[str, list[str]]:
+    """Cases by CLAUSE/function, as a selection has them."""
+    result: dict[str, list[str]] = defaultdict(list)
+    for test in sorted(tests):
+        function, _, case = test.partition("[")
+        result[function].append(case.removesuffix("]"))
+    return result
+
+
+def make(record: Record, matrix: Mapping[str, Sequence[str]]) -> tuple[str, Selection, str]:
+    """The name of a record's selection, the selection, and one line with its counts."""
+    loop = "." in record.series.framework
+    framework = "torch" if loop else record.series.framework
+    name = f"{framework}-{record.series.mode}"
+    modes = 1 if loop else len(adapter_file(framework).modes) or 1
+    candidates = candidates_of(record, caught_by(framework, matrix))
+    core, quick = core_of(candidates, CORE_S[name]), quick_of(candidates, QUICK_S / modes)
+    selection = Selection(cases(quick), cases({one.test for one in candidates} - core))
+
+    def counts(tests: set[str]) -> str:
+        some = [one for one in candidates if one.test in tests]
+        every = {fault for one in candidates for fault in one.faults}
+        caught = {fault for one in some for fault in one.faults}
+        must = {one.must for one in candidates if one.judged} - {""}
+        tried = {one.must for one in some if one.judged} - {""}
+        seconds = sum(one.seconds for one in some)
+        laws = sum(one.seconds for one in some if one.clause.startswith(LAWS)) / seconds
+        return (
+            f"{len(some)} of {len(candidates)} tests, {seconds:.0f} s ({laws:.0%} generated), "
+            f"{len(tried)} of {len(must)} MUST clauses, {len(caught)} of {len(every)} faults"
+        )
+
+    return name, selection, f"{name}: quick {counts(quick)}; core {counts(core)}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Makes the selections of the named records; returns the exit status."""
+    matrix = kills.read()
+    try:
+        for path in [Path(argument) for argument in arguments] or listed(BASELINES):
+            record = load(path)
+            name = f"{record.series.framework}-{record.series.mode}"
+            if not arguments and (name not in CORE_S or record.series.device != "cpu"):
+                continue
+            name, selection, line = make(record, matrix)
+            write(FOLDER / f"{name}.json", selection)
+            print(line, flush=True)
+    except RecordError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
