@@ -114,7 +114,7 @@ def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectati
     if not outcome_is_failure:
         refuted = next((entry for entry in matching if not entry.may_pass), None)
         return ("pass", None) if refuted is None else ("fixed", refuted)
-    same = next((entry for entry in matching if entry.signature == signature), None)
+    same = next((entry for entry in matching if entry.allows(signature)), None)
     return ("fail", first) if same is None else ("known", same)
 
 

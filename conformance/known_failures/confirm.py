@@ -279,7 +279,7 @@ class _Confirmation:
             return _CaseState.EITHER
         if entry.depends_on == KERNELS and verdict.outcome is Outcome.PASS:
             return _CaseState.BEFORE
-        same = verdict.signature == entry.signature and verdict.finding in ("", entry.finding.id)
+        same = entry.allows(verdict.signature) and verdict.finding in ("", entry.finding.id)
         return _CaseState.YES if verdict.outcome in FAILED and same else _CaseState.NO
 
     def _unnamed(self) -> Iterator[TestVerdict]:

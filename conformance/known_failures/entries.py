@@ -41,7 +41,7 @@ class Expectation:
         device, mode: a name, several with commas, or "*" for all.
         processor: as for a finding, if the failing cases depend on the processor.
         cases: exact ids of the cases that fail; empty if every case of the clause does.
-        signature: the slug under which the suite reports the failure.
+        signature: the slug under which the suite reports the failure; several with "|" if it has several causes.
         finding: the cause.
         spoils_process: whether the failure affects later tests in the same process; such cases run last.
         depends_on: "seed" if the failure occurs at seed 0 and may not at others, "other-seeds" if it occurs only at
@@ -79,6 +79,10 @@ class Expectation:
         """Its address, or "none found"."""
         return self.finding.text.link
 
+    def allows(self, signature: str) -> bool:
+        """Whether the failure may have this signature."""
+        return signature in self.signature.split("|")
+
     def bearing(self, place: Place) -> Relevance | None:
         """How the entry applies to a series, on any processor; None if it does not."""
         return place.bearing(self.versions, self.device, self.mode)
@@ -111,6 +115,7 @@ class Exclusion:
         versions: PEP 440 specifiers of the affected versions.
         device, mode: a name, several with commas, or "*" for all.
         when: features of `conformance.generative.programs.features`, all of which a program has.
+        processor: as for an expectation.
     """
 
     finding: Finding
@@ -118,6 +123,7 @@ class Exclusion:
     device: str
     mode: str
     when: tuple[str, ...]
+    processor: str = ANY
 
     def leaves_out(self, features: Collection[str]) -> bool:
         """Whether a program with these features is excluded; "kind=a|b" in `when` stands for either of two."""
@@ -173,7 +179,10 @@ class Known:
                 each for each in self.workarounds if place.bearing("", ANY, each.mode or ANY) is not None
             ),
             exclusions=tuple(
-                each for each in self.exclusions if place.bearing(each.versions, each.device, each.mode) is not None
+                each
+                for each in self.exclusions
+                if place.bearing(each.versions, each.device, each.mode) is not None
+                and matched(each.processor, instructions)
             ),
         )
 

@@ -41,10 +41,10 @@ _PLACE = frozenset({"finding", "versions", "device", "mode"})
 _EXPECTATION = Kind(
     "clause", _PLACE | {"clause", "processor", "cases", "signature", "spoils_process", "depends_on", "way"}
 )
-_EXCLUSION = Kind("finding", _PLACE | {"when"})
+_EXCLUSION = Kind("finding", _PLACE | {"when", "processor"})
 _PLAIN = "composition.plain-way"
 """The clause whose tests are the findings' programs."""
-_SIGNATURE = re.compile(r"[A-Za-z0-9._-]+")
+_SIGNATURE = re.compile(r"[A-Za-z0-9._-]+(\|[A-Za-z0-9._-]+)*")
 
 
 def known_of(
@@ -182,7 +182,9 @@ def _expectation(
     if entry.clause not in (load_clauses() if clauses is None else clauses):
         raise ValueError(f"{table.where}: unknown clause {entry.clause!r}")
     if not _SIGNATURE.fullmatch(entry.signature):
-        raise ValueError(f"{table.where}: signature: got {entry.signature!r}, want letters, digits, . _ and -")
+        raise ValueError(
+            f"{table.where}: signature: got {entry.signature!r}, want letters, digits, . _ and -, several with |"
+        )
     return entry
 
 
@@ -190,7 +192,7 @@ def _exclusion(table: Table, findings: dict[str, Finding]) -> Exclusion:
     device, mode, when = table.text("device", "*"), table.text("mode", "*"), table.texts("when")
     if not when:
         raise ValueError(f"{table.where}: when is empty, which would exclude every program")
-    return Exclusion(finding_of(table, findings), _specifiers(table), device, mode, when)
+    return Exclusion(finding_of(table, findings), _specifiers(table), device, mode, when, read_processor(table))
 
 
 def _specifiers(table: Table) -> str:

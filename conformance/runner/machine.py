@@ -119,8 +119,47 @@ def shareable(value: str) -> str:
     return _FOLDER.sub("<path>", _LIBRARY.sub(r"\1", text))
 
 
-def instruction_sets(listing: Path = _CPUINFO) -> tuple[str, ...]:
-    """Instruction sets of the processor by which kernels are chosen, sorted; () where Linux does not list them."""
+BEYOND_AVX2 = re.compile(r"avx512\w*|avx10\w*|amx\w*|avx_vnni\w*|avx_ne_convert|avx_ifma")
+BEYOND_SSE = re.compile(r"avx\w*|amx\w*|f16c|fma4?|bmi[12]|gfni")
+_SWITCHES = (
+    (re.compile(r"ATEN_CPU_CAPABILITY=(default|avx2)\b.*"), "default"),
+    (re.compile(r"(?:ONEDNN|DNNL)_MAX_CPU_ISA=(SSE41|AVX2)\b.*"), "SSE41"),
+    (re.compile(r"MKL_ENABLE_INSTRUCTIONS=(SSE4_2|AVX2)\b.*"), "SSE4_2"),
+    (re.compile(r"XLA_FLAGS=.*--xla_cpu_max_isa=(SSE4_2|AVX2)\b.*"), "SSE4_2"),
+    (re.compile(r"TF_ENABLE_ONEDNN_OPTS=(0|false)\b.*"), ""),
+)
+"""Variables by which libraries leave instruction sets unused, each with its value for none beyond SSE. TensorFlow's only
+says whether oneDNN's kernels run, as they do by default where the processor has AVX-512 VNNI."""
+
+
+def instruction_sets(listing: Path = _CPUINFO, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Instruction sets by which kernels are chosen, sorted; () where Linux does not list them.
+
+    Those of the processor without what a library's own switch turns off, such as `ATEN_CPU_CAPABILITY=avx2`.
+    """
+    unused = [
+        BEYOND_SSE if match[1] == least else BEYOND_AVX2
+        for name, value in environment.items()
+        for pattern, least in _SWITCHES
+        if (match := pattern.fullmatch(f"{name}={value}"))
+    ]
+    return tuple(name for name in _offered(listing) if not any(pattern.fullmatch(name) for pattern in unused))
+
+
+def level(instructions: Iterable[str]) -> str:
+    """The kernels that a processor with these instruction sets runs: "avx512-vnni", "avx512", "avx2", "neon" or "none"."""
+    names = {*instructions}
+    for name, needed in LEVELS.items():
+        if needed <= names:
+            return name
+    return "none"
+
+
+LEVELS = {"avx512-vnni": {"avx512f", "avx512_vnni"}, "avx512": {"avx512f"}, "avx2": {"avx2"}, "neon": {"asimd"}}
+"""Instruction sets of each level, the widest first."""
+
+
+def _offered(listing: Path) -> tuple[str, ...]:
     try:
         lines = listing.read_text("utf-8", errors="replace").splitlines()
     except OSError:

@@ -28,8 +28,8 @@ FINDING = Kind(
 ANY = "*"
 """Any device, mode or processor."""
 
-PROCESSOR = re.compile(r"\*|-?\w+(?:, -?\w+)*")
-"""Instruction sets that an entry's processor has, or lacks if prefixed by "-"."""
+PROCESSOR = re.compile(r"\*|-?\w+(?:\|\w+)*(?:, -?\w+(?:\|\w+)*)*")
+"""Instruction sets that an entry's processor has, or lacks if prefixed by "-"; "a|b" is either, "-a|b" neither."""
 
 
 def named(words: str, name: str) -> bool:
@@ -39,8 +39,12 @@ def named(words: str, name: str) -> bool:
 
 def matched(words: str, instructions: Collection[str]) -> bool:
     """Whether an entry's processor has these instruction sets."""
+
+    def has(names: str) -> bool:
+        return any(name in instructions for name in names.split("|"))
+
     listed = [] if words == ANY else words.split(", ")
-    return all((word in instructions) if word[0] != "-" else (word[1:] not in instructions) for word in listed)
+    return all(not has(names[1:]) if names.startswith("-") else has(names) for names in listed)
 
 
 WORKAROUND = Kind("finding", frozenset({"finding", "kind", "module", "does", "mode"}))
