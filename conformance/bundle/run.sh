@@ -22,7 +22,7 @@ if [ ! -f venv/ready ]; then
         --find-links wheels --requirement requirements.txt >&2 || refuse "the wheels cannot be installed"
     : > venv/ready
 fi
-export CONFORMANCE_INSTALLER=none PYTHONHASHSEED=0
+export PYTHONHASHSEED=0
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" OPENBLAS_NUM_THREADS="${OPENBLAS_NUM_THREADS:-1}" MKL_NUM_THREADS="${MKL_NUM_THREADS:-1}"
 export XLA_FLAGS="${XLA_FLAGS:---xla_cpu_multi_thread_eigen=false}" TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
 mkdir -p records && cd suite || exit 2

@@ -90,8 +90,8 @@ def run(
     folder: Path,
     pytest_arguments: tuple[str, ...],
 ) -> int:
-    """Installs FRAMEWORK at its pinned version (or TORCH_VERSION, TF_VERSION, PADDLE_VERSION, JAX_VERSION), runs the
-    suites in each mode, prints the table of the new records and compares them with their baselines.
+    """Runs the suites on the FRAMEWORK that is installed here, in each mode, prints the table of the new records and
+    compares them with their baselines. It installs nothing; `conformance install` does.
 
     \b
     conformance run torch
@@ -101,7 +101,7 @@ def run(
     conformance run torch -k scaling --seed=1
     conformance run package.module:Class    an adapter or training loop of your own
 
-    With --scenario it installs nothing. It trains the scenario's recipes in each FRAMEWORK (by default in all installed
+    With --scenario it trains the scenario's recipes in each FRAMEWORK (by default in all installed
     ones), writes results/scenarios/NAME/FRAMEWORK-VERSION-DEVICE-MODE.json, and compares the records with the
     publication or guide that the scenario comes from.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from click.core import ParameterSource
 
 from conformance.runner import quickstart as quick
 from frameworks.installer import install as installing
@@ -20,11 +21,17 @@ def quickstart() -> int:
 
 @click.command()
 @click.option("--all", "every", is_flag=True, help="Install all built-in frameworks.")
-@click.option("--modes", default="", metavar="A,B", help="Also install what these modes need, such as accelerate.")
+@click.option(
+    "--modes",
+    envvar="CONFORMANCE_MODES",
+    default="",
+    metavar="A,B",
+    help="Also install what these modes need, such as accelerate.",
+)
 @click.argument("names", nargs=-1, type=click.Choice(list(installing.DISTRIBUTIONS)), metavar="[NAME]...")
 def install(every: bool, modes: str, names: tuple[str, ...]) -> int:
     """Install frameworks with pip (NAME is torch, tf, paddle or jax): the pinned versions and their lock, or the
-    versions that environment variables select. `conformance run` does this itself.
+    versions that environment variables select.
 
     \b
     conformance install torch
@@ -45,7 +52,8 @@ def install(every: bool, modes: str, names: tuple[str, ...]) -> int:
     chosen = list(names or installing.DISTRIBUTIONS)
     wanted = [mode for mode in modes.split(",") if mode]
     known = {mode for name in chosen for mode in installing.DISTRIBUTIONS[name].modes}
-    if unknown := sorted(set(wanted) - known):
+    given = click.get_current_context().get_parameter_source("modes") is ParameterSource.COMMANDLINE
+    if given and (unknown := sorted(set(wanted) - known)):
         choice = f"one of {', '.join(sorted(known))}" if known else f"none, {', '.join(chosen)} needs no more packages"
         raise click.UsageError(f"--modes: got {', '.join(unknown)}, want {choice}")
     return installing.main(chosen, wanted)

@@ -38,7 +38,7 @@ def stress(
     records: Path,
     resume: bool,
 ) -> int:
-    """Install FRAMEWORK, run the suites under many seeds, and list verdicts that differ between seeds.
+    """Run the suites on FRAMEWORK under many seeds, and list verdicts that differ between seeds.
 
     A seed determines weights, data, schedules and generated cases; verdicts should not depend on it.
 
@@ -51,8 +51,8 @@ def stress(
     Exit status: 0, stable; 1, a verdict differs or needs action; 2, a run failed to start.
     """
     path_of(framework)
-    if framework in install.DISTRIBUTIONS and install.main([framework]):
-        return 2
+    if problem := install.lacking(framework, modes.split(",")):
+        raise click.ClickException(problem)
     try:
         return max(
             seed_sweep.stress(

@@ -1,4 +1,4 @@
-"""One framework's whole job: installs it, runs the suites in each of its modes, and compares the records."""
+"""One framework's whole job: runs the suites in each of its modes, and compares the records."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ def job(
     if problem := _refused(_command(framework, modes[0], device, 1), words):
         print(one_line(f"conformance: {problem}; `python -m pytest --help` has the options"), file=sys.stderr)
         return 2
-    if framework in install.DISTRIBUTIONS and install.main([framework], [mode for mode in modes if mode]):
+    if problem := install.lacking(framework, modes):
+        print(one_line(f"conformance: {problem}"), file=sys.stderr)
         return 2
     begun = time.time()
     statuses = []

@@ -8,7 +8,7 @@ Variables, for NAME one of TORCH, TF, PADDLE and JAX:
 - PACKAGE_VERSION (KERAS_VERSION, FLAX_VERSION, NUMPY_VERSION, ...): the version of anything that comes with it.
 - NAME_INDEX: address of one more index to look for the framework on.
 - NAME_REQUIREMENT: what to install in the framework's place: a wheel's path or address, or a requirement.
-- CONFORMANCE_INSTALLER: pip, the default, uv, or none, which uses what is installed.
+- CONFORMANCE_INSTALLER: pip, the default, or uv.
 
 An empty variable is one that is not set. docs/versions.md says what pip does and what uv does.
 
@@ -19,22 +19,23 @@ installed next to each other under a lock of their own. Exit status 0, or 2 with
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from frameworks.adapter_file import adapter_file
 from frameworks.installer import locks, pip, uv
 from frameworks.installer.distributions import DISTRIBUTIONS, InstallerInterrupted, Unavailable
 from frameworks.installer.locks import installed_version as installed
 from frameworks.installer.request import InstallRequest, read_request, redacted
 
-__all__ = ["DISTRIBUTIONS", "install", "installed_version", "main"]
+__all__ = ["DISTRIBUTIONS", "install", "installed_version", "lacking", "main"]
 
 NEWEST = "versions are the newest that declare to go with each other"
 
@@ -49,8 +50,6 @@ def main(arguments: list[str], modes: Collection[str] = ()) -> int:
     if not arguments or len(set(arguments)) < len(arguments) or not DISTRIBUTIONS.keys() >= set(arguments):
         print(f"usage: python -m frameworks.installer.install {{{','.join(DISTRIBUTIONS)}}} ...", file=sys.stderr)
         return 2
-    if os.environ.get(pip.INSTALLER) == pip.NONE:
-        return 0
     try:
         for line in install(arguments, read_request(arguments, modes)):
             print(redacted(line), file=sys.stderr)
@@ -64,6 +63,17 @@ def installed_version(framework: str) -> str | None:
     """The installed version of a built-in framework's package, for the CPU or a GPU, without its local label."""
     here = next(filter(None, map(installed, DISTRIBUTIONS[framework].packages)), None)
     return here.partition("+")[0] if here else None
+
+
+def lacking(framework: str, modes: Collection[str]) -> str:
+    """What these modes of a built-in framework need and what is not installed, with what installs it; "" if nothing."""
+    if framework not in DISTRIBUTIONS:
+        return ""
+    module = adapter_file(framework).imports[0]
+    if find_spec(module) is None:
+        return f"{module} is not installed; install it with pip, or the pinned one by `conformance install {framework}`"
+    missing = [each for each in DISTRIBUTIONS[framework].companions_in(modes) if not installed(each)]
+    return f"not installed: {', '.join(missing)}; pip install {' '.join(missing)}" if missing else ""
 
 
 def install(names: list[str], request: InstallRequest) -> list[str]:

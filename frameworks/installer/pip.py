@@ -18,10 +18,7 @@ from frameworks.installer.distributions import InstallerInterrupted, Unavailable
 from frameworks.installer.request import redacted
 
 INSTALLER = "CONFORMANCE_INSTALLER"
-"""Environment variable: "pip", the default; "uv", which ignores pip's settings and finds torch's CUDA build; `NONE`."""
-
-NONE = "none"
-"""Nothing is installed: what is there is used."""
+"""Environment variable: "pip", the default; "uv", which ignores pip's settings and finds torch's CUDA build."""
 
 _UNREACHED = re.compile(
     r"Could not fetch URL (?P<index>\S+: (?!4(?!08|29)\d\d ).*) - skipping"
@@ -39,7 +36,7 @@ def by_uv() -> bool:
     """
     asked = os.environ.get(INSTALLER) or "pip"
     if asked not in ("pip", "uv"):
-        raise Unavailable(f"{INSTALLER}={asked!r} is no installer; write pip, uv or none")
+        raise Unavailable(f"{INSTALLER}={asked!r} is no installer; write pip or uv")
     if asked == "uv" and uv.program() is None:
         raise Unavailable(f"{INSTALLER}=uv, and uv is not installed: pip install uv")
     return asked == "uv"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.runner import jobs
 from frameworks.installer import install, locks, request, uv
 from frameworks.installer.pip import INSTALLER
 from tests.support.installers import JAX, NUMPY, OLDER, Installers
@@ -114,6 +115,36 @@ def test_installed_versions_are_read_without_label_and_extras(monkeypatch: pytes
     assert locks.installed_version("no-such-distribution") is None
     monkeypatch.setattr(install, "installed", {"jax": "0.10.2+local"}.get)
     assert (install.installed_version("jax"), install.installed_version("tf")) == ("0.10.2", None)
+
+
+# ---------------------------------------------------------------- a run installs nothing
+
+
+@pytest.mark.parametrize(
+    ("modules", "packages", "modes", "problem"),
+    [
+        ([], {}, [""], "torch is not installed; install it with pip, or the pinned one by `conformance install torch`"),
+        (["torch"], {}, [""], ""),
+        (["torch"], {"torch": "2.12.1"}, ["eager", "accelerate"], "not installed: accelerate; pip install accelerate"),
+    ],
+)
+def test_a_run_names_what_is_missing_and_installs_nothing(
+    pip: Installers,
+    here: dict[str, str],
+    modules: list[str],
+    packages: dict[str, str],
+    modes: list[str],
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    here |= packages
+    monkeypatch.setattr(install, "find_spec", lambda name: name if name in modules else None)
+    monkeypatch.setattr(jobs, "judge", lambda *_: 2)
+    monkeypatch.setattr(jobs, "_refused", lambda *_: "")
+    assert jobs.job("torch", modes, (), "cpu", []) == 2
+    assert capsys.readouterr().err == (f"conformance: {problem}\n" if problem else "")
+    assert not pip.installed
 
 
 # ---------------------------------------------------------------- refusals

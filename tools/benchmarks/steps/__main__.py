@@ -2,7 +2,7 @@
 
     python -m tools bench torch -k encoder --benchmark-json times.json
 
-The framework is installed as `conformance run` installs it; whatever follows its name goes to pytest, which shows the
+The framework is installed, as by `conformance install`; whatever follows its name goes to pytest, which shows the
 reason of every skipped step. Exit status: that of pytest, or 2 with one line if there is no such framework or it cannot
 be installed.
 """
