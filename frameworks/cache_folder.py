@@ -23,8 +23,13 @@ PROGRAMS = Uses()
 
 
 def cache_folder() -> Path:
-    """The folder that the environment variable CONFORMANCE_CACHE names, or results/cache of this checkout."""
-    return Path(os.environ.get(CACHE_FOLDER) or Path(__file__).parents[1] / "results" / "cache")
+    """The folder that CONFORMANCE_CACHE names, or results/cache of a checkout, or one in the user's cache."""
+    if named := os.environ.get(CACHE_FOLDER):
+        return Path(named)
+    root = Path(__file__).parents[1]
+    if root.parts[-2:] == ("conformance", "tree"):
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "training-conformance"
+    return root / "results" / "cache"
 
 
 def prune(folder: Path, largest: int) -> None:

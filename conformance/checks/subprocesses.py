@@ -140,7 +140,7 @@ def apart(task: Runnable, place: Path) -> Any:
     given, result = place.with_name(f"{place.name}.task"), place.with_name(f"{place.name}.result")
     given.write_bytes(pickle.dumps(task))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-m", "conformance.checks.subprocesses", str(given), str(result)]
+    command = [sys.executable, "-P", "-m", "conformance.checks.subprocesses", str(given), str(result)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if ended.returncode:
         raise RuntimeError(f"the new process ended with {ended.returncode}: {ended.stderr[-1000:]}")

@@ -19,6 +19,7 @@ from conformance.spec.findings import NO_LINK
 from frameworks.adapter_file import folder_of
 from frameworks.registry import built_in, known, path_of
 from results.record.files import RecordError, one_line, replace
+from results.record.folders import INSTALLED, SHIPPED
 from results.record.reading import TestVerdict, load
 from results.record.texts import Consequence, FindingKind, FindingText
 
@@ -150,6 +151,8 @@ def _file(recorded: str, named: str | None) -> Path:
     folder = folder_of(path_of(recorded))
     if folder is None:
         raise RecordError(FILE, f"cannot be written: adapter {recorded} is not installed", "install it first")
+    if INSTALLED and folder.is_relative_to(SHIPPED.parent):
+        raise RecordError(FILE, f"of {recorded} belongs to an installed suite", "update it in a checkout")
     return folder / FILE
 
 

@@ -141,10 +141,10 @@ def _runs_of(framework: str, ways: str) -> list[tuple[str, ...]]:
 
 
 def import_from_here() -> None:
-    """Makes modules of the current folder importable, here and in the processes of the run."""
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    """Makes modules of the current folder importable after the suite's own, here and in the processes of the run."""
+    first = [str(jobs.ROOT), str(Path.cwd())]
+    sys.path[:0] = first
+    os.environ["PYTHONPATH"] = os.pathsep.join([*first, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def _named(scenario: str) -> Scenario:

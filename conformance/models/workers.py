@@ -44,7 +44,7 @@ class Worker:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", MODULE],
+            [sys.executable, "-P", "-m", MODULE],
             env={**os.environ, "PYTHONPATH": path, **_SETTINGS},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

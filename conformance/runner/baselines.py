@@ -12,10 +12,10 @@ from frameworks.registry import known
 from frameworks.ways import declared
 from results.compare.pairing import series
 from results.record.files import RecordError
-from results.record.folders import LAST_RUNS, listed
+from results.record.folders import INSTALLED, SHIPPED, listed
 from results.record.reading import Record, load, write
 
-BASELINES = LAST_RUNS.parent / "baselines"
+BASELINES = SHIPPED / "baselines"
 SEED = 0
 """The seed of baselines, which runs have by default."""
 
@@ -105,6 +105,10 @@ def accept(path: Path, reason: str, folder: Path = BASELINES) -> Path:
         RecordError: it cannot be read, it may not be a baseline (see `acceptable`), or the file is another series'.
         UnknownFramework: the adapter's modes are not known.
     """
+    if INSTALLED and folder == BASELINES:
+        raise RecordError(
+            path, "cannot be a baseline of an installed suite", "compare with it: conformance compare OLD NEW"
+        )
     record = acceptable(path)
     old = former(record, folder)
     accepted = folder / f"{name_of(record.series, record.variant.framework_version)}.json.gz"

@@ -93,6 +93,8 @@ def commit(root: Path = ROOT) -> str:
     """
     if (root / COMMIT).is_file():
         return one_line((root / COMMIT).read_text("utf-8", "replace").strip(), 64)
+    if not (root / ".git").exists():
+        return ""
     head, changed = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain", "--untracked-files=no")
     return "" if not head or changed is None else f"{head}{'+' if changed else ''}"
 

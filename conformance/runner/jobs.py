@@ -25,6 +25,8 @@ from results.show.table import draw as draw_table
 
 ROOT = Path(__file__).parents[2]
 _JUNIT = ("--junitxml", "--junit-xml")
+_FILES = ("--record", "--surface", *_JUNIT)
+"""Options that name a file, which may lie elsewhere than the suite, where pytest runs."""
 
 NO_TEST = "no test is selected; correct the selection"
 
@@ -60,6 +62,7 @@ def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[
         pytest's exit status: 5 if nothing was selected; 0 also if no failure came out so again.
     """
     begun = time.time()
+    words = _from_here(words)
     status = run_to_end([*_command(framework, mode, device, workers), *words], ROOT)
     if status not in (0, 1) or not repeatable(words):
         return status
@@ -75,9 +78,22 @@ def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[
     return status
 
 
+def _from_here(words: Sequence[str]) -> list[str]:
+    """The words with absolute paths for the files that options name."""
+    result: list[str] = []
+    for before, word in zip(("", *words), words, strict=False):
+        option, given, path = word.partition("=")
+        if before in _FILES:
+            word = os.path.abspath(word)
+        elif given and option in _FILES:
+            word = f"{option}={os.path.abspath(path)}"
+        result.append(word)
+    return result
+
+
 def _written(words: Sequence[str], begun: float) -> list[Path]:
     """The records that a run with these words has written since."""
-    chosen = [ROOT / value for value in _values(words, "--record")]
+    chosen = [Path(value) for value in _values(words, "--record")]
     places = chosen[-1:] or sorted(LAST_RUNS.glob("*.json"))
     return [path for path in places if path.is_file() and path.stat().st_mtime >= begun]
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.runner.jobs import NO_TEST, reason_of
+from results.record.folders import LAST_RUNS
 from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import Record, RecordError, load
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "results" / "records" / "stress"
+FOLDER = LAST_RUNS / "stress"
 
 VerdictsBySeed = dict[str, dict[int, str]]
 """The outcome by test and seed, for a failure with its signature."""

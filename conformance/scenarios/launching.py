@@ -13,10 +13,11 @@ from pathlib import Path
 from conformance.runner.subprocesses import guarded
 from conformance.scenarios import Scenario
 from conformance.scenarios.worker import CANNOT, NO_PART, SAYS
+from results.record.folders import WRITTEN
 from results.record.reading import Record, load
 
 ROOT = Path(__file__).parent.parent.parent
-FOLDER = ROOT / "results" / "scenarios"
+FOLDER = WRITTEN / "scenarios"
 
 Watch = Callable[[range, str], Iterator[int]]
 """Iterates over the rounds with a labelled progress bar, like `conformance.cli.options.watched`."""

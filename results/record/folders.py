@@ -15,7 +15,21 @@ from results.record.model import CheckResult, Record, RunSetup, TestVerdict
 from results.record.reading import load
 from results.record.texts import ClauseText
 
-LAST_RUNS = Path(__file__).parents[1] / "records"
+SHIPPED = Path(__file__).parents[1]
+"""The suite's own results: baselines and histories."""
+
+INSTALLED = SHIPPED.parts[-3:-1] == ("conformance", "tree")
+"""Whether the suite is installed, and is no checkout."""
+
+_VARIABLE = "CONFORMANCE_RESULTS"
+
+if INSTALLED:  # for the processes of a run as well, which run elsewhere
+    os.environ.setdefault(_VARIABLE, os.path.abspath("conformance-results"))
+
+WRITTEN = Path(os.environ.get(_VARIABLE) or SHIPPED)
+"""Where runs write: `results` of a checkout; `conformance-results` of the current folder if the suite is installed."""
+
+LAST_RUNS = WRITTEN / "records"
 """Where a run of all tests writes its record."""
 
 ENDINGS = (".json", ".json.gz", ".jsonl")
@@ -42,7 +56,7 @@ def read(
         RecordError: one cannot be read, or there is none.
     """
     if not paths and not LAST_RUNS.is_dir():
-        raise RecordError("results/records", "contains no record", "run the suite first or name records")
+        raise RecordError(os.path.relpath(LAST_RUNS), "contains no record", "run the suite first or name records")
     with without_collecting():
         return [convert(load(path)) for path in watch(find(paths or [LAST_RUNS]))]
 

@@ -27,9 +27,9 @@ from conformance.sweep.journal import CellEnding
 from conformance.sweep.plan import SweepPlan, read_plan
 from conformance.sweep.requests import UNAVAILABLE
 from results.record.files import one_line
-from results.record.folders import LAST_RUNS
+from results.record.folders import WRITTEN
 
-FOLDER = LAST_RUNS.parent / "sweeps"
+FOLDER = WRITTEN / "sweeps"
 """Where sweeps are, each in a folder of its name."""
 
 _WIDTH = 160

@@ -89,7 +89,7 @@ def acts(device: str, function: Callable[..., None], *arguments: object) -> bool
 @cache
 def _returns(device: str, function: str, arguments: str) -> bool:
     module = "frameworks.paddle.static.attempts"
-    command = [sys.executable, "-W", "ignore", "-m", module, own_name(device), function, arguments]
+    command = [sys.executable, "-P", "-W", "ignore", "-m", module, own_name(device), function, arguments]
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path}
     ended = subprocess.run(command, env=environment, capture_output=True, timeout=_LIMIT_S, check=False)
