@@ -15,7 +15,8 @@ def run() -> int:
     except ModuleNotFoundError as error:
         if (error.name or "conformance").partition(".")[0] in ("conformance", "fixtures", "frameworks", "results"):
             raise
-        print(f"conformance: {error.name} is not installed; pip install --group suite --group run", file=sys.stderr)
+        remedy = "pip install -U pip, then pip install --group suite --group run"
+        print(f"conformance: {error.name} is not installed; {remedy}", file=sys.stderr)
         return 2
 
 

@@ -1,7 +1,7 @@
 """Finds adapters: by the entry-point group `conformance.frameworks`, or as `package.module:Class`.
 
-The suite is a checkout and no installed package, so the entries of its own pyproject.toml, the built-in adapters, are
-read from that file; those of installed packages come from `importlib.metadata`.
+The entries of the suite's own pyproject.toml, the built-in adapters, are read from that file, as a checkout is no
+installed package; those of installed packages come from `importlib.metadata`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
     try:
         made = getattr(import_module(module), attribute)
     except Exception as error:
-        remedy = "install it, or run `tox -e {name}`" if name in built_in() else "check its name and what it imports"
+        remedy = (
+            "`conformance install {name}` installs it" if name in built_in() else "check its name and what it imports"
+        )
         raise UnknownFramework(
             f"framework {name!r} cannot be imported ({type(error).__name__}: {error}); {remedy.format(name=name)}"
         ) from error

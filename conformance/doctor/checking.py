@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -72,10 +73,10 @@ def _python() -> Iterator[Step]:
     else:
         yield Step(MACHINE, "python", "ok", running)
     groups = table["dependency-groups"]
-    lacking = {name: [one for one in groups[name] if not locks.satisfied(one)] for name in ("suite", "run")}
-    missing = [Requirement(one).name for each in lacking.values() for one in each]
+    lacking = [one for name in ("suite", "run") for one in groups[name] if not locks.satisfied(one)]
+    missing = [Requirement(one).name for one in lacking]
     if missing:
-        remedy = f"pip install {' '.join(f'--group {name}' for name in lacking if lacking[name])}"
+        remedy = f"pip install {shlex.join(lacking)}"
         yield Step(MACHINE, "requirements", "failed", f"missing or too old: {', '.join(missing)}", remedy)
     else:
         yield Step(MACHINE, "requirements", "ok", f"{sum(map(len, (groups['suite'], groups['run'])))} of the suite")

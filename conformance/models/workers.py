@@ -147,7 +147,7 @@ class Pool:
         worker = Worker()
         try:
             if missing := [name for name in ("transformers", "accelerate") if name not in worker.versions]:
-                raise CannotJudge(f"{' and '.join(missing)} not installed: pip install --group heads")
+                raise CannotJudge(f"{' and '.join(missing)} not installed: pip install {' '.join(missing)}")
             answer = worker.ask({"classes": True}, START_S)
         finally:
             worker.end()

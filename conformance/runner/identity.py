@@ -12,6 +12,7 @@ from conformance.known_failures.reading import FILE as EXPECTATIONS
 from conformance.runner import machine
 from frameworks.adapter_file import folder_of
 from frameworks.contract import Framework
+from frameworks.installer.distributions import DISTRIBUTIONS
 from frameworks.registry import path_of
 from results.record.files import one_line
 from results.record.model import Series, Suite, Variant
@@ -123,9 +124,11 @@ def series(given: str, framework: Framework, ways: Sequence[str] = ()) -> Series
 
 def variant(framework: Framework) -> Variant:
     """What may differ between comparable records."""
+    distribution = DISTRIBUTIONS.get(framework.name)
+    origin = machine.origin(distribution.packages) if distribution else ""
     return Variant(
         framework.version(),
-        machine.basics() | framework.environment(),
+        machine.basics() | ({"install": origin} if origin else {}) | framework.environment(),
         machine.packages(),
         machine.variables(),
         machine.instruction_sets(),

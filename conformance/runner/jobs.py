@@ -36,7 +36,7 @@ RESTARTS = 1000
 
 def _command(framework: str, mode: str, device: str, workers: int) -> list[str]:
     command = [sys.executable, "-m", "pytest", f"--numprocesses={workers}", f"--max-worker-restart={RESTARTS}"]
-    command += ["--dist=worksteal", "--timeout=120"]
+    command += ["--dist=worksteal", "--timeout=120", "-p", "no:benchmark"]  # which would make a folder
     return [*command, f"--framework={framework}", f"--device={device}", *([f"--mode={mode}"] if mode else [])]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
+import msgspec
 from packaging.utils import canonicalize_name
 
 PREFIXES = (
@@ -117,6 +118,23 @@ def shareable(value: str) -> str:
     """A variable's value without addresses, identifiers of devices and folders; of a library its file name is left."""
     text = _DEVICE_ID.sub("<device>", _ADDRESS.sub("<address>", value))
     return _FOLDER.sub("<path>", _LIBRARY.sub(r"\1", text))
+
+
+def origin(packages: Iterable[str]) -> str:
+    """How the first of these packages that is installed came here, without a place; "" if an index gave it.
+
+    It is `editable`, `folder`, `archive`, or the system of version control with the commit.
+    """
+    found = next((each for name in packages for each in distributions(name=name)), None)
+    text = found.read_text("direct_url.json") if found else None
+    if not text:
+        return ""
+    given = msgspec.json.decode(text)
+    if vcs := given.get("vcs_info"):
+        return f"{vcs['vcs']} {vcs['commit_id']}"
+    if "archive_info" in given:
+        return "archive"
+    return "editable" if given.get("dir_info", {}).get("editable") else "folder"
 
 
 BEYOND_AVX2 = re.compile(r"avx512\w*|avx10\w*|amx\w*|avx_vnni\w*|avx_ne_convert|avx_ifma")

@@ -185,6 +185,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         parametrize(metafunc, stash[_FRAMEWORK], stash[_KNOWN], stash[_WAYS])
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Lets `-k` select tests by their clause as well."""
+    if code := code_of(item.nodeid):
+        item.extra_keyword_matches.add(code.clause)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Orders cases whose failure affects later tests last, and deals the others out to the workers.
 

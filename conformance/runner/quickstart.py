@@ -25,7 +25,7 @@ BROKEN_CLAUSE = "scaling.skip-is-atomic"
 
 def start(framework: str, record: Path) -> subprocess.Popen[bytes]:
     """Starts the scaling family on one framework in a new process."""
-    command = [sys.executable, "-m", "pytest", "-q", str(SUITES / "scaling")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:benchmark", str(SUITES / "scaling")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*command, f"--framework={framework}", "--device=cpu", f"--record={record}"],

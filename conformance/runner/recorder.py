@@ -30,7 +30,7 @@ from conformance.test_ids.inventory import SUITES, code_of, id_of, inventory
 from frameworks.contract import Framework
 from results.record.encoding import decode_judged, encode_judged
 from results.record.files import RecordError
-from results.record.folders import LAST_RUNS
+from results.record.folders import INSTALLED, LAST_RUNS
 from results.record.journal import Journal, now
 from results.record.model import (
     CheckResult,
@@ -284,6 +284,10 @@ class Recorder:
 def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:
     """The command that repeats one test."""
     option = config.option
+    if INSTALLED:  # pytest would need the suite's folder
+        words = ["conformance", "run", option.framework, f"--device={framework.device}", f"--modes={framework.mode}"]
+        words += [f"--ways={','.join(option.way)}"] if option.way else []
+        return shlex.join([*words, f"--seed={option.seed}", node_id])
     words = [f"--framework={option.framework}", f"--device={framework.device}", f"--mode={framework.mode}"]
     words += [f"--way={way}" for way in option.way]
     return shlex.join(["python", "-m", "pytest", *words, f"--seed={option.seed}", node_id])

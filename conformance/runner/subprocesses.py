@@ -11,6 +11,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+VARIABLES = {
+    "PYTHONHASHSEED": "0",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+"""Variables of the environments of tox, under which the baselines were written."""
+
 GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -29,7 +39,8 @@ kill -s KILL -- "-$0"
 def run_to_end(command: Sequence[str], folder: Path, *, silent: bool = False) -> int:
     """Runs a command in a new process group, which has ended when this returns or raises.
 
-    If an exception ends the wait (Ctrl-C, a signal under `ending_signals`), the command gets SIGTERM and `GRACE_S`.
+    It has `VARIABLES` where they are not set otherwise. If an exception ends the wait (Ctrl-C, a signal under
+    `ending_signals`), the command gets SIGTERM and `GRACE_S`.
 
     Args:
         silent: without its output and without input.
@@ -38,7 +49,15 @@ def run_to_end(command: Sequence[str], folder: Path, *, silent: bool = False) ->
         Its exit status.
     """
     stream = subprocess.DEVNULL if silent else None
-    process = subprocess.Popen(command, cwd=folder, process_group=0, stdin=stream, stdout=stream, stderr=stream)
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**VARIABLES, **os.environ},
+        process_group=0,
+        stdin=stream,
+        stdout=stream,
+        stderr=stream,
+    )
     try:
         with guarded(process.pid):
             return _ended(process)

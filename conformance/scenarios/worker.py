@@ -114,7 +114,7 @@ def main(name: str, given: str, device: str, mode: str, limit: str, folder: str)
         print(" ".join(str(error).split()), file=sys.stderr)
         return CANNOT
     except ModuleNotFoundError as error:
-        print(f"{error.name} is missing: pip install --group run", file=sys.stderr)
+        print(f"{error.name} is missing: `conformance doctor` names what to install", file=sys.stderr)
         return CANNOT
     except (_NoPart, Unsupported) as error:
         print(" ".join(str(error).split()), file=sys.stderr)

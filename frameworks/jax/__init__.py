@@ -17,7 +17,7 @@ from frameworks.jax.framework import JaxFramework
 
 __all__ = ["JaxFramework", "adapter"]
 
-NOT_INSTALLED = "jax's mode 'keras' needs Keras, which is not installed: pip install --no-deps --group keras"
+NOT_INSTALLED = "jax's mode 'keras' needs Keras, which is not installed: pip install --no-deps keras h5py namex optree"
 
 
 def adapter(device: str = "auto", mode: str | None = None) -> OnDevice:

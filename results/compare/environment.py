@@ -247,8 +247,8 @@ def _crossing(new: Record, version: str, companions: tuple[ChangedSetting, ...],
     if not free or name not in OWN or not all(_VERSION.fullmatch(text) for _, text in wanted):
         return ""
     mode = new.series.mode
-    run = f"python -m conformance run --modes {mode} {name}" if LIBRARIES & labelled(new).keys() else f"tox -e {name}"
-    return " ".join((*(f"{variable(package)}={text}" for package, text in wanted), run))
+    modes = [f"CONFORMANCE_MODES={mode}"] if LIBRARIES & labelled(new).keys() else []
+    return " ".join((*modes, *(f"{variable(package)}={text}" for package, text in wanted), f"tox -e {name}"))
 
 
 def variable(package: str) -> str:

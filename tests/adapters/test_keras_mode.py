@@ -32,7 +32,7 @@ print(frameworks.jax.adapter("cpu").mode)
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
-        (MISSING, "needs Keras, which is not installed: pip install --no-deps --group keras"),
+        (MISSING, "needs Keras, which is not installed: pip install --no-deps keras h5py namex optree"),
         (ELSEWHERE, "needs Keras on JAX, and in this process it runs on tensorflow"),
     ],
     ids=["missing", "another-backend"],

@@ -157,7 +157,7 @@ def test_where_deepspeed_is_missing_its_ranks_say_what_to_install(monkeypatch: p
     monkeypatch.setattr(deepspeed_start, "installed", lambda: False)
     deepspeed_start.problem.cache_clear()
     try:
-        with pytest.raises(RuntimeError, match=r"pip install --no-build-isolation --group deepspeed"):
+        with pytest.raises(RuntimeError, match=r"pip install --no-build-isolation deepspeed"):
             deepspeed_start.require()
     finally:
         deepspeed_start.problem.cache_clear()

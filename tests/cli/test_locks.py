@@ -112,8 +112,9 @@ def test_a_lock_is_read_where_it_holds(tmp_path: Path, monkeypatch: pytest.Monke
     assert locks.examples("x") == {"numpy": "2.4.6", "new": "1"}
 
 
-def test_the_suites_group_is_what_the_project_depends_on() -> None:
-    assert PROJECT["dependency-groups"]["suite"] == PROJECT["project"]["dependencies"]
+def test_two_groups_are_what_the_project_depends_on() -> None:
+    groups = PROJECT["dependency-groups"]
+    assert [*groups["suite"], *groups["run"]] == PROJECT["project"]["dependencies"]
 
 
 # ---------------------------------------------------------------- making them

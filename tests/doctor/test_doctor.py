@@ -286,7 +286,9 @@ def test_a_missing_requirement_of_the_suite_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("raise ModuleNotFoundError(\"No module named 'click'\", name='click')\n")
     ended = run([sys.executable, "-m", "conformance", "doctor"], PYTHONPATH=str(tmp_path))
     assert ended.status == 2
-    assert ended.lines == ["conformance: click is not installed; pip install --group suite --group run"]
+    assert ended.lines == [
+        "conformance: click is not installed; pip install -U pip, then pip install --group suite --group run"
+    ]
 
 
 def _install(folder: Path, name: str, version: str, requires: str) -> None:

@@ -72,7 +72,7 @@ def test_a_library_counts_in_the_modes_that_train_by_it() -> None:
     )
     assert environment(old, new).companions == (ChangedSetting("accelerate", "1.12", "1.15"),)
     assert environment(old, new).crossing == (
-        "TORCH_VERSION=2.13.0 ACCELERATE_VERSION=1.12 python -m conformance run --modes m torch"
+        "CONFORMANCE_MODES=m TORCH_VERSION=2.13.0 ACCELERATE_VERSION=1.12 tox -e torch"
     )
     apart = environment(*(run("torch", "2.13.0+cpu", {"accelerate": version}) for version in ("1.12", "1.15")))
     assert apart.companions == ()

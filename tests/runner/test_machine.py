@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from dataclasses import replace
 from importlib import metadata
@@ -135,6 +136,28 @@ def test_instruction_sets_are_those_of_every_core(tmp_path: Path) -> None:
     listing.write_text("processor\t: 0\nFeatures\t: fp asimd smep sme2 evtstrm asimdhp sve i8mm bf16\n")
     assert machine.instruction_sets(listing) == ("asimd", "asimdhp", "bf16", "i8mm", "sme2", "sve")
     assert machine.instruction_sets(tmp_path / "missing") == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "origin"),
+    [
+        (None, ""),
+        ({"dir_info": {"editable": True}}, "editable"),
+        ({"dir_info": {}}, "folder"),
+        ({"archive_info": {"hash": "sha256=ab"}}, "archive"),
+        ({"vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}, "git c0ffee"),
+    ],
+)
+def test_where_an_install_came_from_is_named_without_its_place(
+    given: dict[str, object] | None, origin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "some_framework-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Name: some-framework\nVersion: 1\n")
+    if given is not None:
+        (folder / "direct_url.json").write_text(json.dumps({"url": "file:///home/me/it", **given}))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert machine.origin(["absent-package", "some-framework"]) == origin
 
 
 def test_the_basics_are_texts(tmp_path: Path) -> None:

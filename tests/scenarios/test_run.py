@@ -74,7 +74,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "conformance", "run", "--scenario", "opt-levels", "reference"]
     ended = run(words, PYTHONPATH=str(tmp_path), CONFORMANCE_MODES="")
     assert ended.status == 2, ended.lines
-    assert ended.lines == ["reference: sklearn is missing: pip install --group run"]
+    assert ended.lines == ["reference: sklearn is missing: `conformance doctor` names what to install"]
 
 
 @pytest.mark.parametrize(

@@ -34,4 +34,4 @@ def test_without_cosmic_ray_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(mutation, "find_spec", lambda _: None)
     assert mutation.main([]) == 2
-    assert capsys.readouterr().err == "cosmic-ray is not installed: pip install --group mutation\n"
+    assert capsys.readouterr().err == "cosmic-ray is not installed: pip install cosmic-ray==8.7.0\n"

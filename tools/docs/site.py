@@ -64,7 +64,9 @@ def build(folder: Path) -> None:
         from mkdocs.config import load_config
         from mkdocs.exceptions import Abort, MkDocsException
     except ModuleNotFoundError as error:
-        raise generate.PageError(f"{error.name} is not installed: pip install --group docs, or tox -e docs") from None
+        raise generate.PageError(
+            f"{error.name} is not installed: pip install mkdocs-material, or tox -e docs"
+        ) from None
     warnings = _Warnings()
     logging.getLogger("mkdocs").addHandler(warnings)
     try:

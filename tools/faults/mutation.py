@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="another seed draws another sample")
     given = parser.parse_args(arguments)
     if find_spec("cosmic_ray") is None:
-        print("cosmic-ray is not installed: pip install --group mutation", file=sys.stderr)
+        print("cosmic-ray is not installed: pip install cosmic-ray==8.7.0", file=sys.stderr)
         return 2
     if given.sample < 1:
         parser.error(f"--sample: got {given.sample}, want 1 or more")

@@ -214,7 +214,7 @@ def _check_engine(engine: str, *, needed: bool) -> None:
             raise click.UsageError(f"{word} is for {wanted}, got --engine {engine}; leave it out, or name the engine")
     library, name = _LIBRARIES.get(engine, ("", ""))
     if needed and library and find_spec(library) is None:
-        raise click.UsageError(f"{name} is not installed: pip install --group {engine}")
+        raise click.UsageError(f"{name} is not installed: pip install {library}")
 
 
 def _engine(

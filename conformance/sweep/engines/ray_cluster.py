@@ -43,7 +43,7 @@ class RayEngine:
         try:
             self._ray: Any = importlib.import_module("ray")
         except ImportError:
-            raise NoEngine("Ray is not installed: pip install --group ray") from None
+            raise NoEngine("Ray is not installed: pip install ray") from None
         try:
             self._ray.init(address=address, log_to_driver=False, configure_logging=False)
         except Exception as error:

@@ -42,7 +42,7 @@ class SlurmEngine:
         try:
             self._submitit: Any = importlib.import_module("submitit")
         except ImportError:
-            raise NoEngine("submitit is not installed: pip install --group slurm") from None
+            raise NoEngine("submitit is not installed: pip install submitit") from None
         try:
             self._executor = self._submitit.AutoExecutor(folder=str(folder), cluster="slurm")
         except Exception as error:

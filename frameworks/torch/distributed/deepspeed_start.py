@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 MODE = "deepspeed"
-NOT_INSTALLED = "DeepSpeed is not installed: DS_BUILD_OPS=0 pip install --no-build-isolation --group deepspeed"
+NOT_INSTALLED = "DeepSpeed is not installed: DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed"
 BUILD_S = 600.0
 """Timeout of the compilation, which takes three minutes on two busy cores."""
 _OPERATION = "deepspeed_shm_comm"

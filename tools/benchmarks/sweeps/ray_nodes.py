@@ -1,7 +1,7 @@
 """`python -m tools.benchmarks.sweeps.ray_nodes TRIAL`: sweeps on a Ray cluster of processes of this machine.
 
 `losses` kills a node and a worker while their cells run, and adds a node. `scaling` and `cost` take cells that sleep.
-Ray has to be installed (`pip install --group ray`); everything listens on the loopback.
+Ray has to be installed (`pip install ray`); everything listens on the loopback.
 """
 
 from __future__ import annotations
