@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from conformance.runner.baselines import former
 from conformance.runner.retry import repeat, repeatable
-from conformance.runner.subprocesses import run_to_end
+from conformance.runner.subprocesses import killed_by, run_to_end
 from frameworks.installer import install
 from results.compare.pairing import compare_sets
 from results.record.files import one_line
@@ -64,6 +65,9 @@ def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[
     begun = time.time()
     words = _from_here(words)
     status = run_to_end([*_command(framework, mode, device, workers), *words], ROOT)
+    if name := killed_by(status):
+        left = _kept(_written(words, begun, ".jsonl"))
+        print(f"\n{one_line(f'conformance: {name} killed the run; {left}')}", file=sys.stderr)
     if status not in (0, 1) or not repeatable(words):
         return status
     limits = [f"--timeout={value}" for value in _values(words, "--timeout")]
@@ -91,10 +95,17 @@ def _from_here(words: Sequence[str]) -> list[str]:
     return result
 
 
-def _written(words: Sequence[str], begun: float) -> list[Path]:
-    """The records that a run with these words has written since."""
-    chosen = [Path(value) for value in _values(words, "--record")]
-    places = chosen[-1:] or sorted(LAST_RUNS.glob("*.json"))
+def _kept(journals: Sequence[Path]) -> str:
+    """Where the verdicts of a run are that left these journals."""
+    if not journals:
+        return "it left no journal, so run it again"
+    return f"its verdicts so far are in its journal: conformance table {shlex.join(map(str, journals))}"
+
+
+def _written(words: Sequence[str], begun: float, ending: str = ".json") -> list[Path]:
+    """The records, or journals, that a run with these words has written since."""
+    chosen = [Path(value).with_suffix(ending) for value in _values(words, "--record")]
+    places = chosen[-1:] or sorted(LAST_RUNS.glob(f"*{ending}"))
     return [path for path in places if path.is_file() and path.stat().st_mtime >= begun]
 
 

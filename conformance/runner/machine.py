@@ -146,8 +146,8 @@ _SWITCHES = (
     (re.compile(r"XLA_FLAGS=.*--xla_cpu_max_isa=(SSE4_2|AVX2)\b.*"), "SSE4_2"),
     (re.compile(r"TF_ENABLE_ONEDNN_OPTS=(0|false)\b.*"), ""),
 )
-"""Variables by which libraries leave instruction sets unused, each with its value for none beyond SSE. TensorFlow's only
-says whether oneDNN's kernels run, as they do by default where the processor has AVX-512 VNNI."""
+"""Variables by which libraries leave instruction sets unused, each with its value for none beyond SSE. TensorFlow's
+only says whether oneDNN's kernels run, as they do by default where the processor has AVX-512 VNNI."""
 
 
 def instruction_sets(listing: Path = _CPUINFO, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ def instruction_sets(listing: Path = _CPUINFO, environment: Mapping[str, str] = 
 
 
 def level(instructions: Iterable[str]) -> str:
-    """The kernels that a processor with these instruction sets runs: "avx512-vnni", "avx512", "avx2", "neon" or "none"."""
+    """The kernels that instruction sets allow: "avx512-vnni", "avx512", "avx2", "neon" or "none"."""
     names = {*instructions}
     for name, needed in LEVELS.items():
         if needed <= names:

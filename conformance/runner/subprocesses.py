@@ -67,6 +67,14 @@ def run_to_end(command: Sequence[str], folder: Path, *, silent: bool = False) ->
         process.wait()
 
 
+def killed_by(status: int) -> str:
+    """The name of the signal that ended a process with this exit status, "" if none did."""
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return "" if status >= 0 else f"signal {-status}"
+
+
 def _ended(process: subprocess.Popen[bytes]) -> int:
     try:
         return process.wait()

@@ -160,3 +160,20 @@ def test_a_run_that_is_ended_ends_its_processes_and_leaves_a_record(
     assert 2 <= len(record.verdicts) < 30
     assert not [number for number in started if Path(f"/proc/{number}").exists()]
     assert log.read_text().rstrip().endswith("conformance: interrupted")
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are looked for in /proc")
+def test_a_run_whose_pytest_is_killed_says_by_what_and_how_to_read_its_verdicts(copied: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "conformance", "run", "--device=cpu", "reference", f"--record={tmp_path}/run.json"]
+    journal, log = tmp_path / "run.jsonl", tmp_path / "log"
+    with running(command, copied, log, PYTEST_DISABLE_PLUGIN_AUTOLOAD="") as process:
+        wait_for(lambda: journal.exists() and journal.read_bytes().count(b'"pass"') >= 2)
+        words = {number: Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0") for number in children(process.pid)}
+        (controller,) = (number for number, given in words.items() if b"pytest" in given)
+        os.kill(controller, signal.SIGKILL)
+        assert process.wait(hang_limit()) == 2, log.read_text()
+    (line,) = (line for line in log.read_text().splitlines() if line.startswith("conformance: "))
+    told, _, how = line.partition("its verdicts so far are in its journal: ")
+    assert told == "conformance: SIGKILL killed the run; "
+    assert how == f"conformance table {journal}"
+    assert conformance(*how.split()[1:]).status == 0
