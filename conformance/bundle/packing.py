@@ -58,6 +58,8 @@ def pack(what: tuple[str, str], modes: Sequence[str], target: Target, output: Pa
     label = f"cu{target.cuda.replace('.', '')}" if target.cuda else "cpu"
     stem = "-".join(filter(None, ("conformance", name, version, f"py{target.python.replace('.', '')}", label)))
     output = output or Path(f"{stem}.tar")
+    if output.exists() and not output.is_file():
+        raise RecordError(output, "is not a regular file", "name another file")
     try:
         with tempfile.TemporaryDirectory(dir=output.absolute().parent, prefix=".bundle-") as folder:
             wheels = download(name, version, modes, target, Path(folder))

@@ -88,8 +88,9 @@ def _unknown(record: Record) -> str:
     if framework not in known():
         return f"no adapter is called {framework!r}: one of {', '.join(sorted(known()))}"
     there = [str(way) for way in declared(framework)]
-    if {"/", "\\"} & {*record.variant.framework_version}:
-        return f"framework_version: got {record.variant.framework_version!r}, want a name without path separators"
+    named = {"framework_version": record.variant.framework_version, "device": record.series.device}
+    if bad := next((key for key, name in named.items() if {"/", "\\"} & {*name}), None):
+        return f"{bad}: got {named[bad]!r}, want a name without path separators"
     missing = next((way for way in ways if way not in there), None)
     try:
         check_mode(framework, mode, loadable=True)

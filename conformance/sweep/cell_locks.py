@@ -15,7 +15,7 @@ from conformance.sweep.cells import PYTHON, SweepCell
 from frameworks.installer import request
 from frameworks.installer.distributions import InstallerInterrupted, Unavailable
 from frameworks.installer.resolution import EnvironmentRequest, Lock, distribution_of, package_of, resolve
-from results.record.files import RecordError, one_line, replace
+from results.record.files import RecordError, inside, one_line, replace
 
 AT_ONCE = 4
 """Resolutions at the same time."""
@@ -63,7 +63,7 @@ class CellLocks:
         return f"{wanted.framework.replace(':', '.')}-{wanted.version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def _one(self, wanted: EnvironmentRequest, again: bool) -> Lock | str:
-        path = self.folder / f"{self._name(wanted)}.json"
+        path = inside(self.folder, f"{self._name(wanted)}.json")
         try:
             known = json.loads(path.read_bytes())
             if "refused" not in known:

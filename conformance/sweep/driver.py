@@ -19,7 +19,7 @@ from conformance.sweep.journal import CellEnding, SweepJournal, asked_of, opened
 from conformance.sweep.plan import SweepPlan
 from conformance.sweep.requests import CellRequest, CellResult
 from frameworks.installer.resolution import Lock
-from results.record.files import one_line
+from results.record.files import inside, one_line
 from results.record.files import replace as replace_file
 
 RECORDS, OUTCOMES, LOCKS, LOGS = "records", "outcomes.json", "locks", "logs"
@@ -207,10 +207,10 @@ class VersionSweep:
         if result.record:
             name = f"{cell.name}.json.gz"
             (self.settings.folder / RECORDS).mkdir(exist_ok=True)
-            replace_file(self.settings.folder / RECORDS / name, result.record)
+            replace_file(inside(self.settings.folder / RECORDS, name), result.record)
         if result.log:
             (self.settings.folder / LOGS).mkdir(exist_ok=True)
-            replace_file(self.settings.folder / LOGS / f"{cell.name}.txt", result.log.encode())
+            replace_file(inside(self.settings.folder / LOGS, f"{cell.name}.txt"), result.log.encode())
         ending = CellEnding(
             cell.key,
             self._asked,

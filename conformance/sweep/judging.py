@@ -14,6 +14,7 @@ from conformance.sweep.launching import LostCell
 from conformance.sweep.plan import SweepPlan
 from conformance.sweep.requests import CellResult
 from frameworks.installer.resolution import Lock
+from results.record.files import inside
 from results.record.files import replace as replace_file
 from results.record.outcomes import Outcome
 from results.record.reading import Record, TestVerdict, from_json
@@ -92,7 +93,7 @@ class CellJudge:
             return JudgedCell(cell, f"{result.outcome}: {result.reason}")
         folder = self.settings.folder / RECORDS
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{cell.name}.json.gz"
+        path = inside(folder, f"{cell.name}.json.gz")
         replace_file(path, result.record)
         return JudgedCell(cell, "", from_json(gzip.decompress(result.record)), str(path))
 

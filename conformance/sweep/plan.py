@@ -29,6 +29,7 @@ _OPTIONS = ("-k", "-m", "--tests", "--deselect", "--timeout")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_ADAPTER = re.compile(r"\w[\w.+-]*(:[\w.]+)?")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:-]*")
 _Names = tuple[Annotated[str, msgspec.Meta(min_length=1)], ...]
 _Some = Annotated[_Names, msgspec.Meta(min_length=1)]
@@ -171,6 +172,8 @@ def _group(group: CellGroup, place: str) -> CellGroup:
     for key, names in (("modes", group.modes), ("devices", group.devices), ("ways", sum(group.ways, ()))):
         if bad := [name for name in names if not _WORD.fullmatch(name)]:
             raise refused(key, bad[0], "a name")
+    if not _ADAPTER.fullmatch(group.framework):
+        raise refused("framework", group.framework, "an adapter's name or package.module:Class")
     if group.package and not _PACKAGE.fullmatch(group.package):
         raise refused("package", group.package, "the name of a package")
     if group.framework_version and not group.package:

@@ -18,6 +18,7 @@ from results.history.lines import VersionColumn, VersionLine
 from results.history.statements import alongside, statement
 from results.history.states import CaseWord, ClauseFacts
 from results.record.files import RecordError, read
+from results.record.texts import ClauseId
 from results.record.values import parse, plain, to_line
 
 VERSION = 2
@@ -78,13 +79,13 @@ class _Heading(Struct, forbid_unknown_fields=True):
 
 
 class _Line(_Heading, forbid_unknown_fields=True):
-    clauses: dict[str, _Clause]
+    clauses: dict[ClauseId, _Clause]
 
 
 class _Document(Struct, forbid_unknown_fields=True):
     version: Literal[2]
     words: dict[str, str]
-    clauses: dict[str, tuple[str, str, str]]
+    clauses: dict[ClauseId, tuple[str, str, str]]
     lines: tuple[_Line, ...]
 
 

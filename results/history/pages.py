@@ -15,7 +15,7 @@ from results.history.explanations import explained
 from results.history.lines import VersionLine
 from results.history.statements import Stretch, alongside, between, change, interval, segments, signatures
 from results.history.states import GRAVITY
-from results.record.files import RecordError, os_problem, replace
+from results.record.files import RecordError, inside, os_problem, replace
 from results.report.assets import asset, environment, policy
 from results.report.text import MESSAGE, NAME, VALUE, clean, href
 
@@ -39,10 +39,10 @@ def write(histories: Sequence[LineHistory], folder: Path) -> int:
     old = _pages_of_clauses(folder)
     size = 0
     for name, text in documents(histories):
-        content = text.encode("utf-8")
-        replace(folder / name, content)
+        path, content = inside(folder, name), text.encode("utf-8")
+        replace(path, content)
         size += len(content)
-        old.discard(folder / name)
+        old.discard(path)
     for path in old:
         path.unlink()
     return size

@@ -8,7 +8,7 @@ import os
 import stat
 import zlib
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 
 MAX_BYTES = 32 * 2**20
 """Largest file that is read as a record or a journal."""
@@ -86,6 +86,17 @@ def packed(path: Path, content: bytes) -> bytes:
         return content
     packing = zlib.compressobj(9, wbits=_GZIP)
     return packing.compress(content) + packing.flush()
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of a file below a folder, whose name is made of what a record or a plan says.
+
+    Raises:
+        RecordError: the name leads out of the folder.
+    """
+    if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+        raise RecordError(folder, f"has no room for {name!r}, which leads out of it", "correct the names in the input")
+    return folder / name
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 import tarfile
@@ -103,6 +105,14 @@ def test_it_is_the_same_file_each_time(checkout: Path, tmp_path: Path) -> None:
         (checkout / "run").touch()
     assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.usefixtures("checkout")
+def test_what_is_no_regular_file_is_refused_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["bundle", "reference", "--output", "pipe"]) == 2
+    assert capsys.readouterr().err == "conformance: pipe: is not a regular file; name another file\n"
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
 @pytest.mark.usefixtures("checkout")

@@ -250,6 +250,10 @@ def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
         ({"series": replace(series, mode="nosuchmode")}, torch_modes),
         ({"series": replace(series, mode="eager+clip.nosuch")}, "torch has no way 'clip.nosuch'"),
         ({"variant": Variant("../../zz")}, "framework_version: got '../../zz', want a name without path separators"),
+        (
+            {"series": replace(series, device="/../../zz")},
+            "device: got '/../../zz', want a name without path separators",
+        ),
         ({"series": replace(series, device_kind="other")}, f"{second.name}.gz: is the baseline of another series"),
     )
     for part, message in parts:

@@ -22,6 +22,7 @@ from results.history.explanations import Explanation, explained, explanations
 from results.history.lines import lines
 from results.history.statements import markdown
 from results.history.states import CaseState, ClauseFacts, JudgedVersion
+from results.record.files import RecordError
 from results.record.reading import write
 from tests.support.reporting import HOSTILE, infected
 from tests.support.versions import Condenser, gathered, history_of, judged, only_line, record
@@ -124,6 +125,15 @@ def test_an_index_that_is_no_history_removes_nothing(tmp_path: Path, content: st
     assert (tmp_path / "clauses" / "notes.html").is_file()
 
 
+def test_no_page_is_written_outside_of_its_folder(tmp_path: Path) -> None:
+    one, name = history_of(("2.0", {"test_a": "pass"})), "../../victim/package"
+    named = replace(one, clauses={name: replace(one.clauses["scaling.skip"], clause=name)})
+    (tmp_path / "victim").mkdir()
+    with pytest.raises(RecordError, match="leads out of it; correct the names in the input"):
+        history_pages.write([named], tmp_path / "pages")
+    assert [*(tmp_path / "victim").iterdir()] == []
+
+
 def test_nothing_in_a_record_acts_in_a_page() -> None:
     result = [history(line) for line in lines(gathered(*hostile()))]
     assert sum(len(one.points) for one in result) >= len(HOSTILE) - 1
@@ -183,6 +193,7 @@ def test_written_history_is_read_whole(written: Path) -> None:
         ('"runs":[[0,', '"runs":[[99,', "from version 99"),
         ('"between":[', '"between":[25,', "between"),
         ('"clauses":{', '"clauses":{"another":1,', "clauses"),
+        ("family0.a-clause-of-usual-length-0", "../../victim/package", "regex"),
     ],
 )
 def test_damaged_history_is_refused_in_one_line(

@@ -95,6 +95,10 @@ def test_the_defaults_are_those_of_one_framework(tmp_path: Path) -> None:
         ),
         ('[[cells]]\nframework = "jax"\nversions = ["1.x"]', "cells[0].versions: got '1.x', want a version, a range"),
         ('[[cells]]\nframework = "jax"\nversions = ["latest 0"]', "cells[0].versions: got 'latest 0', want"),
+        (
+            CELLS.replace("jax", "fixtures:/../../x"),
+            "cells[0].framework: got 'fixtures:/../../x', want an adapter's name",
+        ),
         ("[[cells]", "Expected ']]'"),
     ],
 )
