@@ -109,16 +109,25 @@ def guarded(group: int) -> Generator[None]:
 
 
 @contextmanager
-def ending_signals() -> Generator[None]:
-    """Within the context, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does."""
+def ending_signals(*, once: bool = False) -> Generator[None]:
+    """Within the context, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does.
+
+    Args:
+        once: the first of the three does, and those that follow do nothing, so that they interrupt no ending.
+    """
+    came = False
 
     def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise KeyboardInterrupt
+        nonlocal came
+        if not (once and came):
+            came = True
+            raise KeyboardInterrupt
 
     changed = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:
+        for number in (signal.SIGTERM, signal.SIGHUP, *([signal.SIGINT] if once else [])):
+            heeded = signal.getsignal(number)
+            if heeded is signal.SIG_DFL or (once and heeded is not signal.SIG_IGN):
                 changed[number] = signal.signal(number, end)
     try:
         yield

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from conformance.runner.subprocesses import ending_signals
 from conformance.sweep import launching
 from conformance.sweep.cell_locks import CellLocks
 from conformance.sweep.cells import SweepCell
@@ -157,11 +158,12 @@ class VersionSweep:
             else:
                 ready.append((cell, lock))
         if ready:
-            started = engine()
-            try:
-                self._judge(journal, started, {cell.key: (cell, lock) for cell, lock in ready})
-            finally:
-                started.close()
+            with ending_signals(once=True):
+                started = engine()
+                try:
+                    self._judge(journal, started, {cell.key: (cell, lock) for cell, lock in ready})
+                finally:
+                    started.close()
 
     def _judge(
         self, journal: SweepJournal, engine: CellEngine, due: Mapping[str, tuple[SweepCell, Lock | None]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from frameworks.installer import pip, resolution, uv
 from frameworks.installer.distributions import InstallerInterrupted, Unavailable, check_ended
 from frameworks.installer.resolution import EnvironmentRequest, Lock, resolve
 from results.record.files import RecordError
-from tests.support.suite_runs import ROOT
+from tests.support.suite_runs import ROOT, hang_limit, running, wait_for
 from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here
 
 CELL = SweepCell(TOY, "1.0", PACKAGE, "1.0", mode="emulated")
@@ -46,6 +47,31 @@ except Left:
     print(child.wait())
 """
 """A program that ends its cell while it waits for an installer."""
+
+TWO_CELLS = """
+[[cells]]
+framework = "reference"
+versions = ["1"]
+modes = ["emulated", "ranks"]
+"""
+SWEEPING = """
+import sys
+from conformance.cli import main
+from conformance.sweep.launching import CellProcesses
+
+CELL = '''
+import select, sys
+with open(sys.argv[1], "a") as file:
+    file.write("begun ")
+    file.flush()
+    told = select.select([sys.stdin], [], [], 5.0)[0]
+    file.write("told to end " if told else "left alone ")
+'''
+run = CellProcesses._run
+CellProcesses._run = lambda self, _, *others: run(self, [sys.executable, "-c", CELL, sys.argv[1]], *others)
+sys.exit(main(["sweep", *sys.argv[2:]]))
+"""
+"""A sweep whose cells note that they begin, and end when they are told to, or after some seconds."""
 
 
 @contextmanager
@@ -180,6 +206,20 @@ def test_an_environment_without_what_was_asked_for_is_not_kept(
     with pytest.raises(InstallerInterrupted, match=left), EnvironmentCache(tmp_path, beneath=here()).using(lock):
         pass
     assert not (tmp_path / lock.name).exists()
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_no_cell_begins_after_a_signal_whatever_follows_it(tmp_path: Path, together: bool) -> None:
+    plan, cells, log = tmp_path / "plan.toml", tmp_path / "cells", tmp_path / "log"
+    plan.write_text(TWO_CELLS, "utf-8")
+    words = [sys.executable, "-c", SWEEPING, str(cells), str(plan), "--folder", str(tmp_path / "sweep")]
+    with running(words, ROOT, log) as process:
+        wait_for(lambda: cells.exists() and cells.read_text("utf-8") != "")
+        at_once = [signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT]
+        for number in at_once if together else [signal.SIGINT, signal.SIGINT, signal.SIGTERM]:
+            process.send_signal(number)
+        assert process.wait(hang_limit()) == 2, log.read_text("utf-8")
+    assert (cells.read_text("utf-8"), log.read_text("utf-8")) == ("begun told to end ", "\nconformance: interrupted\n")
 
 
 def test_an_ending_cell_leaves_exit_statuses_to_whoever_waits_for_them(tmp_path: Path) -> None:
