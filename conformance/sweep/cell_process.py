@@ -27,7 +27,7 @@ from conformance.sweep import supervision
 from conformance.sweep.cells import SweepCell
 from conformance.sweep.environments import EnvironmentCache, environments_folder
 from conformance.sweep.plan import selection_text
-from conformance.sweep.requests import CellRequest, CellResult
+from conformance.sweep.requests import OUT_OF_TIME, CellRequest, CellResult
 from conformance.sweep.supervision import Finished
 from conformance.sweep.verdict_cache import VerdictCache, VerdictKey, due, of_cell, selection_digest, verdicts_folder
 from conformance.test_ids.inventory import ROOT, code_of, id_of, node_of
@@ -200,7 +200,9 @@ class CellRun:
         if ended.status is None:
             reached = 0 if record is None else len(record.verdicts)
             reason = f"the suite took more than {plan.limit_s:.0f} s, with {reached} verdicts until then"
-            raise CellNotJudged("timeout", reason, ended.output)
+            raise CellNotJudged(OUT_OF_TIME, reason, ended.output)
+        if self._budgeted and record is not None and not record.verdicts:
+            raise CellNotJudged(OUT_OF_TIME, ended.last_line, ended.output)
         if ended.status not in (0, 1) or record is None:
             raise CellNotJudged("crash", f"pytest ended with {_signal(ended.status)}: {ended.last_line}", ended.output)
         return record

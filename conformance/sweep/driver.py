@@ -128,11 +128,7 @@ class VersionSweep:
         with opened(self.settings.folder) as journal:
             launching.clean(self.settings.sweep)
             self._asked = asked_of(self.plan)
-            self._endings = {
-                key: ending
-                for key, ending in journal.endings.items()
-                if ending.asked == self._asked or ending.record == ""
-            }
+            self._endings = {key: ending for key, ending in journal.endings.items() if ending.answers(self.plan)}
             self._written = 0.0
             try:
                 self._run(journal, engine)
@@ -223,6 +219,7 @@ class VersionSweep:
             result.cached,
             attempts,
             dict(result.seconds),
+            self.plan.limit_s,
         )
         journal.ended(ending)
         self._endings[cell.key] = ending

@@ -15,6 +15,7 @@ import msgspec
 
 from conformance.spec.clauses import load_clauses
 from conformance.sweep.plan import SweepPlan
+from conformance.sweep.requests import OUT_OF_TIME
 from conformance.test_ids.inventory import inventory
 from results.record.files import RecordBusy, RecordError, sync_folder, unwritable
 from results.record.journal import now
@@ -32,6 +33,7 @@ class CellEnding(msgspec.Struct, frozen=True, tag_field="kind", tag="ended"):
         record: its file in the folder of records, "" without one.
         ran, cached: verdicts of this run, and of earlier ones.
         attempts: how often it was started.
+        limit_s: the plan's limit of a cell.
     """
 
     cell: str
@@ -43,6 +45,13 @@ class CellEnding(msgspec.Struct, frozen=True, tag_field="kind", tag="ended"):
     cached: int = 0
     attempts: int = 1
     seconds: Mapping[str, float] = {}
+    limit_s: float = 0.0
+
+    def answers(self, plan: SweepPlan) -> bool:
+        """Whether a plan's cell need not be run again: not if its verdicts are other ones, or it has more time now."""
+        if self.outcome == OUT_OF_TIME:
+            return self.asked == asked_of(plan) and self.limit_s >= plan.limit_s
+        return self.asked == asked_of(plan) or self.record == ""
 
 
 def asked_of(plan: SweepPlan) -> str:

@@ -13,6 +13,9 @@ from frameworks.installer.resolution import Lock
 UNAVAILABLE = frozenset({"no wheel", "yanked", "no solution"})
 """Outcomes of cells that nobody can judge here."""
 
+OUT_OF_TIME = "out of time"
+"""Outcome of a cell whose limit or budget was too short: it says nothing of the version."""
+
 
 @dataclass(frozen=True)
 class CellRequest:
@@ -45,8 +48,8 @@ class CellResult:
     """How a cell ended.
 
     Attributes:
-        outcome: "judged", one of `UNAVAILABLE`, "install failed", "import failed", "timeout", "crash" or "wrong
-            version".
+        outcome: "judged", one of `UNAVAILABLE`, "install failed", "import failed", `OUT_OF_TIME`, "crash" or
+            "wrong version".
         reason: one line, "" for judged cells.
         record: a compressed record, b"" without one.
         ran: tests that were run.

@@ -14,7 +14,7 @@ from conformance.sweep.cell_process import CellNotJudged, CellRun, judge
 from conformance.sweep.cells import SweepCell
 from conformance.sweep.driver import SweepSettings, judge_cell, request_of
 from conformance.sweep.plan import SweepPlan
-from conformance.sweep.requests import CellResult
+from conformance.sweep.requests import OUT_OF_TIME, CellResult
 from conformance.sweep.supervision import Finished
 from conformance.sweep.verdict_cache import VerdictCache
 from frameworks.installer.resolution import Lock
@@ -81,7 +81,7 @@ def run(tmp_path: Path, settings: SweepSettings) -> CellRun:
 @pytest.mark.parametrize(
     ("ended", "outcome", "reason"),
     [
-        (Finished(None, "..."), "timeout", "the suite took more than 1800 s, with 0 verdicts until then"),
+        (Finished(None, "..."), OUT_OF_TIME, "the suite took more than 1800 s, with 0 verdicts until then"),
         (Finished(-signal.SIGSEGV, "x\nlast\n"), "crash", "pytest ended with SIGSEGV: last"),
         (Finished(2, "no such device"), "crash", "pytest ended with status 2: no such device"),
         (Finished(5, "no tests ran"), "crash", "pytest ended with status 5: no tests ran"),

@@ -16,7 +16,7 @@ from conformance.sweep.cells import SweepCell
 from conformance.sweep.driver import SweepSettings, VersionSweep
 from conformance.sweep.journal import CellEnding, opened
 from conformance.sweep.plan import SweepPlan
-from conformance.sweep.requests import CellRequest, CellResult
+from conformance.sweep.requests import OUT_OF_TIME, CellRequest, CellResult
 from frameworks.installer.distributions import Unavailable
 from frameworks.installer.resolution import EnvironmentRequest, Lock
 from results.record.files import RecordBusy, packed
@@ -98,11 +98,16 @@ def content(tmp_path: Path) -> bytes:
 
 
 def swept(
-    folder: Path, engine: AnsweringEngine, cells: tuple[SweepCell, ...] = CELLS, *, retry: bool = False
+    folder: Path,
+    engine: AnsweringEngine,
+    cells: tuple[SweepCell, ...] = CELLS,
+    *,
+    retry: bool = False,
+    plan: SweepPlan = PLAN,
 ) -> dict[str, CellEnding]:
     """The endings of a sweep by cells' names."""
     settings = SweepSettings(folder / "sweep", retry=retry)
-    sweep = VersionSweep(PLAN, cells, settings, frozenset(cell.key for cell in cells), lambda *_: None)
+    sweep = VersionSweep(plan, cells, settings, frozenset(cell.key for cell in cells), lambda *_: None)
     endings = sweep.run(lambda: engine)
     return {cell.name: endings[cell.key] for cell in cells if cell.key in endings}
 
@@ -162,13 +167,13 @@ def test_holes_have_reasons_and_are_tried_again_when_asked(tmp_path: Path, conte
     unsolved = SweepCell(TOY, "9.0", PACKAGE, "9.0")
     yanked = replace(CELLS[0], outcome="yanked", reason="it was withdrawn")
     cells = (unsolved, yanked, *CELLS[1:4])
-    late = CellResult("timeout", "more than 5 s", log="the last line")
+    late = CellResult(OUT_OF_TIME, "more than 5 s", log="the last line")
     engine = AnsweringEngine(content, {"1.0-ranks": [late], "2.0-emulated": [CellResult("import failed", "no module")]})
     endings = swept(tmp_path, engine, cells)
     assert [(each["outcome"], each["reason"], each["record"]) for each in outcomes(tmp_path)][:4] == [
         ("no solution", "nothing goes with it", ""),
         ("yanked", "it was withdrawn", ""),
-        ("timeout", "more than 5 s", ""),
+        ("out of time", "more than 5 s", ""),
         ("import failed", "no module", ""),
     ]
     assert (tmp_path / "sweep" / "logs" / f"{CELLS[1].name}.txt").read_text() == "the last line"
@@ -177,6 +182,23 @@ def test_holes_have_reasons_and_are_tried_again_when_asked(tmp_path: Path, conte
     again = AnsweringEngine(content)
     assert swept(tmp_path, again, cells, retry=True)[CELLS[1].name].outcome == "judged"
     assert sorted(request.cell.version for request in again.asked) == ["1.0", "2.0"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "runs"),
+    [
+        (replace(PLAN, limit_s=PLAN.limit_s + 60.0), 1),
+        (replace(PLAN, limit_s=PLAN.limit_s - 60.0), 0),
+        (replace(PLAN, selection=("--budget=9s",)), 2),
+    ],
+)
+def test_a_cell_that_was_out_of_time_is_run_again_when_it_has_more(
+    tmp_path: Path, content: bytes, plan: SweepPlan, runs: int
+) -> None:
+    swept(tmp_path, AnsweringEngine(content, {"1.0-emulated": [CellResult(OUT_OF_TIME, "it took long")]}), CELLS[:2])
+    again = AnsweringEngine(content)
+    swept(tmp_path, again, CELLS[:2], plan=plan)
+    assert len(again.asked) == runs
 
 
 def test_a_lost_cell_is_queued_again_some_times(tmp_path: Path, content: bytes) -> None:
