@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping
 
 from conformance.models.judgements import JudgedModel, ModelCheck, Sweep, clauses, known
 
-_WORDS: Mapping[str, str] = {"pass": "pass", "fail": "FAIL", "not judged": "not judged"}
+_WORDS: Mapping[str, str] = {"fail": "FAIL"}
 MOST_NAMES = 6
 
 
 def one(model: JudgedModel, versions: Mapping[str, str]) -> Iterator[str]:
-    """Lines for one model: every check, and for each failure the requirement and its source."""
+    """Lines for one model: every check, for each failure the requirement and its source, and the number of each."""
     yield f"{model.model} ({_versions(versions)}), {model.seconds:.1f} s"
-    for check in model.checks:
-        named = known(model.model, check.cause) if check.outcome == "fail" else ""
-        yield f"  {'known' if named else _WORDS[check.outcome]:<10} {_name(check)}: {_said(check)}"
+    results = [_result(model, check) for check in model.checks]
+    for result, check in zip(results, model.checks, strict=True):
+        yield f"  {_WORDS.get(result, result):<10} {_name(check)}: {_said(check)}"
     for identifier in dict.fromkeys(check.clause for check in model.checks if check.outcome == "fail"):
         clause = clauses()[identifier]
         yield ""
@@ -27,6 +27,14 @@ def one(model: JudgedModel, versions: Mapping[str, str]) -> Iterator[str]:
             yield f"  cause: {cause}"
             if name := known(model.model, cause):
                 yield f"  finding: {name}, in `conformance findings torch`"
+    words = {"fail": "failed", "known": "known", "pass": "passed", "not judged": "not judged"}
+    yield ""
+    yield ", ".join(f"{results.count(result)} {word}" for result, word in words.items() if result in results)
+
+
+def _result(model: JudgedModel, check: ModelCheck) -> str:
+    """The result of a check; "known" for a failure that a finding names."""
+    return "known" if check.outcome == "fail" and known(model.model, check.cause) else check.outcome
 
 
 def _name(check: ModelCheck) -> str:

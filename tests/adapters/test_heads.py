@@ -45,6 +45,14 @@ class CountsCalls(Network):
         return super().forward(x) * self.calls
 
 
+class KeepsMean(Network):
+    mean = 0.0
+
+    def forward(self, x: Any) -> Any:
+        self.mean = 0.9 * self.mean + 0.1 * float(x.mean())
+        return super().forward(x - self.mean)
+
+
 class LowLoss(Network):
     def reduced(self, values: Any) -> Any:
         return values.mean()
@@ -80,7 +88,21 @@ def test_state_outside_the_state_dict_is_not_resumed() -> None:
 
 
 def test_a_module_that_draws_random_numbers_is_not_judged_on_accumulation() -> None:
-    assert results(DrawsTwice())[EQUAL] == "not judged"
+    result = results(DrawsTwice())
+    assert {result[EQUAL], result["autocast.bf16-parity"]} == {"not judged"}
+
+
+def test_a_module_that_keeps_state_is_not_said_to_draw_random_numbers_and_not_judged_by_two_passes() -> None:
+    torch.manual_seed(0)
+    instance = plain.ModuleAndBatch(KeepsMean(), torch.randn(8, 4))
+    left = {check.clause: check.got for check in plain.checks(instance, ("float16",)) if check.outcome == "not judged"}
+    assert left == dict.fromkeys((EQUAL, "accumulation.normalised-once", "autocast.fp16-parity"), quiet.KEEPS)
+
+
+def test_states_of_a_scope_are_told_in_words() -> None:
+    state = (False, torch.bfloat16, torch.float32, True)
+    text = "autocast off, gradients on, autocast's format bfloat16, default format float32"
+    assert precision._told(state) == text
 
 
 def test_a_frozen_batch_norm_stays_in_evaluation() -> None:

@@ -91,6 +91,12 @@ def test_a_failure_has_its_requirement_and_source() -> None:
     assert f"FAIL       {RESUME}: got 4, want 1" in text
     assert clauses()[RESUME].requirement in text
     assert clauses()[RESUME].source in text
+    assert text.splitlines()[-1] == "1 failed, 1 passed"
+
+
+def test_the_last_line_counts_known_failures_apart() -> None:
+    left = ModelCheck(RESUME, "not judged", "why")
+    assert [*rendering.one(model("A", failed(), failed(case="b"), left), {})][-1] == "2 known, 1 not judged"
 
 
 def test_changes_are_told_by_clause() -> None:

@@ -21,7 +21,7 @@ from frameworks.torch.stacks.heads.batches import ROWS, Row, collate, ragged
 from frameworks.torch.stacks.heads.building import TinyHead, built, loss_of
 from frameworks.torch.stacks.heads.checks import FAIL, UNBOUNDED, HeadCheck, judged, left_out
 from frameworks.torch.stacks.heads.passes import FLOAT32, bounds, distance, norm, run, same_bits
-from frameworks.torch.stacks.heads.quiet import draws, loud, quiet
+from frameworks.torch.stacks.heads.quiet import loud, quiet, unsteady
 
 K = 4
 EQUAL, WEIGHS = "accumulation.equals-full-batch", "accumulation.weighs-items"
@@ -80,8 +80,8 @@ def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) ->
     """k=1 against k=4, or why this cannot be judged."""
     model = quiet(head.model())
     loss = _loss(rows)
-    if draws(lambda: run(model, loss).gradients):
-        return "two equal runs differ: the model draws random numbers in training"
+    if reason := unsteady(lambda: quiet(head.model()), lambda each: run(each, loss).gradients):
+        return reason
     loss_bound, bound = bounds(model, loss, FLOAT32)
     if not math.isfinite(bound + loss_bound):
         return UNBOUNDED

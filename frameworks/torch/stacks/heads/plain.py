@@ -30,7 +30,7 @@ from frameworks.torch.stacks.heads.passes import (
     same_bits,
     state_of,
 )
-from frameworks.torch.stacks.heads.quiet import draws, has_batch_norm, quiet
+from frameworks.torch.stacks.heads.quiet import has_batch_norm, quiet, unsteady
 
 ROWS = 8
 K = 4
@@ -138,16 +138,16 @@ def loss_of(model: Any, batch: Any) -> torch.Tensor:
 def checks(instance: ModuleAndBatch, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
     """Every check of a module."""
     whole = partial(loss_of, batch=instance.rows(0, instance.count))
-    yield from _accumulation(instance, whole)
+    reason = unsteady(lambda: quiet(instance.model()), lambda model: run(model, whole).gradients)
+    yield from _accumulation(instance, whole, reason)
     yield from _recomputation(instance, whole)
-    yield from precision.checks(quiet(instance.model()), whole, formats)
+    yield from precision.checks(quiet(instance.model()), whole, formats, reason)
     yield _resume(instance, whole)
 
 
-def _accumulation(instance: ModuleAndBatch, whole: Any) -> Iterator[HeadCheck]:
+def _accumulation(instance: ModuleAndBatch, whole: Any, reason: str) -> Iterator[HeadCheck]:
     model = quiet(instance.model())
-    if draws(lambda: run(model, whole).gradients):
-        reason = "two equal runs differ: the module draws random numbers in training"
+    if reason:
         yield from (left_out(clause, "", reason) for clause in (EQUAL, ONCE))
         return
     loss_bound, bound = bounds(model, whole, FLOAT32)

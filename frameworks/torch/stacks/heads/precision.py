@@ -14,8 +14,12 @@ from frameworks.torch.stacks.heads.passes import MEMBERS, Loss, bounds, distance
 FORMATS = {"bfloat16": ("autocast.bf16-parity", torch.bfloat16), "float16": ("autocast.fp16-parity", torch.float16)}
 
 
-def checks(model: Any, loss_of: Loss, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
-    """Checks of the clauses of autocast, for one model on the CPU."""
+def checks(model: Any, loss_of: Loss, formats: tuple[str, ...], unsteady: str = "") -> Iterator[HeadCheck]:
+    """Checks of the clauses of autocast, for one model on the CPU.
+
+    Args:
+        unsteady: why two passes of the model cannot be compared, "" if they can.
+    """
     wide = run(model, loss_of)
     before = {name: (value.dtype, value.detach().clone()) for name, value in model.named_parameters()}
     for name in formats:
@@ -35,7 +39,10 @@ def checks(model: Any, loss_of: Loss, formats: tuple[str, ...]) -> Iterator[Head
             yield left_out(clause, name, f"raises {type(error).__name__}: {' '.join(str(error).split())[:160]}")
             continue
         yield from _formats(model, before, name, kinds[0])
-        yield judged("autocast.scope-restored", name, _state() == former, str(_state()), str(former))
+        yield judged("autocast.scope-restored", name, _state() == former, _told(_state()), _told(former))
+        if unsteady:
+            yield left_out(clause, name, unsteady)
+            continue
         loss_bound, bound = bounds(model, loss_of, torch.finfo(low).eps)
         apart, moved = distance(mixed.gradients, wide.gradients), abs(mixed.loss - wide.loss)
         size = norm(wide.gradients)
@@ -58,6 +65,12 @@ def _formats(model: Any, before: dict[str, Any], name: str, loss: torch.dtype) -
     got = f"{wrong[0]} and {len(wrong) - 1} more" if wrong else "all parameters and gradients float32"
     yield judged("autocast.parameters-stay-float32", name, not wrong, got, "float32, unchanged")
     yield judged("autocast.loss-is-wide", name, loss == torch.float32, str(loss), "torch.float32")
+
+
+def _told(state: tuple[Any, ...]) -> str:
+    enabled, low, default, gradients = state
+    switches = [f"{name} {'on' if value else 'off'}" for name, value in (("autocast", enabled), ("gradients", gradients))]
+    return f"{', '.join(switches)}, autocast's format {low}, default format {default}".replace("torch.", "")
 
 
 def _state() -> tuple[Any, ...]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from frameworks.torch.stacks.heads.passes import Gradients, same_bits
 
 DROPOUT = 0.1
 
@@ -38,11 +41,22 @@ def has_batch_norm(model: Any) -> bool:
     return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
-def draws(run: Any) -> bool:
-    """Whether two passes from different random states differ. `run` makes one pass and returns its gradients."""
-    results = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        results.append(run())
-    one, other = results
-    return any(not torch.equal(one[name], other[name]) for name in one)
+DRAWS = "two equal runs differ: the model draws random numbers in training"
+KEEPS = "a second pass from the same random state differs from the first: the model keeps state between passes"
+
+
+def unsteady(make: Callable[[], Any], gradients: Callable[[Any], Gradients]) -> str:
+    """Why passes of a model cannot be compared, "" if they can.
+
+    Args:
+        make: gives a new model each time, all of them equal.
+        gradients: of one pass.
+    """
+    model, other = make(), make()
+    torch.manual_seed(1)
+    one = gradients(model)
+    torch.manual_seed(2)
+    if same_bits(one, gradients(other)):
+        return DRAWS
+    torch.manual_seed(1)
+    return KEEPS if same_bits(one, gradients(model)) else ""
