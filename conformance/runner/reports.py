@@ -75,14 +75,27 @@ def closing_lines(verdicts: Iterable[TestVerdict], framework: str) -> list[str]:
     for each in judged:
         if each.outcome.bad:
             bad[each.clause].append(each)
-    lines = [f"clauses that fail: {len(bad) or 'none'}"]
-    for clause, failed in sorted(bad.items(), key=lambda item: -len(item[1])):
-        total = sum(each.clause == clause and each.outcome not in UNJUDGED for each in judged)
-        lines += ["", f"{clause}: {len(failed)} of {total} tests fail", *_rule(load_clauses().get(clause), framework)]
+    totals = Counter(each.clause for each in judged if each.outcome not in UNJUDGED)
+    groups: dict[tuple[str, str], list[TestVerdict]] = defaultdict(list)
+    for failed in sorted(bad.values(), key=len, reverse=True):
         plainest = min(failed, key=lambda each: (each.outcome is not Outcome.FAIL, len(each.message)))
+        groups[plainest.signature, _core(plainest.message)].append(plainest)
+    lines = [f"clauses that fail: {len(bad) or 'none'}"]
+    for plainest, *others in groups.values():
+        clause = plainest.clause
+        count = f"{len(bad[clause])} of {totals[clause]} tests fail"
+        lines += ["", f"{clause}: {count}", *_rule(load_clauses().get(clause), framework)]
         lines += _wrapped(f"{plainest.outcome}: {_shortened(plainest.message)}")
+        if others:
+            also = ", ".join(f"{each.clause} ({len(bad[each.clause])} of {totals[each.clause]})" for each in others)
+            lines += _wrapped(f"in the same way: {also}")
         lines.append(f"  repeat: {plainest.repro.replace('conformance/suites/', f'{SUITES}/')}")
     return [*lines, "", *textwrap.wrap(_counts(judged), _WIDTH)]
+
+
+def _core(message: str) -> str:
+    """What a message says, without the values that were measured."""
+    return re.sub(r"\d+", "N", message.partition(" got ")[0])
 
 
 def _rule(clause: Clause | None, framework: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 from results.record.model import Record
 from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import load
-from tests.support.own_loops import MISTAKES, RIGHT, changed
+from tests.support.own_loops import MISTAKES, RIGHT, SOURCE, changed
 from tests.support.suite_runs import ROOT, Ended, clauses_of, run
 
 pytest.importorskip("torch")
@@ -74,6 +74,14 @@ def test_a_right_loop_passes_all_that_applies(right: str, tmp_path: Path) -> Non
     attributes = ("average", "recompute") if right != "ignores-nothing" else ()
     assert ignored - unlike == {f"the loop ignores recipe.{name}" for name in attributes}
     assert bool(ignored & unlike) == (right == "divides-in-step")
+
+
+def test_the_loop_of_the_template_passes_schedules_and_is_not_asked_for_a_momentum(tmp_path: Path) -> None:
+    ended, record = judged(tmp_path, SOURCE, "schedules")
+    assert ended.status == 0, ended.lines
+    asked = [v for v in record.verdicts if v.case.startswith("test_cyclic_schedule_changes_momentum[")]
+    cycled = {verdict.outcome: verdict.reason for verdict in asked}
+    assert cycled == {Outcome.UNSUPPORTED: "recipe.schedule has the rate's factor, and no momentum"}
 
 
 RIGHT_BUT = {"divides-in-step": {"scaling.scale-is-float32"}}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,7 +19,9 @@ from conformance.runner.reports import closing_lines, source_for
 from conformance.spec.clauses import load_clauses
 from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
+from results.record.reading import write
 from tests.runner.test_plugin import SUITE
+from tests.support.small_record import BASE
 from tests.support.suite_runs import WORKERS, checkout, expect, judge
 
 
@@ -86,6 +89,22 @@ def test_each_of_several_modes_has_a_report_of_its_own(
     assert calls == given
 
 
+@pytest.mark.parametrize(("framework", "told"), [("my_training:Loop", False), ("reference", True)])
+def test_a_run_of_ones_own_loop_says_nothing_of_baselines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], framework: str, told: bool
+) -> None:
+    def judged(*_: object) -> int:
+        write(tmp_path / "run.json", BASE)
+        return 0
+
+    monkeypatch.setattr(jobs, "LAST_RUNS", tmp_path)
+    monkeypatch.setattr(jobs, "_refused", lambda *_: "")
+    monkeypatch.setattr(jobs, "former", lambda _: None)
+    monkeypatch.setattr(jobs, "judge", judged)
+    assert jobs.job(framework, [""], (), "cpu", []) == 0
+    assert ("baseline" in capsys.readouterr().out) == told
+
+
 # ---------------------------------------------------------------- the end of a run
 
 CLIP = "scaling.unscales-before-clipping"
@@ -112,6 +131,22 @@ def test_a_clause_that_fails_is_quoted_once_with_its_first_difference() -> None:
     assert repeat.endswith("/conformance/suites/test_x.py::test_b")
     assert repeat.startswith("  repeat: python -m pytest /")
     assert counts == "1 tests pass, 1 do not apply (1: the loop ignores recipe.clip)."
+
+
+def test_clauses_that_fail_in_the_same_way_are_one_paragraph() -> None:
+    failed = verdict("test_a", Outcome.ERROR, "TypeError: no 2")
+    others = ("scaling.automaton", "scaling.skip-is-atomic")
+    judged = [
+        failed,
+        *(replace(failed, clause=clause, message=f"TypeError: no {n}") for n, clause in enumerate(others)),
+    ]
+    lines = closing_lines([*judged, replace(failed, clause="cost.state", message="ValueError: no")], "torch")
+    assert lines[0] == "clauses that fail: 4"
+    assert [line for line in lines if line.endswith("tests fail")] == [
+        f"{CLIP}: 1 of 1 tests fail",
+        "cost.state: 1 of 1 tests fail",
+    ]
+    assert "  in the same way: scaling.automaton (1 of 1), scaling.skip-is-atomic (1 of 1)" in lines
 
 
 def test_nothing_that_fails_is_said_so() -> None:

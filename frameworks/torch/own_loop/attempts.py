@@ -16,6 +16,7 @@ from fixtures.data import exact_batch
 from fixtures.model import Model
 from fixtures.models import exact_linear, exact_stack
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, DynamicScaling, Precision, Recipe, Recompute, StaticScaling, Steps
+from fixtures.schedules import OneCycle
 from frameworks.contract import Capability
 from frameworks.torch.core.arrays import DTYPES
 from frameworks.torch.own_loop.trainer import LoopTrainer, ones
@@ -95,6 +96,16 @@ def _schedules(make: Make) -> bool:
     run = make(exact_linear(), _RECIPE.replace(schedule=Steps((1,), (1.0, 0.5))))
     run.apply_gradients(ones(run))
     return run.steppers[0].learning_rate != 0.5
+
+
+CYCLE = OneCycle(4.0, 3, 10, 0.25, momenta=(0.75, 0.25))
+
+
+def moves_momentum(make: Make) -> bool:
+    """Whether a loop follows the momenta of a schedule too."""
+    run = make(exact_linear(), _RECIPE.replace(optimizer=SGD(0.5, momentum=0.5), schedule=CYCLE))
+    run.apply_gradients(ones(run))
+    return run.steppers[0].optimizer.param_groups[0].get("momentum", 0.5) != 0.5
 
 
 def _averages(make: Make) -> bool:

@@ -19,10 +19,11 @@ from fixtures.data import exact_batch
 from fixtures.model import Model
 from fixtures.models import exact_linear
 from fixtures.recipe import Recipe
-from frameworks.contract import Attempt, Capability, OpResult
+from fixtures.schedules import OneCycle
+from frameworks.contract import Attempt, Capability, OpResult, Unsupported
 from frameworks.registry import UnknownFramework
 from frameworks.torch.framework import TorchProcess
-from frameworks.torch.own_loop.attempts import ATTEMPTS, LoopAttempt, Make
+from frameworks.torch.own_loop.attempts import ATTEMPTS, LoopAttempt, Make, moves_momentum
 from frameworks.torch.own_loop.parts import LoopRecipe
 from frameworks.torch.own_loop.trainer import LoopTrainer
 
@@ -91,6 +92,12 @@ class LoopFramework(TorchProcess):
             if not acts:
                 ignored[capability] = f"the loop ignores {what}" if what else _RESCALED
         return ignored
+
+    def require_recipe(self, recipe: Recipe) -> None:
+        super().require_recipe(recipe)
+        if isinstance(recipe.schedule, OneCycle) and recipe.schedule.momenta is not None:
+            attempt = partial(_without_warnings, moves_momentum, self._run)
+            raise Unsupported(Capability.SCHEDULE, "recipe.schedule has the rate's factor, and no momentum", attempt)
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> LoopTrainer:
         self.require_recipe(recipe)

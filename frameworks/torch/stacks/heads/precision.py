@@ -69,8 +69,12 @@ def _formats(model: Any, before: dict[str, Any], name: str, loss: torch.dtype) -
 
 def _told(state: tuple[Any, ...]) -> str:
     enabled, low, default, gradients = state
-    switches = [f"{name} {'on' if value else 'off'}" for name, value in (("autocast", enabled), ("gradients", gradients))]
-    return f"{', '.join(switches)}, autocast's format {low}, default format {default}".replace("torch.", "")
+    formats = f"autocast's format {low}, default format {default}".replace("torch.", "")
+    return f"autocast {_switch(enabled)}, gradients {_switch(gradients)}, {formats}"
+
+
+def _switch(on: bool) -> str:
+    return "on" if on else "off"
 
 
 def _state() -> tuple[Any, ...]:
