@@ -19,6 +19,7 @@ from conformance.generative import coverage, paste, vocabulary
 from conformance.generative.operation_strategies import WAYS
 from conformance.generative.programs.case import (
     ApplyGradients,
+    CountBytes,
     GeneratedCase,
     Predict,
     Restore,
@@ -27,6 +28,7 @@ from conformance.generative.programs.case import (
     SpikedGradient,
     StartAgain,
     Train,
+    told,
 )
 from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.ensemble import Ensemble
@@ -120,7 +122,8 @@ def test_the_same_cases_hold_on_the_reference() -> None:
 def test_a_failure_can_be_pasted_as_a_test() -> None:
     with pytest.raises(Violation) as raised:
         explore(subject("scale_updates:OverflowKeepsTheCount"), Verdict(), (), LAWS["laws.programs"], 2)
-    source = str(raised.value).split("\n\n", 1)[1]
+    message, source = str(raised.value).split("\n\n", 1)
+    assert re.match(r"after step \d+ of \d+, [a-z ]+( on [0-9 +]+ samples)?: ", message)
     assert raised.value.signature in load_clauses()
     names: dict[str, object] = {}
     exec(compile(source, "pasted", "exec"), names)
@@ -130,6 +133,18 @@ def test_a_failure_can_be_pasted_as_a_test() -> None:
         test(subject("scale_updates:OverflowKeepsTheCount"), Verdict())  # type: ignore[operator]
     assert again.value.signature == raised.value.signature
     test(subject(), Verdict())  # type: ignore[operator]
+
+
+def test_a_step_is_told_in_words() -> None:
+    batches = tuple(GeneratedBatch(size, 1) for size in (4, 2))
+    steps = (Train(batches), Train(batches[:1], cut=(3, 1)), Predict(batches[1]), CountBytes(batches[1]), Save())
+    assert [*map(told, steps)] == [
+        "train on 4 + 2 samples",
+        "train on 3 + 1 samples",
+        "predict on 2 samples",
+        "count bytes",
+        "save",
+    ]
 
 
 def test_the_same_seed_gives_the_same_verdict() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -232,6 +233,21 @@ Verb = (
     | WrongWidth
     | OpenScope
 )
+
+
+def told(verb: Verb) -> str:
+    """A verb in words, such as "train on 4 + 2 samples"."""
+    words = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(verb).__name__).lower()
+    match verb:
+        case Train(cut=sizes) if sizes:
+            pass
+        case Train(micros=micros) | Gradients(micros=micros):
+            sizes = tuple(micro.size for micro in micros)
+        case Accumulate(micro=micro) | Predict(micro=micro):
+            sizes = (micro.size,)
+        case _:
+            return words
+    return f"{words} on {' + '.join(map(str, sizes))} samples"
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from conformance.generative.programs.case import (
     Verb,
     WrongWidth,
     cut_otherwise,
+    told,
 )
 from conformance.generative.programs.data import GeneratedBatch
 from conformance.search.observed_names import Observation
@@ -59,7 +60,7 @@ class PlayFailed(Exception):
     """
 
     def __init__(self, place: int, verb: Verb, what: str, name: str = "raised") -> None:
-        super().__init__(f"step {place + 1}, {verb!r}, {what}")
+        super().__init__(f"step {place + 1}, {told(verb)}, {what}")
         self.place, self.name = place, name
 
     @classmethod
