@@ -269,6 +269,15 @@ def test_the_command(tmp_path: Path, style: str, begins: str) -> None:
     assert (tmp_path / "pages" / "clauses" / "scaling.skip.html").is_file()
 
 
+def test_a_folder_may_have_histories_and_records(tmp_path: Path, written: Path) -> None:
+    write(tmp_path / "record.json.gz", record("2.0", {"test_a": "pass"}))
+    out = tmp_path / "out" / "all.json"
+    out.parent.mkdir()
+    for words, lines_ in ((str(written), LINES), (str(tmp_path), LINES + 1)):
+        assert main(["history", words, "--format", "json", "--output", str(out)]) == 0
+        assert len(load(out)) == lines_
+
+
 def test_a_checkout_without_histories_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,10 +9,11 @@ import click
 from conformance.cli.options import PATH, put, watched
 from results.history.changes import history as history_of
 from results.history.documents import compact, is_history, load
-from results.history.folders import gather
+from results.history.folders import OUTCOMES, gather
 from results.history.lines import lines
 from results.history.statements import markdown
 from results.record.files import RecordError, one_line
+from results.record.folders import listed
 
 PAGES = Path("results/pages")
 COMMITTED = Path(__file__).parents[3] / "results" / "sweeps"
@@ -34,7 +35,7 @@ def history(paths: tuple[Path, ...], output: Path | None, style: str) -> int:
 
     \b
     conformance history                                    the sweeps of this checkout
-    conformance history results/baselines other-records    folders of records or of sweeps
+    conformance history results/baselines other-records    folders of records, of sweeps or of histories
     conformance history sweep --format json --output history.json
     conformance history history.json                       what was written so
 
@@ -44,6 +45,7 @@ def history(paths: tuple[Path, ...], output: Path | None, style: str) -> int:
     paths = paths or tuple(sorted(COMMITTED.glob("*.json")))
     if not paths:
         raise RecordError(COMMITTED, "has no history", "name folders of records")
+    paths = tuple(file for path in paths for file in _with_histories(path))
     files = [path for path in paths if is_history(path)]
     histories = [one for path in files for one in load(path)]
     if folders := [path for path in paths if path not in files]:
@@ -66,3 +68,9 @@ def history(paths: tuple[Path, ...], output: Path | None, style: str) -> int:
         return 0
     put({"json": compact, "markdown": markdown}[style](histories), output)
     return 0
+
+
+def _with_histories(path: Path) -> list[Path]:
+    """The files of a folder that has files of histories, records too; of a sweep's folder, or a file, the path."""
+    files = listed(path) if path.is_dir() and not (path / OUTCOMES).is_file() else []
+    return files if any(map(is_history, files)) else [path]
