@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,10 +46,10 @@ class ProgramState:
     def build(self, make: Callable[[Any], tuple[tuple[Any, ...], dict[str, str]]]) -> BuiltProgram:
         """Builds a program with `make(startup)`, which returns what to fetch and the stored names of its parameters."""
         main, startup = paddle.static.Program(), paddle.static.Program()
-        with unique_name.guard(), paddle.static.program_guard(main, startup):
+        with short_call_stacks(), unique_name.guard(), paddle.static.program_guard(main, startup):
             fetches, parameters = make(startup)
         fresh = paddle.static.Scope()
-        with paddle.static.scope_guard(fresh):
+        with short_call_stacks(), paddle.static.scope_guard(fresh):
             self.executor.run(startup)
         for name in sorted(fresh.local_var_names(), key=len):
             tensor = fresh.find_var(name).get_tensor()
@@ -64,7 +66,7 @@ class ProgramState:
 
     def run(self, built: BuiltProgram, feed: Mapping[str, Array]) -> list[Array]:
         """One run of the program; the fetched arrays."""
-        with paddle.static.scope_guard(self.scope):
+        with short_call_stacks(), paddle.static.scope_guard(self.scope):
             fetched = self.executor.run(
                 built.program, feed=dict(feed), fetch_list=list(built.fetches), return_numpy=False
             )
@@ -108,6 +110,20 @@ class ProgramState:
     def take(self, built: BuiltProgram, other: ProgramState) -> None:
         """Sets the variables of a program to those that another scope has now."""
         built.program.set_state_dict(built.program.state_dict("all", other.scope), self.scope)
+
+
+@contextmanager
+def short_call_stacks() -> Iterator[None]:
+    """Within it Paddle stores one line of the Python stack in an operation, not all: of 80, reading them takes longest."""
+    before = getattr(sys, "tracebacklimit", None)
+    sys.tracebacklimit = 1
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.tracebacklimit
+        else:
+            sys.tracebacklimit = before
 
 
 def array_of(tensor: Any) -> Array:
