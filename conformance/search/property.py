@@ -47,7 +47,8 @@ class Property:
         """The strategy of the law's instances, without known defects."""
 
         def allowed(instance: Any) -> bool:
-            return not any(entry.leaves_out(instance.words()) for entry in excluded)
+            words = instance.words() if excluded else frozenset()
+            return not any(entry.leaves_out(words) for entry in excluded)
 
         return self.together(self.draw(framework), allowed)
 

@@ -15,18 +15,18 @@ from frameworks.base import BaseFormats
 from frameworks.contract import CastRule, FunctionResult, OpResult
 from frameworks.paddle.core.arrays import format_name
 from frameworks.paddle.core.devices import place
-from frameworks.paddle.static.programs import ProgramState, array_of, fed
+from frameworks.paddle.static.programs import ProgramState, array_of, fed, short_call_stacks
 from frameworks.paddle.training.plateau import PlateauRun
 
 
 def run_operation(function: Callable[..., Any], arrays: Sequence[Array]) -> OpResult:
     """Builds a program of one operation inside the open precision scope and runs it."""
     main, startup = paddle.static.Program(), paddle.static.Program()
-    with unique_name.guard(), paddle.static.program_guard(main, startup):
+    with short_call_stacks(), unique_name.guard(), paddle.static.program_guard(main, startup):
         inputs = [paddle.static.data(f"x{i}", list(a.shape), str(a.dtype)) for i, a in enumerate(arrays)]
         result = function(*inputs)
     executor = paddle.static.Executor(place())
-    with paddle.static.scope_guard(paddle.static.Scope()):
+    with short_call_stacks(), paddle.static.scope_guard(paddle.static.Scope()):
         executor.run(startup)
         feed = {f"x{i}": fed(a) for i, a in enumerate(arrays)}
         (value,) = executor.run(main, feed=feed, fetch_list=[result], return_numpy=False)
