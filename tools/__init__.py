@@ -1,1 +1,1 @@
-"""Tools that develop the suite: faults, sabotage, reviews, documentation, benchmarks. `python -m tools` lists them."""
+"""Tools that develop the suite: faults, reviews, documentation, benchmarks. `python -m tools` lists them."""
