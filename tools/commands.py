@@ -56,7 +56,6 @@ TOOLS: Mapping[str, Tool] = {
         ("pytest", "--numprocesses=2", "--dist=worksteal", "--timeout=900", "tests"),
     ),
     "faults": Tool("Is every fault of tools/faults caught by its clauses?", ("tools.faults",)),
-    "mutation": Tool("A sample of first-order mutants of the reference, by cosmic-ray.", ("tools.faults.mutation",)),
     "drawn": Tool("What generated tests draw, and what they never do.", ("conformance.generative.coverage",)),
     "programs": Tool(
         "The program of every finding, and tests of adapters that need their framework.",

@@ -29,7 +29,7 @@ from frameworks.installer.distributions import DISTRIBUTIONS, Unavailable
 FOLDER = Path(__file__).parents[2] / "locks"
 SUITE, TOOLS, ALL = "suite", "tools", "frameworks"
 
-GROUPS = {TOOLS: ("run", "report", "self", "lint", "docs", "mutation")}
+GROUPS = {TOOLS: ("run", "report", "self", "lint", "docs")}
 """The dependency groups of pyproject.toml that a lock is about, where they are not `run` alone."""
 
 
