@@ -2,7 +2,7 @@
 
 python -m tools test -k scaling
 python -m tools faults ScaleGrowsToInfinity
-python -m tools overhead torch
+python -m tools bench torch
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ WITH_FRAMEWORKS = (
     "tests/runner/test_cache_folder.py",
     "tests/runner/test_machine.py",
     "tests/runner/test_temporary_directory.py",
-    "tests/tools/test_encoder.py",
 )
 """Tests of the suite's own that are skipped where a framework is not installed, as it is not in `tox -e self`."""
 
@@ -66,10 +65,7 @@ TOOLS: Mapping[str, Tool] = {
     "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),
     "screenshot": Tool("The picture of the report, taken in Chromium.", ("tools.screenshot",)),
     "lock": Tool("Make locks/*.txt again.", ("frameworks.installer.locks",)),
-    "overhead": Tool("What an adapter adds to the time of a step.", ("tools.benchmarks.overhead",)),
     "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("tools.benchmarks.steps",)),
-    "roofline": Tool("How far steps are from what the device's rates allow.", ("tools.benchmarks.roofline",)),
-    "encoder": Tool("The effect of 8-bit loading on a real sentence encoder.", ("tools.benchmarks.encoder",)),
 }
 """By the name of the command."""
 
@@ -82,7 +78,7 @@ def commands() -> None:
     \b
     python -m tools test -k scaling
     python -m tools faults ScaleGrowsToInfinity
-    python -m tools overhead torch
+    python -m tools bench torch
     """
 
 

@@ -102,8 +102,8 @@ def test_tools_of_the_suite_get_the_words_and_give_their_status(tmp_path: Path) 
     assert ended.output.startswith("tools.faults.")
     refused = run([sys.executable, "-m", "tools", "faults", "NoSuchFault"])
     assert (refused.status, len(refused.lines)) == (2, 1)
-    help_text = run([sys.executable, "-m", "tools", "overhead", "--help"], tmp_path, PYTHONPATH=str(ROOT))
-    assert help_text.output.startswith("usage: python -m tools overhead")
+    help_text = run([sys.executable, "-m", "tools", "faults", "--help"], tmp_path, PYTHONPATH=str(ROOT))
+    assert help_text.output.startswith("usage: python -m tools faults")
 
 
 @pytest.mark.parametrize("name", TOOLS)

@@ -172,13 +172,3 @@ def wait_for(condition: Callable[[], bool]) -> None:
         if time.monotonic() > end:
             raise TimeoutError(f"the condition does not hold after {limit:g} s")
         time.sleep(0.02)
-
-
-def one_page(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
-    """Makes an empty README and a page of this text the only pages that commands fill; returns the page."""
-    (folder / "docs").mkdir()
-    (folder / "README.md").touch()
-    page = folder / "docs" / "page.md"
-    page.write_text(text, encoding="utf-8")
-    monkeypatch.setattr("tools.docs.generate.ROOT", folder)
-    return page

@@ -36,9 +36,6 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "tools.docs.adapters:ways": ("ways",),
     "tools.docs.laws:blocks": ("drawn", "left out of drawing", "beyond drawing"),
     "tools.faults.rounds:blocks": ("scores", "rounds", "rounds by family", "missed faults"),
-    "tools.benchmarks.overhead.samples:blocks": ("overhead",),
-    "tools.benchmarks.encoder.samples:blocks": ("encoder in 8 bits",),
-    "tools.benchmarks.roofline.samples:blocks": ("roofline",),
 }
 """The blocks by what makes them, a function that returns the text of each by its name."""
 

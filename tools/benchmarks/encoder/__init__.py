@@ -1,1 +1,0 @@
-"""Effect of 8-bit loading on a real sentence encoder."""

@@ -1,1 +1,0 @@
-"""Overhead of a step through an adapter, compared with a native training loop."""
