@@ -48,7 +48,6 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
     "Run the suites": (
         Entry("run", "running:run", "Run the suites on a framework and write a record, or run a scenario."),
         Entry("judge-model", "judging_models:judge_model", "Judge a model without an adapter, or all of a library."),
-        Entry("stress", "stressing:stress", "Run under many seeds and list unstable verdicts."),
     ),
     "Read records": (
         Entry("table", "tables:table", "Show outcomes by family, or one word for each clause."),

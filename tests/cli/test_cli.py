@@ -56,7 +56,6 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
         (("ways", "nosuch.mod:Cls"), "no module nosuch.mod can be imported from here"),
         (("install", "jax", "--modes", "keras"), "--modes: got keras, want none, jax needs no more packages"),
         (("install", "torch", "--modes", "kera"), "--modes: got kera, want one of accelerate, "),
-        (("stress", "caffe"), "unknown framework 'caffe'"),
         (("table", "--width", "7"), "7 is not in the range"),
         (("slowest", "--count", "0"), "0 is not in the range"),
         (("validate",), "Missing argument 'PATH...'"),
