@@ -27,7 +27,7 @@ FLOOR_ENTRY, FINITE_ENTRY = (
         ("scaling.stays-finite", "test_scale_stays_finite_after_many_growths"),
     )
 )
-PART = ("-k", "test_scaling.py and (stays or static or defaults)")
+PART = ("conformance/suites/scaling/test_scaling.py", "-k", "stays or static or defaults")
 
 AWKWARD = """
 [build-system]
@@ -170,12 +170,9 @@ def test_two_of_its_records_are_compared(package: Path, record: Path, tmp_path: 
 
 def test_it_has_a_column_in_the_report(package: Path, record: Path, tmp_path: Path) -> None:
     pytest.importorskip("altair")
-    baseline = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
     page = tmp_path / "page.html"
-    assert conformance(package, "report", record, baseline, "--output", page).status == 0
-    text = page.read_text("utf-8")
-    for column in ("mine 1.0 emulated cpu", "reference 1 emulated cpu"):
-        assert column in text
+    assert conformance(package, "report", record, "--output", page).status == 0
+    assert "mine 1.0 emulated cpu" in page.read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ def family(clause: str) -> str:
     ("twin", "selection", "named"),
     [
         ("AppliesOverflow", "test_scaling_skip", "scaling.skip-is-atomic"),
-        ("MeanOfMeans", "test_accumulation", "accumulation.weighs-items"),
-        ("RedrawsDropout", "test_recompute", "recompute.replays-dropout"),
+        pytest.param("MeanOfMeans", "test_accumulation", "accumulation.weighs-items", marks=pytest.mark.slow),
+        pytest.param("RedrawsDropout", "test_recompute", "recompute.replays-dropout", marks=pytest.mark.slow),
     ],
 )
 def test_a_twin_fails_what_its_fault_breaks_and_nothing_else(

@@ -92,12 +92,12 @@ MAIN = {
 @cache
 def baselines() -> tuple[Record, ...]:
     """The committed records of CPUs in these modes."""
-    records = [load(path) for path in listed(BASELINES)]
-    return tuple(
-        record
-        for record in records
-        if record.series.device == "cpu" and (record.series.framework, record.series.mode) in MAIN
-    )
+    return tuple(load(path) for path in listed(BASELINES) if _is_main(path.name))
+
+
+def _is_main(name: str) -> bool:
+    series, _, mode = name.removesuffix(".json.gz").rpartition("-cpu-")
+    return (series.partition("-")[0], mode) in MAIN
 
 
 @cache
