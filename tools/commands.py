@@ -51,8 +51,8 @@ WITH_FRAMEWORKS = (
 
 TOOLS: Mapping[str, Tool] = {
     "test": Tool(
-        "The suite's own tests, by pytest.",
-        ("pytest", "--numprocesses=2", "--dist=worksteal", "--timeout=900", "tests"),
+        "The suite's own tests, by pytest; -m slow for the whole runs of nightly CI.",
+        ("pytest", "--numprocesses=2", "--dist=worksteal", "--timeout=900", "-mnot slow", "tests"),
     ),
     "faults": Tool("Is every fault of tools/faults caught by its clauses?", ("tools.faults",)),
     "drawn": Tool("What generated tests draw, and what they never do.", ("conformance.generative.coverage",)),

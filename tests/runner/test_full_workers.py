@@ -33,8 +33,7 @@ def test_step(subject: Subject, verdict: Verdict, place: int) -> None:
 """
 
 
-@pytest.mark.parametrize("dist", ["load", "worksteal"])
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(("count", "dist"), [(2, "worksteal"), pytest.param(1, "load", marks=pytest.mark.slow)])
 def test_no_test_is_lost(tmp_path: Path, count: int, dist: str) -> None:
     root = checkout(tmp_path, filling=SUITE)
     record = root / "run.json"
