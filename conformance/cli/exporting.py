@@ -1,4 +1,4 @@
-"""`conformance report` and `conformance export`: records as one HTML page, or in formats of other tools."""
+"""`conformance report` and `conformance export`: records as one HTML page, or as Markdown."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import click
 
 from conformance.cli.options import OUTPUT, PATH, put, watched
 from results.compare.pairing import NONE, compare_sets
-from results.record.files import RecordError, one_line
+from results.record.files import one_line
 from results.record.folders import Outlines, read
 from results.record.reading import Record
-from results.show import ctrf, digest, findings
+from results.show import digest, findings
 
 _FORMATS: Mapping[str, Callable[[Sequence[Record]], bytes]] = {
-    "ctrf": ctrf.dumps,
     "findings": lambda records: findings.markdown(records).encode("utf-8", "replace"),
     "markdown": lambda records: digest.markdown(records).encode("utf-8", "replace"),
 }
@@ -62,23 +61,14 @@ def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
 @click.option("--format", "style", type=click.Choice(list(_FORMATS)), required=True, help="Output format.")
 @OUTPUT
 def export(paths: tuple[Path, ...], style: str, output: Path | None) -> int:
-    """Convert records, journals or folders of them (by default the last runs) to one document.
+    """Convert records, journals or folders of them (by default the last runs) to one Markdown document.
 
     \b
-    conformance export --format ctrf --output results/ctrf.json
     conformance export results/baselines --format markdown >> "$GITHUB_STEP_SUMMARY"
-
-    ctrf is the Common Test Report Format (https://ctrf.io), validated against its published schema. Outcomes become
-    statuses: pass is passed; unsupported and not offered are skipped; known and abstain are other; outcomes that need
-    action are failed. rawStatus and the tags contain the outcome itself.
 
     markdown has the counts, the tests that need action, and the known failures folded; it is cut at 256 KiB, with a
     note. findings is a Markdown list of the known failures by finding.
     """
     records = read(paths)
-    try:
-        content = _FORMATS[style](records)
-    except ValueError as error:
-        raise RecordError("the records", f"cannot be exported ({error})", "leave that record out") from None
-    put(content, output)
+    put(_FORMATS[style](records), output)
     return 0

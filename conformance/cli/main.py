@@ -53,7 +53,7 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         Entry("table", "tables:table", "Show outcomes by family, or one word for each clause."),
         Entry("slowest", "tables:slowest", "List the slowest tests or clauses."),
         Entry("report", "exporting:report", "Write one HTML page."),
-        Entry("export", "exporting:export", "Convert records to CTRF or Markdown."),
+        Entry("export", "exporting:export", "Convert records to Markdown."),
         Entry("validate", "tables:validate", "Check that files are valid records."),
         Entry("recover", "tables:recover", "Convert the journal of a killed run to a record."),
     ),

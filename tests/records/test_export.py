@@ -1,39 +1,28 @@
-"""Records as CTRF and as the summary of a CI job: nothing is lost, nothing hostile does anything, the schema holds."""
+"""Records as the summary of a CI job: nothing is lost, nothing hostile does anything."""
 
 from __future__ import annotations
 
-import json
-import math
 import re
-import sys
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from results.record.folders import listed
+from conformance.cli import main
 from results.record.outcomes import Outcome
-from results.record.reading import CheckResult, Record, load, write
-from results.record.values import parse
-from results.show import ctrf
+from results.record.reading import Record, write
 from results.show.digest import markdown
 from results.show.marks import cut, source
 from tests.records.test_table import FOUR
 from tests.support.reporting import infected
 from tests.support.small_record import BASE
-from tests.support.suite_runs import ROOT, Ended, run
+from tests.support.suite_runs import refused
 
-BASELINES = [path for path in listed(ROOT / "results" / "baselines") if "-cpu-" in path.name]
 EVIL = "<img src=x onerror=alert(1)> </details> | `a` **b** [c](javascript:x) @everyone\n# d\n::error::e \x1b[2J \u202e"
-
-
-def conformance(*words: str | Path, **changes: str) -> Ended:
-    return run([sys.executable, "-m", "conformance", *map(str, words)], **changes)
 
 
 def of(outcome: Outcome, **changes: Any) -> Record:
@@ -47,101 +36,6 @@ def hostile(text: str) -> Record:
     one = infected(text)
     verdicts = tuple(replace(each, seed=2**1000, duration_s=1e308) for each in one.verdicts)
     return replace(one, started=BASE.started, finished=BASE.finished, verdicts=verdicts, observations=())
-
-
-def valid_document(record: Record) -> dict[str, Any]:
-    """The document that a reader of the exported bytes gets, strictly parsed."""
-    document: dict[str, Any] = parse(ctrf.dumps([record]))
-    ctrf.validate(document)
-    return document
-
-
-# ---------------------------------------------------------------- CTRF
-
-
-def test_the_baselines_are_exported_whole() -> None:
-    records = [load(path) for path in BASELINES]
-    results = parse(ctrf.dumps(records))["results"]
-    verdicts = [verdict for record in records for verdict in record.verdicts]
-    assert len(BASELINES) > 4
-    assert len({test["testId"] for test in results["tests"]}) == len(verdicts)
-    assert Counter(test["rawStatus"] for test in results["tests"]) == Counter(v.outcome.value for v in verdicts)
-    counted = Counter(test["status"] for test in results["tests"])
-    assert results["summary"]["tests"] == len(verdicts)
-    assert {status: results["summary"][status] for status in ctrf.STATUSES} == {s: counted[s] for s in ctrf.STATUSES}
-    assert sum(results["summary"]["extra"]["outcomes"].values()) == len(verdicts)
-    assert results["summary"]["start"] < results["summary"]["stop"]
-    assert results["environment"]["healthy"] is True
-
-
-def test_a_test_keeps_what_the_verdict_says() -> None:
-    check = CheckResult("scale", math.inf, 2.0, None, False, {"method": "closed form"})
-    changes: dict[str, Any] = {"signature": "scale-inf", "message": "it grew", "checks": (check,), "repro": "pytest x"}
-    changes |= {"inferred_from": "2.12.0", "repeats": ("fail (scale-inf)", "pass")}
-    record = of(Outcome.FAIL, link="https://a.org/1", duration_s=0.25, seed=3, **changes)
-    (test,) = valid_document(record)["results"]["tests"]
-    assert (test["name"], test["duration"]) == ("test_a", 250)
-    assert (test["status"], test["rawStatus"], test["message"]) == ("failed", "fail", "it grew")
-    assert {"fail", "MUST", "scaling"} == set(test["tags"])
-    assert test["suite"][1:] == ["scaling", "scaling.stays-finite"]
-    assert test["labels"] == {
-        "clause": "scaling.stays-finite",
-        "level": "MUST",
-        "framework": "torch",
-        "version": "2.13.0",
-        "device": "cpu",
-        "mode": "eager",
-        "signature": "scale-inf",
-        "link": "https://a.org/1",
-        "revision": 1,
-        "inferred_from": "2.12.0",
-        "seed": 3,
-    }
-    assert test["extra"]["repeats"] == ["fail (scale-inf)", "pass"]
-    assert test["extra"]["repro"] == "pytest x"
-    (exported,) = test["extra"]["checks"]
-    assert (exported["measured"], exported["bound"], exported["passed"]) == ("inf", 2.0, False)
-
-
-@pytest.mark.parametrize("outcome", Outcome)
-def test_every_outcome_has_its_status(outcome: Outcome) -> None:
-    document = valid_document(of(outcome))
-    (test,) = document["results"]["tests"]
-    assert (test["status"] == "failed") is outcome.bad
-    assert (test["status"] == "passed") is (outcome is Outcome.PASS)
-    assert (test["status"] == "skipped") is (outcome in (Outcome.UNSUPPORTED, Outcome.NOT_OFFERED))
-    assert (test["rawStatus"], test["tags"][0]) == (outcome.value, outcome.value)
-    assert document["results"]["environment"]["healthy"] is not outcome.bad
-
-
-@pytest.mark.parametrize("text", ["", EVIL, "x" * 100_000, "\x00\x7f\u2028😀"])
-def test_hostile_records_keep_to_the_schema(text: str) -> None:
-    assert len(valid_document(hostile(text))["results"]["tests"]) == len(Outcome)
-
-
-@given(st.text(max_size=40))
-@settings(max_examples=60)
-def test_whatever_a_record_says_keeps_to_the_schema(text: str) -> None:
-    valid_document(hostile(text.encode("utf-8", "replace").decode("utf-8")))
-
-
-def test_a_record_without_verdicts_is_not_healthy() -> None:
-    document = valid_document(replace(BASE, verdicts=(), observations=(), measurements=()))
-    assert document["results"]["tests"] == []
-    assert document["results"]["environment"]["healthy"] is False
-
-
-def test_the_schema_refuses_what_ctrf_does_not_know() -> None:
-    document = ctrf.document([BASE])
-    document["results"]["tests"][0]["status"] = "known"
-    with pytest.raises(ValueError, match=r"tests\[0\]\.status: 'known' is not one of"):
-        ctrf.validate(document)
-
-
-def test_nothing_is_written_that_breaks_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctrf, "STATUS", dict.fromkeys(Outcome, "fine"))
-    with pytest.raises(ValueError, match="'fine' was unexpected"):
-        ctrf.dumps([replace(BASE, verdicts=BASE.verdicts[:1])])
 
 
 # ---------------------------------------------------------------- Markdown
@@ -226,28 +120,30 @@ def test_what_is_cut_leaves_no_fold_open(parts: list[str], limit: int) -> None:
 # ---------------------------------------------------------------- the command
 
 
-def test_the_command_writes_a_file_or_prints(tmp_path: Path) -> None:
+def test_the_command_writes_a_file_or_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "torch.json"
     write(path, BASE)
-    assert conformance("export", path, "--format", "ctrf", "--output", tmp_path / "out.json").status == 0
-    printed = conformance("export", path, "--format", "ctrf")
-    assert json.loads(printed.output) == json.loads((tmp_path / "out.json").read_text("utf-8"))
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out.json", "torch.json"]
-    assert conformance("export", path, "--format", "markdown").output == markdown([BASE])
+    assert main(["export", str(path), "--format", "markdown", "--output", str(tmp_path / "out.md")]) == 0
+    assert (tmp_path / "out.md").read_text("utf-8") == markdown([BASE])
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out.md", "torch.json"]
+    capsys.readouterr()
+    assert main(["export", str(path), "--format", "markdown"]) == 0
+    assert capsys.readouterr().out == markdown([BASE])
 
 
-def test_what_cannot_be_exported_ends_in_one_line(tmp_path: Path) -> None:
+def test_what_cannot_be_exported_ends_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = tmp_path / "good.json"
     write(good, BASE)
     (tmp_path / "old.json").write_text("kept")
     for words, message in (
-        ((tmp_path / "none.json", "--format", "ctrf", "--output", tmp_path / "old.json"), "none.json: cannot be read"),
+        (
+            (tmp_path / "none.json", "--format", "markdown", "--output", tmp_path / "old.json"),
+            "none.json: cannot be read",
+        ),
         ((good, "--format", "html"), "'html' is not one of"),
         ((good, "--format", "markdown", "--output", tmp_path / "no" / "x.md"), "x.md: cannot be written"),
     ):
-        ended = conformance("export", *words)
-        assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
-        assert message in ended.lines[0]
+        assert message in refused(capsys, "export", *map(str, words))
     assert (tmp_path / "old.json").read_text() == "kept"
 
 

@@ -17,10 +17,10 @@ from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import compare
 from results.compare.pairing import compare_sets
 from results.record.reading import ClauseText, Outcome, Record, Series, TestVerdict, Variant, write
-from results.show import ctrf, times
+from results.show import times
 from results.show.differences import document, draw, grouped, headline, markdown, to_json, to_text
 from results.show.digest import markdown as digest
-from results.show.marks import escaped, html, words
+from results.show.marks import html, words
 from tests.support.small_record import BASE, CLAUSE, measured, verdict
 
 REFERENCES = (
@@ -68,16 +68,6 @@ def test_a_comparison_as_json_has_no_raw_control_characters() -> None:
     content = to_json(compare_sets([BASE], [verdict(BASE, 0, outcome=Outcome.FAIL, message=text)]))
     assert content.replace("\n", "").isprintable()
     assert json.loads(content)["pairs"][0]["changes"][0]["detail"].startswith(text)
-
-
-def test_ctrf_has_no_raw_control_characters() -> None:
-    text = "\x1b[2J \x7f \x9b31m \u202e \U000e0001 ü ✓"
-    record = verdict(BASE, 0, outcome=Outcome.FAIL, message=text)
-    content = ctrf.dumps([replace(record, notes=(text,))]).decode("utf-8")
-    assert content.replace("\n", "").isprintable()
-    assert any(test.get("message") == text for test in json.loads(content)["results"]["tests"])
-    assert "✓" in content
-    assert escaped('"\U000e0001"') == '"\\udb40\\udc01"'
 
 
 def test_a_brief_table_leaves_out_what_is_not_worse() -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tells what the records in OUT/records say, and what differs from those in BASELINE (empty: the committed ones): writes
-# summary.md, comparison.md, ctrf.json and report.html to OUT, and both Markdown files to the job's summary. Writes
+# summary.md, comparison.md and report.html to OUT, and both Markdown files to the job's summary. Writes
 # `comparison=STATUS` to GITHUB_OUTPUT: 0, nothing is worse; 1, something is, or drifted with FAIL_ON=drift; 2, it cannot
 # be judged.
 set -euo pipefail
@@ -18,7 +18,6 @@ baseline=${BASELINE:-$SUITE/results/baselines}
 records=$OUT/records
 
 attempt export "$records" --format markdown --output "$OUT/summary.md"
-attempt export "$records" --format ctrf --output "$OUT/ctrf.json"
 attempt report "$records" --output "$OUT/report.html"
 status=0
 worst=worse
