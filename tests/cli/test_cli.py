@@ -23,7 +23,7 @@ from conformance.test_ids.inventory import inventory
 from results.record.files import RecordError
 from results.record.reading import Outcome, TestVerdict, Variant, load, write
 from tests.support.small_record import BASE, verdict
-from tests.support.suite_runs import ROOT, conformance, run
+from tests.support.suite_runs import ROOT, called, run
 from tools.commands import TOOLS
 from tools.commands import commands as tools
 
@@ -34,7 +34,7 @@ HELPED = (*(entry.name for entry in COMMANDS), "baseline accept", "expectations 
 
 @pytest.mark.parametrize("words", [(), *(tuple(words.split()) for words in HELPED)])
 def test_help_shows_how(words: tuple[str, ...]) -> None:
-    ended = conformance(*words, "--help")
+    ended = called(*words, "--help")
     assert ended.status == 0
     assert "conformance " in ended.output
     assert not re.search(r"(?m)^  (?!conformance|python|-)[^\n]*\w[;,]? {5}[a-z]", ended.output), (
@@ -72,14 +72,14 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
     ],
 )
 def test_what_cannot_be_done_ends_in_one_line(words: tuple[str, ...], message: str) -> None:
-    ended = conformance(*words)
+    ended = called(*words)
     assert ended.status == 2, ended.lines
     assert len(ended.lines) == 1, ended.lines
     assert message in ended.lines[0]
 
 
 def test_help_lists_every_command_in_the_order_of_the_work() -> None:
-    lines = conformance("--help").output.splitlines()
+    lines = called("--help").output.splitlines()
     places = [lines.index(next(line for line in lines if line.startswith(f"  {each.name} "))) for each in COMMANDS]
     assert places == sorted(places)
     assert set(commands.list_commands(click.Context(commands))) == {entry.name for entry in COMMANDS}
@@ -138,14 +138,14 @@ def test_a_comparison_has_three_statuses(tmp_path: Path) -> None:
     for name, record in (("old", BASE), ("new", worse)):
         write(tmp_path / f"{name}.json", record)
     old, new = tmp_path / "old.json", tmp_path / "new.json"
-    assert conformance("compare", old, old).status == 0
-    ended = conformance("compare", old, new, "--format", "markdown")
+    assert called("compare", old, old).status == 0
+    ended = called("compare", old, new, "--format", "markdown")
     assert ended.status == 1
     assert "| newly failing | `scaling.stays-finite` | `test_a` | pass | fail |" in ended.output
-    assert conformance("compare", old, new, "--format", "json", "--output", tmp_path / "told.json").status == 1
+    assert called("compare", old, new, "--format", "json", "--output", tmp_path / "told.json").status == 1
     assert '"status": 1' in (tmp_path / "told.json").read_text("utf-8")
     new.write_bytes(new.read_bytes()[:-20])
-    cut = conformance("compare", old, new)
+    cut = called("compare", old, new)
     assert (cut.status, len(cut.lines)) == (2, 1)
     assert "new.json" in cut.lines[0]
 
@@ -179,32 +179,32 @@ def test_a_part_is_compared_with_what_it_has_partners_of(tmp_path: Path) -> None
     other = replace(BASE, series=replace(BASE.series, mode="compile"))
     for name, record in (("old/a", BASE), ("old/b", other), ("new", BASE)):
         write(tmp_path / f"{name}.json", record)
-    assert conformance("compare", tmp_path / "old", tmp_path / "new.json").status == 2
-    assert conformance("compare", "--partial", tmp_path / "old", tmp_path / "new.json").status == 0
-    alone = conformance("compare", "--partial", tmp_path / "old" / "b.json", tmp_path / "new.json")
+    assert called("compare", tmp_path / "old", tmp_path / "new.json").status == 2
+    assert called("compare", "--partial", tmp_path / "old", tmp_path / "new.json").status == 0
+    alone = called("compare", "--partial", tmp_path / "old" / "b.json", tmp_path / "new.json")
     assert alone.status == 2
     assert "only among the new records" in alone.output
 
 
 def test_a_clause_is_shown_with_its_bugs_its_tests_and_the_frameworks() -> None:
-    ended = conformance("spec", "show", "scaling.automaton")
+    ended = called("spec", "show", "scaling.automaton")
     assert ended.status == 0
     for text in ("MUST", "https://github.com/deepspeedai/DeepSpeed/pull/4986", "test_scaling_properties.py::", "torch"):
         assert text in ended.output
 
 
 def test_clauses_are_found_by_their_words() -> None:
-    ended = conformance("spec", "search", "bias", "DeepSpeed")
+    ended = called("spec", "search", "bias", "DeepSpeed")
     assert "master.counts-every-update" in ended.output
-    assert "accumulation.evaluation-changes-nothing" in conformance("spec", "search", "predict").output
-    none = conformance("spec", "search", "nothing-is-called-so")
+    assert "accumulation.evaluation-changes-nothing" in called("spec", "search", "predict").output
+    none = called("spec", "search", "nothing-is-called-so")
     assert (none.status, len(none.lines)) == (2, 1)
     assert "no clause matches; " in none.lines[0]
-    assert conformance("spec", "list", "--family", "scaling", "--level", "may").status == 2
+    assert called("spec", "list", "--family", "scaling", "--level", "may").status == 2
 
 
 def test_adapters_say_what_they_declare() -> None:
-    ended = conformance("frameworks", "reference")
+    ended = called("frameworks", "reference")
     assert ended.status == 0
     assert "emulated" in ended.output
     assert "reference refuses" in ended.output

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,15 @@ def conformance(*words: str | Path, root: Path = ROOT, **changes: str) -> Ended:
     """Runs the command `conformance`; pytest under it loads its plugins by itself."""
     command = [sys.executable, "-m", "conformance", *map(str, words)]
     return run(command, root, **{"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "", **changes})
+
+
+def called(*words: str | Path) -> Ended:
+    """Calls the command `conformance` in this process."""
+    output, errors = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
+        patch.setenv("COLUMNS", "160")
+        status = main([str(word) for word in words])
+    return Ended(status, output.getvalue(), errors.getvalue())
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
