@@ -241,6 +241,7 @@ def test_a_clause_selects_its_tests() -> None:
     assert bisecting.selected(None, former)[1] == (node,)
 
 
+@pytest.mark.slow
 def test_real_releases_are_installed_and_judged(
     releases: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

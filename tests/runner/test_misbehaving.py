@@ -58,7 +58,7 @@ def ended_with(folder: Path, which: str, *words: str) -> tuple[Ended, Record]:
 RUNS: dict[str, tuple[str, ...]] = {"one process": (), "a worker": (*WORKERS, "-n1", "--dist=load")}
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(scope="module", params=["one process", pytest.param("a worker", marks=pytest.mark.slow)])
 def lively(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Record]:
     return ended_with(tmp_path_factory.mktemp("lively"), "BEHAVIOURS", *RUNS[request.param])
 
