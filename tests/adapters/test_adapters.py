@@ -60,19 +60,6 @@ def test_every_adapter_has_the_same_modules(adapter: str, package: str) -> None:
     assert set(MODULES[package]) - {path.stem for path in modules(f"{adapter}/{package}")} - shared == set()
 
 
-def packages() -> list[str]:
-    """Folders with modules, without the programs of findings."""
-    folders = {path.parent.relative_to(ROOT / "frameworks") for path in (ROOT / "frameworks").rglob("*.py")}
-    return sorted(str(folder) for folder in folders if folder.name not in ("findings", "template"))
-
-
-@pytest.mark.parametrize("folder", packages())
-def test_no_package_of_an_adapter_is_large(folder: str) -> None:
-    paths = [path for path in modules(folder) if path.name != "__init__.py"]
-    assert len(paths) <= 25
-    assert {path.name: length for path in paths if (length := len(path.read_text("utf-8").splitlines())) > 350} == {}
-
-
 def keys(adapter: str) -> set[str]:
     """The names in an adapter's tables of operations, read from the source, for its framework may not be installed."""
     folder = {"tf": "keras_common"}.get(adapter, f"{adapter}/core")

@@ -33,7 +33,6 @@ from tests.support.suite_runs import ROOT, refused
 KNOWN = load_known()
 PROGRAMS = [finding for finding in KNOWN.findings if finding.program is not None]
 OWN = {name: {*adapter_file(name).imports} for name in built_in()}
-LONGEST = 30
 _THERE = "import sys; print('expected: 0'); print('seen: 1'); sys.exit(1)"
 
 each_program = pytest.mark.parametrize("finding", PROGRAMS, ids=lambda each: f"{each.framework}-{each.id}")
@@ -49,10 +48,9 @@ def program(folder: Path, source: str) -> Path:
 
 
 @each_program
-def test_a_program_is_small_and_imports_its_framework_alone(finding: Finding) -> None:
+def test_a_program_imports_its_framework_alone(finding: Finding) -> None:
     assert finding.program is not None
     source = finding.program.read_text("utf-8")
-    assert len(source.splitlines()) <= LONGEST
     tree = ast.parse(source)
     assert ast.get_docstring(tree)
     imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}

@@ -157,8 +157,7 @@ def test_attempts_do_not_count_and_do_not_change_a_derivation(tmp_path: Path, mo
     assert (first.parameter_spread, bound) == (second.parameter_spread, other)
 
 
-def test_the_suites_own_file_is_small_and_reads() -> None:
-    assert stored_spreads.FILE.stat().st_size < 2_000_000
+def test_the_suites_own_file_reads() -> None:
     content = json.loads(stored_spreads.FILE.read_text("utf-8"))
     assert content["entries"]
     assert all(arrays.keys() <= stored_spreads.SPREADS for arrays in content["entries"].values())

@@ -50,7 +50,3 @@ def test_five_percent_are_found(name: str) -> None:
 
 def test_equal_versions_can_mostly_be_judged() -> None:
     assert Counter(each.status for each in races("shared", 1.0))[0] >= 90
-
-
-def test_the_samples_are_small() -> None:
-    assert sum(path.stat().st_size for path in SAMPLES.glob("*.json.gz")) < 300_000

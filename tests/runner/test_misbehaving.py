@@ -75,10 +75,6 @@ def outcome(record: Record, step: str) -> tuple[Outcome, str]:
     return verdict.outcome, verdict.message
 
 
-def test_there_are_more_than_forty() -> None:
-    assert len(BEHAVIOURS) + len(DEADLY) >= 40
-
-
 @pytest.mark.parametrize("name", BEHAVIOURS)
 def test_a_behaviour_costs_its_own_test(lively: tuple[Ended, Record], name: str) -> None:
     _, record = lively

@@ -13,11 +13,11 @@ from conformance.scenarios.table import markdown, rows
 from results.record.files import read
 from results.record.reading import load
 from tests.support.recorded import by_name
-from tests.support.suite_runs import Ended, run
+from tests.support.suite_runs import Ended, called, run
 
 
 def conformance(*words: str | Path) -> Ended:
-    return run([sys.executable, "-m", "conformance", "run", *map(str, words)])
+    return called("run", *words)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from conformance.runner.recorder import SETTINGS
 from conformance.spec.clauses import Level, load_clauses
 from conformance.test_ids.inventory import inventory
 from frameworks.adapter_file import adapter_file
-from frameworks.operations import CATALOGUE
 from frameworks.registry import built_in
 from tests.support.suite_runs import ROOT, environment
 
@@ -109,29 +108,6 @@ def test_every_binding_clause_of_a_family_has_a_test(family: str) -> None:
     binding = {c.id for c in load_clauses().values() if c.family == family and c.level is Level.MUST}
     assert binding
     assert binding - TESTED - {SETTINGS} == set()
-
-
-def test_the_suites_are_broad() -> None:
-    assert len(TESTED) >= 60
-    assert len(CATALOGUE) >= 40
-
-
-def test_no_two_classes_share_a_name() -> None:
-    """Adapters name what they have in common alike; everything else has a name of its own."""
-    places: dict[str, list[Path]] = {}
-    for path in sources("fixtures", "frameworks", "conformance", "results", "benchmarks"):
-        if "findings" in path.parent.parts:
-            continue
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(path.relative_to(ROOT))
-    shared = {name: paths for name, paths in places.items() if len(paths) > 1 and not all(map(_in_an_adapter, paths))}
-    assert shared == {}
-
-
-def _in_an_adapter(path: Path) -> bool:
-    folder, name, *inside = path.parts
-    return folder == "frameworks" and bool(inside) and name in ADAPTERS
 
 
 def test_every_file_of_the_checkout_has_a_name_that_a_shell_takes_for_a_file() -> None:

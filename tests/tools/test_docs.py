@@ -1,4 +1,4 @@
-"""README and docs are short and complete, generated blocks have a place and a source, and no link is dead."""
+"""README and docs are complete, generated blocks have a place and a source, and no link is dead."""
 
 from __future__ import annotations
 
@@ -48,11 +48,6 @@ def built(made: Mapping[str, Mapping[str, str]], tmp_path_factory: pytest.TempPa
         patch.setattr(generate, "texts", texts)
         site.build(folder)
     return folder
-
-
-def test_what_is_committed_is_small() -> None:
-    files = [path for path in (ROOT / "docs").rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) <= 250_000
 
 
 def test_every_block_has_one_place() -> None:
@@ -130,10 +125,6 @@ def test_a_page_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str])
 
 
 # ---------------------------------------------------------------- README and the text of pages
-
-
-def test_the_readme_has_at_most_130_lines() -> None:
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 130
 
 
 def test_the_index_names_every_page_and_no_other() -> None:
@@ -243,17 +234,15 @@ def test_every_workaround_is_a_row() -> None:
 
 # ---------------------------------------------------------------- the committed histories of sweeps
 
-KILOBYTES_A_VERSION = 30
 OPEN = {"jax composition.shipped-gradients"}
 """Changes whose cause is not known: the gradient of gelu at -5 in JAX 0.4.38."""
 
 
 @pytest.mark.parametrize("path", sorted(SWEEPS.glob("*.json")), ids=lambda path: path.stem)
-def test_a_committed_history_is_small_and_of_a_committed_plan(path: Path) -> None:
+def test_a_committed_history_is_of_a_committed_plan(path: Path) -> None:
     assert path.with_suffix(".toml").is_file()
     versions = sum(column.judged for one in load(path) for column in one.line.columns)
     assert versions
-    assert path.stat().st_size < 1024 * KILOBYTES_A_VERSION * versions
 
 
 @pytest.mark.parametrize("one", histories(), ids=lambda one: one.line.name)
