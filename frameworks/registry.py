@@ -39,6 +39,11 @@ def _own_points() -> tuple[EntryPoint, ...]:
     return tuple(EntryPoint(name, path, GROUP) for name, path in table.items())
 
 
+@cache
+def _installed_points() -> tuple[EntryPoint, ...]:
+    return tuple(sorted(entry_points(group=GROUP), key=lambda point: point.value))
+
+
 def built_in() -> dict[str, str]:
     """The checkout's own adapters: import paths by name."""
     return {point.name: point.value for point in _own_points()}
@@ -61,7 +66,7 @@ def clashes(name: str | None = None) -> list[str]:
 
 def _claims() -> dict[str, list[str]]:
     claims: dict[str, list[str]] = {}
-    for point in (*_own_points(), *sorted(entry_points(group=GROUP), key=lambda point: point.value)):
+    for point in (*_own_points(), *_installed_points()):
         paths = claims.setdefault(point.name, [])
         if point.value not in paths:
             paths.append(point.value)

@@ -138,7 +138,7 @@ def test_a_built_in_name_stands_whoever_lays_claim_to_it(monkeypatch: pytest.Mon
         ("mine", "a:M"),
     )
     points = [EntryPoint(name, path, registry.GROUP) for name, path in claims]
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point for point in points if point.group == group])
+    monkeypatch.setattr(registry, "_installed_points", lambda: sorted(points, key=lambda point: point.value))
     known = registry.known()
     assert (known["torch"], known["mine"]) == (registry.built_in()["torch"], "a:M")
     warning = "mine: adapter b:M is ignored, because a:M has the same name; rename one of them"

@@ -22,10 +22,10 @@ from results.record.lines import decode_line, encode_line
 from results.record.reading import CheckResult, Outcome, Tensors, from_json, load, to_json, write
 from results.record.schema import SCHEMA_VERSION
 from results.record.texts import Consequence, FindingKind, FindingText
-from tests.records.test_export import conformance
 from tests.records.test_fuzz import call, refused, said
 from tests.support.recorded import CLAUSE, filled, header
 from tests.support.small_record import BASE, verdict
+from tests.support.suite_runs import conformance
 
 ESCAPING = os.fsdecode(b"a\n\x1b[31m\xff\xe2\x80\xae.json")
 """A file name with a line break, an escape sequence, a byte that is no UTF-8 and a mark that reverses the text."""
