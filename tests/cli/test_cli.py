@@ -87,7 +87,7 @@ def test_help_lists_every_command_in_the_order_of_the_work() -> None:
 
 def test_help_and_tables_start_without_numpy_and_adapters() -> None:
     slow = "{'numpy', 'scipy', 'pytest', 'frameworks.contract', 'results.compare'}"
-    words = f"[['--help'], ['table', {str(ROOT / 'results' / 'baselines')!r}], ['quickstart', '--help']]"
+    words = f"[['--help'], ['table', {str(ROOT / 'results' / 'baselines' / 'reference-1-cpu-emulated.json.gz')!r}], ['quickstart', '--help']]"
     program = (
         f"import sys\nfrom conformance.cli import main\nfor words in {words}: main(words)\n"
         f"print(sorted({slow} & set(sys.modules)), file=sys.stderr)"
@@ -99,10 +99,8 @@ def test_tools_of_the_suite_get_the_words_and_give_their_status(tmp_path: Path) 
     ended = run([sys.executable, "-m", "tools", "faults", "--list", "ScaleGrowsToInfinity"])
     assert ended.status == 0
     assert ended.output.startswith("tools.faults.")
-    refused = run([sys.executable, "-m", "tools", "faults", "NoSuchFault"])
+    refused = run([sys.executable, "-m", "tools", "faults", "NoSuchFault"], tmp_path, PYTHONPATH=str(ROOT))
     assert (refused.status, len(refused.lines)) == (2, 1)
-    help_text = run([sys.executable, "-m", "tools", "faults", "--help"], tmp_path, PYTHONPATH=str(ROOT))
-    assert help_text.output.startswith("usage: python -m tools faults")
 
 
 @pytest.mark.parametrize("name", TOOLS)
