@@ -116,7 +116,7 @@ def test_what_a_framework_declines_costs_that_side_alone() -> None:
     assert set(result.values()) == {PASS}
 
 
-@pytest.mark.parametrize("name", ["cpu-offload", "disk-offload"])
+@pytest.mark.parametrize("name", ["cpu-offload", pytest.param("disk-offload", marks=pytest.mark.slow)])
 def test_the_command_writes_a_record_and_shows_it(name: str, tmp_path: Path) -> None:
     ended = conformance("--folder", tmp_path, "--scenario", name, "--rounds", "2", "reference")
     assert ended.status == 0, ended.lines

@@ -215,7 +215,9 @@ def test_a_control_that_fails_in_a_later_stretch_is_seen() -> None:
     assert "seconds a round/4 ranks" not in costs
 
 
-@pytest.mark.parametrize("name", OF_RANKS)
+@pytest.mark.parametrize(
+    "name", ["shard-grad-op", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp", "fsdp"))]
+)
 def test_the_command_writes_a_record_and_shows_it(name: str, tmp_path: Path) -> None:
     ended = conformance("--folder", tmp_path, "--scenario", name, "--rounds", "3", "reference")
     assert ended.status == 0, ended.lines
