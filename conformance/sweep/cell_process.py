@@ -201,8 +201,6 @@ class CellRun:
             reached = 0 if record is None else len(record.verdicts)
             reason = f"the suite took more than {plan.limit_s:.0f} s, with {reached} verdicts until then"
             raise CellNotJudged(OUT_OF_TIME, reason, ended.output)
-        if self._budgeted and record is not None and not record.verdicts:
-            raise CellNotJudged(OUT_OF_TIME, ended.last_line, ended.output)
         if ended.status not in (0, 1) or record is None:
             raise CellNotJudged("crash", f"pytest ended with {_signal(ended.status)}: {ended.last_line}", ended.output)
         return record

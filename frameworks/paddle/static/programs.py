@@ -114,7 +114,7 @@ class ProgramState:
 
 @contextmanager
 def short_call_stacks() -> Iterator[None]:
-    """Within it Paddle stores one line of the Python stack in an operation, not all: of 80, reading them takes longest."""
+    """Within it Paddle stores one line of the Python stack in an operation: reading all 80 takes longest."""
     before = getattr(sys, "tracebacklimit", None)
     sys.tracebacklimit = 1
     try:
