@@ -82,11 +82,11 @@ def commands() -> None:
     """
 
 
-@commands.command(short_help="Make the generated parts of README and results/schema.json again.")
+@commands.command(short_help="Make the committed tables of README and docs, and results/schema.json, again.")
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a file is not as it would be made.")
 def pages(check: bool) -> int:
-    """Makes README's blocks and results/schema.json. Each file is named as it starts; nothing is written before all of
-    them are made. `python -m tools docs` makes the rest of the documentation.
+    """Makes README's tables, the summaries of docs, and results/schema.json. Each file is named as it starts; nothing
+    is written before all of them are made. `python -m tools docs` makes the rest of the documentation.
 
     \b
     python -m tools pages
@@ -107,7 +107,7 @@ def pages(check: bool) -> int:
 
 @commands.command(short_help="Build the documentation as an offline site, or print one page.")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default="site", metavar="[FOLDER]")
-@click.option("--page", metavar="NAME", help="Print this page as Markdown instead, such as upgrades or clauses.")
+@click.option("--page", metavar="NAME", help="Print this page as Markdown instead, such as causes or clauses.")
 def docs(folder: Path, page: str | None) -> None:
     """Builds the documentation: the pages of docs with their generated tables, and the lists of all clauses and
     faults. The site needs no network and no server: open FOLDER/index.html. MkDocs builds it (`tox -e docs`); --page
@@ -115,7 +115,7 @@ def docs(folder: Path, page: str | None) -> None:
 
     \b
     python -m tools docs
-    python -m tools docs --page upgrades
+    python -m tools docs --page causes
     """
     from tools.docs import generate, site
 

@@ -173,7 +173,7 @@ def line_markdown(one: LineHistory) -> Iterator[str]:
     if not one.points:
         yield "No change point." if len(judged) > 1 else "Nothing to compare."
         return
-    for _, points in _by_interval(one.points):
+    for points in by_interval(one.points):
         yield f"**{words(interval(line, points[0]))}**: {_counted(points)}"
         inside = [column.version for column in between(line, points[0])]
         if inside:
@@ -187,11 +187,12 @@ def line_markdown(one: LineHistory) -> Iterator[str]:
         yield ""
 
 
-def _by_interval(points: Iterable[ChangePoint]) -> list[tuple[tuple[int, int], list[ChangePoint]]]:
+def by_interval(points: Iterable[ChangePoint]) -> list[list[ChangePoint]]:
+    """The change points between the same two versions together, the newest first."""
     result: dict[tuple[int, int], list[ChangePoint]] = {}
     for point in points:
         result.setdefault((point.before, point.after), []).append(point)
-    return sorted(result.items(), key=lambda pair: (-pair[0][1], -pair[0][0]))
+    return [result[pair] for pair in sorted(result, key=lambda pair: (-pair[1], -pair[0]))]
 
 
 def _counted(points: Sequence[ChangePoint]) -> str:

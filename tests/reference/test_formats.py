@@ -14,7 +14,7 @@ from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from tests.support.reporting import baselines, record
 from tests.support.suite_runs import ROOT
-from tools.docs.formats import HOLDS, OTHER_MODES, ROWS, SHORT, blocks
+from tools.docs.formats import HOLDS, OTHER_MODES, ROWS, blocks
 
 each_format = pytest.mark.parametrize("name", sorted(NARROW))
 each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, each in NARROW.items() if each.signed))
@@ -95,7 +95,6 @@ def test_every_technique_is_a_row_of_the_page() -> None:
     declared = {str(capability).partition(".")[2] for capability in Capability if str(capability).startswith("quant")}
     narrow = {str(capability).partition(".")[2] for capability in Capability if str(capability).startswith("formats.")}
     assert declared | {"adam-8bit"} | narrow - {"int8"} == set(ROWS)
-    assert sorted(row for rows in SHORT.values() for row in rows) == sorted(ROWS)
 
 
 def test_the_page_has_a_line_for_each_technique() -> None:
@@ -103,31 +102,24 @@ def test_the_page_has_a_line_for_each_technique() -> None:
     assert [line.split(" | ")[0].removeprefix("| ") for line in table[2:]] == list(ROWS.values())
 
 
-@pytest.mark.parametrize("block", ["formats", "formats in short"])
-def test_the_reference_keeps_every_technique(block: str) -> None:
+def test_the_reference_keeps_every_technique() -> None:
     own = [r for r in baselines() if r.series.framework == "reference" and r.series.mode == "emulated"]
-    heading, _, *rows = blocks(own)[block].splitlines()
+    heading, _, *rows = blocks(own)["formats"].splitlines()
     assert heading == "| technique | reference `emulated` |"
     assert {row.split(" | ")[1].removesuffix(" |") for row in rows} == {HOLDS}
-
-
-def test_the_short_table_has_a_column_for_each_framework() -> None:
-    heading = blocks(baselines())["formats in short"].splitlines()[0]
-    named = [cell.split(" ")[0] for cell in heading.split(" | ")[1:]]
-    assert sorted(named) == sorted({record.series.framework for record in baselines()})
 
 
 P, K, U, N = Outcome.PASS, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED
 
 
 def cells(framework: str, *outcomes: tuple[str, Outcome, str]) -> dict[str, str]:
-    """The short table of one record, by the technique, outcome and reason of each of its tests."""
+    """The table of one record, by the technique, outcome and reason of each of its tests."""
     verdicts = [
         TestVerdict(f"quantization.codes/test[{name}-{i}]", "quantization.codes", one, reason=reason)
         for i, (name, one, reason) in enumerate((("int8-row", P, ""), *outcomes))
     ]
     one = record(framework, {"quantization.codes": P}, verdicts=tuple(verdicts))
-    lines = blocks([one])["formats in short"].splitlines()[2:]
+    lines = blocks([one])["formats"].splitlines()[2:]
     return {line.split(" | ")[0].removeprefix("| "): line.split(" | ")[1].removesuffix(" |") for line in lines}
 
 
@@ -142,22 +134,10 @@ def cells(framework: str, *outcomes: tuple[str, Outcome, str]) -> dict[str, str]
         ("tf", "8-bit Adam", [("adam-8bit", Outcome.ABSTAIN, "")], "abstain"),
         ("tf", "8-bit Adam", [("adam-8bit", Outcome.FAIL, ""), ("adam-8bit", K, "")], "fails"),
         ("tf", "8-bit Adam", [], "no test"),
-        ("tf", "post-training int8, static", [("static-int8", N, "")], "mode `tflite`"),
-        ("tf", "post-training int8, static", [("static-int8", P, "")], "pass"),
-        ("jax", "post-training int8, static", [("static-int8", N, "")], "not offered"),
-        (
-            "jax",
-            "weight-only int8 and int4, 8-bit loading",
-            [("weight-int8", U, ""), ("weight-int4", N, "")],
-            "unsupported, not offered, no test",
-        ),
-        (
-            "jax",
-            "weight-only int8 and int4, 8-bit loading",
-            [("weight-int8", K, ""), ("weight-int4", N, "")],
-            "1 of 1 known not to (1 of 3 techniques)",
-        ),
-        ("jax", "quantizers, packed int4", [], "pass (1 of 6 techniques)"),
+        ("tf", "static int8 quantization", [("static-int8", N, "")], "mode `tflite`"),
+        ("tf", "static int8 quantization", [("static-int8", P, "")], "pass"),
+        ("jax", "static int8 quantization", [("static-int8", N, "")], "not offered"),
+        ("jax", "weight-only int8", [("weight-int8", K, ""), ("weight-int8", P, "")], "1 of 2 known not to"),
     ],
 )
 def test_a_cell_says_what_was_judged_and_why_the_rest_was_not(

@@ -12,13 +12,18 @@ import pytest
 
 from conformance.cli import main
 from conformance.known_failures.reading import load_known
+from conformance.runner.baselines import BASELINES
+from conformance.spec.clauses import load_clauses
 from results.history.changes import LineHistory
 from results.history.documents import load
 from results.history.explanations import unexplained
+from results.record.folders import listed
+from results.show.clauses import FAILURE_OUTCOMES
+from results.show.findings import findings as known_findings
 from tests.support.suite_runs import ROOT
 from tools.browser import chromium, in_browser
 from tools.commands import commands
-from tools.docs import findings, generate, site
+from tools.docs import findings, generate, site, summaries
 from tools.docs.upgrades import SWEEPS, example, histories
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -58,8 +63,18 @@ def test_every_block_has_one_place() -> None:
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
 def test_a_committed_page_has_no_block_that_the_site_fills(page: Path) -> None:
     text = page.read_text("utf-8")
-    for name in set(generate.markers(text)) - generate.MEASURED:
+    for name in set(generate.markers(text)) - generate.MEASURED - generate.SUMMARIES:
         assert generate.between(page, text, name) == generate.PLACEHOLDER.format(page.stem), name
+
+
+@pytest.mark.parametrize("name", ["results", "findings", "upgrades", "history"])
+def test_a_page_of_results_has_its_summary_and_no_placeholder(name: str) -> None:
+    page = ROOT / "docs" / f"{name}.md"
+    text = page.read_text("utf-8")
+    summaries = {block: generate.between(page, text, block) for block in generate.markers(text)}
+    assert summaries.keys() <= generate.SUMMARIES
+    assert all(re.search(r"\d", block) for block in summaries.values())
+    assert 0 < sum(len(block.encode()) for block in summaries.values()) <= 12 * 1024
 
 
 def test_a_source_makes_the_blocks_that_it_is_listed_with(made: Mapping[str, Mapping[str, str]]) -> None:
@@ -112,10 +127,10 @@ def test_a_dead_link_is_refused(
 
 
 def test_a_page_is_printed_with_its_blocks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["docs", "--page", "findings"], commands) == 0
+    assert main(["docs", "--page", "ways"], commands) == 0
     printed = capsys.readouterr().out
     assert "Generated: " not in printed
-    assert findings.blocks()["workarounds"] in printed
+    assert generate.texts(["ways"])["ways"] in printed
 
 
 def test_a_page_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,7 +160,7 @@ def test_links_within_the_checkout_lead_somewhere(page: Path) -> None:
             assert anchor in anchors or f'id="{anchor}"' in linked.read_text("utf-8"), target
 
 
-def test_the_readme_and_the_schema_are_up_to_date() -> None:
+def test_the_committed_tables_and_the_schema_are_up_to_date() -> None:
     assert generate.stale(write=False) == [], "run `python -m tools pages`"
 
 
@@ -205,31 +220,76 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_finding_is_one_item_and_every_clause_is_named() -> None:
     known = load_known()
-    listed = findings.blocks()["findings"]
-    items = [line for line in listed.splitlines() if line.startswith("- ")]
+    page = findings.page().partition("## Workarounds")[0]
+    items = [line for line in page.splitlines() if line.startswith("- ")]
     assert len(items) == len(known.findings)
-    assert all(f"`{entry.clause}`" in listed for entry in known.expectations)
+    assert all(f"`{entry.clause}`" in page for entry in known.expectations)
 
 
 def test_a_finding_by_which_no_clause_fails_says_so() -> None:
     known = load_known()
-    blocks = findings.blocks()
+    page = findings.page()
     failing = {(entry.framework, entry.finding.id) for entry in known.expectations}
     without = {(each.framework, each.id) for each in known.findings} - failing
-    said = {line for line in blocks["findings"].splitlines() if "No clause fails: [generated programs]" in line}
+    said = {line for line in page.splitlines() if "No clause fails: generated programs" in line}
     assert len(said) == len(without) > 0
-    assert all(any(f"**{framework}** [`{name}`]" in line for line in said) for framework, name in without)
+    assert all(any(f"**{framework}** [{name}]" in line for line in said) for framework, name in without)
     row = next(
-        line for line in blocks["finding counts"].splitlines() if line.startswith("| `python -m tools programs`")
+        line
+        for line in findings.blocks()["finding counts"].splitlines()
+        if line.startswith("| `python -m tools programs`")
     )
     assert sum(map(int, re.findall(r"\| (\d+)", row))) == len(without)
 
 
 def test_every_workaround_is_a_row() -> None:
     known = load_known()
-    rows = findings.blocks()["workarounds"].splitlines()[2:]
+    rows = [line for line in findings.page().partition("## Workarounds")[2].splitlines() if line.startswith("| ")][1:]
     assert len(rows) == len(known.workarounds)
     assert all(each.does in "\n".join(rows) for each in known.workarounds)
+
+
+def test_the_summary_lists_the_silent_defects_of_a_record() -> None:
+    block = findings.blocks()["silent defects"]
+    records = [record for theirs in summaries.by_framework().values() for record in theirs]
+    cases = [(record.series.framework, each) for record in records for each in known_findings(record)]
+    silent = {
+        (framework, each.id)
+        for framework, each in cases
+        if each.text and (each.text.kind, each.text.consequence) == ("defect", "silent-corruption")
+    }
+    section = block.split("### ")[1]
+    assert set(re.findall(r"^- (\w+) \[([\w-]+)\]\(", section, re.MULTILINE)) == silent
+    assert section.startswith(f"Silent corruption: {len(silent)} of ")
+
+
+# ---------------------------------------------------------------- what holds, and what fails where
+
+
+def test_the_rows_of_the_readme_are_the_families() -> None:
+    assert {*summaries.TECHNIQUES} == {clause.family for clause in load_clauses().values()}
+
+
+def test_every_clause_that_fails_in_a_default_mode_is_a_row() -> None:
+    rows = summaries.blocks()["failing clauses"].splitlines()[2:]
+    by_clause = {row.split("`")[1]: row.split(" | ")[1:] for row in rows}
+    failing = {
+        (name, verdict.clause)
+        for name, records in summaries.by_framework().items()
+        for record in records
+        for verdict in record.verdicts
+        if verdict.outcome in FAILURE_OUTCOMES
+    }
+    assert {*by_clause} == {clause for _, clause in failing}
+    columns = [*summaries.by_framework()]
+    shown = {
+        (columns[at], name) for name, cells in by_clause.items() for at, cell in enumerate(cells) if " of " in cell
+    }
+    assert shown == failing
+
+
+def test_a_record_of_every_series_is_a_row_of_the_outcomes() -> None:
+    assert len(summaries.blocks()["outcomes"].splitlines()) == 2 + len(listed(BASELINES))
 
 
 # ---------------------------------------------------------------- the committed histories of sweeps

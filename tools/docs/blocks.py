@@ -23,7 +23,7 @@ from tools.docs.promises import PROMISES
 from tools.docs.promises import table as promise_table
 
 WIDTH = 118
-"""Columns of the baselines' table."""
+"""Columns of the records' table."""
 
 COSTLIEST = 25
 """How many clauses the table of seconds has."""
@@ -41,7 +41,8 @@ RANK_FAMILIES = ("accumulation", "composition", "master", "recompute", "resume",
 
 
 @cache
-def _committed() -> tuple[Record, ...]:
+def committed() -> tuple[Record, ...]:
+    """Every committed record."""
     return tuple(load(path) for path in listed(BASELINES))
 
 
@@ -52,7 +53,7 @@ def _has_ranks(record: Record) -> bool:
 @cache
 def baselines() -> tuple[Record, ...]:
     """The committed records that later ones are compared with, those of modes with ranks left out."""
-    return tuple(record for record in _committed() if not _has_ranks(record))
+    return tuple(record for record in committed() if not _has_ranks(record))
 
 
 def _of_processors() -> list[Record]:
@@ -72,7 +73,7 @@ def formats() -> Mapping[str, str]:
 
 def ranks() -> Mapping[str, str]:
     """The outcomes of each family's tests with several ranks."""
-    chosen = [record for record in _committed() if _has_ranks(record)]
+    chosen = [record for record in committed() if _has_ranks(record)]
     counts = [Counter((v.clause.partition(".")[0], v.outcome) for v in record.verdicts) for record in chosen]
     rows = [
         (family, *(" · ".join(f"{count[family, o]} {o}" for o in Outcome if count[family, o]) for count in counts))
@@ -81,11 +82,15 @@ def ranks() -> Mapping[str, str]:
     return {"ranks": table(("family", *(f"{r.series.framework} `{r.series.mode}`" for r in chosen)), rows)}
 
 
-def tables() -> Mapping[str, str]:
-    """The baselines as a table, and where the time of those of CPUs went."""
+def records() -> str:
+    """The outcomes of each family in every committed record, as one Markdown page."""
+    return f"# Records\n\n```text\n{plain(committed(), WIDTH).strip(chr(10))}\n```\n"
+
+
+def times_taken() -> Mapping[str, str]:
+    """Where the time of the baselines of CPUs went."""
     records = _of_processors()
     return {
-        "baselines": f"```text\n{plain(baselines(), WIDTH).strip(chr(10))}\n```",
         "seconds by family": times.markdown(records, times.seconds),
         "seconds by clause": times.markdown(records, times.by_clause, COSTLIEST),
         "slowest tests": "\n".join(("```text", *times.listed(records, "test", times.SLOWEST), "```")),

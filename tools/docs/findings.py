@@ -1,19 +1,20 @@
-"""The blocks of the page findings: the findings behind adapters' expectations, and the adapters' workarounds."""
+"""The findings behind adapters' expectations, and the adapters' workarounds."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 from conformance.known_failures.entries import Known
 from conformance.known_failures.reading import load_known
 from conformance.spec.findings import Finding, Workaround
 from results.record.texts import Consequence, FindingKind
-from results.show.findings import HEADINGS
+from results.show.findings import HEADINGS, findings
 from results.show.marks import is_url
 from tools.docs.generate import table
+from tools.docs.summaries import by_framework
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,17 +27,56 @@ _MEANS: Mapping[FindingKind, str] = {
     FindingKind.LIMITATION: "The framework refuses clearly what a clause asks for.",
 }
 
-_NO_CLAUSE = "No clause fails: [generated programs](laws.md#what-is-left-out) with it are left out."
+_NO_CLAUSE = "No clause fails: generated programs with it are left out."
+
+
+_WORKAROUNDS = (
+    "Where an adapter does something else than the documentation asks a user to do: because the documented call fails "
+    '("call"), because the framework is silent ("check"), or because its own call forgets state ("state"). The '
+    "documented call is judged next to each, by the clause `composition.plain-way`."
+)
 
 
 def blocks() -> dict[str, str]:
-    """The page's generated parts by name."""
+    """The generated parts of the page findings by name."""
     known = load_known()
     return {
         "finding counts": f"{_counts(known.findings)}\n\n{_check_counts(known)}",
-        "findings": "\n".join(_classes(known)).rstrip(),
-        "workarounds": _workarounds(known.workarounds),
+        "silent defects": "\n".join(_silent(known)).rstrip(),
     }
+
+
+def page() -> str:
+    """Every finding with its cause, and every workaround, as one Markdown page."""
+    known = load_known()
+    last = ("## Workarounds", "", _WORKAROUNDS, "", _workarounds(known.workarounds), "")
+    return "\n".join(("# Causes", "", *_classes(known), *last))
+
+
+def _silent(known: Known) -> Iterator[str]:
+    """The defects without an error by which a clause fails in default modes, the worst consequence first."""
+    clauses: dict[tuple[str, str], set[str]] = {}
+    for framework, records in by_framework().items():
+        for listed in chain.from_iterable(map(findings, records)):
+            clauses.setdefault((framework, listed.id), set()).update(listed.cases)
+    defects = [finding for finding in known.findings if finding.text.kind is FindingKind.DEFECT]
+    for consequence in (Consequence.SILENT_CORRUPTION, Consequence.SILENT_LOSS, Consequence.LEAKED_SETTING):
+        alike = [finding for finding in defects if finding.text.consequence is consequence]
+        here = [finding for finding in alike if (finding.framework, finding.id) in clauses]
+        yield f"### {consequence.replace('-', ' ').capitalize()}: {len(here)} of {len(alike)}"
+        yield ""
+        for finding in sorted(here, key=lambda each: (each.framework, each.id)):
+            first, *others = sorted(clauses[finding.framework, finding.id])
+            more = f" and {len(others)} more" if others else ""
+            yield f"- {finding.framework} {_label(finding)}: `{first}`{more}"
+        yield ""
+
+
+def _label(finding: Finding) -> str:
+    """The id, with a link to the program that shows the finding."""
+    if finding.program is None:
+        return f"`{finding.id}`"
+    return f"[{finding.id}](../{Path(str(finding.program)).relative_to(ROOT).as_posix()})"
 
 
 def _counts(findings: Sequence[Finding]) -> str:
@@ -76,9 +116,6 @@ def _item(finding: Finding, known: Known) -> str:
     """A finding in one line: framework, program, reason, the clauses that fail, versions, modes and link."""
     failing = [entry for entry in known.expectations if entry.finding == finding]
     left_out = [entry for entry in known.exclusions if entry.finding == finding]
-    label = f"`{finding.id}`"
-    if finding.program is not None:
-        label = f"[{label}](../{Path(str(finding.program)).relative_to(ROOT).as_posix()})"
     clauses = ", ".join(f"`{clause}`" for clause in sorted({entry.clause for entry in failing}))
     places = {(entry.versions, entry.mode) for entry in failing or left_out}
     modes = {mode.strip() for _, words in places for mode in words.split(",")}
@@ -86,7 +123,7 @@ def _item(finding: Finding, known: Known) -> str:
     text = finding.text
     link = f"[{text.link_shows}]({text.link})" if is_url(text.link) else text.link
     details = "; ".join(filter(None, (", ".join(where), f"link: {link}")))
-    return f"- **{finding.framework}** {label}: {text.reason} {clauses or _NO_CLAUSE} ({details})"
+    return f"- **{finding.framework}** {_label(finding)}: {text.reason} {clauses or _NO_CLAUSE} ({details})"
 
 
 def _workarounds(workarounds: Sequence[Workaround]) -> str:

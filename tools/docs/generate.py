@@ -1,9 +1,9 @@
 """Generated text: the blocks between `<!-- NAME: begin -->` and `<!-- NAME: end -->`, and pages generated as a whole.
 
-README's blocks and results/schema.json are committed, and so are blocks that only a measurement makes. Every other
-block is filled where the documentation is built (`tools.docs.site`): the committed page has `PLACEHOLDER` there.
-What makes a block is named as MODULE:FUNCTION, for tests and benchmarks lie above this package, and is imported when it
-is asked for.
+README's blocks, `SUMMARIES` and results/schema.json are committed, and so are blocks that only a measurement makes.
+Every other block is filled where the documentation is built (`tools.docs.site`): the committed page has `PLACEHOLDER`
+there. What makes a block is named as MODULE:FUNCTION, for tests and benchmarks lie above this package, and is imported
+when it is asked for.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ PLACEHOLDER = "*Generated: `python -m tools docs --page {}` prints it.*"
 
 SOURCES: Mapping[str, tuple[str, ...]] = {
     "tools.docs.example_failure:blocks": ("failure",),
-    "tools.docs.blocks:tables": ("baselines", "seconds by family", "seconds by clause", "slowest tests"),
-    "tools.docs.findings:blocks": ("finding counts", "findings", "workarounds"),
-    "tools.docs.blocks:formats": ("formats", "formats in short"),
+    "tools.docs.summaries:blocks": ("techniques", "outcomes", "failing clauses"),
+    "tools.docs.blocks:times_taken": ("seconds by family", "seconds by clause", "slowest tests"),
+    "tools.docs.findings:blocks": ("finding counts", "silent defects"),
+    "tools.docs.blocks:formats": ("formats",),
     "tools.docs.blocks:ranks": ("ranks",),
-    "tools.docs.upgrades:blocks": ("upgrades", "example", "changes"),
+    "tools.docs.upgrades:blocks": ("upgrades", "change points"),
     "tools.docs.blocks:promises": tuple(PROMISES),
     "tools.docs.blocks:scenarios": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
     "tools.docs.adapters:surface": ("surface", "surface by technique"),
@@ -41,6 +42,9 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
 
 MEASURED = frozenset({"faults"})
 """Blocks that only a measurement makes, which puts them into the committed page."""
+
+SUMMARIES = frozenset({"outcomes", "failing clauses", "finding counts", "silent defects", "upgrades", "change points"})
+"""Blocks of docs that are committed, as README's are: what somebody reads who builds no site."""
 
 README = "README.md"
 COMMITTED: Mapping[str, str] = {"results/schema.json": "results.record.schema:text"}
@@ -100,21 +104,24 @@ def place(made: Mapping[str, str]) -> None:
 
 
 def stale(*, write: bool, report: Callable[[Path], None] = lambda _: None) -> list[Path]:
-    """README and the committed files that are not as they would be made now; they are written if `write`.
+    """The pages and committed files that are not as they would be made now; they are written if `write`.
 
     Args:
         report: called with each before it is made.
 
     Raises:
-        PageError: README has a block that nothing makes, or a package is missing for it.
+        PageError: a page has a block that nothing makes, or a package is missing for it.
         RecordError: a file cannot be read or written.
     """
     changed: dict[Path, str] = {}
-    for page in (ROOT / README, *(ROOT / name for name in COMMITTED if (ROOT / name).exists())):
-        report(page)
+    for page in (*pages(), *(ROOT / name for name in COMMITTED if (ROOT / name).exists())):
         text = read(page).decode()
         source = COMMITTED.get(page.relative_to(ROOT).as_posix())
-        new = resolve(source)() if source else placed(page, text, texts(markers(text)))
+        names = [name for name in markers(text) if page == ROOT / README or name in SUMMARIES]
+        if not source and not names:
+            continue
+        report(page)
+        new = resolve(source)() if source else placed(page, text, texts(names))
         if new != text:
             changed[page] = new
     if write:

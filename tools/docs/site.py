@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-WHOLE = {"clauses": "tools.docs.clauses:page", "faults": "tools.faults.catalogue:page"}
+WHOLE = {
+    "records": "tools.docs.blocks:records",
+    "causes": "tools.docs.findings:page",
+    "changes": "tools.docs.upgrades:page",
+    "clauses": "tools.docs.clauses:page",
+    "faults": "tools.faults.catalogue:page",
+}
 """Pages of the site that are generated as a whole, with what returns their text."""
 
 PROJECT, INDEX = "project", "README"
@@ -48,7 +54,7 @@ def text(name: str) -> str:
     if name not in {*names(), INDEX}:
         raise generate.PageError(f"there is no page {name!r}; there are {', '.join(names())}")
     result = read(path).decode()
-    committed = generate.MEASURED if name != PROJECT else set(generate.markers(result))
+    committed = generate.MEASURED | generate.SUMMARIES if name != PROJECT else set(generate.markers(result))
     wanted = [block for block in generate.markers(result) if block not in committed]
     return generate.placed(path, result, generate.texts(wanted))
 

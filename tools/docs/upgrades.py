@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from conformance.runner.baselines import BASELINES
 from results.compare.comparison import Comparison, compare
 from results.compare.pairing import Comparisons, series
 from results.history.changes import LineHistory
 from results.history.documents import load as load_history
-from results.history.explanations import unexplained
-from results.history.statements import markdown
+from results.history.explanations import explained
+from results.history.statements import DOT, NOT_JUDGED, by_interval, interval, markdown, segments
 from results.record.folders import listed
 from results.record.reading import load
 from results.show.clauses import number
 from results.show.differences import to_text
-from results.show.marks import words
+from results.show.marks import source, words
+from tools.docs.generate import table
 
 SWEEPS = BASELINES.parent / "sweeps"
 OLD = BASELINES.parent / "upgrades"
 """A record of an older version, which the example compares with the baseline of its series."""
 
+LISTED = 4
+"""Clauses, and changes of a framework, that a row names."""
+
 
 def blocks() -> Mapping[str, str]:
-    """A line for each series of versions, every change point, and what `conformance compare` prints."""
-    result = histories()
+    """A row for each change of a version, and for each history that clauses have."""
     return {
-        "upgrades": "\n".join(_counted(result)),
-        "changes": markdown(result).strip(),
-        "example": f"```text\n{to_text(Comparisons((example(),))).strip()}\n```",
+        "upgrades": table(("versions", "clauses", "for the worse", "what changed"), _upgrades()),
+        "change points": "\n".join(_change_points()).strip(),
     }
+
+
+def page() -> str:
+    """Every change point, and what `conformance compare` prints, as one Markdown page."""
+    printed = to_text(Comparisons((example(),))).strip()
+    return f"# Changes\n\n{markdown(histories())}\n## A comparison of two records\n\n```text\n{printed}\n```\n"
 
 
 def histories() -> tuple[LineHistory, ...]:
@@ -43,12 +51,40 @@ def example() -> Comparison:
     return compare(old, next(new for new in map(load, listed(BASELINES)) if series(new) == series(old)))
 
 
-def _counted(histories: tuple[LineHistory, ...]) -> Iterator[str]:
-    for one in histories:
-        versions = [column.version for column in one.line.columns if column.judged]
-        open_ = sum(1 for _ in unexplained(one.line, one.points))
-        why = f", {open_} unexplained" if open_ else ""
-        yield (
-            f"- {words(one.line.name)}: {number(len(versions), 'version')}, {versions[0]} to {versions[-1]}; "
-            f"{number(len(one.points), 'change')}{why}"
-        )
+def _upgrades() -> Iterator[tuple[str, ...]]:
+    for one in histories():
+        for points in by_interval(one.points):
+            worse = [point.clause for point in points if point.worse]
+            why = dict.fromkeys(each for point in points for each in explained(one.line, point))
+            yield (
+                f"{_title(one)} {interval(one.line, points[0])}",
+                str(len(points)),
+                _listed([f"`{clause}`" for clause in worse]) or "–",
+                _listed([f"{words(text)}{source(link)}" for text, link in why], "; ") or "*unexplained*",
+            )
+
+
+def _change_points() -> Iterator[str]:
+    """A table for each line of versions, with a row for the clauses of one history."""
+    for one in histories():
+        alike: dict[str, list[str]] = {}
+        for name, clause in one.clauses.items():
+            if clause.points:
+                said = DOT.join(str(each) for each in segments(one.line, clause) if each.word != NOT_JUDGED)
+                alike.setdefault(said, []).append(f"`{name}`")
+        judged = [column.version for column in one.line.columns if column.judged]
+        yield f"### {_title(one)}\n\n{number(len(judged), 'judged version')}: {', '.join(judged)}.\n"
+        if alike:
+            yield table(("history", "clauses"), ((words(said), ", ".join(names)) for said, names in alike.items()))
+            yield ""
+
+
+def _title(one: LineHistory) -> str:
+    """The name of the package, and the mode."""
+    name, mode = words(one.line.name).split(", ")[:2]
+    return f"{name}, `{mode}`"
+
+
+def _listed(texts: Sequence[str], separator: str = ", ") -> str:
+    more = [f"and {len(texts) - LISTED} more"] if len(texts) > LISTED else []
+    return separator.join((*texts[:LISTED], *more))

@@ -1,0 +1,178 @@
+"""The tables of README and of the page results: what holds, and what fails where, by the committed records."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain
+
+from packaging.version import Version
+
+from results.record.outcomes import REFUSED, Outcome
+from results.record.reading import Record, TestVerdict
+from results.record.texts import Consequence, FindingKind, FindingText
+from results.show.clauses import FAILURE_OUTCOMES, GRAVITY, by_clause, outcome, total
+from tools.docs.blocks import committed
+from tools.docs.generate import table
+
+DEFAULT_MODES: Mapping[str, tuple[str, ...]] = {
+    "torch": ("eager",),
+    "tf": ("graph",),
+    "paddle": ("dygraph", "static"),
+    "jax": ("jit",),
+}
+"""The frameworks, and the modes that the tables are about: what a user has who sets nothing."""
+
+TECHNIQUES: Mapping[str, str] = {
+    "accumulation": "gradient accumulation",
+    "autocast": "mixed precision (autocast)",
+    "scaling": "loss scaling",
+    "master": "float32 master weights",
+    "optimizer": "optimizers and schedules",
+    "recompute": "recomputation (checkpointing)",
+    "resume": "saving and resuming",
+    "sharding": "data parallel and sharded training",
+    "offload": "offload to host or disk",
+    "formats": "8-bit formats, float8 training",
+    "quantization": "quantization, 8-bit Adam",
+    "composition": "several techniques at once",
+    "laws": "generated programs",
+    "cost": "memory and time",
+}
+"""README's rows: the families of clauses in a stranger's words."""
+
+_SILENT = (FindingKind.DEFECT, Consequence.SILENT_CORRUPTION)
+_LIBRARY = re.compile(r"([a-z]+)\.(\d+(?:\.\d+)*)")
+
+
+@cache
+def by_framework() -> Mapping[str, Sequence[Record]]:
+    """Each framework's records of its default modes on a CPU."""
+    return {
+        name: [
+            record
+            for mode in modes
+            for record in committed()
+            if (record.series.framework, record.series.mode, record.series.device) == (name, mode, "cpu")
+        ]
+        for name, modes in DEFAULT_MODES.items()
+    }
+
+
+def blocks() -> Mapping[str, str]:
+    """README's table of techniques, and of the page results the outcomes of every record and the clauses that fail."""
+    return {"techniques": _techniques(), "outcomes": _outcomes(), "failing clauses": _failing()}
+
+
+def _techniques() -> str:
+    cells = {name: _clauses(name) for name in DEFAULT_MODES}
+    header = (
+        "technique",
+        *(f"{name} {_public(records[0])}" for name, records in by_framework().items()),
+        "in all four",
+    )
+    rows = []
+    for family, technique in TECHNIQUES.items():
+        theirs = [
+            {clause: tests for clause, tests in clauses.items() if clause.startswith(f"{family}.")}
+            for clauses in cells.values()
+        ]
+        everywhere = set.intersection(*(_holding(clauses) for clauses in theirs))
+        rows.append((technique, *map(_share, cells, theirs), str(len(everywhere))))
+    failing = sorted(set.intersection(*(_broken(clauses) for clauses in cells.values())))
+    return f"{table(header, rows)}\n\nBroken in all four: {', '.join(f'`{clause}`' for clause in failing) or 'none'}."
+
+
+def _share(framework: str, clauses: Mapping[str, Sequence[TestVerdict]]) -> str:
+    """How many of the clauses that a framework was judged by hold, and how many of the others corrupt silently."""
+    held, failing = _holding(clauses), _broken(clauses)
+    if not held | failing:
+        return "unsupported"
+    worst = [_worst(framework, clauses[clause]) for clause in failing]
+    silent = sum(text is not None and (text.kind, text.consequence) == _SILENT for text in worst)
+    return f"{len(held)} of {len(held | failing)}{f', **{silent} silent**' if silent else ''}"
+
+
+def _outcomes() -> str:
+    first = list(chain.from_iterable(by_framework().values()))
+    records = [*first, *(record for record in committed() if record not in first)]
+    counts = [total(record) for record in records]
+    shown = [one for one in reversed(GRAVITY) if any(count.clauses[one] for count in counts)]
+    rows = (
+        (
+            f"{record.series.framework} {_named(record)}",
+            f"`{record.series.mode}`" if record.series.device == "cpu" else f"`{record.series.mode}`, GPU",
+            *(str(count.clauses[one] or "") for one in shown),
+            str(count.clauses.total()),
+            str(count.tests.total()),
+            record.finished[:10],
+        )
+        for record, count in zip(records, counts, strict=True)
+    )
+    return table(("version", "mode", *shown, "clauses", "tests", "judged on"), rows)
+
+
+def _failing() -> str:
+    """The clauses that fail somewhere, those of the worst consequence and of most frameworks first."""
+    cells = {name: _clauses(name) for name in DEFAULT_MODES}
+    worst: dict[str, list[int]] = {}
+    for name, clauses in cells.items():
+        for clause in _broken(clauses):
+            text = _worst(name, clauses[clause])
+            worst.setdefault(clause, []).append(len(Consequence) if text is None else text.consequence.rank)
+    order = sorted(worst, key=lambda clause: (min(worst[clause]), -len(worst[clause]), clause))
+    rows = (
+        (f"`{clause}`", *(_cell(name, clauses.get(clause, ())) for name, clauses in cells.items())) for clause in order
+    )
+    return table(("clause", *cells), rows)
+
+
+def _cell(framework: str, verdicts: Sequence[TestVerdict]) -> str:
+    if not verdicts:
+        return ""
+    if (one := outcome(verdicts)) not in FAILURE_OUTCOMES:
+        return "–" if one in REFUSED else "holds" if one is Outcome.PASS else str(one)
+    judged = Counter(verdict.outcome in FAILURE_OUTCOMES for verdict in verdicts if verdict.outcome not in REFUSED)
+    text = _worst(framework, verdicts)
+    documented = "documented " if text is not None and text.kind is FindingKind.DOCUMENTED else ""
+    return f"{documented}{one if text is None else text.consequence}, {judged[True]} of {judged.total()}"
+
+
+def _clauses(framework: str) -> dict[str, list[TestVerdict]]:
+    """A framework's verdicts by clause, of its default modes together."""
+    result: dict[str, list[TestVerdict]] = {}
+    for record in by_framework()[framework]:
+        for clause, verdicts in by_clause(record).items():
+            result.setdefault(clause, []).extend(verdicts)
+    return result
+
+
+def _holding(clauses: Mapping[str, Sequence[TestVerdict]]) -> set[str]:
+    return {clause for clause, verdicts in clauses.items() if outcome(verdicts) is Outcome.PASS}
+
+
+def _broken(clauses: Mapping[str, Sequence[TestVerdict]]) -> set[str]:
+    return {clause for clause, verdicts in clauses.items() if outcome(verdicts) in FAILURE_OUTCOMES}
+
+
+def _worst(framework: str, verdicts: Sequence[TestVerdict]) -> FindingText | None:
+    """The worst finding by which a clause fails, a defect before others of its consequence; None if there is none."""
+    texts = {name: text for record in by_framework()[framework] for name, text in record.findings.items()}
+    found = (texts[verdict.finding] for verdict in verdicts if verdict.finding in texts)
+    return min(found, key=lambda text: (text.consequence.rank, text.kind is not FindingKind.DEFECT), default=None)
+
+
+def _public(record: Record) -> str:
+    return Version(record.variant.framework_version).public
+
+
+def _named(record: Record) -> str:
+    """The version with those of the libraries in its local label."""
+    return ", ".join((_public(record), *_libraries(record)))
+
+
+def _libraries(record: Record) -> Iterator[str]:
+    for name, number in _LIBRARY.findall(Version(record.variant.framework_version).local or ""):
+        yield f"{name} {number}"
