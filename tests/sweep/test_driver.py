@@ -189,7 +189,7 @@ def test_holes_have_reasons_and_are_tried_again_when_asked(tmp_path: Path, conte
     [
         (replace(PLAN, limit_s=PLAN.limit_s + 60.0), 1),
         (replace(PLAN, limit_s=PLAN.limit_s - 60.0), 0),
-        (replace(PLAN, selection=("--budget=9s",)), 2),
+        (replace(PLAN, selection=("--tests=quick",)), 2),
     ],
 )
 def test_a_cell_that_was_out_of_time_is_run_again_when_it_has_more(
