@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
+from conformance.runner import machine
 from conformance.runner.adapter_info import check_mode
 from conformance.runner.identity import name_of
 from conformance.test_ids.inventory import inventory
@@ -31,6 +33,27 @@ def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | No
         if series(baseline) == series(record) and baseline.status != "interrupted":
             return path, baseline
     return None
+
+
+FOREIGN = "on a processor that no baseline has"
+"""How the message of a failure begins there."""
+
+
+@cache
+def foreign(framework: str, mode: str, device: str, folder: Path = BASELINES) -> str:
+    """What a failure's message begins with if no baseline of a series is of a processor like this one; else "".
+
+    Processors are alike if their instruction sets allow the same kernels (`machine.level`). Without a baseline of the
+    series nothing is said.
+
+    Raises:
+        RecordError: a baseline cannot be read.
+    """
+    here = machine.level(machine.instruction_sets())
+    named = [path for path in listed(folder) if path.name.startswith(f"{framework}-")]
+    records = [load(path) for path in named if path.name.partition(".json")[0].endswith(f"-{device}-{mode}")]
+    levels = {machine.level(record.variant.instruction_sets) for record in records}
+    return "" if not levels or here in levels else f"{FOREIGN} ({here}; they have {', '.join(sorted(levels))}): "
 
 
 def nearest(name: str, mode: str, device: str, folder: Path = BASELINES) -> Path | None:

@@ -7,20 +7,22 @@ import shlex
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise, product
 from pathlib import Path
 
 from rich.console import Console
 
-from conformance.runner.baselines import former
+from conformance.runner.baselines import FOREIGN, former
 from conformance.runner.retry import repeat, repeatable
 from conformance.runner.subprocesses import killed_by, run_to_end
 from frameworks.installer import install
-from results.compare.pairing import compare_sets
+from results.compare.pairing import NONE, Comparisons, compare_sets
 from results.record.files import one_line
 from results.record.folders import LAST_RUNS
 from results.record.reading import Record, load
+from results.show.clauses import number
 from results.show.differences import draw
 from results.show.table import draw as draw_table
 
@@ -172,16 +174,32 @@ def job(
     if new and len(new) < len(paths):
         print(f"`conformance table` shows them next to {len(paths) - len(new)} of earlier runs", flush=True)
     if ":" not in framework:
-        for path, record in new.items():
-            _beside_baseline(path, record)
+        compared = [_beside_baseline(path, record) for path, record in new.items()]
+        print(conclusion([*new.values()], compared))
     return 1 if 1 in statuses else 0
 
 
-def _beside_baseline(path: Path, record: Record) -> None:
+def _beside_baseline(path: Path, record: Record) -> Comparisons:
     result = former(record)
     if result is None:
         print(f"{one_line(path.name)}: no baseline of its series; `conformance baseline accept` makes it one")
-        return
+        return NONE
     place, baseline = result
     print(one_line(f"against results/baselines/{place.name}:"))
-    draw(compare_sets([baseline], [record]), Console(), brief=True)
+    comparisons = compare_sets([baseline], [record])
+    draw(comparisons, Console(), brief=True)
+    return comparisons
+
+
+def conclusion(records: Sequence[Record], compared: Sequence[Comparisons]) -> str:
+    """The last line of a run: how many tests need action, or what is worse than in the baselines."""
+    bad = [verdict for record in records for verdict in record.verdicts if verdict.outcome.bad]
+    elsewhere = sum(verdict.message.startswith(FOREIGN) for verdict in bad)
+    if bad:
+        text = f"{number(len(bad), 'test')} need{'s' if len(bad) == 1 else ''} action"
+        return f"{text}, {elsewhere} of them {FOREIGN}" if elsewhere else text
+    changes = (change for comparisons in compared for pair in comparisons.pairs for change in pair.changes)
+    worse = Counter(change.kind for change in changes if change.kind.worse)
+    if worse:
+        return f"worse than in the baseline: {', '.join(f'{count} {kind}' for kind, count in worse.items())}"
+    return "nothing is worse"

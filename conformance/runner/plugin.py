@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Generator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from conformance.checks.subject import Profile, Subject
 from conformance.known_failures.entries import Exclusion, Expectation, Known
 from conformance.known_failures.reading import known_of
 from conformance.runner import machine
+from conformance.runner.baselines import foreign
 from conformance.runner.collection import check_expressions, parametrize
 from conformance.runner.completeness import Completeness
 from conformance.runner.isolation import (
@@ -320,6 +322,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if judgement is None:
         judgement = judged(framework, call.excinfo.value if call.excinfo else None, _matching(item))
 
+    if judgement.outcome.bad and (elsewhere := foreign(framework.name, framework.mode, framework.device)):
+        judgement = replace(judgement, message=f"{elsewhere}{judgement.message}")
     runs: list[RunSetup] = item.stash.get(_RUNS, [])
 
     def content(judgement: Judgement, collected: Verdict) -> str:

@@ -57,7 +57,7 @@ class Comparison:
 
     @property
     def status(self) -> int:
-        """0: no regressions; 1: regressions; 2: cannot be judged."""
+        """0: nothing is worse; 1: regressions; 2: cannot be judged."""
         if not self.judged:
             return 2
         return 1 if any(change.kind.worse for change in self.changes) else 0
@@ -100,6 +100,9 @@ def compare(old: Record, new: Record) -> Comparison:
     sides = [{test: side[test] for test in sorted(common)} for side in (before, after)]
     unjudged = {test for record in (old, new) for test in untimed(record)}
     moved = tuple(_numbers(old, new, *sides))
+    elsewhere = environment(old, new).only_the_processor
+    if elsewhere:
+        moved = tuple(replace(m, movement=Movement.ROUNDING) if m.movement is Movement.DRIFT else m for m in moved)
     changes = [
         *_located(verdicts(before, after, reasons, unjudged), moved),
         *_observations(old, new, reasons, _reaches(new), suite),
@@ -107,7 +110,9 @@ def compare(old: Record, new: Record) -> Comparison:
         *demands(old, new, *sides),
         *(one.change() for one in moved if one.movement is Movement.DRIFT),
     ]
-    changes = list(_of_the_processor(changes, old, new))
+    changes = [
+        change for change in _of_the_processor(changes, old, new) if not (elsewhere and _is_another_draw(change))
+    ]
     order = list(ChangeKind)
     changes.sort(key=lambda change: (order.index(change.kind), change.clause, change.subject))
     return Comparison(old, new, tuple(changes), len(common), (), moved, len(before), share(before, common))
@@ -131,6 +136,12 @@ def _of_the_processor(changes: Iterable[Change], old: Record, new: Record) -> It
         else:
             detail = f"the new machine lacks {excuse[1]}: {excuse[0].reason}"
             yield replace(change, kind=ChangeKind.NOT_COMPARABLE, detail=detail)
+
+
+def _is_another_draw(change: Change) -> bool:
+    """Whether a bound changed from one number to another, as another processor's last digits make it."""
+    numbers_alone = change.detail == "" and change.new not in ("", "inf", "nan")
+    return change.kind in (ChangeKind.BOUND_WIDER, ChangeKind.BOUND_CHANGED) and numbers_alone
 
 
 def _is_of(change: Change, verdict: TestVerdict) -> bool:

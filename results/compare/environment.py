@@ -113,6 +113,12 @@ class Environment:
         )
 
     @property
+    def only_the_processor(self) -> bool:
+        """Whether the runs had one version of everything that computes, and different processors."""
+        other = self.instruction_sets is not None or any(switch.name == "device" for switch in self.switches)
+        return other and self.framework is None and not self.companions
+
+    @property
     def crossed(self) -> str:
         """What the command `crossing` runs."""
         return f"the {'new' if self.framework is not None else 'same'} framework with the old companion packages"

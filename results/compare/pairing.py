@@ -31,7 +31,7 @@ class Comparisons:
 
     @property
     def status(self) -> int:
-        """0: no regressions; 1: regressions; 2: a pair cannot be compared, or a record has no partner."""
+        """0: nothing is worse; 1: regressions; 2: a pair cannot be compared, or a record has no partner."""
         if any(pair.status == 1 for pair in self.pairs):
             return 1
         return 2 if self._unreliable else 0

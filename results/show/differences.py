@@ -24,7 +24,7 @@ from results.record.files import one_line
 from results.record.values import plain
 from results.show.marks import code, cut, escaped, words
 
-VERDICTS = {0: "no regressions", 1: "regressions found", 2: "cannot be judged"}
+VERDICTS = {0: "nothing is worse", 1: "something is worse", 2: "cannot be judged"}
 UNSET = "unset"
 """What is shown for a side that has no value."""
 

@@ -139,7 +139,7 @@ def test_a_worse_run_is_told(compared_runner: Runner) -> None:
     out = compared_runner.folder / "out"
     assert {path.name for path in out.iterdir()} == {"comparison.md", "records", "report.html", "summary.md"}
     assert (out / "summary.md").read_text("utf-8") == markdown([WORSE])
-    assert compared_runner.summary.index("(1 of 3 tests)") < compared_runner.summary.index("regressions found")
+    assert compared_runner.summary.index("(1 of 3 tests)") < compared_runner.summary.index("something is worse")
 
 
 def test_the_same_run_is_no_worse_and_other_series_do_not_matter(compared_runner: Runner) -> None:
@@ -147,7 +147,7 @@ def test_the_same_run_is_no_worse_and_other_series_do_not_matter(compared_runner
     reference = next((ROOT / "results" / "baselines").glob("reference*.json.gz"))
     write(compared_runner.folder / "base" / "reference.json", load(reference))
     assert compared_runner.step("tell.sh") == {"comparison": "0"}, compared_runner.log
-    assert "no regressions" in compared_runner.summary
+    assert "nothing is worse" in compared_runner.summary
 
 
 def test_a_drift_is_told_and_counts_where_it_was_asked_for(compared_runner: Runner) -> None:
@@ -155,7 +155,7 @@ def test_a_drift_is_told_and_counts_where_it_was_asked_for(compared_runner: Runn
     write(compared_runner.folder / "base" / "old.json", near)
     write(compared_runner.folder / "out" / "records" / "new.json", far)
     assert compared_runner.step("tell.sh", FAIL_ON="drift") == {"comparison": "1"}, compared_runner.log
-    assert "no regressions, 1 test drifted" in compared_runner.summary
+    assert "nothing is worse, 1 test drifted" in compared_runner.summary
     assert "| drift |" in compared_runner.summary
 
 

@@ -18,7 +18,7 @@ from tests.records.test_fuzz import call, refused
 from tests.support.small_record import BASE
 from tests.support.suite_runs import ROOT, environment, hang_limit
 
-TITLE = "**Conformance: no regressions: identical.**"
+TITLE = "**Conformance: nothing is worse: identical.**"
 
 
 @pytest.fixture

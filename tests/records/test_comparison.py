@@ -14,7 +14,7 @@ from results.compare.changes import ChangeKind
 from results.compare.comparison import compare
 from results.compare.pairing import Comparisons, compare_sets
 from results.record.files import RecordError
-from results.record.reading import Outcome, Record
+from results.record.reading import CheckResult, Outcome, Record
 from results.record.values import same
 from results.show.differences import markdown, to_text
 from tests.support.small_record import BASE, BOUND, CLAUSE, TESTS, measured, observed, verdict
@@ -70,6 +70,23 @@ def test_what_a_processor_lacks_is_not_worse() -> None:
     assert "2: the new machine lacks avx512f" in " ".join(to_text(Comparisons((result,))).split())
     failing = verdict(_on(refusing, "avx2"), 0, outcome=Outcome.FAIL)
     assert compare(old, failing).status == 1, "a failure is one on every machine"
+
+
+def test_bound_of_the_same_version_on_another_processor_is_not_compared() -> None:
+    narrow, wide = (checked(BASE, bound) for bound in (0.0138, 0.1446))
+    old = _on(narrow, "avx2", "avx512f")
+    assert [change.kind for change in compare(old, _on(wide, "avx2", "avx512f")).changes] == [ChangeKind.BOUND_WIDER]
+    assert compare(old, _on(wide, "avx2")).changes == ()
+    newer = replace(
+        _on(wide, "avx2"), variant=replace(wide.variant, framework_version="99", instruction_sets=("avx2",))
+    )
+    assert ChangeKind.BOUND_WIDER in {change.kind for change in compare(old, newer).changes}
+
+
+def checked(record: Record, bound: float) -> Record:
+    """The record with one check of this bound in its first test."""
+    check = CheckResult("an error", 0.001, bound, None, True)
+    return replace(record, verdicts=(replace(record.verdicts[0], checks=(check,)), *record.verdicts[1:]))
 
 
 def test_a_refusal_excuses_no_other_test() -> None:

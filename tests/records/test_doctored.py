@@ -60,8 +60,8 @@ def test_the_identical_record_is_identical() -> None:
     assert set(movements(result).values()) == {Movement.IDENTICAL}
     assert len(result.numbers) > 60
     assert ": identical (" in headline(result)
-    assert said(result).endswith("no regressions: identical")
-    assert "**Conformance: no regressions: identical.**" in markdown(Comparisons((result,)))
+    assert said(result).endswith("nothing is worse: identical")
+    assert "**Conformance: nothing is worse: identical.**" in markdown(Comparisons((result,)))
     assert document(Comparisons((result,)))["pairs"][0]["identical"] is True
 
 
@@ -207,4 +207,4 @@ def test_what_a_comparison_fails_on_can_be_chosen(
     words = [f"{tmp_path}/old.json", f"{tmp_path}/new.json", f"--fail-on={fail_on}", "--format=json"]
     ended = CliRunner().invoke(command, words, standalone_mode=False)
     assert ended.return_value == drift
-    assert json.loads(ended.output)["verdict"] == "no regressions, 1 test drifted"
+    assert json.loads(ended.output)["verdict"] == "nothing is worse, 1 test drifted"

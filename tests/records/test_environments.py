@@ -161,3 +161,13 @@ def test_commands_name_what_the_installer_understands(name: str) -> None:
     assert computing <= COMPANIONS
     for package in locks.examples(name):
         assert variable(package) == variable_of(package)
+
+
+def test_another_processor_alone_moves_no_bound_and_is_no_drift() -> None:
+    sets, other = ("avx2", "avx512f"), ("avx2",)
+    packages = {"torch": "2", "numpy": "2.4"}
+    here, there = (run("torch", "2", packages, instruction_sets=each) for each in (sets, other))
+    newer = run("torch", "3", {**packages, "torch": "3"}, instruction_sets=other)
+    companion = run("torch", "2", {**packages, "numpy": "2.5"}, instruction_sets=other)
+    assert environment(here, there).only_the_processor
+    assert not any(environment(here, each).only_the_processor for each in (here, newer, companion))

@@ -15,13 +15,15 @@ from xml.etree import ElementTree
 import pytest
 
 from conformance.runner import jobs
+from conformance.runner.baselines import FOREIGN
 from conformance.runner.reports import closing_lines, source_for
 from conformance.spec.clauses import load_clauses
+from results.compare.pairing import compare_sets
 from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import write
 from tests.runner.test_plugin import SUITE
-from tests.support.small_record import BASE
+from tests.support.small_record import BASE, CLAUSE
 from tests.support.suite_runs import WORKERS, checkout, expect, judge
 
 
@@ -85,7 +87,7 @@ def test_each_of_several_modes_has_a_report_of_its_own(
         return 2
 
     monkeypatch.setattr(jobs, "judge", judged)
-    assert jobs.job("reference", modes, (), "cpu", words) == 2
+    assert jobs.job("reference", modes, "cpu", words) == 2
     assert calls == given
 
 
@@ -101,7 +103,7 @@ def test_a_run_of_ones_own_loop_says_nothing_of_baselines(
     monkeypatch.setattr(jobs, "_refused", lambda *_: "")
     monkeypatch.setattr(jobs, "former", lambda _: None)
     monkeypatch.setattr(jobs, "judge", judged)
-    assert jobs.job(framework, [""], (), "cpu", []) == 0
+    assert jobs.job(framework, [""], "cpu", []) == 0
     assert ("baseline" in capsys.readouterr().out) == told
 
 
@@ -157,3 +159,17 @@ def test_a_source_of_the_framework_comes_first_and_any_other_else() -> None:
     clause = load_clauses()[CLIP]
     assert source_for(clause, "torch").startswith("https://docs.pytorch.org/")
     assert source_for(clause, "keras") == "Pascanu et al. 2013, arXiv:1211.5063"
+
+
+def test_last_line_counts_failures_on_a_processor_that_no_baseline_has_apart() -> None:
+    there = replace(BASE, verdicts=(verdict("test_a", Outcome.FAIL, f"{FOREIGN} (avx2; they have avx512): got 1"),))
+    here = replace(BASE, verdicts=(verdict("test_b", Outcome.FAIL, "got 1"), verdict("test_c", Outcome.PASS)))
+    assert jobs.conclusion([here], []) == "1 test needs action"
+    assert jobs.conclusion([here, there], []) == f"2 tests need action, 1 of them {FOREIGN}"
+
+
+def test_last_line_names_what_is_worse() -> None:
+    lowered = replace(BASE.clauses[CLAUSE], level="MAY")
+    weaker = compare_sets([BASE], [replace(BASE, clauses={**BASE.clauses, CLAUSE: lowered})])
+    assert jobs.conclusion([BASE], [weaker]) == "worse than in the baseline: 1 level lowered"
+    assert jobs.conclusion([BASE], [compare_sets([BASE], [BASE])]) == "nothing is worse"

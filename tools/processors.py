@@ -1,0 +1,114 @@
+"""The default selection of frameworks as on other processors, by the libraries' own switches.
+
+    python -m tools processors torch tf paddle jax
+
+prints a table: framework, mode, level of kernels, seconds, failing tests. Each framework is judged in the environment
+that runs this command, in its default modes. There is no switch for Eigen's kernels in TensorFlow and Paddle, which
+their wheels fix when they are built, nor for FBGEMM and XNNPACK in PyTorch. A Paddle wheel needs AVX.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from conformance.runner.adapter_info import ask
+from conformance.runner.jobs import ROOT
+from frameworks.adapter_file import adapter_file
+from results.record.reading import Record, load
+
+XLA = "--xla_cpu_max_isa"
+LEVELS: Mapping[str, Mapping[str, str]] = {
+    "as it is": {},
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell",
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+        XLA: "AVX2",
+    },
+    "none": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "OPENBLAS_CORETYPE": "Nehalem",
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+        XLA: "SSE4_2",
+    },
+}
+"""Switches by level of kernels; that of XLA is a flag of `XLA_FLAGS`. TensorFlow uses oneDNN by default where the
+processor has AVX-512 VNNI or AVX-VNNI, whatever `ONEDNN_MAX_CPU_ISA` says, so both lower levels turn it off."""
+
+NUMPY = {"avx2": ("AVX512", "X86_V4"), "none": ("AVX512", "X86_V4", "AVX2", "FMA3", "X86_V3")}
+"""Beginnings of the names of NumPy's dispatched features that a level lacks."""
+
+
+def environment(level: str) -> dict[str, str]:
+    """The variables of a level, added to those of this process."""
+    switches = dict(LEVELS[level])
+    flags = [os.environ.get("XLA_FLAGS", "")] + ([f"{XLA}={switches.pop(XLA)}"] if XLA in switches else [])
+    features = [name for name in _dispatched() if name.startswith(NUMPY.get(level, ()))]
+    numpy = {"NPY_DISABLE_CPU_FEATURES": " ".join(features)} if features else {}
+    return {**os.environ, **switches, **numpy, "XLA_FLAGS": " ".join(filter(None, flags))}
+
+
+def _dispatched() -> Sequence[str]:
+    """The features that NumPy was built to choose by and this processor has."""
+    from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+
+    return [name for name in __cpu_dispatch__ if __cpu_features__.get(name)]
+
+
+def judge(framework: str, mode: str, level: str, arguments: Sequence[str], folder: Path) -> tuple[float, Record]:
+    """Seconds and record of one run.
+
+    Raises:
+        RecordError: the run left no record.
+    """
+    path = folder / f"{framework}-{mode}-{level}.json".replace(" ", "-")
+    words = [f"--modes={mode}", framework, f"--record={path}", *arguments]
+    begun = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-m", "conformance", "run", *words],
+        cwd=ROOT,
+        env=environment(level),
+        stdout=subprocess.DEVNULL,
+        check=False,
+    )
+    return time.monotonic() - begun, load(path)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs what the arguments choose; 1 if a test failed."""
+    parser = argparse.ArgumentParser(prog="python -m tools processors", description="Other processors, by switches.")
+    parser.add_argument("frameworks", nargs="+", metavar="FRAMEWORK")
+    parser.add_argument("--level", action="append", choices=[*LEVELS], help="only this level; may be repeated")
+    parser.add_argument("--tests", default="core", choices=("quick", "core", "all"))
+    given = parser.parse_args(arguments)
+    failed = False
+    print("| framework | mode | instruction sets | seconds | tests | failing tests |\n|---|---|---|--:|--:|---|")
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        for framework in given.frameworks:
+            info = ask(framework, "cpu")
+            if isinstance(info, str):
+                print(info, file=sys.stderr)
+                return 2
+            for mode in adapter_file(framework).modes or info.modes[:1]:
+                for level in given.level or LEVELS:
+                    seconds, record = judge(framework, mode, level, [f"--tests={given.tests}"], Path(folder))
+                    bad = [f"{verdict.test} ({verdict.outcome})" for verdict in record.verdicts if verdict.outcome.bad]
+                    failed = failed or bool(bad)
+                    cells = (framework, mode, level, f"{seconds:.0f}", f"{len(record.verdicts)}")
+                    print(f"| {' | '.join(cells)} | {', '.join(bad) or 'none'} |", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
