@@ -1,4 +1,4 @@
-"""A layer of a RematScope whose call takes `training` raises: Keras hands it to jax.checkpoint, which traces it."""
+"""A layer of a RematScope that branches on `training` raises: Keras hands it to jax.checkpoint, which traces it."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Under to_static(full_graph=True) slogdet gives one tensor, which cannot be unpacked, in place of two."""
+"""Under to_static(full_graph=True) slogdet's tensor has the shape of its input, and cannot be unpacked into two."""
 
 import sys
 
