@@ -60,6 +60,7 @@ TOOLS: Mapping[str, Tool] = {
         "The program of every finding, and tests of adapters that need their framework.",
         ("pytest", "--numprocesses=2", "--timeout=900", "tests/programs.py", *WITH_FRAMEWORKS),
     ),
+    "baselines": Tool("Were the baselines written by this suite?", ("tools.baselines",)),
     "processors": Tool("Frameworks as on processors with fewer instruction sets.", ("tools.processors",)),
     "schema": Tool("Make results/schema.json again, from the classes of a record.", ("results.record.schema",)),
     "selections": Tool("Make the selections of tests again, from kills and seconds.", ("tools.selections",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import subprocess
 import tomllib
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from conformance.known_failures.reading import FILE as EXPECTATIONS
 from conformance.runner import machine
+from conformance.spec.clauses import load_clauses
 from frameworks.adapter_file import folder_of
 from frameworks.contract import Framework
 from frameworks.installer.distributions import DISTRIBUTIONS
@@ -19,28 +21,21 @@ from results.record.model import Series, Suite, Variant
 
 ROOT = Path(__file__).parents[2]
 
-_JUDGING = [
-    "checks",
-    "declarations",
-    "generative",
-    "known_failures",
-    "runner",
-    "search",
-    "suites",
-    "techniques",
-    "test_ids",
-    "timing",
-]
+_TESTS = ["checks", "generative", "search", "suites", "techniques"]
+_JUDGING = ["declarations", "known_failures", "runner", "test_ids", "timing"]
 _CONTRACT = ["base", "native_loop.py", "contract", "keras_common", "operations.py", "ranks"]
 AREAS = {
-    "specification": ("conformance/spec",),
+    "tests": tuple(f"conformance/{name}" for name in _TESTS),
     "judging": tuple(f"conformance/{name}" for name in _JUDGING),
     "oracle": ("conformance/oracle", "frameworks/reference"),
     "contract": tuple(f"frameworks/{name}" for name in _CONTRACT),
     "fixtures": ("fixtures",),
 }
 """Folders and files of the suite by area. The judged adapter adds "adapter", its folder, and "expectations", its known
-failures."""
+failures; "specification" is the clauses' demands."""
+
+DEMANDS = ("specification", "tests", "fixtures")
+"""Areas that say what is demanded: a clause, a check, or a recipe."""
 
 _CODE = frozenset({".py", ".toml"})
 _GIT_S = 10.0
@@ -56,12 +51,22 @@ def suite_version() -> str:
 
 def suite(given: str, clauses_with_tests: tuple[str, ...], clauses_without_tests: tuple[str, ...]) -> Suite:
     """This suite's part of a record, for the adapter that the user named."""
-    areas = {name: digest(files_of(ROOT / place for place in places)) for name, places in AREAS.items()}
+    areas = suite_areas()
     files = adapter_files(given)
     if files:
         areas["adapter"] = digest(path for path in files if path.name != EXPECTATIONS)
         areas["expectations"] = digest(path for path in files if path.name == EXPECTATIONS)
     return Suite(suite_version(), clauses_with_tests, clauses_without_tests, commit(), areas)
+
+
+def suite_areas() -> dict[str, str]:
+    """The digest of each area that does not depend on the adapter."""
+    clauses = [(c.id, str(c.level), c.revision, " ".join(c.requirement.split())) for c in load_clauses().values()]
+    areas = {
+        name: digest(files_of(ROOT / place for place in places), of_code=name in DEMANDS)
+        for name, places in AREAS.items()
+    }
+    return areas | {"specification": hashlib.sha256(repr(sorted(clauses)).encode()).hexdigest()[:16]}
 
 
 def adapter_files(given: str) -> tuple[Path, ...]:
@@ -81,10 +86,30 @@ def files_of(places: Iterable[Path]) -> Iterator[Path]:
         yield from (path for path in paths if path.suffix in _CODE and path.is_file())
 
 
-def digest(paths: Iterable[Path]) -> str:
-    """Digest of the text of files, 16 hexadecimal digits; independent of their location and names."""
-    parts = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths)
+def digest(paths: Iterable[Path], *, of_code: bool = False) -> str:
+    """Digest of the content of files, 16 hexadecimal digits; independent of their location and names.
+
+    Args:
+        of_code: whether comments, docstrings and layout of Python files are left out.
+    """
+    contents = (_code(path) if of_code else path.read_bytes() for path in paths)
+    parts = sorted(hashlib.sha256(content).hexdigest() for content in contents)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _code(path: Path) -> bytes:
+    text = path.read_bytes()
+    if path.suffix != ".py":
+        return text
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [one for one in node.body if not _is_text(one)]
+    return ast.dump(tree).encode()
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def commit(root: Path = ROOT) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from conformance.runner import cost
 from conformance.runner.baselines import FOREIGN, former
 from conformance.runner.retry import repeat, repeatable
 from conformance.runner.subprocesses import killed_by, run_to_end
@@ -155,7 +156,7 @@ def job(
     if problem := install.lacking(framework, modes):
         print(one_line(f"conformance: {problem}"), file=sys.stderr)
         return 2
-    begun = time.time()
+    begun, spent = time.time(), cost.spent()
     statuses = []
     runs = [*product(modes, ways)]
     for mode, chosen in runs:
@@ -175,7 +176,12 @@ def job(
         print(f"`conformance table` shows them next to {len(paths) - len(new)} of earlier runs", flush=True)
     if ":" not in framework:
         compared = [_beside_baseline(path, record) for path, record in new.items()]
-        print(conclusion([*new.values()], compared))
+        tests = next((word.partition("=")[2] for word in words if word.startswith("--tests=")), "")
+        line, over = cost.judge(framework, tests if words[1:] == [] else "", (cost.spent() - spent) / cost.yardstick())
+        last = conclusion([*new.values()], compared)
+        print(*((last, line) if over else (line, last)), sep="\n")
+        if over:
+            return 1
     return 1 if 1 in statuses else 0
 
 

@@ -182,7 +182,7 @@ def of_cell(fresh: Record | None, earlier: Record | None, tests: Collection[str]
 
 def selection_digest(framework: str, selection: Sequence[str]) -> str:
     """Digest of a selection and of the code that decides which tests there are."""
-    places = [ROOT / place for area in ("judging", "contract", "fixtures") for place in AREAS[area]]
+    places = [ROOT / place for area in ("tests", "judging", "contract", "fixtures") for place in AREAS[area]]
     code = digest([*files_of(places), *adapter_files(framework)])
     return hashlib.sha256(repr((tuple(selection), code)).encode()).hexdigest()[:16]
 

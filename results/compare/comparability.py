@@ -53,7 +53,7 @@ class SuiteChange:
     @property
     def asks_the_same(self) -> bool:
         """Whether the two suites are known to have the same clauses and tests."""
-        return not (self.unknown or {"specification", "judging"} & {*self.areas})
+        return not (self.unknown or {"specification", "judging", "tests"} & {*self.areas})
 
     def lines(self) -> Iterator[str]:
         """One line for each difference, the areas first."""

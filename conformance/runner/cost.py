@@ -1,0 +1,66 @@
+"""What a run costs: its processor seconds in multiples of a yardstick, which a busy machine does not move."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+
+from frameworks.base.introspection import processor as processor_model
+
+FILE = Path(__file__).with_name("costs.toml")
+MORE = 1.05
+"""How many times as much as the file says a run may cost."""
+ROUNDS = 3
+
+
+def spent() -> float:
+    """Processor seconds of the processes that this one has started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def yardstick() -> float:
+    """Processor seconds of a fixed workload of NumPy and Python in this process, the least of `ROUNDS`."""
+    rng = np.random.default_rng(0)
+    matrix, vector = rng.standard_normal((160, 160)), rng.standard_normal(200_000)
+
+    def work() -> float:
+        begun = time.process_time()
+        for _ in range(10):
+            _ = matrix @ matrix
+            _ = np.exp(-vector * vector).sum() + np.sort(vector)[0]
+        counts: dict[int, int] = {}
+        for number in range(200_000):
+            counts[number % 997] = counts.get(number % 997, 0) + number
+        return time.process_time() - begun
+
+    return min(work() for _ in range(ROUNDS))
+
+
+def limits(file: Path = FILE) -> tuple[str, dict[str, dict[str, float]]]:
+    """The processor on which the committed costs were measured, and the costs by selection and framework."""
+    content = tomllib.loads(file.read_text("utf-8"))
+    return content.pop("processor"), content
+
+
+def judge(framework: str, tests: str, cost: float, file: Path = FILE) -> tuple[str, bool]:
+    """One line about the cost of a run, and whether it is too much.
+
+    It is too much only in CI (where the variable CI is set) and on the processor of the file, for others may favour the
+    framework or the yardstick.
+    """
+    processor, costs = limits(file)
+    limit = costs.get(tests, {}).get(framework)
+    text = f"cost: {cost:.0f} yardsticks of processor time"
+    if limit is None or processor != processor_model():
+        return text, False
+    over = cost > MORE * limit
+    text += f", {limit:.0f} in {file.name}"
+    if over:
+        text += f"; more than {MORE - 1:.0%} above it: make the tests cheaper, or edit the file and say why"
+    return text, over and bool(os.environ.get("CI"))
