@@ -115,7 +115,7 @@ def _written(words: Sequence[str], begun: float, ending: str = ".json") -> list[
 def selects(words: Sequence[str]) -> bool:
     """Whether pytest's arguments select tests by themselves: by an expression, a file or a node id."""
     options = ("-k", "-m", "--deselect", "--ignore", "--tests")
-    return any(word.startswith(options) or "::" in word or Path(word).exists() for word in words)
+    return any(word.startswith(options) or "::" in word or (ROOT / word).exists() for word in words)
 
 
 def _values(words: Sequence[str], option: str) -> list[str]:
