@@ -73,6 +73,9 @@ class Completeness:
         kinds = ("test functions were not collected", "tests were deselected")
         parts = zip(kinds, self._left_out or (), strict=False)
         notes = [f"{len(names)} {what} ({_some(names)})" for what, names in parts if names]
+        if selection.startswith("--tests=") and self._left_out is not None:
+            left = len(self._left_out[1])
+            notes = [f"{selection}: {len(self.tests)} of {len(self.tests) + left} tests"]
         unjudged = sorted(self.tests.difference(judged))
         if unjudged:
             notes.insert(0, f"{len(unjudged)} of {len(self.tests)} collected tests were not judged ({_some(unjudged)})")

@@ -19,11 +19,13 @@ _URL = re.compile(r"https?://(?![^/?#]*@)[^\s<>\[\]\"'`\\]+")
 
 
 def title(record: Record) -> tuple[str, ...]:
-    """The lines over a record's column: framework, version, mode and device, and its status unless complete."""
+    """The lines over a record's column: framework, version, mode, device; unless complete, its selection or status."""
     series = record.series
     lines = (series.framework, record.variant.framework_version, f"{series.mode} {series.device}".strip())
     short = tuple(one_line(line, NAME_LIMIT) for line in lines if line)
-    return short if record.status == "complete" else (*short, record.status)
+    named = record.selection.removeprefix("--tests=") if record.status == "partial" else ""
+    status = named if named in ("quick", "core") else record.status
+    return short if record.status == "complete" else (*short, status)
 
 
 def is_url(text: str) -> bool:

@@ -133,7 +133,7 @@ def _heading(record: Record, cell_width: int) -> Text:
     if rest and len(f"{framework} {rest[0]}") <= cell_width:
         lines = [f"{framework} {rest[0]}", *rest[1:]]
     heading = Text("\n".join(lines))
-    if record.status != "complete":
+    if record.status != "complete" and lines[-1].endswith(record.status):
         heading.stylize("bold red", len(heading) - len(record.status))
     return heading
 

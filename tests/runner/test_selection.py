@@ -10,6 +10,7 @@ import pytest
 from conformance.runner.jobs import selects
 from conformance.runner.selection import ALL, CORE, QUICK, Selection, durations, path_of, read, write
 from results.record.reading import load
+from results.show.marks import title
 from tests.support.suite_runs import WORKERS, by_case, checkout, judge
 
 SUITE = """
@@ -74,6 +75,8 @@ def test_run_of_a_selection_writes_a_partial_record(workers: tuple[str, ...], co
     record = load(path)
     assert (ended.status, record.status, record.selection) == (0, "partial", "--tests=core"), ended.lines
     assert {*by_case(record)} == {"every test", "test_holds[1]", "test_holds[2]"}
+    assert record.notes == ("--tests=core: 2 of 3 tests",)
+    assert title(record)[-1] == "core"
 
 
 def test_default_record_of_core_is_the_last_run_and_of_quick_lies_beside_it(copied: Path) -> None:
