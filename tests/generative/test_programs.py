@@ -138,7 +138,7 @@ def test_a_failure_can_be_pasted_as_a_test() -> None:
 def test_a_step_is_told_in_words() -> None:
     batches = tuple(GeneratedBatch(size, 1) for size in (4, 2))
     steps = (Train(batches), Train(batches[:1], cut=(3, 1)), Predict(batches[1]), CountBytes(batches[1]), Save())
-    assert [*map(told, steps)] == [
+    assert [told(step) for step in steps] == [
         "train on 4 + 2 samples",
         "train on 3 + 1 samples",
         "predict on 2 samples",
