@@ -18,7 +18,15 @@ import numpy as np
 from conformance.checks.evidence import same_bits
 from conformance.checks.subject import Subject
 from conformance.generative.mask_statistics import ObservedMask, Shares, readable, repeated
-from conformance.generative.programs.case import GeneratedCase, Gradients, StartAgain, TraceLayers, Train, Verb, told
+from conformance.generative.programs.case import (
+    GeneratedCase,
+    Gradients,
+    StartAgain,
+    TraceLayers,
+    Train,
+    Verb,
+    step_text,
+)
 from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.executor import PlayFailed
 from conformance.generative.programs.features import features
@@ -194,7 +202,7 @@ class MaskedCase:
         return None
 
     def _failed(self, place: int, name: str, text: str) -> Failure:
-        return Failure(place, name, False, f"after step {place + 1}, {told(self.program[place])}: {text}")
+        return Failure(place, name, False, f"after step {place + 1}, {step_text(self.program[place])}: {text}")
 
     def _passes(self, observations: tuple[Observation | None, ...]) -> Iterator[TrainingPass]:
         before: Observation = {}

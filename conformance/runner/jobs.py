@@ -69,7 +69,7 @@ def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[
     words = _from_here(words)
     status = run_to_end([*_command(framework, mode, device, workers), *words], ROOT)
     if name := killed_by(status):
-        left = _kept(_written(words, begun, ".jsonl"))
+        left = _journal_text(_written(words, begun, ".jsonl"))
         print(f"\n{one_line(f'conformance: {name} killed the run; {left}')}", file=sys.stderr)
     if status not in (0, 1) or not repeatable(words):
         return status
@@ -98,7 +98,7 @@ def _from_here(words: Sequence[str]) -> list[str]:
     return result
 
 
-def _kept(journals: Sequence[Path]) -> str:
+def _journal_text(journals: Sequence[Path]) -> str:
     """Where the verdicts of a run are that left these journals."""
     if not journals:
         return "it left no journal, so run it again"

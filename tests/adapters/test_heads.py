@@ -99,10 +99,10 @@ def test_a_module_that_keeps_state_is_not_said_to_draw_random_numbers_and_not_ju
     assert left == dict.fromkeys((EQUAL, "accumulation.normalised-once", "autocast.fp16-parity"), quiet.KEEPS)
 
 
-def test_states_of_a_scope_are_told_in_words() -> None:
+def test_states_of_a_scope_are_words() -> None:
     state = (False, torch.bfloat16, torch.float32, True)
     text = "autocast off, gradients on, autocast's format bfloat16, default format float32"
-    assert precision._told(state) == text
+    assert precision._scope_text(state) == text
 
 
 def test_a_frozen_batch_norm_stays_in_evaluation() -> None:

@@ -28,7 +28,7 @@ from conformance.generative.programs.case import (
     SpikedGradient,
     StartAgain,
     Train,
-    told,
+    step_text,
 )
 from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.ensemble import Ensemble
@@ -135,10 +135,10 @@ def test_a_failure_can_be_pasted_as_a_test() -> None:
     test(subject(), Verdict())  # type: ignore[operator]
 
 
-def test_a_step_is_told_in_words() -> None:
+def test_a_step_is_named_in_words() -> None:
     batches = tuple(GeneratedBatch(size, 1) for size in (4, 2))
     steps = (Train(batches), Train(batches[:1], cut=(3, 1)), Predict(batches[1]), CountBytes(batches[1]), Save())
-    assert [told(step) for step in steps] == [
+    assert [step_text(step) for step in steps] == [
         "train on 4 + 2 samples",
         "train on 3 + 1 samples",
         "predict on 2 samples",

@@ -235,7 +235,7 @@ Verb = (
 )
 
 
-def told(verb: Verb) -> str:
+def step_text(verb: Verb) -> str:
     """A verb in words, such as "train on 4 + 2 samples"."""
     words = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(verb).__name__).lower()
     match verb:

@@ -28,7 +28,7 @@ from conformance.generative.programs.case import (
     Verb,
     WrongWidth,
     cut_otherwise,
-    told,
+    step_text,
 )
 from conformance.generative.programs.data import GeneratedBatch
 from conformance.search.observed_names import Observation
@@ -60,7 +60,7 @@ class PlayFailed(Exception):
     """
 
     def __init__(self, place: int, verb: Verb, what: str, name: str = "raised") -> None:
-        super().__init__(f"step {place + 1}, {told(verb)}, {what}")
+        super().__init__(f"step {place + 1}, {step_text(verb)}, {what}")
         self.place, self.name = place, name
 
     @classmethod

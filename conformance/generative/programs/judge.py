@@ -28,7 +28,7 @@ from conformance.generative.programs.case import (
     Train,
     Verb,
     WrongWidth,
-    told,
+    step_text,
 )
 from conformance.generative.programs.compare import Mismatch, first_difference
 from conformance.generative.programs.ensemble import Ensemble
@@ -93,7 +93,7 @@ def _leaked(case: GeneratedCase, measured: Play) -> Failure | None:
         first = settings if first is None else first
         for name, value in settings.items():
             if name not in first or not same_bits(value, first[name]):
-                where = f"after step {place + 1}, {told(case.program[place])}"
+                where = f"after step {place + 1}, {step_text(case.program[place])}"
                 return Failure(place, name, False, f"{where}: {name} got {value}, want {first.get(name)} as before")
     return None
 
@@ -108,7 +108,7 @@ def _reformatted(case: GeneratedCase, measured: Play) -> Failure | None:
         for name, value in (observation or {}).items():
             if name.startswith(_STATE_PREFIXES) and value.dtype != first.setdefault(name, value).dtype:
                 was = first[name].dtype
-                where = f"after step {place + 1}, {told(case.program[place])}"
+                where = f"after step {place + 1}, {step_text(case.program[place])}"
                 return Failure(place, name, False, f"{where}: {name} got {value.dtype}, want {was} as before")
     return None
 
@@ -122,7 +122,7 @@ def _moved(case: GeneratedCase, measured: Play) -> Failure | None:
             for name, value in after.items():
                 if name.startswith(("result/", *left)) or name not in before or same_bits(value, before[name]):
                     continue
-                text = f"after step {place + 1}, {told(verb)}, which only reads: {name} has changed"
+                text = f"after step {place + 1}, {step_text(verb)}, which only reads: {name} has changed"
                 return Failure(place, name, False, text)
         before = after
     return None
@@ -150,7 +150,7 @@ def ensemble_of(subject: Subject, case: GeneratedCase, measured: Play) -> Ensemb
 def failure_of(case: GeneratedCase, ensemble: Ensemble, apart: Mismatch) -> Failure:
     """The failure for a difference."""
     skipped = ensemble.skipped(apart.place)
-    where = f"after step {apart.place + 1} of {len(case.program)}, {told(case.program[apart.place])}"
+    where = f"after step {apart.place + 1} of {len(case.program)}, {step_text(case.program[apart.place])}"
     return Failure(apart.place, apart.name, skipped, f"{where}: {apart}")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from conformance.checks.subject import Subject
 from conformance.checks.subprocesses import apart, same_framework
-from conformance.generative.programs.case import GeneratedCase, Restore, Save, Target, Train, told
+from conformance.generative.programs.case import GeneratedCase, Restore, Save, Target, Train, step_text
 from conformance.generative.programs.compare import Mismatch, apart_from_twin
 from conformance.generative.programs.executor import Play, PlayFailed
 from conformance.generative.programs.features import features
@@ -271,5 +271,5 @@ def _below(observation: Observation, largest: float) -> bool:
 def _failure(case: GeneratedCase, apart: Mismatch | None) -> Failure | None:
     if apart is None:
         return None
-    where = f"after step {apart.place + 1} of {len(case.program)}, {told(case.program[apart.place])}"
+    where = f"after step {apart.place + 1} of {len(case.program)}, {step_text(case.program[apart.place])}"
     return Failure(apart.place, apart.name, False, f"{where}: {apart}")

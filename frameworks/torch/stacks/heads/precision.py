@@ -39,7 +39,7 @@ def checks(model: Any, loss_of: Loss, formats: tuple[str, ...], unsteady: str = 
             yield left_out(clause, name, f"raises {type(error).__name__}: {' '.join(str(error).split())[:160]}")
             continue
         yield from _formats(model, before, name, kinds[0])
-        yield judged("autocast.scope-restored", name, _state() == former, _told(_state()), _told(former))
+        yield judged("autocast.scope-restored", name, _state() == former, _scope_text(_state()), _scope_text(former))
         if unsteady:
             yield left_out(clause, name, unsteady)
             continue
@@ -67,7 +67,7 @@ def _formats(model: Any, before: dict[str, Any], name: str, loss: torch.dtype) -
     yield judged("autocast.loss-is-wide", name, loss == torch.float32, str(loss), "torch.float32")
 
 
-def _told(state: tuple[Any, ...]) -> str:
+def _scope_text(state: tuple[Any, ...]) -> str:
     enabled, low, default, gradients = state
     formats = f"autocast's format {low}, default format {default}".replace("torch.", "")
     return f"autocast {_switch(enabled)}, gradients {_switch(gradients)}, {formats}"
