@@ -163,14 +163,14 @@ def test_options_of_a_run_may_follow_the_framework(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(jobs, "job", lambda *given: calls.append(given) or 0)
     assert main(["run", "torch", "-k", "a and b", "--ways", "clip.two-calls", "--modes=x,y", "--seed=1"]) == 0
     assert main(["run", "reference", "--", "--modes", "z"]) == 0
-    (framework, modes, _, _, words, ways), (_, _, _, _, others, _) = calls
+    (framework, modes, _, words, ways), (_, _, _, others, _) = calls
     assert (framework, modes, words, ways) == (
         "torch",
         ["x", "y"],
-        ["-k", "a and b", "--seed=1"],
+        ["--tests=all", "-k", "a and b", "--seed=1"],
         [("clip.two-calls",)],
     )
-    assert others == ["--modes", "z"]
+    assert others == ["--tests=core", "--modes", "z"]
 
 
 def test_a_part_is_compared_with_what_it_has_partners_of(tmp_path: Path) -> None:
