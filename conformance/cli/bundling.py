@@ -9,7 +9,7 @@ import click
 
 from conformance.bundle.packing import pack
 from conformance.bundle.target import Target, parsed
-from conformance.cli.running import names
+from conformance.cli.options import names
 from conformance.runner.adapter_info import check_mode
 from frameworks.installer.distributions import Unavailable
 from frameworks.installer.request import redacted

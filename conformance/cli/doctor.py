@@ -7,7 +7,8 @@ from dataclasses import asdict
 
 import click
 
-from conformance.cli.running import import_from_here, names
+from conformance.cli.options import names
+from conformance.cli.running import import_from_here
 from conformance.doctor.checking import checked
 
 VERSION = 1

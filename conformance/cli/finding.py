@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import click
 from rich.console import Console
 from rich.text import Text
 
 from conformance.checks import reproducers
 from conformance.cli import upstream_issue
-from conformance.cli.options import watched
-from conformance.cli.running import names
+from conformance.cli.options import names, put_entries, watched
 from conformance.cli.specifying import clause_ids, clause_of, newest
 from conformance.cli.upstream_issue import Evidence
 from conformance.known_failures.entries import Known
@@ -20,7 +21,9 @@ from frameworks.installer.install import installed_version
 from frameworks.registry import built_in
 from results.record.reading import Record
 from results.record.texts import FindingKind
+from results.show.clauses import number
 from results.show.findings import HEADINGS
+from results.show.marks import is_url
 
 
 def _known(framework: str) -> Known:
@@ -34,15 +37,23 @@ def _known(framework: str) -> Known:
 
 @click.command()
 @click.argument("framework", shell_complete=names)
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@click.option("--clause", metavar="ID", shell_complete=clause_ids, help="Only those by which this clause fails.")
+@click.option(
+    "--class", "kind", type=click.Choice([kind.value for kind in FindingKind]), help="Only those of this class."
+)
 @click.option("--run", "tried", is_flag=True, help="Run the reproducers with the installed framework.")
-def findings(framework: str, tried: bool) -> int:
-    """List the findings of FRAMEWORK by class, the worst consequence first; with --run, run their reproducers.
+def findings(framework: str, words: tuple[str, ...], clause: str | None, kind: str | None, tried: bool) -> int:
+    """List the findings of FRAMEWORK, with WORDs those whose id, cause, clauses or link contain all of them, by class,
+    the worst consequence first; with --run, run their reproducers.
 
     \b
     conformance findings torch
-    conformance findings torch --run
+    conformance findings torch --class defect GradScaler
+    conformance findings torch --clause scaling.stays-positive --run
 
-    Reproducers that need a missing module, or another processor or device, are skipped.
+    Into a pipe: one line for each, with tabs between class, consequence, id, cause, clauses and link, and the result of
+    --run. Reproducers that need a missing module, or another processor or device, are skipped.
 
     Exit status with --run: 0, every reproducer agrees with its finding for the installed version; 1, one does not; 2,
     one cannot be run.
@@ -51,27 +62,53 @@ def findings(framework: str, tried: bool) -> int:
     if not known.findings:
         click.echo(f"{framework} has no findings")
         return 0
-    by_rank = sorted(known.findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
+    if clause is not None:
+        clause_of(clause)
+    clauses: dict[str, set[str]] = {}
+    for entry in known.expectations:
+        clauses.setdefault(entry.finding.id, set()).add(entry.clause)
+    entries = {each.id: _entry(each, sorted(clauses.get(each.id, ()))) for each in known.findings}
+    by_rank = [
+        each
+        for each in sorted(known.findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
+        if clause in (None, *clauses.get(each.id, ())) and kind in (None, each.text.kind)
+        if all(word.lower() in " ".join(entries[each.id]).lower() for word in words)
+    ]
+    if not by_rank:
+        click.echo(f"conformance: no finding matches; `conformance findings {framework}` lists all of them", err=True)
+        return 2
     here = devices(), instruction_sets()
     reasons = {each.id: each.not_here(*here) for each in by_rank if tried}
     due = [each for each in by_rank if tried and each.program and not reasons[each.id]]
     results = {each.id: _run_program(each) for each in watched(due, "running the programs")}
+    tries = {name: f"not tried: {reason}" for name, reason in reasons.items() if reason}
+    tries |= {name: _result_line(result) for name, result in results.items()}
     console = Console()
-    for kind in FindingKind:
-        for each in (each for each in by_rank if each.text.kind is kind):
-            heading = f"{HEADINGS[kind]} · {each.text.consequence} · {each.id}"
+    if console.is_terminal:
+        for each in by_rank:
+            heading, *lines = _lines(entries[each.id], tries.get(each.id, ""))
             console.print(Text(heading, style="bold"), soft_wrap=True)
-            console.print(Text(f"  {each.text.reason}"), soft_wrap=True)
-            if reason := reasons.get(each.id):
-                console.print(Text(f"  not tried: {reason}"), soft_wrap=True)
-            if each.id in results:
-                console.print(Text(f"  {_result_line(results[each.id])}"), soft_wrap=True)
+            console.print(Text("\n".join(f"  {line}" for line in lines)), soft_wrap=True)
+    else:
+        put_entries((*entries[each.id], *([tries.get(each.id, "")] if tried else [])) for each in by_rank)
+    click.echo(number(len(by_rank), "finding"), err=True)
     if any(isinstance(result, str) for result in results.values()):
         return 2
     version = installed_version(framework) or ""
     there = {each.id: known.expected(each, version) for each in due}
     shown = {name: one.there for name, one in results.items() if not isinstance(one, str)}
     return int(shown != there)
+
+
+def _entry(finding: Finding, clauses: Sequence[str]) -> tuple[str, ...]:
+    text = finding.text
+    return text.kind, text.consequence, finding.id, text.reason, ", ".join(clauses), text.link
+
+
+def _lines(entry: tuple[str, ...], tried: str) -> Iterator[str]:
+    kind, consequence, name, reason, clauses, link = entry
+    yield f"{HEADINGS[FindingKind(kind)]} · {consequence} · {name}"
+    yield from filter(None, (reason, clauses, link if is_url(link) else "", tried))
 
 
 def _result_line(result: reproducers.ProgramResult | str) -> str:
@@ -119,4 +156,4 @@ def issue(identifier: str, framework: str) -> int:
 
 def _record(framework: str, clause: str) -> Record | None:
     """The newest record of the framework in which the clause fails."""
-    return next((r for r in newest() if r.series.framework == framework and upstream_issue.failing(r, clause)), None)
+    return next((record for record in newest(framework) if upstream_issue.failing(record, clause)), None)

@@ -11,10 +11,14 @@ import click
 from rich.console import Console
 from rich.progress import track
 
-from results.record.files import replace
+from frameworks.registry import known
+from results.record.files import one_line, replace
 
 T = TypeVar("T")
 PATH = click.Path(path_type=Path)
+
+_LONGEST = 10_000
+"""Characters of a part of an entry in a pipe."""
 
 
 class FiniteRange(click.FloatRange):
@@ -43,12 +47,22 @@ def completing(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, c
     return lambda _context, _parameter, incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
+names = completing(lambda: sorted(known()))
+"""Completes the name of an adapter."""
+
+
 def put(content: str | bytes, output: Path | None) -> None:
     """Writes a document to a file, or prints it."""
     if output is None:
         click.echo(content, nl=False)
     else:
         replace(output, content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
+
+
+def put_entries(entries: Iterable[Sequence[str]]) -> None:
+    """Prints one line for each entry, its parts with a tab between them: what a pipe gets instead of a table."""
+    for entry in entries:
+        click.echo("\t".join(one_line(part, _LONGEST) for part in entry))
 
 
 def watched(items: Sequence[T], label: str) -> Iterator[T]:

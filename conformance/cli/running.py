@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
 
-from conformance.cli.options import PATH, completing, watched
-from conformance.runner import jobs
+from conformance.cli.options import PATH, completing, names, watched
 from conformance.runner.selection import NAMES
-from conformance.scenarios import SCENARIOS, Scenario
-from conformance.scenarios.launching import FOLDER, FrameworkResult, launch
-from conformance.scenarios.table import draw
 from frameworks.adapter_file import adapter_file
 from frameworks.registry import DEVICE_HELP, known, path_of
 from frameworks.ways import declared, sets
 from results.record.files import one_line
 
-names = completing(lambda: sorted(known()))
-"""Completes the name of an adapter."""
+if TYPE_CHECKING:
+    from conformance.scenarios import Scenario
+    from conformance.scenarios.launching import FrameworkResult
+
+
+def _scenarios() -> Iterable[str]:
+    from conformance.scenarios import SCENARIOS
+
+    return SCENARIOS
+
+
+def _folder() -> Path:
+    from conformance.scenarios.launching import FOLDER
+
+    return FOLDER
 
 
 class RunCommand(click.Command):
@@ -69,14 +78,11 @@ class RunCommand(click.Command):
     "--device", envvar="CONFORMANCE_DEVICE", default="auto", show_default=True, metavar="NAME", help=DEVICE_HELP
 )
 @click.option(
-    "--scenario",
-    metavar="NAME",
-    shell_complete=completing(lambda: SCENARIOS),
-    help="Run this scenario instead of the tests.",
+    "--scenario", metavar="NAME", shell_complete=completing(_scenarios), help="Run this scenario instead of the tests."
 )
 @click.option("--list-scenarios", is_flag=True, help="List scenarios and exit.")
 @click.option("--rounds", type=click.IntRange(min=2), metavar="N", help="End the scenario after N rounds.")
-@click.option("--folder", type=PATH, default=FOLDER, metavar="FOLDER", help="Directory for the scenario's records.")
+@click.option("--folder", type=PATH, default=_folder, metavar="FOLDER", help="Directory for the scenario's records.")
 @click.argument("pytest_arguments", nargs=-1, metavar="[PYTEST ARGUMENTS]...")
 def run(
     framework: str,
@@ -111,6 +117,8 @@ def run(
     conformance run --scenario segments --rounds 20 reference
     """
     if list_scenarios:
+        from conformance.scenarios import SCENARIOS
+
         for each in SCENARIOS.values():
             click.echo(f"{each.name:<20} {each.title}")
         return 0
@@ -125,6 +133,8 @@ def run(
         raise click.MissingParameter(param_hint="'FRAMEWORK'", param_type="argument")
     if ":" in framework:
         import_from_here()
+    from conformance.runner import jobs
+
     adapter = adapter_file(framework)
     judged = [*dict.fromkeys(modes.split(","))] if modes else [*adapter.modes] or [""]
     if modes and not all(judged):
@@ -148,6 +158,8 @@ def import_from_here() -> None:
 
 
 def _named(scenario: str) -> Scenario:
+    from conformance.scenarios import SCENARIOS
+
     if scenario not in SCENARIOS:
         raise click.BadParameter(f"no scenario {scenario!r}: one of {', '.join(SCENARIOS)}", param_hint="--scenario")
     return SCENARIOS[scenario]
@@ -156,6 +168,11 @@ def _named(scenario: str) -> Scenario:
 def _scene(
     scenario: Scenario, wanted: Sequence[str], device: str, modes: Sequence[str], rounds: int, folder: Path
 ) -> int:
+    from rich.console import Console
+
+    from conformance.scenarios.launching import launch
+    from conformance.scenarios.table import draw
+
     for name in wanted:
         if name.startswith("-"):
             raise click.BadParameter(f"{name!r} is no framework; options stand before the frameworks")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 import click
 from rich.box import SIMPLE_HEAD
@@ -12,18 +12,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from conformance.cli.options import completing, watched
-from conformance.runner.adapter_info import AdapterInfo, ask
-from conformance.runner.baselines import BASELINES
+from conformance.cli.options import completing, put_entries, watched
+from conformance.known_failures.reading import load_known
 from conformance.spec.clauses import Clause, Level, load_clauses
+from conformance.spec.findings import ANY
 from conformance.test_ids.inventory import inventory
 from frameworks.registry import DEVICE_HELP, clashes, known, path_of
 from results.record.files import RecordError, one_line
 from results.record.folders import LAST_RUNS, listed
-from results.record.outcomes import Outcome
 from results.record.reading import Record, load
 from results.record.values import Json
-from results.show.marks import title
+
+if TYPE_CHECKING:
+    from conformance.runner.adapter_info import AdapterInfo
+
+BASELINES = LAST_RUNS.parent / "baselines"
 
 _CONFIRMED = ("autocast.request-is-honoured-or-refused", "composition.declarations-hold")
 
@@ -67,7 +70,7 @@ def spec() -> None:
     "--level", type=click.Choice([level.value for level in Level], case_sensitive=False), help="Only this level."
 )
 def list_clauses(family: str | None, level: str | None) -> int:
-    """List clauses, one in a line."""
+    """List clauses. Into a pipe: one line for each, with tabs between id, level and requirement."""
     clauses = load_clauses().values()
     families = sorted({clause.family for clause in clauses})
     if family is not None and family not in families:
@@ -88,22 +91,30 @@ def _text(clause: Clause) -> str:
 
 
 def _listed(clauses: Iterable[Clause]) -> int:
+    rows = [(clause.id, clause.level.value, clause.requirement) for clause in clauses]
+    if not rows:
+        click.echo("conformance: no clause matches; `conformance spec list` lists all of them", err=True)
+        return 2
+    console = Console()
+    if not console.is_terminal:
+        put_entries(rows)
+        return 0
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for _ in ("id", "level"):
         table.add_column(no_wrap=True)
-    for clause in clauses:
-        table.add_row(Text(clause.id, style="bold"), clause.level.value, Text(clause.requirement))
-    if not table.row_count:
-        click.echo("conformance: no clause matches; `conformance spec list` lists all of them", err=True)
-        return 2
-    Console().print(table)
+    for name, level, requirement in rows:
+        table.add_row(Text(name, style="bold"), level, Text(requirement))
+    console.print(table)
     return 0
 
 
-@spec.command(short_help="Show a clause: source, bugs, tests, results.")
+@spec.command(short_help="Show a clause: source, bugs, tests, known failures.")
 @click.argument("identifier", metavar="CLAUSE", shell_complete=clause_ids)
 def show(identifier: str) -> int:
-    """Show CLAUSE with its source, known bugs, tests, and results of the last runs or else of the baselines."""
+    """Show CLAUSE with its source, the bugs that broke it, its tests, and its known failures by framework.
+
+    `conformance table --clauses results/baselines` has the results of all clauses.
+    """
     clause = clause_of(identifier)
     console = Console()
     _line(console, f"{clause.id}  {clause.level.value}  revision {clause.revision}", "bold")
@@ -118,28 +129,41 @@ def show(identifier: str) -> int:
     for function, code in inventory().items():
         if code.clause == identifier:
             _line(console, f"  conformance/suites/{code.file}::{function}")
-    _line(console, "\nFrameworks:", "bold")
-    for record in newest():
-        _line(console, f"  {_did(record, identifier)}")
+    _line(console, "\nKnown failures:", "bold")
+    lines = list(_failures(identifier))
+    for line in lines:
+        _line(console, f"  {line}")
+    if not lines:
+        _line(console, "  none")
     return 0
+
+
+def _failures(clause: str) -> Iterator[str]:
+    """A line for each finding by which a framework is known to fail the clause, with the modes and the cause."""
+    modes: dict[tuple[str, str], set[str]] = {}
+    findings = {}
+    for entry in load_known().expectations:
+        if entry.clause == clause:
+            place = entry.framework, entry.finding.id
+            modes.setdefault(place, set()).update(entry.mode.split(", "))
+            findings[place] = entry.finding
+    for place, finding in findings.items():
+        where = "all modes" if ANY in modes[place] else ", ".join(sorted(modes[place]))
+        text = finding.text
+        yield f"{finding.framework} ({where}) · {text.kind}, {text.consequence} · {finding.id}"
+        yield f"  {text.reason}"
 
 
 def _line(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
 
 
-def _did(record: Record, clause: str) -> str:
-    verdicts = [verdict for verdict in record.verdicts if verdict.clause == clause]
-    counts = Counter(verdict.outcome for verdict in verdicts)
-    counted = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]) or "not judged"
-    reasons = sorted({verdict.reason for verdict in verdicts if verdict.reason})
-    return one_line(" · ".join((" ".join(title(record)), counted, *reasons)))
-
-
-def newest() -> list[Record]:
-    """One record of every series: the last run in this checkout, or else the baseline."""
+def newest(framework: str = "") -> list[Record]:
+    """One record of every series, of one framework or of all: the last run in this checkout, or else the baseline."""
     by_series: dict[tuple[str, str, str], Record] = {}
     for path in (*listed(BASELINES), *listed(LAST_RUNS)):
+        if framework and not path.name.startswith(f"{framework}-"):
+            continue
         try:
             record = load(path)
         except RecordError as error:
@@ -157,6 +181,7 @@ def frameworks(names: tuple[str, ...], device: str) -> int:
 
     With NAMEs, also list the reasons for unsupported capabilities.
     """
+    from conformance.runner.adapter_info import AdapterInfo, ask
     from frameworks.contract import NOT_OFFERED
 
     for name in names:

@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from conformance.cli.options import PATH, completing
+from conformance.cli.options import PATH, completing, put_entries
 from conformance.surface import rendering
 from conformance.surface.listing import listed
 from conformance.surface.scope import scope_of, with_scope
@@ -84,6 +84,8 @@ def ways(frameworks: tuple[str, ...]) -> int:
     conformance ways torch
     conformance run torch --ways clip.two-calls    the suites with one of them
     conformance run torch --ways all               with all of them, in as few runs as can be
+
+    Into a pipe: one line for each, with tabs between framework, way, calls and documented limits.
     """
     console = Console()
     for name in frameworks:
@@ -92,7 +94,10 @@ def ways(frameworks: tuple[str, ...]) -> int:
         except ValueError as error:
             raise click.UsageError(str(error)) from None
     for name in frameworks or sorted(known()):
-        if lines := ways_rows(name):
+        lines = ways_rows(name)
+        if lines and not console.is_terminal:
+            put_entries((name, *line) for line in lines)
+        elif lines:
             table = Table(box=SIMPLE_HEAD, title=name)
             for heading in WAYS_HEADER:
                 table.add_column(heading, overflow="fold")

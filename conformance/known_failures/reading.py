@@ -13,6 +13,7 @@ from dataclasses import replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -30,9 +31,11 @@ from conformance.spec.findings import (
 )
 from conformance.spec.tables import Kind, Table, read_file
 from frameworks.adapter_file import folder_of
-from frameworks.contract import Framework
 from frameworks.registry import built_in
 from results.record.upgrading import present_case
+
+if TYPE_CHECKING:
+    from frameworks.contract import Framework
 
 FILE = "expectations.toml"
 """Name of the file, next to the module of the adapter's class."""

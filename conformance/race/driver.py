@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from conformance.race.processes import START_S, RaceError, RaceProcess, Racer, started
 from conformance.race.samples import NEW, OLD, TWIN, RaceSamples, SideSamples
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SAMPLE_NS = 5_000_000
 """What a sample of steps takes at least: far more than the clock's resolution, and so short that what slows the machine
@@ -77,6 +78,8 @@ def race(old: Racer, new: Racer, settings: RaceSettings, watch: Watch = iter) ->
     if kinds[:1] != ["step"]:
         raise RaceError(f"the sides can do {', '.join(kinds) or 'nothing'} in rounds, want step first")
     count = min(max(1, math.ceil(SAMPLE_NS / facts[OLD].step_ns)), _MOST_STEPS)
+    import numpy as np
+
     rng = np.random.default_rng(settings.seed)
     begin, load, when = time.monotonic(), os.getloadavg()[0], datetime.now(UTC).isoformat(timespec="seconds")
     pairs: list[dict[str, SideSamples]] = []

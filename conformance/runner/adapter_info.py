@@ -14,7 +14,6 @@ import msgspec
 
 from conformance.known_failures.reading import load_known
 from frameworks.adapter_file import adapter_file
-from frameworks.contract import Capability, MissingDevice
 from frameworks.installer.resolution import distribution_of
 from frameworks.registry import UnknownFramework, built_in, load
 from frameworks.ways import declared
@@ -91,6 +90,8 @@ def _listed_modes(framework: str) -> list[str]:
 
 def main(name: str, device: str) -> int:
     """Prints what the adapter declares; if it cannot be loaded, prints one line and returns 2."""
+    from frameworks.contract import Capability, MissingDevice
+
     try:
         framework = load(name, device)
     except (UnknownFramework, MissingDevice, ValueError) as error:

@@ -8,16 +8,19 @@ import subprocess
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conformance.known_failures.reading import FILE as EXPECTATIONS
 from conformance.runner import machine
 from conformance.spec.clauses import load_clauses
 from frameworks.adapter_file import folder_of
-from frameworks.contract import Framework
 from frameworks.installer.distributions import DISTRIBUTIONS
 from frameworks.registry import path_of
 from results.record.files import one_line
 from results.record.model import Series, Suite, Variant
+
+if TYPE_CHECKING:
+    from frameworks.contract import Framework
 
 ROOT = Path(__file__).parents[2]
 

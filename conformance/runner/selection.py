@@ -12,13 +12,18 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
+from pluggy import HookimplMarker
 
 from conformance.runner.baselines import BASELINES, nearest
 from conformance.test_ids.inventory import code_of, id_of
-from frameworks.contract import Framework
 from results.record.reading import load
+
+if TYPE_CHECKING:
+    import pytest
+
+    from frameworks.contract import Framework
 
 FOLDER = Path(__file__).with_name("selections")
 QUICK, CORE, ALL = "quick", "core", "all"
@@ -86,7 +91,7 @@ class SelectedTests:
         self._config, self._name = config, name
         self._selection = read(path_of(framework.name, framework.mode))
 
-    @pytest.hookimpl(tryfirst=True)
+    @HookimplMarker("pytest")(tryfirst=True)  # pytest.hookimpl, without the import of pytest
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Deselects the other tests."""
         kept = [item for item in items if code_of(item.nodeid) and self._selection.has(id_of(item.nodeid), self._name)]

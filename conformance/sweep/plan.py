@@ -14,7 +14,6 @@ import msgspec
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from conformance.runner.collection import problem_of
 from conformance.runner.selection import NAMES
 from conformance.sweep.versions import read_rule
 from results.record.files import RecordError, one_line, os_problem
@@ -159,6 +158,8 @@ def _selection(text: str) -> tuple[str, ...]:
             raise ValueError(f"selection: got {word!r}, want options among {', '.join(_OPTIONS)}, each with a value")
         if option == "--tests" and value not in NAMES:
             raise ValueError(f"selection: got --tests {value!r}, want {', '.join(NAMES)}")
+        from conformance.runner.collection import problem_of  # takes pytest
+
         if option in ("-k", "-m") and (problem := problem_of(value)):
             raise ValueError(f"selection: got {option} {value!r}, want an expression of pytest ({problem})")
         chosen += [option, value] if option.startswith("-") and len(option) == 2 else [f"{option}={value}"]

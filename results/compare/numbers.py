@@ -15,7 +15,6 @@ from enum import StrEnum
 from itertools import islice, zip_longest
 
 from results.compare.changes import Change, ChangeKind
-from results.record.arrays import differs, first_difference
 from results.record.fingerprints import Fingerprint
 from results.record.reading import CheckResult, Curves, Record, TestVerdict
 from results.record.values import Json, same
@@ -122,6 +121,8 @@ def moved(old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, f
         before, after: its verdicts, of the same code.
         failing: whether the newer one fails, and the older one passed or failed differently.
     """
+    from results.record.arrays import first_difference  # takes NumPy
+
     case = after.case
     errors = tuple(_errors(before, after))
     traces = old.curves.get(case, {}), new.curves.get(case, {})
@@ -151,6 +152,8 @@ def _differences(
     traces: tuple[Curves, Curves] | None,
     arrays: Sequence[tuple[Sequence[Fingerprint], Sequence[Fingerprint]]],
 ) -> Iterator[str]:
+    from results.record.arrays import differs  # takes NumPy
+
     if traces is not None:
         pairs = enumerate(zip_longest(traces[0]["loss"], traces[1]["loss"]))
         first = next((update for update, (a, b) in pairs if not same(a, b)), None)

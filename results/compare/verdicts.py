@@ -14,7 +14,6 @@ from statistics import median
 
 from results.compare.changes import Change, ChangeKind
 from results.compare.comparability import PASS_OUTCOMES, Verdicts
-from results.compare.ratio import ratio
 from results.record.model import by_place
 from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import Measurement, Record, TestVerdict
@@ -168,6 +167,8 @@ def amount(measurement: Measurement) -> str:
         return ""
     if not varies(measurement):
         return f"{_exactly(float(measurement.samples[0]))}{_unit(measurement)}"
+    from results.compare.ratio import ratio  # takes NumPy
+
     relative = ratio(measurement.control, measurement.samples)
     times = (
         f", {relative.low:.4g} to {relative.high:.4g} × its control" if measurement.control and relative.judged else ""

@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 import tomllib
+from collections.abc import Callable
 from configparser import ConfigParser
 from dataclasses import replace
 from importlib.util import find_spec
@@ -18,8 +19,12 @@ import pytest
 
 from conformance.cli import main
 from conformance.cli.main import SECTIONS, commands
+from conformance.known_failures.reading import load_known
 from conformance.runner import baselines, jobs
+from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import inventory
+from frameworks.registry import built_in
+from frameworks.ways import declared
 from results.record.files import RecordError
 from results.record.reading import Outcome, TestVerdict, Variant, load, write
 from tests.support.small_record import BASE, verdict
@@ -29,6 +34,8 @@ from tools.commands import commands as tools
 
 COMMANDS = [entry for entries in SECTIONS.values() for entry in entries]
 NAMES = {"conformance": {entry.name for entry in COMMANDS}, "tools": set(tools.commands)}
+WITH_NUMPY = {"doctor", "race", "stress", "sweep", "bisect"}
+"""Commands whose help takes NumPy's import as well."""
 HELPED = (*(entry.name for entry in COMMANDS), "baseline accept", "expectations update", "spec show")
 
 
@@ -66,6 +73,9 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
         (("spec", "show", "scaling"), "no clause 'scaling'; `conformance spec list --family scaling` lists those of"),
         (("spec", "show", "nosuch"), "no clause 'nosuch'; `conformance spec list` lists all of them"),
         (("spec", "list", "--family", "x"), "no family 'x': one of accumulation"),
+        (("findings", "torch", "no-such-word"), "no finding matches; `conformance findings torch` lists all of them"),
+        (("findings", "torch", "--clause", "scaling.nosuch"), "no clause 'scaling.nosuch'"),
+        (("findings", "torch", "--class", "bug"), "'bug' is not one of"),
         (("frameworks", "caffe"), "unknown framework 'caffe': one of jax, paddle"),
         (("baseline", "accept", "nowhere.json", "--reason", " "), "is empty"),
         (("run", "caffe"), "unknown framework 'caffe'"),
@@ -85,15 +95,15 @@ def test_help_lists_every_command_in_the_order_of_the_work() -> None:
     assert set(commands.list_commands(click.Context(commands))) == {entry.name for entry in COMMANDS}
 
 
-def test_help_and_tables_start_without_numpy_and_adapters() -> None:
-    slow = "{'numpy', 'scipy', 'pytest', 'frameworks.contract', 'results.compare'}"
-    record = str(ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz")
-    words = [["--help"], ["table", record], ["quickstart", "--help"]]
+def test_help_and_lists_start_without_numpy_and_adapters() -> None:
+    slow = "{'numpy', 'scipy', 'pytest', 'frameworks.contract'}"
+    words = [["--help"], ["table", str(ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz")], ["spec", "list"], ["findings", "torch"]]
+    words += [[name, "--help"] for name in NAMES["conformance"] - WITH_NUMPY]
     program = (
         f"import sys\nfrom conformance.cli import main\nfor words in {words}: main(words)\n"
         f"print(sorted({slow} & set(sys.modules)), file=sys.stderr)"
     )
-    assert run([sys.executable, "-c", program]).errors.strip() == "[]"
+    assert run([sys.executable, "-c", program]).errors.splitlines()[-1] == "[]"
 
 
 def test_tools_of_the_suite_get_the_words_and_give_their_status(tmp_path: Path) -> None:
@@ -185,11 +195,69 @@ def test_a_part_is_compared_with_what_it_has_partners_of(tmp_path: Path) -> None
     assert "only among the new records" in alone.output
 
 
-def test_a_clause_is_shown_with_its_bugs_its_tests_and_the_frameworks() -> None:
-    ended = called("spec", "show", "scaling.automaton")
-    assert ended.status == 0
-    for text in ("MUST", "https://github.com/deepspeedai/DeepSpeed/pull/4986", "test_scaling_properties.py::", "torch"):
-        assert text in ended.output
+def test_a_clause_is_shown_with_its_bugs_its_tests_and_its_known_failures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("conformance.cli.specifying.load", lambda path: pytest.fail(f"{path} is read"))
+    assert main(["spec", "show", "scaling.stays-positive"]) == 0
+    shown = capsys.readouterr().out
+    for text in ("MUST", "https://github.com/NVIDIA/apex/issues/834", "test_scaling.py::", "scale-reaches-zero"):
+        assert text in shown
+    assert re.search(
+        r"^  torch \(.*\beager\b.*\) · defect, silent-corruption · scale-reaches-zero$", shown, re.MULTILINE
+    )
+    assert main(["spec", "show", "scaling.detects-nan"]) == 0
+    assert capsys.readouterr().out.endswith("Known failures:\n  none\n")
+
+
+def test_an_issue_reads_the_records_of_its_framework_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr("conformance.cli.specifying.load", lambda path: read.append(path) or load(path))
+    monkeypatch.setattr("conformance.cli.finding._run_program", lambda _: "not run in this test")
+    assert main(["issue", "scaling.automaton", "--framework", "jax"]) == 0
+    assert {path.name.partition("-")[0] for path in read} == {"jax"}
+
+
+def test_a_pipe_gets_one_line_for_each_entry(capsys: pytest.CaptureFixture[str]) -> None:
+    def entries(*words: str) -> list[list[str]]:
+        assert main([*words]) == 0
+        return [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+
+    assert entries("spec", "list") == [[one.id, one.level, one.requirement] for one in load_clauses().values()]
+    names = [(name, str(way)) for name in sorted(built_in()) for way in declared(name)]
+    assert [tuple(entry[:2]) for entry in entries("ways")] == names
+    known = load_known(["torch"]).findings
+    listed = {(kind, name, reason, link) for kind, _, name, reason, _, link in entries("findings", "torch")}
+    assert listed == {(each.text.kind, each.id, each.text.reason, each.text.link) for each in known}
+
+
+def test_a_terminal_gets_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for words in (["spec", "list"], ["ways", "torch"], ["findings", "torch"]):
+        assert main(words) == 0
+        shown = capsys.readouterr().out
+        assert "\t" not in shown
+        assert "\x1b[" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "condition"),
+    [
+        (["--clause", "scaling.stays-positive"], lambda entry: "scaling.stays-positive" in entry[4].split(", ")),
+        (["--class", "numerics"], lambda entry: entry[0] == "numerics"),
+        (["gradscaler", "fused"], lambda entry: all(word in str(entry).lower() for word in ("gradscaler", "fused"))),
+    ],
+    ids=["clause", "class", "words"],
+)
+def test_findings_are_filtered_and_counted(
+    words: list[str], condition: Callable[[list[str]], bool], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["findings", "torch"]) == 0
+    every = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert main(["findings", "torch", *words]) == 0
+    shown, count = capsys.readouterr()
+    assert [line.split("\t") for line in shown.splitlines()] == [entry for entry in every if condition(entry)] != []
+    assert count == f"{len(shown.splitlines())} findings\n"
 
 
 def test_clauses_are_found_by_their_words() -> None:

@@ -12,7 +12,7 @@ import click
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from conformance.cli.running import names
+from conformance.cli.options import names
 from conformance.cli.specifying import clause_ids, clause_of
 from conformance.cli.versions.bisection_report import Bisection, draft, summary
 from conformance.cli.versions.suite_folder import SuiteFolder
