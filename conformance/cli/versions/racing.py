@@ -8,10 +8,8 @@ from pathlib import Path
 import click
 
 from conformance.cli.options import FORMAT, OUTPUT, PATH, FiniteRange, put, watched
-from conformance.race import rendering
 from conformance.race.driver import LIMIT_S, PAIRS, ROUNDS, RaceSettings, race
 from conformance.race.environments import SideRequest, check, check_named, interpreter
-from conformance.race.judgement import judge
 from conformance.race.processes import RaceError, Racer
 from conformance.race.samples import FIXTURES, RaceSamples, load, write
 from conformance.sweep.index import PackageIndex
@@ -93,6 +91,9 @@ def race_command(
             raise click.ClickException(str(error)) from None
         if samples is not None:
             write(samples, taken)
+    from conformance.race import rendering
+    from conformance.race.judgement import judge  # takes NumPy
+
     judgement = judge(taken)
     styles = {"table": rendering.table, "markdown": rendering.markdown, "json": rendering.to_json}
     put(styles[style](taken, judgement), output)
