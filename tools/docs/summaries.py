@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import chain
 
@@ -92,7 +92,8 @@ def _share(framework: str, clauses: Mapping[str, Sequence[TestVerdict]]) -> str:
         return "unsupported"
     worst = [_worst(framework, clauses[clause]) for clause in failing]
     silent = sum(text is not None and (text.kind, text.consequence) == _SILENT for text in worst)
-    return f"{len(held)} of {len(held | failing)}{f', **{silent} silent**' if silent else ''}"
+    share = f"{len(held)}/{len(held | failing)}"
+    return f"{share}, **{silent}\u00a0silent**" if silent else share
 
 
 def _outcomes() -> str:
@@ -105,13 +106,12 @@ def _outcomes() -> str:
             f"{record.series.framework} {_named(record)}",
             f"`{record.series.mode}`" if record.series.device == "cpu" else f"`{record.series.mode}`, GPU",
             *(str(count.clauses[one] or "") for one in shown),
-            str(count.clauses.total()),
             str(count.tests.total()),
-            record.finished[:10],
+            record.finished[:10].replace("-", "\u2011"),
         )
         for record, count in zip(records, counts, strict=True)
     )
-    return table(("version", "mode", *shown, "clauses", "tests", "judged on"), rows)
+    return table(("version", "mode", *shown, "tests", "judged on"), rows)
 
 
 def _failing() -> str:
@@ -136,8 +136,9 @@ def _cell(framework: str, verdicts: Sequence[TestVerdict]) -> str:
         return "–" if one in REFUSED else "holds" if one is Outcome.PASS else str(one)
     judged = Counter(verdict.outcome in FAILURE_OUTCOMES for verdict in verdicts if verdict.outcome not in REFUSED)
     text = _worst(framework, verdicts)
-    documented = "documented " if text is not None and text.kind is FindingKind.DOCUMENTED else ""
-    return f"{documented}{one if text is None else text.consequence}, {judged[True]} of {judged.total()}"
+    documented = "\\*" if text is not None and text.kind is FindingKind.DOCUMENTED else ""
+    said = str(one) if text is None else text.consequence.removeprefix("silent-")
+    return f"{said}{documented} {judged[True]}/{judged.total()}"
 
 
 def _clauses(framework: str) -> dict[str, list[TestVerdict]]:
@@ -169,10 +170,6 @@ def _public(record: Record) -> str:
 
 
 def _named(record: Record) -> str:
-    """The version with those of the libraries in its local label."""
-    return ", ".join((_public(record), *_libraries(record)))
-
-
-def _libraries(record: Record) -> Iterator[str]:
-    for name, number in _LIBRARY.findall(Version(record.variant.framework_version).local or ""):
-        yield f"{name} {number}"
+    """The version with that of the first library in its local label."""
+    library = _LIBRARY.search(Version(record.variant.framework_version).local or "")
+    return f"{_public(record)}, {library[1]} {library[2]}" if library else _public(record)

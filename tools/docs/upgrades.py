@@ -27,9 +27,9 @@ LISTED = 4
 
 
 def blocks() -> Mapping[str, str]:
-    """A row for each change of a version, and for each history that clauses have."""
+    """A row for each two versions with a change between them, and for each history that clauses have."""
     return {
-        "upgrades": table(("versions", "clauses", "for the worse", "what changed"), _upgrades()),
+        "upgrades": table(("package", "versions", "clauses", "for the worse", "what changed"), _upgrades()),
         "change points": "\n".join(_change_points()).strip(),
     }
 
@@ -57,7 +57,8 @@ def _upgrades() -> Iterator[tuple[str, ...]]:
             worse = [point.clause for point in points if point.worse]
             why = dict.fromkeys(each for point in points for each in explained(one.line, point))
             yield (
-                f"{_title(one)} {interval(one.line, points[0])}",
+                _title(one),
+                interval(one.line, points[0]),
                 str(len(points)),
                 _listed([f"`{clause}`" for clause in worse]) or "–",
                 _listed([f"{words(text)}{source(link)}" for text, link in why], "; ") or "*unexplained*",
@@ -73,7 +74,8 @@ def _change_points() -> Iterator[str]:
                 said = DOT.join(str(each) for each in segments(one.line, clause) if each.word != NOT_JUDGED)
                 alike.setdefault(said, []).append(f"`{name}`")
         judged = [column.version for column in one.line.columns if column.judged]
-        yield f"### {_title(one)}\n\n{number(len(judged), 'judged version')}: {', '.join(judged)}.\n"
+        none = "" if alike else " No clause changed."
+        yield f"### {_title(one)}\n\n{number(len(judged), 'judged version')}: {', '.join(judged)}.{none}\n"
         if alike:
             yield table(("history", "clauses"), ((words(said), ", ".join(names)) for said, names in alike.items()))
             yield ""
