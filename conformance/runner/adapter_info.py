@@ -16,7 +16,6 @@ from conformance.known_failures.reading import load_known
 from frameworks.adapter_file import adapter_file
 from frameworks.installer.resolution import distribution_of
 from frameworks.registry import UnknownFramework, built_in, load
-from frameworks.ways import declared
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 120
@@ -80,6 +79,8 @@ def check_mode(framework: str, mode: str, *, loadable: bool = False) -> None:
 
 def _listed_modes(framework: str) -> list[str]:
     """The modes that an adapter's files of settings name, or that it was judged in."""
+    from frameworks.ways import declared
+
     file, chosen = adapter_file(framework), distribution_of(framework)
     listed = [*file.modes, *file.serial, *(mode for each in file.absent for mode in each.modes)]
     listed += [*(chosen.modes if chosen else ()), *(mode for way in declared(framework) for mode in way.modes)]

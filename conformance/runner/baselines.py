@@ -7,11 +7,9 @@ from functools import cache
 from pathlib import Path
 
 from conformance.runner import machine
-from conformance.runner.adapter_info import check_mode
 from conformance.runner.identity import name_of
 from conformance.test_ids.inventory import inventory
 from frameworks.registry import known
-from frameworks.ways import declared
 from results.compare.pairing import series
 from results.record.files import RecordError
 from results.record.folders import INSTALLED, SHIPPED, listed
@@ -107,6 +105,9 @@ def acceptable(path: Path) -> Record:
 
 def _unknown(record: Record) -> str:
     """What there is not of a record's framework, mode and ways, "" if there is all of it."""
+    from conformance.runner.adapter_info import check_mode
+    from frameworks.ways import declared
+
     framework, (mode, *ways) = record.series.framework, record.series.mode.split("+")
     if framework not in known():
         return f"no adapter is called {framework!r}: one of {', '.join(sorted(known()))}"

@@ -34,8 +34,8 @@ from tools.commands import commands as tools
 
 COMMANDS = [entry for entries in SECTIONS.values() for entry in entries]
 NAMES = {"conformance": {entry.name for entry in COMMANDS}, "tools": set(tools.commands)}
-WITH_NUMPY = {"doctor", "race", "stress", "sweep", "bisect"}
-"""Commands whose help takes NumPy's import as well."""
+WITH_NUMPY = {"doctor"}
+"""Commands whose help imports NumPy."""
 HELPED = (*(entry.name for entry in COMMANDS), "baseline accept", "expectations update", "spec show")
 
 
