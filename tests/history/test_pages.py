@@ -322,6 +322,14 @@ def test_the_pages_in_a_browser(chromium: Browser, folder: Path) -> None:
     chromium.run("document.querySelector('#filters [type=reset]').click()")
     chromium.wait("location.hash === ''")
     assert len(visible_clauses(chromium)) == changed
+    chromium.driver.find_element("id", "search").send_keys("family3. fail")
+    found = visible_clauses(chromium)
+    assert 0 < len(found) < changed
+    assert all(name.startswith("family3.") for name in found)
+    chromium.resize(390)
+    heading = "return document.querySelector('#newest th:nth-child(3)').getBoundingClientRect().left"
+    assert chromium.run(heading) < 390 - 100
+    chromium.resize(1280)
     chromium.open(next((folder / "clauses").glob("*.html")))
     for preference in ("light", "dark"):
         chromium.prefer(preference)

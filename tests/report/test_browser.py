@@ -78,6 +78,7 @@ def test_scripts_leave_no_globals(shown: Browser) -> None:
 @in_browser
 def test_search_and_filters_narrow_the_matrix(shown: Browser) -> None:
     every = visible_clauses(shown)
+    assert shown_columns(shown)[0] == len(baselines())
     assert len(every) == len({name for one in baselines() for name in one.clauses})
     shown.driver.find_element("id", "search").send_keys("norm clip")
     shown.wait("!document.getElementById('filters').ariaBusy")
@@ -98,11 +99,36 @@ def test_search_and_filters_narrow_the_matrix(shown: Browser) -> None:
     assert set(visible_clauses(shown)) == known
     shown.choose("run", shown.run("return document.querySelector('#run option:last-child').textContent"))
     assert set(visible_clauses(shown)) == {v.clause for v in baselines()[-1].verdicts if v.outcome is Outcome.KNOWN}
+    assert shown_columns(shown) == (1, [1])
     shown.driver.find_element("css selector", "#filters [type=reset]").click()
     shown.driver.find_element("id", "lonely").click()
     assert set(visible_clauses(shown)) == {one.row.name for one in matrix.alone(matrix.families(baselines()))}
     result = shown.run("return document.getElementById('found').textContent")
     assert result.startswith(f"{len(visible_clauses(shown))} of")
+
+
+def shown_columns(browser: Browser) -> tuple[int, list[int]]:
+    """How many runs the matrix shows, and how many below each framework; a row of it has as many cells."""
+    heads, spans, cells = browser.run(
+        """
+        const shown = (list) => [...list].filter((each) => !each.hidden);
+        const { rows } = document.querySelector(".matrix").tHead;
+        const spans = shown(rows[0].cells).slice(2).map((head) => head.colSpan);
+        return [shown(rows[1].cells).length, spans, shown(document.querySelector(".matrix .clause").cells).length - 2];
+        """
+    )
+    assert heads == cells == sum(spans)
+    return heads, spans
+
+
+@in_browser
+def test_a_phone_shows_results(shown: Browser) -> None:
+    shown.resize(390)
+    try:
+        left = shown.run("return document.querySelector('.matrix .clause').cells[2].getBoundingClientRect().left")
+    finally:
+        shown.resize(1280)
+    assert left < 200
 
 
 def texts(clause: str) -> str:

@@ -4,12 +4,15 @@
   const form = byId("filters");
   const selects = ["framework", "family", "outcome"].map(byId);
   const changed = byId("changed");
+  const search = byId("search");
   const rows = [...byId("rows").rows];
 
   const filter = () => {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const row of rows) {
-      const wanted = selects.every(({ id, value }) => value === "" || row.dataset[id] === value);
+      const text = words.length ? row.textContent.toLowerCase() : "";
+      const wanted = words.every((word) => text.includes(word)) && selects.every(({ id, value }) => value === "" || row.dataset[id] === value);
       row.hidden = !wanted || (changed.checked && !("changed" in row.dataset));
       shown += row.hidden ? 0 : 1;
     }
@@ -19,6 +22,7 @@
   /** The filters as they stand in the address; only those that are not at their defaults. */
   const chosen = () => {
     const pairs = selects.filter(({ value }) => value).map(({ id, value }) => [id, value]);
+    if (search.value) pairs.push(["search", search.value]);
     if (changed.checked !== changed.defaultChecked) pairs.push(["changed", changed.checked ? "yes" : "no"]);
     return String(new URLSearchParams(pairs));
   };
@@ -38,6 +42,7 @@
       const value = wanted.get(select.id) ?? "";
       select.value = [...select.options].some((option) => option.value === value) ? value : "";
     }
+    search.value = wanted.get("search") ?? "";
     const box = wanted.get("changed");
     changed.checked = box === "yes" || (box !== "no" && changed.defaultChecked);
   };

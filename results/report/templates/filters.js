@@ -17,6 +17,27 @@
   const [search, family, level, across, outcome, run, lonely] = fields;
   const total = bodies.reduce((sum, { rows }) => sum + rows.length, 0);
 
+  const matrix = document.querySelector(".matrix");
+  const groups = matrix ? [...matrix.tHead.rows[0].cells].slice(2).map((head) => ({ head, span: head.colSpan })) : [];
+  let columns = "";
+
+  /** Shows the columns of the chosen runs alone. */
+  const choose = (places) => {
+    if (columns === run.value) return;
+    columns = run.value;
+    const shown = (place) => columns === "" || places.includes(place);
+    for (const row of matrix.querySelectorAll("tbody tr")) {
+      [...row.cells].slice(2).forEach((cell, place) => (cell.hidden = !shown(place)));
+    }
+    const heads = [...matrix.tHead.rows[1].cells];
+    heads.forEach((head, place) => (head.hidden = !shown(place)));
+    for (const { head, span } of groups) {
+      const left = heads.splice(0, span).filter((each) => !each.hidden).length;
+      head.hidden = left === 0;
+      head.colSpan = left || span;
+    }
+  };
+
   /** Adds sources and names of tests to the texts that are searched. */
   const extend = () => {
     const { cells, clauses, texts } = data();
@@ -47,6 +68,7 @@
     if (searched.length) extendOnce();
     const outcomesWanted = values(outcome);
     const runsWanted = values(run).map(Number);
+    choose(runsWanted);
     const here = (outcomes) => (run.value === "" ? outcomes : runsWanted.map((place) => outcomes[place]));
     const wanted = ({ row, text, across: words, outcomes }) =>
       searched.every((word) => text.includes(word)) &&
