@@ -152,6 +152,8 @@ def _runs_of(framework: str, ways: str) -> list[tuple[str, ...]]:
 
 def import_from_here() -> None:
     """Makes modules of the current folder importable after the suite's own, here and in the processes of the run."""
+    from conformance.runner import jobs
+
     first = [str(jobs.ROOT), str(Path.cwd())]
     sys.path[:0] = first
     os.environ["PYTHONPATH"] = os.pathsep.join([*first, *filter(None, [os.environ.get("PYTHONPATH")])])

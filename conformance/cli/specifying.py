@@ -19,14 +19,14 @@ from conformance.spec.findings import ANY
 from conformance.test_ids.inventory import inventory
 from frameworks.registry import DEVICE_HELP, clashes, known, path_of
 from results.record.files import RecordError, one_line
-from results.record.folders import LAST_RUNS, listed
+from results.record.folders import LAST_RUNS, SHIPPED, listed
 from results.record.reading import Record, load
 from results.record.values import Json
 
 if TYPE_CHECKING:
     from conformance.runner.adapter_info import AdapterInfo
 
-BASELINES = LAST_RUNS.parent / "baselines"
+BASELINES = SHIPPED / "baselines"
 
 _CONFIRMED = ("autocast.request-is-honoured-or-refused", "composition.declarations-hold")
 

@@ -97,7 +97,12 @@ def test_help_lists_every_command_in_the_order_of_the_work() -> None:
 
 def test_help_and_lists_start_without_numpy_and_adapters() -> None:
     slow = "{'numpy', 'scipy', 'pytest', 'frameworks.contract'}"
-    words = [["--help"], ["table", str(ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz")], ["spec", "list"], ["findings", "torch"]]
+    words = [
+        ["--help"],
+        ["table", str(ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz")],
+        ["spec", "list"],
+        ["findings", "torch"],
+    ]
     words += [[name, "--help"] for name in NAMES["conformance"] - WITH_NUMPY]
     program = (
         f"import sys\nfrom conformance.cli import main\nfor words in {words}: main(words)\n"
