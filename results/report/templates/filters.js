@@ -22,7 +22,7 @@
   let columns = "";
 
   /** Shows the columns of the chosen runs alone. */
-  const choose = (places) => {
+  const showRuns = (places) => {
     if (columns === run.value) return;
     columns = run.value;
     const shown = (place) => columns === "" || places.includes(place);
@@ -68,7 +68,7 @@
     if (searched.length) extendOnce();
     const outcomesWanted = values(outcome);
     const runsWanted = values(run).map(Number);
-    choose(runsWanted);
+    showRuns(runsWanted);
     const here = (outcomes) => (run.value === "" ? outcomes : runsWanted.map((place) => outcomes[place]));
     const wanted = ({ row, text, across: words, outcomes }) =>
       searched.every((word) => text.includes(word)) &&
