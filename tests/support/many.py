@@ -17,9 +17,9 @@ from tests.support.suite_runs import ROOT
 def many(count: int, seed: int = 0) -> Iterator[Record]:
     """Perturbed copies of the committed baselines, in turn; the same for the same seed."""
     rng = random.Random(seed)
-    baselines = [load(path) for path in listed(ROOT / "results" / "baselines")]
+    paths = listed(ROOT / "results" / "baselines")
     for number in range(count):
-        yield _perturbed(baselines[number % len(baselines)], number, rng)
+        yield _perturbed(load(paths[number % len(paths)]), number, rng)
 
 
 def _perturbed(record: Record, number: int, rng: random.Random) -> Record:
