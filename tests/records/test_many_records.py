@@ -24,7 +24,7 @@ from results.report.matrix import families
 from results.report.runs import runs
 from results.report.text import number
 from results.show import table
-from tests.support.hostile_files import NAMES, make
+from tests.support.hostile_files import NAMES, QUICK, make
 from tests.support.many import many
 from tests.support.small_record import BASE, verdict
 from tests.support.suite_runs import ROOT, environment, hang_limit
@@ -234,7 +234,9 @@ def test_a_large_record_takes_a_bounded_multiple_of_its_size(reader: subprocess.
     assert cost(reader, path)[0] < 60 * MEBIBYTE + 12 * size, "peak bytes"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+)
 def test_a_file_is_read_or_refused_in_bounds(reader: subprocess.Popen[str], name: str, tmp_path: Path) -> None:
     path = make(name, tmp_path)
     for _ in range(3):

@@ -137,6 +137,19 @@ JOURNALS: Mapping[str, Callable[[Path], bytes]] = {
     "brackets alone": lambda path: whole(path) + wrapped(b"[" * (MAX_BYTES // 2)),
 }
 NAMES = (*RECORDS, *(f"journal: {name}" for name in JOURNALS))
+QUICK = frozenset(
+    {
+        "empty lists",
+        "a deep value",
+        "one escaped text",
+        "long numbers",
+        "many checks in bounds",
+        "old: many verdicts",
+        "journal: many verdicts in bounds",
+        "journal: brackets alone",
+    }
+)
+"""Names of one file of each kind; nightly CI reads the others as well."""
 
 
 def make(name: str, folder: Path) -> Path:
