@@ -35,7 +35,7 @@ CLAUSE_PAGE = re.compile(r"clauses/family[0-9]+\.a-clause-of-usual-length-[0-9]+
 
 @cache
 def many() -> tuple[LineHistory, ...]:
-    """Eighty versions in eight lines; a hundredth of the clauses change from one version to the next."""
+    """Eighty versions in eight lines; a twentieth of the clauses change from one version to the next."""
     rng = random.Random(0)
     facts = ClauseFacts(
         "MUST", "A requirement of the usual length, which says what a framework must do, and when.", "f"
@@ -45,7 +45,7 @@ def many() -> tuple[LineHistory, ...]:
     for line in range(LINES):
         words = dict.fromkeys(names, "pass")
         for version in range(VERSIONS // LINES):
-            for name in rng.sample(names, CLAUSES // 100 + 1):
+            for name in rng.sample(names, CLAUSES // 20):
                 words[name] = rng.choice(("pass", "fail", "unsupported", "abstain"))
             cases = {
                 name: {f"{name}/test_{test}": CaseState(word, (1, "")) for test in range(8)}
