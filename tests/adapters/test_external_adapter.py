@@ -30,21 +30,10 @@ FLOOR_ENTRY, FINITE_ENTRY = (
 PART = ("conformance/suites/scaling/test_scaling.py", "-k", "stays or static or defaults")
 
 AWKWARD = """
-[build-system]
-requires = ["setuptools>=70.1"]
-build-backend = "setuptools.build_meta"
-
-[project]
-name = "awkward"
-version = "1.0"
-
-[project.entry-points."conformance.frameworks"]
-crooked = "awkward:Crooked"
-torch = "awkward:Torch"
-mine = "zzz:Mine"
-
-[tool.setuptools]
-py-modules = ["awkward"]
+[conformance.frameworks]
+crooked = awkward:Crooked
+torch = awkward:Torch
+mine = zzz:Mine
 """
 
 
@@ -89,7 +78,7 @@ def conformance(package: Path, *words: str | Path) -> Ended:
 def record(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The record of `conformance run`."""
     path = tmp_path_factory.mktemp("records") / "mine.json"
-    words = ["run", "mine", "--", *PART, f"--record={path}"]
+    words = ["run", "mine", "--", *PART, "--numprocesses=0", f"--record={path}"]
     ended = run(
         [sys.executable, "-m", "conformance", *words],
         PYTHONPATH=str(package),
@@ -114,8 +103,11 @@ def test_it_is_judged_and_its_own_expectation_is_met(record: Path) -> None:
 def test_it_is_listed_beside_the_built_in_ones_and_what_is_wrong_with_another_is_told(
     package: Path, tmp_path: Path
 ) -> None:
-    awkward = install({"pyproject.toml": AWKWARD, "awkward.py": "raise RuntimeError('it is\\ncrooked')"}, tmp_path)
-    ended = run([sys.executable, "-m", "conformance", "frameworks"], PYTHONPATH=f"{awkward}:{package}")
+    (tmp_path / "awkward.py").write_text("raise RuntimeError('it is\\ncrooked')")
+    (tmp_path / "awkward-1.0.dist-info").mkdir()
+    (tmp_path / "awkward-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: awkward\nVersion: 1.0\n")
+    (tmp_path / "awkward-1.0.dist-info" / "entry_points.txt").write_text(AWKWARD)
+    ended = run([sys.executable, "-m", "conformance", "frameworks"], PYTHONPATH=f"{tmp_path}:{package}")
     assert ended.status == 0
     assert re.search(r"^ *mine +1\.0 +cpu +emulated, ranks, offload ", ended.output, re.MULTILINE)
     assert re.search(r"^ *reference +1 +cpu +emulated, ranks, offload ", ended.output, re.MULTILINE)
