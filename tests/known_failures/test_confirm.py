@@ -17,7 +17,6 @@ from conformance.known_failures.reading import load_known, read_known
 from conformance.known_failures.version_ranges import contains, rewritten
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import named
-from frameworks.registry import built_in
 from results.record.model import TestVerdict, Variant
 from results.record.outcomes import REFUSED, Outcome
 from results.record.reading import Record, load, write
@@ -230,7 +229,9 @@ def of_present_tests(record: Record, version: str) -> Record:
     return replace(record, variant=variant, clauses=clauses)
 
 
-@pytest.mark.parametrize("name", [name for name in built_in() if name != "reference"])
+@pytest.mark.parametrize(
+    "name", ["jax", "paddle", pytest.param("tf", marks=pytest.mark.slow), pytest.param("torch", marks=pytest.mark.slow)]
+)
 def test_the_committed_files_can_be_confirmed_and_keep_their_layout(name: str) -> None:
     baselines = [load(path) for path in sorted((ROOT / "results" / "baselines").glob(f"{name}-*-cpu-*.json.gz"))]
     version = baselines[0].variant.framework_version

@@ -219,7 +219,10 @@ def command(*words: str) -> Ended:
 
 @pytest.mark.parametrize(
     ("label", "clause"),
-    [("ScaleGrowsToInfinity", "scaling.stays-finite"), ("ClippingScalesUp", "accumulation.clips-only-what-is-larger")],
+    [
+        ("ScaleGrowsToInfinity", "scaling.stays-finite"),
+        pytest.param("ClippingScalesUp", "accumulation.clips-only-what-is-larger", marks=pytest.mark.slow),
+    ],
     ids=["a clause with one test", "a clause whose other tests are left out"],
 )
 def test_one_fault_can_be_run_by_name(label: str, clause: str) -> None:
