@@ -115,6 +115,7 @@ def test_what_is_no_regular_file_is_refused_and_stays(tmp_path: Path, capsys: py
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("checkout")
 def test_it_runs_without_a_network(tmp_path: Path) -> None:
     assert main(["bundle", "reference", "--output", "b.tar"]) == 0

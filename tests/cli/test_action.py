@@ -159,6 +159,7 @@ def test_a_drift_is_told_and_counts_where_it_was_asked_for(compared_runner: Runn
     assert "| drift |" in compared_runner.summary
 
 
+@pytest.mark.slow
 def test_the_committed_baselines_are_what_is_compared_with(compared_runner: Runner) -> None:
     reference = next((ROOT / "results" / "baselines").glob("reference*.json.gz"))
     write(compared_runner.folder / "out" / "records" / "new.json", load(reference))
