@@ -1,4 +1,4 @@
-"""Process-wide cache of two worker groups, for tests that alternate between two numbers of ranks."""
+"""Process-wide cache of worker groups, for tests that alternate between one, two, three and four ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from frameworks.ranks.protocol import LIMITS, Limits
 from frameworks.ranks.worker_group import WorkerGroup
 
-MOST = 2
+MOST = 4
 """How many worker groups live at a time."""
 
 _groups: dict[tuple[Any, ...], WorkerGroup] = {}

@@ -214,14 +214,15 @@ def test_ranks_that_do_not_start_in_time(monkeypatch: pytest.MonkeyPatch) -> Non
         WorkerGroup(TOY, 2, "cpu", "slow", {}, limits=Limits(start_s=50.0))
 
 
-def test_two_crews_at_a_time() -> None:
+def test_four_crews_at_a_time() -> None:
     close_all()
     two, three = toy(2), toy(3)
     runs = rank_group(two), rank_group(three)
+    toy(1), toy(4)
     assert toy(2) is two
-    one = toy(1)
+    five = toy(5)
     assert all(map(gone, three.pids))
-    assert rank_group(one).all("add", 1) == ((0, 1),)
+    assert rank_group(five).all("add", 1) == tuple((rank, 1) for rank in range(5))
     assert runs[0].all("add", 1) == ((0, 1), (1, 1))
     with pytest.raises(RankFailed, match="ranks of another kind or number were started since"):
         runs[1].all("add", 1)

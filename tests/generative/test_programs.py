@@ -231,6 +231,18 @@ def test_what_an_exclusion_names_is_not_drawn() -> None:
     assert not any({"optimizer=Adam", "clip"} <= words for words in result)
 
 
+def test_features_are_computed_once_for_all_exclusions(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Exclusion(load_known(["torch"]).findings[0], ">=0", "*", "*", ("optimizer=Nothing",))
+    asked: list[Program] = []
+    words = Program.words
+    monkeypatch.setattr(Program, "words", lambda program: asked.append(program) or words(program))
+    drawn: list[Program] = []
+    search: Search[Program, None] = Search(drawn.append)
+    search.run(LAWS["laws.programs"].instances(subject().framework, (entry,) * 3), 8, 0, 0.0)
+    assert drawn
+    assert len(asked) == len(drawn)
+
+
 @pytest.mark.parametrize("clause", ["laws.programs", "laws.processes"])
 def test_a_law_of_which_nothing_is_left_to_draw_abstains(clause: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(

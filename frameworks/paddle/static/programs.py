@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import paddle
 from paddle.utils import unique_name
 
 from fixtures.arrays import Array
+from frameworks.call_stacks import short_call_stacks
 from frameworks.paddle.core.arrays import format_name
 from frameworks.paddle.core.devices import place
 
@@ -110,20 +109,6 @@ class ProgramState:
     def take(self, built: BuiltProgram, other: ProgramState) -> None:
         """Sets the variables of a program to those that another scope has now."""
         built.program.set_state_dict(built.program.state_dict("all", other.scope), self.scope)
-
-
-@contextmanager
-def short_call_stacks() -> Iterator[None]:
-    """Within it Paddle stores one line of the Python stack in an operation: reading all 80 takes longest."""
-    before = getattr(sys, "tracebacklimit", None)
-    sys.tracebacklimit = 1
-    try:
-        yield
-    finally:
-        if before is None:
-            del sys.tracebacklimit
-        else:
-            sys.tracebacklimit = before
 
 
 def array_of(tensor: Any) -> Array:

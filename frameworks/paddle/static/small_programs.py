@@ -12,10 +12,11 @@ from paddle.utils import unique_name
 from fixtures.arrays import Array
 from fixtures.functions import SCALE, FunctionUse
 from frameworks.base import BaseFormats
+from frameworks.call_stacks import short_call_stacks
 from frameworks.contract import CastRule, FunctionResult, OpResult
 from frameworks.paddle.core.arrays import format_name
 from frameworks.paddle.core.devices import place
-from frameworks.paddle.static.programs import ProgramState, array_of, fed, short_call_stacks
+from frameworks.paddle.static.programs import ProgramState, array_of, fed
 from frameworks.paddle.training.plateau import PlateauRun
 
 
