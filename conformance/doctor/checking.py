@@ -17,7 +17,6 @@ from packaging.version import Version
 from conformance.doctor import wheels
 from conformance.doctor.apart import CommandResult, run_apart
 from conformance.doctor.driver import MACHINE, Driver, Step, examine
-from conformance.doctor.program import file_of
 from frameworks.installer import locks
 from frameworks.installer.distributions import DISTRIBUTIONS, Distribution
 from frameworks.registry import path_of
@@ -130,6 +129,8 @@ def _process(name: str, device: str, asked: str, problem: str, limit_s: float) -
         device: where products are computed, "cpu" or "cuda".
         asked: what the adapter gets.
     """
+    from conformance.doctor.program import file_of  # takes NumPy
+
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "conformance.doctor.program", name, device, asked]
     ended = run_apart(command, limit_s, ROOT, {**os.environ, "PYTHONPATH": path})
