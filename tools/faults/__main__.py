@@ -5,6 +5,7 @@
     python -m tools faults ScaleGrowsToInfinity     these
     python -m tools faults --write                  and puts the table into the page that has a place for it
     python -m tools faults --alone                  those of the reference by drawn programs alone, which is no score
+    python -m tools faults --tests core             by the tests of a selection alone
     python -m tools faults --sample 40              so many of them, others for each commit
     python -m tools faults --matrix                 measures again which tests fail on each, kills.json.gz
     python -m tools faults --list                   names them
@@ -23,6 +24,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
+from conformance.runner.selection import ALL, NAMES
 from conformance.spec.clauses import load_clauses
 from frameworks.adapter_file import adapter_file
 from tools.docs import generate
@@ -32,9 +34,9 @@ from tools.faults.engine import ROOT, Baselines, Engine, Fate, Group, RunError
 from tools.faults.score import Score, must_clauses
 
 
-def run(chosen: Sequence[Fault], workers: int) -> list[Fate]:
+def run(chosen: Sequence[Fault], workers: int, selection: str = ALL) -> list[Fate]:
     """The fate of every fault, printed as it ends."""
-    engine = Engine()
+    engine = Engine(selection)
     clauses: dict[Group, set[str]] = {}
     for fault in chosen:
         clauses.setdefault((fault.framework, fault.mode), set()).update(fault.clauses)
@@ -68,6 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="CLASS", help="faults, as Class or module:Class; all if none")
     parser.add_argument("--of", action="append", metavar="FRAMEWORK", help="only faults of this framework")
     parser.add_argument("--workers", type=int, default=2, help="how many run at once")
+    parser.add_argument("--tests", choices=NAMES, default=ALL, help="the tests that may catch a fault")
     parser.add_argument("--write", action="store_true", help="puts the table into the page with the block `faults`")
     parser.add_argument("--alone", action="store_true", help="by drawn programs alone; the reference's faults only")
     parser.add_argument("--sample", type=int, metavar="COUNT", help="only so many of them, others for each commit")
@@ -104,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
         return _refuse(f"{', '.join(absent)} not installed: `conformance install NAME`, or choose with --of")
     begun = time.monotonic()
     try:
-        score = Score(tuple(run(chosen, given.workers)), must_clauses(load_clauses().values()))
+        score = Score(tuple(run(chosen, given.workers, given.tests)), must_clauses(load_clauses().values()))
     except RunError as error:
         return _refuse(str(error))
     table = score.table(time.monotonic() - begun, whole)

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from conformance.runner.recorder import SETTINGS
+from conformance.runner.selection import ALL
 from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import inventory, node_of
 from results.record.reading import Outcome, RecordError, TestVerdict, load
@@ -125,7 +126,14 @@ class Fate:
 
 
 class Engine:
-    """Runs pytest in a process of its own for each fault."""
+    """Runs pytest in a process of its own for each fault.
+
+    Args:
+        selection: the tests that may catch a fault: quick, core or all.
+    """
+
+    def __init__(self, selection: str = ALL) -> None:
+        self._selection = selection
 
     def baseline(
         self, group: Group, clauses: Iterable[str] | None, workers: int, *, may_be_empty: bool = False
@@ -137,7 +145,7 @@ class Engine:
         """
         framework, mode = group
         tests = [SUITES] if clauses is None else _files(set(clauses))
-        verdicts = self.run(framework, mode, tests, workers=workers)
+        verdicts = self.run(framework, mode, tests, [f"--tests={self._selection}"], workers=workers)
         passed: dict[str, list[tuple[str, float]]] = {}
         for verdict in verdicts:
             node = node_of(verdict.test)
