@@ -10,12 +10,14 @@ from results.record.folders import listed
 from results.record.reading import Record, load
 from tools.faults import kills
 from tools.selections import (
+    CHANGE,
     CORE_S,
     QUICK_S,
     Candidate,
     candidates_of,
     cases,
     caught_by,
+    changes_of,
     core_of,
     needed,
     ordered,
@@ -67,11 +69,13 @@ def series(request: pytest.FixtureRequest) -> tuple[Record, Selection]:
 
 def test_core_tries_every_judged_must_clause_and_catches_the_faults(series: tuple[Record, Selection]) -> None:
     record, selection = series
-    every = candidates_of(record, caught_by(record.series.framework, kills.read()))
+    name = record.series.framework
+    every = candidates_of(record, caught_by(name, kills.read()), changes_of(name))
     core = [test for test in every if selection.has(test.test, CORE)]
     assert {test.must for test in every if test.judged} == {test.must for test in core if test.judged}
     faults, caught = ({fault for test in tests for fault in test.faults} for tests in (every, core))
     assert len(caught) >= 0.99 * len(faults)
+    assert {fault for fault in faults - caught if fault.startswith(CHANGE)} == set()
 
 
 def test_quick_is_a_minute_of_judged_tests(series: tuple[Record, Selection]) -> None:
