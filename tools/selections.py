@@ -3,10 +3,10 @@
     python -m tools selections [RECORD...]
 
 A record of all tests says which tests a framework judges and what each takes; by default the baselines are read. The
-kill matrix (`kills.json.gz`) says which planted faults each test catches, and the committed histories (`results/sweeps`)
-which changes between releases it showed. `core` has of each clause its quickest judged test, for each fault and each
-change that any test shows one that shows it, generated programs for at least a quarter of its time, and then whatever
-adds most for its seconds. `quick` is a greedy cover of clauses, faults and changes in its seconds, of judged tests only.
+kill matrix (`kills.json.gz`) says which planted faults each test catches, the committed histories (`results/sweeps`)
+which changes between releases it showed. `core` has of each clause its quickest judged test, for each fault and change
+that any test shows one that shows it, generated programs for at least a quarter of its time, and then whatever adds
+most for its seconds. `quick` is a greedy cover of clauses, faults and changes in its seconds, of judged tests only.
 """
 
 from __future__ import annotations
