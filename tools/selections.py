@@ -124,12 +124,12 @@ def caught_by(framework: str, matrix: Mapping[str, Sequence[str]]) -> dict[str, 
     return result
 
 
-def changes_of(framework: str, folder: Path = LINES) -> dict[str, set[str]]:
-    """The changes between releases of a framework or its packages that each test showed, as the histories have them."""
+def changes_of(framework: str, mode: str, folder: Path = LINES) -> dict[str, set[str]]:
+    """The changes between releases of a framework or its packages that each test showed in a mode, by the histories."""
     result: dict[str, set[str]] = defaultdict(set)
     for path in sorted(folder.glob("*.json")):
         for line in json.loads(path.read_text("utf-8"))["lines"]:
-            if line["framework"] != framework:
+            if (line["framework"], line["mode"]) != (framework, mode):
                 continue
             for clause, history in line["clauses"].items():
                 for point in history.get("points", ()):
@@ -219,7 +219,7 @@ def make(record: Record, matrix: Mapping[str, Sequence[str]]) -> tuple[str, Sele
     framework = "torch" if loop else record.series.framework
     name = f"{framework}-{record.series.mode}"
     modes = 1 if loop else len(adapter_file(framework).modes) or 1
-    candidates = candidates_of(record, caught_by(framework, matrix), changes_of(framework))
+    candidates = candidates_of(record, caught_by(framework, matrix), changes_of(framework, record.series.mode))
     core, quick = core_of(candidates, CORE_S[name]), quick_of(candidates, QUICK_S / modes)
     selection = Selection(cases(quick), cases({one.test for one in candidates} - core))
 

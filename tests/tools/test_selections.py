@@ -70,7 +70,7 @@ def series(request: pytest.FixtureRequest) -> tuple[Record, Selection]:
 def test_core_tries_every_judged_must_clause_and_catches_the_faults(series: tuple[Record, Selection]) -> None:
     record, selection = series
     name = record.series.framework
-    every = candidates_of(record, caught_by(name, kills.read()), changes_of(name))
+    every = candidates_of(record, caught_by(name, kills.read()), changes_of(name, record.series.mode))
     core = [test for test in every if selection.has(test.test, CORE)]
     assert {test.must for test in every if test.judged} == {test.must for test in core if test.judged}
     faults, caught = ({fault for test in tests for fault in test.faults} for tests in (every, core))
