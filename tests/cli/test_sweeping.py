@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_the_forecast_lists_cells_and_runs_none(plan: Path, capsys: pytest.Captu
     only = [f"--only={NAME}-{version}.0-cpu-emulated" for version in (2, 9, 2)]
     assert swept(plan, "--plan", *only) == 0
     output = capsys.readouterr().out
-    assert f"{NAME}-2.0-cpu-emulated  unknown   0 MiB     1.0 min" in output
+    assert re.search(rf"{NAME}-2\.0-cpu-emulated  unknown   0 MiB +[0-9.]+ min", output)
     assert f"not judged: no index has {PACKAGE} 9.0" in output
     assert "1 of 2 cells can be judged" in output
     assert not (plan.parent / "sweep" / "journal.jsonl").exists()
