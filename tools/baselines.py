@@ -19,7 +19,7 @@ from results.record.reading import Record, load
 from tools.selections import CORE_S
 
 REFERENCE = "reference"
-"""Its record tells the planted faults which tests pass; nobody upgrades it."""
+"""Its record says of the planted faults which tests pass; nobody upgrades it."""
 
 
 def default_baselines(folder: Path = BASELINES) -> Iterator[Record]:

@@ -183,6 +183,7 @@ def test_a_default_has_the_same_text_in_every_process() -> None:
     assert default_text(test_classes_of_values).endswith("test_surface.test_classes_of_values")
 
 
+@pytest.mark.slow
 def test_a_run_with_workers_records_and_its_verdicts_are_those_of_another(fake: Path) -> None:
     pytest.importorskip("xdist")
     chosen = ["conformance/suites/scaling/test_scaling_skip.py", "-k", "inf-sgd or nan-sgd", f"--framework={NAME}"]

@@ -243,7 +243,7 @@ def test_features_are_computed_once_for_all_exclusions(monkeypatch: pytest.Monke
     assert len(asked) == len(drawn)
 
 
-@pytest.mark.parametrize("clause", ["laws.programs", "laws.processes"])
+@pytest.mark.parametrize("clause", ["laws.processes", pytest.param("laws.programs", marks=pytest.mark.slow)])
 def test_a_law_of_which_nothing_is_left_to_draw_abstains(clause: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "conformance.generative.verdicts.generative_settings", lambda f: replace(generative_settings(f), programs=48)

@@ -86,8 +86,13 @@ def test_the_abridged_page_has_every_kind_of_element(shown: Browser, pages: Path
 @in_browser
 @with_axe
 @pytest.mark.timeout(4 * browser.PATIENCE)
-@pytest.mark.parametrize("width", [360, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        ("light", 360),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("light", 1280), ("dark", 360), ("dark", 1280))),
+    ],
+)
 def test_axe_finds_no_serious_violation(shown: Browser, pages: Path, scheme: str, width: int) -> None:
     shown.open(pages / "abridged.html")
     shown.prefer(scheme)

@@ -47,6 +47,7 @@ def test_the_reviews_of_this_checkout_are_complete() -> None:
     assert [str(each) for each in questions(reviews(), present(), inventory())] == []
 
 
+@pytest.mark.slow
 def test_a_commit_that_only_refactors_keeps_every_identity(checkout: Path) -> None:
     suites = checkout / "conformance" / "suites"
     (suites / "resume" / "test_resume.py").rename(suites / "test_resuming.py")
@@ -109,6 +110,7 @@ def test_an_answer_is_stored_once(tmp_path: Path) -> None:
     assert not questions(reviews(path), now, tests)
 
 
+@pytest.mark.slow
 def test_the_command_says_what_wants_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "reviewed.toml"
     path.write_text(revisions.FILE.read_text("utf-8").replace(present()[CLAUSE].digest, "0" * 16), "utf-8")
