@@ -33,13 +33,13 @@ from tools.faults import kills
 
 CORE_S = {
     "reference-emulated": 200.0,
-    "torch-eager": 110.0,
+    "torch-eager": 95.0,
     "torch-loop": 90.0,
     "tf-graph": 280.0,
     "paddle-dygraph": 80.0,
     "paddle-static": 160.0,
     "paddle-dygraph-forced-scaler": 50.0,
-    "jax-jit": 560.0,
+    "jax-jit": 470.0,
 }
 """Seconds of work of `core`, by framework and mode; a run has two workers."""
 QUICK_S = 60.0
