@@ -46,13 +46,17 @@ LEVELS: Mapping[str, Mapping[str, str]] = {
 """Switches by level of kernels; that of XLA is a flag of `XLA_FLAGS`. TensorFlow uses oneDNN by default where the
 processor has AVX-512 VNNI or AVX-VNNI, whatever `ONEDNN_MAX_CPU_ISA` says, so both lower levels turn it off."""
 
+APART = {("torch", "ONEDNN_MAX_CPU_ISA")}
+"""Switches that make a processor which does not exist: PyTorch asks cpuinfo, not oneDNN, whether there is VNNI, and takes
+oneDNN's integer products by that. Limited to AVX2 on a processor with VNNI they are wrong (`torch._int_mm`)."""
+
 NUMPY = {"avx2": ("AVX512", "X86_V4"), "none": ("AVX512", "X86_V4", "AVX2", "FMA3", "X86_V3")}
 """Beginnings of the names of NumPy's dispatched features that a level lacks."""
 
 
-def environment(level: str) -> dict[str, str]:
-    """The variables of a level, added to those of this process."""
-    switches = dict(LEVELS[level])
+def environment(level: str, framework: str) -> dict[str, str]:
+    """The variables of a level for a framework, added to those of this process."""
+    switches = {name: value for name, value in LEVELS[level].items() if (framework, name) not in APART}
     flags = [os.environ.get("XLA_FLAGS", "")] + ([f"{XLA}={switches.pop(XLA)}"] if XLA in switches else [])
     features = [name for name in _dispatched() if name.startswith(NUMPY.get(level, ()))]
     numpy = {"NPY_DISABLE_CPU_FEATURES": " ".join(features)} if features else {}
@@ -78,7 +82,7 @@ def judge(framework: str, mode: str, level: str, arguments: Sequence[str], folde
     subprocess.run(
         [sys.executable, "-m", "conformance", "run", *words],
         cwd=ROOT,
-        env=environment(level),
+        env=environment(level, framework),
         stdout=subprocess.DEVNULL,
         check=False,
     )
