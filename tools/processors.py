@@ -47,8 +47,8 @@ LEVELS: Mapping[str, Mapping[str, str]] = {
 processor has AVX-512 VNNI or AVX-VNNI, whatever `ONEDNN_MAX_CPU_ISA` says, so both lower levels turn it off."""
 
 APART = {("torch", "ONEDNN_MAX_CPU_ISA")}
-"""Switches that make a processor which does not exist: PyTorch asks cpuinfo, not oneDNN, whether there is VNNI, and takes
-oneDNN's integer products by that. Limited to AVX2 on a processor with VNNI they are wrong (`torch._int_mm`)."""
+"""Switches that make a processor which does not exist: PyTorch asks cpuinfo, not oneDNN, whether there is VNNI, and
+takes oneDNN's integer products by that. Limited to AVX2 on a processor with VNNI they are wrong (`torch._int_mm`)."""
 
 NUMPY = {"avx2": ("AVX512", "X86_V4"), "none": ("AVX512", "X86_V4", "AVX2", "FMA3", "X86_V3")}
 """Beginnings of the names of NumPy's dispatched features that a level lacks."""
