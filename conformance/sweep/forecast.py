@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.runner.selection import durations
+from conformance.runner.selection import ALL, durations, path_of, read
 from conformance.sweep.cells import SweepCell
 from conformance.sweep.environments import EnvironmentCache
 from conformance.sweep.index import PackageIndex
@@ -108,10 +108,13 @@ def _size(index: PackageIndex, name: str, version: str) -> int | None:
 
 
 def _seconds(plan: SweepPlan, cell: SweepCell, workers: int) -> float | None:
-    """Seconds of all tests: the sum of the nearest baseline's durations, at most the limit."""
-    took = durations(cell.framework.partition(":")[0], cell.mode, cell.device)
+    """Seconds of the tests of the plan's selection: their durations in the nearest baseline, at most the limit."""
+    framework = cell.framework.partition(":")[0]
+    named = [word.partition("=")[2] for word in plan.selection if word.startswith("--tests=")]
+    selection, name = read(path_of(framework, cell.mode)), (named or [ALL])[-1]
+    took = durations(framework, cell.mode, cell.device)
     functions = {test.partition("[")[0] for test in took if "[" in test}
-    total = sum(seconds for test, seconds in took.items() if test not in functions)
+    total = sum(seconds for test, seconds in took.items() if test not in functions and selection.has(test, name))
     return min(total / workers, plan.limit_s) if total else None
 
 

@@ -63,6 +63,11 @@ def test_the_modes_of_a_run_are_those_that_the_adapter_names(judged: list[tuple[
         ("torch", [""]),
         ("reference", [""]),
     ]
+    assert {name: adapter_file(name).serial for name in ("paddle", "torch", "reference")} == {
+        "paddle": ("static",),
+        "torch": (),
+        "reference": (),
+    }
 
 
 def test_a_mode_that_is_named_twice_is_judged_once(judged: list[tuple[object, ...]]) -> None:

@@ -138,7 +138,7 @@ def keep_asking(run: RemoteRankGroup, draw: random.Random) -> None:
 
 def test_random_moments() -> None:
     draw = random.Random(0)
-    for _ in range(4):
+    for _ in range(20):
         worker_group = toy()
         run = rank_group(worker_group)
         victim = draw.choice(worker_group.pids)

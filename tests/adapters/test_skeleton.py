@@ -42,11 +42,16 @@ def test_it_is_a_package_with_an_entry(adapter: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("suites", "status", "tests"),
-    [("scaling", "partial", 100), pytest.param("", "complete", 600, marks=pytest.mark.slow)],
+    ("suites", "status", "tests", "outcomes"),
+    [
+        ("scaling", "partial", 100, {Outcome.NOT_OFFERED}),
+        pytest.param("", "complete", 600, {Outcome.NOT_OFFERED, Outcome.PASS, Outcome.ABSTAIN}, marks=pytest.mark.slow),
+    ],
     ids=["one family", "all"],
 )
-def test_it_offers_nothing_to_any_suite(suites: str, status: str, tests: int, adapter: Path, tmp_path: Path) -> None:
+def test_it_offers_nothing_to_any_suite(
+    suites: str, status: str, tests: int, outcomes: set[Outcome], adapter: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "record.json"
     words = ["--framework=my_own_conformance.adapter:MyOwnAdapter", f"--record={path}", SUITES / suites]
     ended = run([sys.executable, "-m", "pytest", "-q", *TIMEOUTS, *map(str, words)], PYTHONPATH=str(adapter))
@@ -56,8 +61,16 @@ def test_it_offers_nothing_to_any_suite(suites: str, status: str, tests: int, ad
     assert len(record.verdicts) > tests
     others = {verdict.clause for verdict in record.verdicts if verdict.outcome is not Outcome.NOT_OFFERED}
     assert others <= {"composition.coverage", "autocast.settings-restored", "cost.adapter-overhead"}
-    outcomes = {verdict.outcome for verdict in record.verdicts}
-    assert Outcome.NOT_OFFERED in outcomes <= {Outcome.NOT_OFFERED, Outcome.PASS, Outcome.ABSTAIN}
+    assert {verdict.outcome for verdict in record.verdicts} == outcomes
+
+
+def test_the_adapters_are_listed_as_before_where_no_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["frameworks", "caffe"]) == 2
+    assert "unknown framework 'caffe': one of jax" in capsys.readouterr().err
+    assert main(["frameworks", "reference"]) == 0
+    listed = capsys.readouterr().out
+    assert main(["frameworks", "list", "reference"]) == 0
+    assert capsys.readouterr().out == listed
 
 
 @pytest.mark.parametrize(

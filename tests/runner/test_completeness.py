@@ -74,9 +74,11 @@ def the_record(folder: Path) -> Record:
 
 
 SELECTIONS = (
+    ["--ignore=conformance/suites/test_second.py"],
     ["--ignore-glob=*second*"],
     ["--deselect=conformance/suites/test_second.py::test_stands"],
     ["-k", "holds"],
+    ["conformance/suites/test_first.py"],
     ["conformance/suites/test_first.py::test_holds[1]", "conformance/suites/test_second.py"],
     ["-o", "python_files=test_f*.py"],
 )
@@ -99,8 +101,9 @@ def test_a_selection_is_partial(words: list[str], copied: Path, tmp_path: Path) 
     assert "every test" not in by_case(record)
 
 
-def test_a_selection_writes_no_default_record(copied: Path, folder: Path) -> None:
-    assert judge(*SELECTIONS[1], root=copied).status == 0
+@pytest.mark.parametrize("words", SELECTIONS[1:3], ids=" ".join)
+def test_a_selection_writes_no_default_record(words: list[str], copied: Path, folder: Path) -> None:
+    assert judge(*words, root=copied).status == 0
     assert not list(folder.glob("*"))
 
 
@@ -121,7 +124,7 @@ def test_a_session_that_ends_before_its_tests_fails(workers: tuple[str, ...], co
     assert "of 3 collected tests were not judged" in record.notes[0]
 
 
-@pytest.mark.parametrize("words", [(*WORKERS, "-n1"), ("--continue-on-collection-errors",)])
+@pytest.mark.parametrize("words", [(), (*WORKERS, "-n1"), ("--continue-on-collection-errors",)])
 def test_a_suite_that_cannot_be_imported_leaves_no_complete_record(tmp_path: Path, words: tuple[str, ...]) -> None:
     root = checkout(tmp_path, first=FIRST, second=BROKEN + SECOND)
     ended = judge(*words, root=root)

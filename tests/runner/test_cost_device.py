@@ -13,7 +13,7 @@ from conformance.checks import subprocesses
 from conformance.checks.evidence import Abstention, Verdict, Violation
 from conformance.checks.subject import Subject, need_device
 from conformance.suites.cost import test_cost_device as suite
-from conformance.test_ids.inventory import SUITES, inventory
+from conformance.test_ids.inventory import inventory
 from conformance.timing import costs
 from fixtures.data import sincos_batch, token_batch
 from fixtures.models import encoder, sincos
@@ -204,7 +204,7 @@ def test_without_the_switch_only_the_default_is_timed(monkeypatch: pytest.Monkey
 
 
 def test_the_mark_selects_what_needs_a_device(tmp_path: Path) -> None:
-    ended = judge("-m", "gpu", SUITES / "cost", SUITES / "scaling", f"--record={tmp_path / 'record.json'}")
+    ended = judge("-m", "gpu", f"--record={tmp_path / 'record.json'}")
     assert ended.status == 0
     record = load(tmp_path / "record.json")
     files = {inventory()[verdict.case.partition("[")[0]].file for verdict in record.verdicts}

@@ -8,7 +8,7 @@ import pytest
 from packaging.version import Version
 
 from conformance.sweep.index import Release, ReleaseFile
-from conformance.sweep.plan import SweepPlan, read_plan, selection_text
+from conformance.sweep.plan import SweepPlan, read_plan, seconds_of, selection_text
 from conformance.sweep.versions import chosen, read_rule
 from results.record.files import RecordError
 
@@ -109,6 +109,17 @@ def test_anything_else_is_refused_in_one_line(tmp_path: Path, text: str, problem
     assert f"plan.toml: {problem}" in message
     assert message.endswith("docs/sweep.md has the keys of a plan")
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("60s", 60), ("90", 90), ("2m", 120), ("1.5min", 90), ("1h", 3600)])
+def test_a_limit_is_a_time(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0s", "-3s", "soon", "60 s s", "1e3", "infs"])
+def test_any_other_limit_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="want a time such as 60s"):
+        seconds_of(text)
 
 
 def test_a_plan_that_is_no_text_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from conformance.spec.clauses import Level, load_clauses
 from frameworks.contract import Framework
-from frameworks.registry import load
+from frameworks.registry import built_in, load
 from results.record.reading import Outcome, TestVerdict
 from tests.support.suite_runs import Ended, run
 from tools.faults import engine as engines
@@ -98,6 +98,10 @@ def test_every_fault_is_declared_whole() -> None:
         assert all(clauses[clause].level is not Level.OBSERVATION for clause in fault.clauses), fault.name
     names = [f"{fault.framework} {fault.label}" for fault in EVERY]
     assert sorted(names) == sorted(set(names))
+
+
+def test_every_framework_has_faults() -> None:
+    assert {fault.framework for fault in EVERY} == {*built_in()}
 
 
 @pytest.mark.parametrize("fault", [m for m in EVERY if m.framework == "reference"], ids=lambda m: m.label)

@@ -84,3 +84,10 @@ def test_quick_is_a_minute_of_judged_tests(series: tuple[Record, Selection]) -> 
     assert quick
     assert all(test.judged for test in quick)
     assert sum(test.seconds for test in quick) <= QUICK_S * 1.05
+
+
+def test_kills_are_of_tests_that_exist() -> None:
+    recorded = {verdict.test for verdict in load(next(BASELINES.glob("reference-*-emulated.json.gz"))).verdicts}
+    named = {test for fault, tests in kills.read().items() if fault.count(".") == 1 for test in tests}
+    assert len(named) > 500
+    assert named - recorded == set()
