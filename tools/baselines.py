@@ -18,17 +18,12 @@ from results.record.folders import listed
 from results.record.reading import Record, load
 from tools.selections import CORE_S
 
-REFERENCE = "reference"
-"""Its record says of the planted faults which tests pass; nobody upgrades it."""
-
 
 def default_baselines(folder: Path = BASELINES) -> Iterator[Record]:
-    """The baselines of the frameworks' default modes, on a CPU."""
+    """The baselines of the default modes, on a CPU."""
     for path in listed(folder):
         record = load(path)
-        if record.series.framework == REFERENCE or record.series.device != "cpu":
-            continue
-        if f"{record.series.framework}-{record.series.mode}" in CORE_S:
+        if record.series.device == "cpu" and f"{record.series.framework}-{record.series.mode}" in CORE_S:
             yield record
 
 

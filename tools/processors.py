@@ -95,18 +95,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("frameworks", nargs="+", metavar="FRAMEWORK")
     parser.add_argument("--level", action="append", choices=[*LEVELS], help="only this level; may be repeated")
     parser.add_argument("--tests", default="core", choices=("quick", "core", "all"))
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     failed = False
     print("| framework | mode | instruction sets | seconds | tests | failing tests |\n|---|---|---|--:|--:|---|")
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
-        for framework in given.frameworks:
+        for framework in options.frameworks:
             info = ask(framework, "cpu")
             if isinstance(info, str):
                 print(info, file=sys.stderr)
                 return 2
             for mode in adapter_file(framework).modes or info.modes[:1]:
-                for level in given.level or LEVELS:
-                    seconds, record = judge(framework, mode, level, [f"--tests={given.tests}"], Path(folder))
+                for level in options.level or LEVELS:
+                    seconds, record = judge(framework, mode, level, [f"--tests={options.tests}"], Path(folder))
                     bad = [f"{verdict.test} ({verdict.outcome})" for verdict in record.verdicts if verdict.outcome.bad]
                     failed = failed or bool(bad)
                     cells = (framework, mode, level, f"{seconds:.0f}", f"{len(record.verdicts)}")

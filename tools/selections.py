@@ -32,7 +32,7 @@ from results.record.reading import Record, TestVerdict, load
 from tools.faults import kills
 
 CORE_S = {
-    "reference-emulated": 200.0,
+    "reference-emulated": 300.0,
     "torch-eager": 95.0,
     "torch-loop": 90.0,
     "tf-graph": 280.0,
