@@ -175,7 +175,7 @@ def job(
         draw_table([*new.values()], Console())
     if new and len(new) < len(paths):
         print(f"`conformance table` shows them next to {len(paths) - len(new)} of earlier runs", flush=True)
-    if ":" not in framework:
+    if new and ":" not in framework:
         compared = [_beside_baseline(path, record) for path, record in new.items()]
         tests = next((word.partition("=")[2] for word in words if word.startswith("--tests=")), "")
         line, over = cost.judge(framework, tests if words[1:] == [] else "", (cost.spent() - spent) / cost.yardstick())
@@ -205,6 +205,8 @@ def conclusion(records: Sequence[Record], compared: Sequence[Comparisons]) -> st
     if bad:
         text = f"{number(len(bad), 'test')} need{'s' if len(bad) == 1 else ''} action"
         return f"{text}, {elsewhere} of them {FOREIGN}" if elsewhere else text
+    if any(record.status == "interrupted" for record in records):
+        return "the run did not end"
     changes = (change for comparisons in compared for pair in comparisons.pairs for change in pair.changes)
     worse = Counter(change.kind for change in changes if change.kind.worse)
     if worse:

@@ -168,6 +168,29 @@ def test_last_line_counts_failures_on_a_processor_that_no_baseline_has_apart() -
     assert jobs.conclusion([here, there], []) == f"2 tests need action, 1 of them {FOREIGN}"
 
 
+def test_last_line_of_a_run_that_did_not_end_says_so() -> None:
+    assert jobs.conclusion([replace(BASE, status="interrupted")], []) == "the run did not end"
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["selection", "recorded"])
+def test_run_without_a_record_concludes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], recorded: bool
+) -> None:
+    def fail(*_: object) -> int:
+        if recorded:
+            write(tmp_path / "run.json", replace(BASE, verdicts=(verdict("test_a", Outcome.FAIL, "got 1"),)))
+        return 1
+
+    monkeypatch.setattr(jobs, "LAST_RUNS", tmp_path)
+    monkeypatch.setattr(jobs, "_refused", lambda *_: "")
+    monkeypatch.setattr(jobs, "former", lambda _: None)
+    monkeypatch.setattr(jobs, "judge", fail)
+    assert jobs.job("reference", [""], "cpu", []) == 1
+    printed = capsys.readouterr().out
+    assert "nothing is worse" not in printed
+    assert ("1 test needs action" in printed) is recorded
+
+
 def test_last_line_names_what_is_worse() -> None:
     lowered = replace(BASE.clauses[CLAUSE], level="MAY")
     weaker = compare_sets([BASE], [replace(BASE, clauses={**BASE.clauses, CLAUSE: lowered})])
