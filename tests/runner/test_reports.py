@@ -178,7 +178,8 @@ def test_run_without_a_record_concludes_nothing(
 ) -> None:
     def fail(*_: object) -> int:
         if recorded:
-            write(tmp_path / "run.json", replace(BASE, verdicts=(verdict("test_a", Outcome.FAIL, "got 1"),)))
+            failed = replace(BASE.verdicts[0], outcome=Outcome.FAIL)
+            write(tmp_path / "run.json", replace(BASE, verdicts=(failed, *BASE.verdicts[1:])))
         return 1
 
     monkeypatch.setattr(jobs, "LAST_RUNS", tmp_path)
