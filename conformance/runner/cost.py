@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 import time
 import tomllib
 from pathlib import Path
@@ -15,7 +16,6 @@ from frameworks.base.introspection import processor as processor_model
 FILE = Path(__file__).with_name("costs.toml")
 MORE = 1.05
 """How many times as much as the file says a run may cost."""
-ROUNDS = 3
 
 
 def spent() -> float:
@@ -24,22 +24,33 @@ def spent() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def yardstick() -> float:
-    """Processor seconds of a fixed workload of NumPy and Python in this process, the least of `ROUNDS`."""
-    rng = np.random.default_rng(0)
-    matrix, vector = rng.standard_normal((160, 160)), rng.standard_normal(200_000)
+class Yardstick(threading.Thread):
+    """A fixed workload of NumPy and Python beside a run, about once a second, until `stop` returns its mean.
 
-    def work() -> float:
-        begun = time.process_time()
-        for _ in range(10):
-            _ = matrix @ matrix
-            _ = np.exp(-vector * vector).sum() + np.sort(vector)[0]
-        counts: dict[int, int] = {}
-        for number in range(200_000):
-            counts[number % 997] = counts.get(number % 997, 0) + number
-        return time.process_time() - begun
+    Beside the run, and not after it, for two busy processes slow each other where two cores share one unit.
+    """
 
-    return min(work() for _ in range(ROUNDS))
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._ended = threading.Event()
+        self._seconds: list[float] = []
+        self.start()
+
+    def run(self) -> None:
+        vector = np.random.default_rng(0).standard_normal(100_000)
+        while not self._seconds or not self._ended.wait(1.0):
+            begun = time.thread_time()
+            counts: dict[int, int] = {}
+            for number in range(100_000):
+                counts[number % 997] = counts.get(number % 997, 0) + number
+            _ = np.sort(np.exp(-vector * vector))
+            self._seconds.append(time.thread_time() - begun)
+
+    def stop(self) -> float:
+        """Seconds of the workload on a processor: the mean of its repetitions."""
+        self._ended.set()
+        self.join()
+        return sum(self._seconds) / len(self._seconds)
 
 
 def limits(file: Path = FILE) -> tuple[str, dict[str, dict[str, float]]]:
