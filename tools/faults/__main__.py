@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
         return _refuse("--write takes the score of all faults: leave out names, --of, --sample, --alone and --matrix")
     if given.list:
         for m in chosen:
-            print(f"{m.name}  {m.component}: {m.text} [{', '.join(m.clauses)}] {m.link}")
+            print(f"{m.name}: {m.text} [{', '.join(m.clauses)}] {m.link}")
         return 0
     if given.alone:
         print("", alone.table(alone.run(chosen, given.workers)), sep="\n")

@@ -23,7 +23,6 @@ class Fault:
         framework: whose fault it is, "reference" or an adapter's name.
         text: what is wrong, in one sentence.
         link: the real bug that it brings back, "" for an invented one.
-        component: where the fault lives.
         clauses: the clauses that are about it, each of which must fail.
         raises: the fault shows as an exception of the framework's own.
         mode: the adapter's mode, "" for its first.
@@ -34,7 +33,6 @@ class Fault:
     framework: str
     text: str
     link: str
-    component: str
     clauses: tuple[str, ...]
     raises: bool = False
     mode: str = ""
@@ -84,15 +82,15 @@ def _mark(node: ast.ClassDef) -> ast.Call | None:
 def _fault(packages: Sequence[str], module: str, node: ast.ClassDef, mark: ast.Call) -> Fault:
     where = f"{'.'.join(packages)}.{module}:{node.name}"
     try:
-        (link,) = (ast.literal_eval(argument) for argument in mark.args)
+        link, *clauses = (ast.literal_eval(argument) for argument in mark.args)
         given = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in mark.keywords}
     except ValueError:
-        raise ValueError(f"{where}: @fault takes one link and keywords, all of them literals") from None
+        raise ValueError(f"{where}: @fault takes a link, clauses and keywords, all of them literals") from None
     docstring = ast.get_docstring(node)
     if not docstring:
         raise ValueError(f"{where}: a docstring says what is wrong")
     framework = packages[-1] if packages[0] == ADAPTERS else "reference"
-    return Fault(f"tools.faults.{where}", framework, " ".join(docstring.split()), link, **given)
+    return Fault(f"tools.faults.{where}", framework, " ".join(docstring.split()), link, tuple(clauses), **given)
 
 
 def page() -> str:
@@ -107,10 +105,10 @@ def page() -> str:
         "faults are in `tools.faults.adapters.ADAPTER.MODULE`.",
     ]
     for family in sorted({fault.family for fault in listed}):
-        lines += ["", f"## {family}", "", "| fault | of | component | what is wrong | must be caught by |"]
-        lines.append("|---|---|---|---|---|")
+        lines += ["", f"## {family}", "", "| fault | of | what is wrong | must be caught by |"]
+        lines.append("|---|---|---|---|")
         for each in (each for each in listed if each.family == family):
             clauses = ", ".join(f"[{clause}](clauses.md#{clause})" for clause in each.clauses)
             text = each.text.replace("|", "\\|") + (f" ([bug]({each.link}))" if each.link else "")
-            lines.append(f"| {each.label} | {each.framework} | {each.component} | {text} | {clauses} |")
+            lines.append(f"| {each.label} | {each.framework} | {text} | {clauses} |")
     return "\n".join(lines) + "\n"

@@ -8,37 +8,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/facebookresearch/mmf/pull/747",
-    component="accumulator",
-    clauses=("accumulation.each-counts-once",),
-)
-class ZeroedInTheMiddleOfTheWindow(ReferenceTrainer):
-    """Gradients are set to zero before the last but one micro-batch of a window."""
-
-    def take_micro_batch(self, gradients: Arrays) -> None:
-        if self.window.micro_batches == self.recipe.accumulation - 2:
-            self.window.gradients.clear()
-        super().take_micro_batch(gradients)
-
-
-@fault(
-    "https://github.com/pytorch/pytorch/issues/73784",
-    component="accumulator",
-    clauses=("accumulation.each-counts-once", "accumulation.equals-full-batch"),
-)
-class OverwritesInsteadOfAdding(ReferenceTrainer):
-    """A gradient takes the place of what the accumulator holds."""
-
-    def accumulate_gradient(self, name: str, gradient: Array) -> None:
-        self.window.gradients[name] = gradient
-
-
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/5154",
-    component="accumulator",
-    clauses=("accumulation.each-counts-once",),
-)
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/5154", "accumulation.each-counts-once")
 class ClearsLowPrecisionGradients(ReferenceTrainer):
     """The backward pass clears what low-precision parameters have gathered, so that only their last gradient counts."""
 
@@ -49,9 +19,7 @@ class ClearsLowPrecisionGradients(ReferenceTrainer):
         super().take_micro_batch(gradients)
 
 
-@fault(
-    "https://github.com/mlnomadpy/flaxchat/issues/6", component="accumulator", clauses=("accumulation.keeps-precision",)
-)
+@fault("https://github.com/mlnomadpy/flaxchat/issues/6", "accumulation.keeps-precision")
 class AccumulatorInTheWeightsFormat(ReferenceTrainer):
     """The accumulator takes the parameter's own format, low or not."""
 
@@ -59,25 +27,7 @@ class AccumulatorInTheWeightsFormat(ReferenceTrainer):
         return self.formats[name]
 
 
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/issues/1800",
-    component="accumulator",
-    clauses=("accumulation.keeps-precision",),
-)
-class AccumulatesInTheComputeFormat(ReferenceTrainer):
-    """Sums of gradients are rounded to the format of mixed precision, though the parameters are float32."""
-
-    def accumulate_gradient(self, name: str, gradient: Array) -> None:
-        super().accumulate_gradient(name, gradient)
-        total = self.window.gradients[name]
-        self.window.gradients[name] = self.rounding.round(total, self.recipe.precision.format)
-
-
-@fault(
-    "https://github.com/andreped/GradientAccumulator/issues/64",
-    component="accumulator",
-    clauses=("accumulation.keeps-precision",),
-)
+@fault("https://github.com/andreped/GradientAccumulator/issues/64", "accumulation.keeps-precision")
 class Float32AccumulatorForEveryFormat(ReferenceTrainer):
     """The accumulator is float32, also for float64 parameters."""
 
@@ -85,11 +35,7 @@ class Float32AccumulatorForEveryFormat(ReferenceTrainer):
         return "float32"
 
 
-@fault(
-    "https://github.com/mosaicml/composer/issues/9",
-    component="accumulator",
-    clauses=("accumulation.missing-gradients-count",),
-)
+@fault("https://github.com/mosaicml/composer/issues/9", "accumulation.missing-gradients-count")
 class ForgetsWhatTheLastMicroBatchLeavesOut(ReferenceTrainer):
     """Only parameters that the window's last micro-batch uses are updated."""
 
@@ -98,11 +44,7 @@ class ForgetsWhatTheLastMicroBatchLeavesOut(ReferenceTrainer):
         self.window.gradients = {n: g for n, g in self.window.gradients.items() if n in gradients}
 
 
-@fault(
-    "https://github.com/mosaicml/composer/issues/9",
-    component="accumulator",
-    clauses=("accumulation.missing-gradients-count",),
-)
+@fault("https://github.com/mosaicml/composer/issues/9", "accumulation.missing-gradients-count")
 class AccumulatesOnlyWhatTheFirstMicroBatchUsed(ReferenceTrainer):
     """The first micro-batch makes the accumulators, so that a parameter which it does not use has none."""
 

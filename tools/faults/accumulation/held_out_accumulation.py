@@ -8,7 +8,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("", component="accumulator", clauses=("accumulation.bytes-flat-in-k",))
+@fault("", "accumulation.bytes-flat-in-k")
 class AccumulatorCountsAsSaved(ReferenceTrainer):
     """Inside a window the bytes held for backward include the accumulator's."""
 

@@ -6,11 +6,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/espnet/espnet/pull/3283",
-    component="accumulator",
-    clauses=("accumulation.bad-window-is-forgotten",),
-)
+@fault("https://github.com/espnet/espnet/pull/3283", "accumulation.bad-window-is-forgotten")
 class IncompleteOverflowStaysInTheAccumulator(ReferenceTrainer):
     """The accumulator is not emptied after an incomplete window that had a non-finite micro-batch."""
 

@@ -15,9 +15,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/105211", component="autocast", clauses=("autocast.no-grad-then-grad",)
-)
+@fault("https://github.com/pytorch/pytorch/issues/105211", "autocast.no-grad-then-grad")
 class CastWithoutGradientIsReused(Operations):
     """A weight's cast that was made without gradients is cached, and used where gradients are wanted."""
 
@@ -34,7 +32,7 @@ class CastWithoutGradientIsReused(Operations):
         return self.casts.get((id(x.plain()), target), (made, None))[0]
 
 
-@fault("https://github.com/pytorch/pytorch/issues/142234", component="autocast", clauses=("autocast.cast-is-fresh",))
+@fault("https://github.com/pytorch/pytorch/issues/142234", "autocast.cast-is-fresh")
 class EvaluatesWithTheFirstCast(ReferenceTrainer):
     """Evaluation keeps using the casts that it made when it first ran."""
 
@@ -43,7 +41,7 @@ class EvaluatesWithTheFirstCast(ReferenceTrainer):
         return super().evaluate(self.first_cast, inputs)
 
 
-@fault("https://github.com/pytorch/pytorch/pull/63552", component="autocast", clauses=("autocast.cast-is-fresh",))
+@fault("https://github.com/pytorch/pytorch/pull/63552", "autocast.cast-is-fresh")
 class CastsLiveAsLongAsTheScope(ReferenceTrainer):
     """Casts of weights are cached until the outermost scope ends, whatever the optimizer does meanwhile."""
 

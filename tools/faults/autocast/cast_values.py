@@ -57,11 +57,7 @@ class _Casts(Operations):
         return super().cast(Tensor(value, x.format, x.owned), target)
 
 
-@fault(
-    "https://github.com/ROCm/aiter/issues/5151",
-    component="autocast",
-    clauses=("autocast.matmul-is-low", "autocast.bf16-parity"),
-)
+@fault("https://github.com/ROCm/aiter/issues/5151", "autocast.matmul-is-low", "autocast.bf16-parity")
 class CastsTowardZero(_Casts):
     """A cast cuts bits off instead of rounding to nearest."""
 
@@ -69,11 +65,7 @@ class CastsTowardZero(_Casts):
         return toward_zero(value, target)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/125186",
-    component="autocast",
-    clauses=("autocast.matmul-is-low", "autocast.fp16-parity"),
-)
+@fault("https://github.com/pytorch/pytorch/issues/125186", "autocast.matmul-is-low", "autocast.fp16-parity")
 class CastsToFloat16ByWayOfBfloat16(_Casts):
     """A float16 operand is rounded to bfloat16 on the way."""
 
@@ -84,8 +76,8 @@ class CastsToFloat16ByWayOfBfloat16(_Casts):
 
 @fault(
     "https://github.com/pytorch/pytorch/issues/87979",
-    component="autocast",
-    clauses=("autocast.backward-in-forward-precision", "autocast.bf16-needs-no-scaling"),
+    "autocast.backward-in-forward-precision",
+    "autocast.bf16-needs-no-scaling",
 )
 class BackwardInTheDefaultFormat(_Casts):
     """The backward of a bfloat16 region runs in float16, the default."""
@@ -100,11 +92,7 @@ def same(x: Array) -> Array:
     return x
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/39950",
-    component="autocast",
-    clauses=("autocast.backward-in-forward-precision",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/39950", "autocast.backward-in-forward-precision")
 class BackwardOutsideTheScope(Operations):
     """Gradients reach a low product unrounded, as if its backward ran outside the scope."""
 
@@ -145,35 +133,8 @@ class _Products(Operations):
 
 
 @fault(
-    "https://github.com/intel/torch-xpu-ops/issues/3023",
-    component="autocast",
-    clauses=("autocast.bf16-parity", "autocast.fp16-parity"),
-    names="weight: ",
-)
-class WeightGradientIsOff(_Products):
-    """The weight gradient of a large low product is a tenth too large."""
-
-    def wrong(self, place: int, gradient: Array) -> Array:
-        return gradient * 1.1 if place == 1 and gradient.size > 2**12 else gradient
-
-
-@fault(
-    "https://github.com/pytorch/pytorch/issues/68048",
-    component="autocast",
-    clauses=("autocast.bf16-parity", "autocast.fp16-parity"),
-    names="gradient of bias: relative distance got 1,",
-)
-class BiasGradientIsLost(_Products):
-    """The bias of a low product gets no gradient."""
-
-    def wrong(self, place: int, gradient: Array) -> Array:
-        return np.zeros_like(gradient) if place == 2 else gradient
-
-
-@fault(
     "https://github.com/PaddlePaddle/Paddle/issues/38126",
-    component="autocast",
-    clauses=("autocast.bf16-parity",),
+    "autocast.bf16-parity",
     names="(Convolution), gradient of weight",
 )
 class FilterGradientIsTransposed(_Products):
@@ -183,7 +144,7 @@ class FilterGradientIsTransposed(_Products):
         return gradient.swapaxes(0, 1) if place == 1 and gradient.ndim == 4 else gradient
 
 
-@fault("https://github.com/keras-team/keras/issues/15479", component="autocast", clauses=("autocast.fp16-parity",))
+@fault("https://github.com/keras-team/keras/issues/15479", "autocast.fp16-parity")
 class UnscalesWhatWasNotScaled(ReferenceTrainer):
     """Scaling the loss leaves it as it is, so that the gradients are divided by a scale they never had."""
 
@@ -191,7 +152,7 @@ class UnscalesWhatWasNotScaled(ReferenceTrainer):
         return loss
 
 
-@fault("https://github.com/pytorch/pytorch/issues/112583", component="autocast", clauses=("autocast.final-quality",))
+@fault("https://github.com/pytorch/pytorch/issues/112583", "autocast.final-quality")
 class OnlyBiasesLearn(ReferenceTrainer):
     """Weight casts carry no gradient, so that under mixed precision only biases learn."""
 
@@ -201,22 +162,3 @@ class OnlyBiasesLearn(ReferenceTrainer):
 
 
 # products of float32 values
-
-
-def _eleven_bits(x: Tensor) -> Tensor:
-    if x.format != "float32":
-        return x
-
-    def rounded(value: Array) -> Array:
-        fraction, exponent = np.frexp(value)
-        return np.asarray(np.ldexp(np.round(np.ldexp(fraction, 11)), exponent - 11))
-
-    return Tensor(altered(x.value, rounded, same), x.format, x.owned)
-
-
-@fault("https://github.com/pytorch/pytorch/issues/67384", component="autocast", clauses=("autocast.float32-parity",))
-class Float32ProductsInTensorFloat32(Operations):
-    """Float32 products round their operands to eleven bits without being asked to."""
-
-    def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
-        return super()._product(op, function, *(_eleven_bits(x) for x in operands))

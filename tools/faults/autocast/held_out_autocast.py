@@ -20,11 +20,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/ROCm/rocm-libraries/pull/11325",
-    component="autocast",
-    clauses=("autocast.backward-in-forward-precision",),
-)
+@fault("https://github.com/ROCm/rocm-libraries/pull/11325", "autocast.backward-in-forward-precision")
 class SubnormalsLostInCast(Operations):
     """A cast to float16 makes zero of every value whose rounded one is subnormal."""
 
@@ -53,9 +49,7 @@ class _ReusedScope(AbstractContextManager[None]):
         scope.enter(self.former)
 
 
-@fault(
-    "https://github.com/NVIDIA/TransformerEngine/pull/2957", component="autocast", clauses=("autocast.scope-restored",)
-)
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/2957", "autocast.scope-restored")
 class ScopesOfOneSettingAreOneObject(ReferenceFramework):
     """Scopes of the same settings are one object with one remembered state, so one inside the other stays open."""
 
@@ -68,7 +62,7 @@ class ScopesOfOneSettingAreOneObject(ReferenceFramework):
         return self.scopes.setdefault(asked, _ReusedScope(asked))
 
 
-@fault("", component="autocast", clauses=("autocast.scope-nests",))
+@fault("", "autocast.scope-nests")
 class OuterListsStay(ReferenceFramework):
     """An inner scope adds its user lists to those of the scope around it instead of taking their place."""
 
@@ -84,7 +78,7 @@ class OuterListsStay(ReferenceFramework):
             yield
 
 
-@fault("", component="autocast", clauses=("autocast.dropout-scales-what-it-keeps",))
+@fault("", "autocast.dropout-scales-what-it-keeps")
 class MomentIsSpent(ReferenceTrainer):
     """What a forward pass found is kept for one replay: of two losses' backward passes the second draws new masks."""
 
@@ -99,7 +93,7 @@ class MomentIsSpent(ReferenceTrainer):
         return super().recompute_segment(moment)
 
 
-@fault("", component="layers", clauses=("autocast.matmul-is-low",))
+@fault("", "autocast.matmul-is-low")
 class PointwiseConvolutionsStayWide(Operations):
     """A convolution with a kernel of one by one is not among the products that a precision scope runs in its format: at
     level O1 it follows its operands, of which the weights are float32."""
@@ -121,7 +115,7 @@ def _softmax_from_zero(x: Any, r: Round) -> Any:
     return powers / r(anp.sum(powers, axis=-1, keepdims=True), x.shape[-1])
 
 
-@fault("", component="autocast", clauses=("autocast.scope-nests",))
+@fault("", "autocast.scope-nests")
 class SoftmaxMaximumStartsAtZero(Operations):
     """The softmax operation takes off a row's largest logit only where it is above zero, so that in float32 a row whose
     logits all lie below -104 comes out as NaN, and one whose logits all lie below -87 loses digits."""

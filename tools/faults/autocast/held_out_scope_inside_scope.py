@@ -15,7 +15,7 @@ from tools.faults import fault
 _INNER = frozenset({"inner segment"})
 
 
-@fault("https://github.com/pytorch/pytorch/pull/71169", component="recompute", clauses=("recompute.replays-autocast",))
+@fault("https://github.com/pytorch/pytorch/pull/71169", "recompute.replays-autocast")
 class InnerReplayLosesTheScope(ReferenceTrainer):
     """The replay of a segment inside a recomputed one does not open the scope of its forward pass."""
 

@@ -36,72 +36,49 @@ class _Lowers(Operations):
         return (low, low) if op in self.lowered and low else super().formats(op, *operands)
 
 
-@fault("https://github.com/tensorflow/tensorflow/issues/52236", component="autocast", clauses=("autocast.sum-is-wide",))
+@fault("https://github.com/tensorflow/tensorflow/issues/52236", "autocast.sum-is-wide")
 class SumsAreLow(_Lowers):
     """Sum and mean over many elements are computed in the low format."""
 
     lowered = frozenset({"sum", "mean"})
 
 
-@fault("https://github.com/pytorch/pytorch/pull/76661", component="autocast", clauses=("autocast.sum-is-wide",))
+@fault("https://github.com/pytorch/pytorch/pull/76661", "autocast.sum-is-wide")
 class NormsAreLow(_Lowers):
     """Variance and norm square their low operands in the low format."""
 
     lowered = frozenset({"variance", "norm"})
 
 
-@fault("https://github.com/pytorch/pytorch/pull/82196", component="autocast", clauses=("autocast.softmax-is-wide",))
+@fault("https://github.com/pytorch/pytorch/pull/82196", "autocast.softmax-is-wide")
 class SoftmaxIsLow(_Lowers):
     """Softmax and its kin are computed in the low format."""
 
     lowered = frozenset({"softmax", "log_softmax", "logsumexp"})
 
 
-@fault("https://github.com/pytorch/pytorch/pull/77623", component="autocast", clauses=("autocast.loss-is-wide",))
+@fault("https://github.com/pytorch/pytorch/pull/77623", "autocast.loss-is-wide")
 class CrossEntropyIsLow(_Lowers):
     """Cross-entropy is on the list of low operations."""
 
     lowered = frozenset({"cross_entropy"})
 
 
-@fault(
-    "https://github.com/keras-team/keras/pull/20014",
-    component="autocast",
-    clauses=("autocast.loss-is-wide", "autocast.policy-does-not-leak"),
-)
+@fault("https://github.com/keras-team/keras/pull/20014", "autocast.loss-is-wide", "autocast.policy-does-not-leak")
 class LossFollowsThePolicy(_Lowers):
     """The squared error is computed in the policy's format."""
 
     lowered = frozenset({"squared_error"})
 
 
-@fault(
-    "https://github.com/tensorflow/tensorflow/issues/47156",
-    component="autocast",
-    clauses=("autocast.norm-layers-are-wide",),
-)
+@fault("https://github.com/tensorflow/tensorflow/issues/47156", "autocast.norm-layers-are-wide")
 class LayerNormIsLow(_Lowers):
     """Layer norm takes its statistics in the low format."""
 
     lowered = frozenset({"layer_norm", "rms_norm"})
 
 
-@fault(
-    "https://github.com/keras-team/keras-core/pull/412",
-    component="autocast",
-    clauses=("autocast.norm-layers-are-wide",),
-)
-class BatchNormIsLow(_Lowers):
-    """Batch norm takes its statistics in the low format."""
-
-    lowered = frozenset({"batch_norm"})
-
-
-@fault(
-    "https://github.com/microsoft/tensorflow-directml-plugin/pull/321",
-    component="autocast",
-    clauses=("autocast.norm-layers-are-wide",),
-)
+@fault("https://github.com/microsoft/tensorflow-directml-plugin/pull/321", "autocast.norm-layers-are-wide")
 class RunningStatisticsAreLow(ReferenceTrainer):
     """Batch norm's running statistics are kept in the low format."""
 
@@ -112,7 +89,7 @@ class RunningStatisticsAreLow(ReferenceTrainer):
             self.statistics = {name: self.rounding.round(value, low) for name, value in self.statistics.items()}
 
 
-@fault("https://github.com/pytorch/pytorch/pull/135299", component="autocast", clauses=("autocast.exp-pow-are-wide",))
+@fault("https://github.com/pytorch/pytorch/pull/135299", "autocast.exp-pow-are-wide")
 class ExponentialsAreLow(_Lowers):
     """Exponentials and powers are computed in the low format."""
 
@@ -131,18 +108,14 @@ class _Widens(Operations):
         return ("float32", "float32") if op in self.widened and low_here(operands) else super().formats(op, *operands)
 
 
-@fault(
-    "https://github.com/keras-team/keras/issues/15806",
-    component="autocast",
-    clauses=("autocast.matmul-is-low", "autocast.layers-honour-policy"),
-)
+@fault("https://github.com/keras-team/keras/issues/15806", "autocast.matmul-is-low", "autocast.layers-honour-policy")
 class ConvolutionIgnoresThePolicy(_Widens):
     """A convolution runs in float32 under any policy."""
 
     widened = frozenset({"conv2d"})
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/55713", component="autocast", clauses=("autocast.matmul-is-low",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/55713", "autocast.matmul-is-low")
 class BatchedProductIsOnNoList(_Widens):
     """Batched products and attention are on no list, so they stay in float32."""
 
@@ -157,11 +130,7 @@ class _DeafPass(Pass):
             return super().layer(path, layer, x)
 
 
-@fault(
-    "https://github.com/tensorflow/tensorflow/issues/53470",
-    component="autocast",
-    clauses=("autocast.layers-honour-policy",),
-)
+@fault("https://github.com/tensorflow/tensorflow/issues/53470", "autocast.layers-honour-policy")
 class DenseLayerReadsAnotherPolicy(ReferenceTrainer):
     """The product is on the low list, but one layer type reads another policy and runs it in float32."""
 
@@ -174,12 +143,7 @@ def half(format_name: str) -> bool:
     return format_name in ("float16", "bfloat16")
 
 
-@fault(
-    "https://github.com/tensorflow/tensorflow/issues/59678",
-    component="autocast",
-    clauses=("autocast.layers-honour-policy",),
-    raises=True,
-)
+@fault("https://github.com/tensorflow/tensorflow/issues/59678", "autocast.layers-honour-policy", raises=True)
 class DropoutFailsInHalf(Operations):
     """Dropout of low values fails."""
 
@@ -189,7 +153,7 @@ class DropoutFailsInHalf(Operations):
         return super().dropout(x, mask, rate)
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/60052", component="autocast", clauses=("autocast.user-lists",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/60052", "autocast.user-lists")
 class UserListIsIntersected(ReferenceFramework):
     """Names on the user's lists count only where they are on the built-in ones."""
 

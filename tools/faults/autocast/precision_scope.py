@@ -26,8 +26,8 @@ from tools.faults import fault
 
 @fault(
     "https://github.com/PaddlePaddle/Paddle/pull/35927",
-    component="autocast",
-    clauses=("autocast.matmul-is-low", "autocast.request-is-honoured-or-refused"),
+    "autocast.matmul-is-low",
+    "autocast.request-is-honoured-or-refused",
 )
 class ScopeIsInert(ReferenceFramework):
     """The scope does nothing on this device and says nothing."""
@@ -44,11 +44,7 @@ class ScopeIsInert(ReferenceFramework):
             return self.run_op("matmul", *CATALOGUE["matmul"]()).dtype == "float16"
 
 
-@fault(
-    "https://github.com/unslothai/unsloth-zoo/pull/962",
-    component="autocast",
-    clauses=("autocast.request-is-honoured-or-refused",),
-)
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", "autocast.request-is-honoured-or-refused")
 class TrainsInFloat32InSilence(ReferenceFramework):
     """A run in low precision is accepted and trains in float32."""
 
@@ -69,9 +65,7 @@ class PolicyOfAll:
     latest = Scope()
 
 
-@fault(
-    "https://github.com/keras-team/keras/pull/20014", component="autocast", clauses=("autocast.policy-does-not-leak",)
-)
+@fault("https://github.com/keras-team/keras/pull/20014", "autocast.policy-does-not-leak")
 class PolicyIsGlobal(ReferenceTrainer):
     """The precision of the model that was made last holds for every model."""
 
@@ -101,11 +95,7 @@ class _Scopes(ReferenceFramework):
         return self._open(Scope(precision, frozenset(wide), frozenset(low)) if enabled else Scope())
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/35927",
-    component="autocast",
-    clauses=("autocast.scope-restored", "autocast.settings-restored"),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/35927", "autocast.scope-restored", "autocast.settings-restored")
 class ScopeStaysOpen(_Scopes):
     """The end of a scope leaves its setting behind."""
 
@@ -115,11 +105,7 @@ class ScopeStaysOpen(_Scopes):
         yield
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/35927",
-    component="autocast",
-    clauses=("autocast.scope-restored", "autocast.settings-restored"),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/35927", "autocast.scope-restored", "autocast.settings-restored")
 class FormatStaysBehind(_Scopes):
     """A scope writes its format to a process-wide setting that nobody puts back."""
 
@@ -139,25 +125,7 @@ class FormatStaysBehind(_Scopes):
         super().restore_global_state(state)
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/47985",
-    component="autocast",
-    clauses=("autocast.scope-restored", "autocast.scope-nests"),
-)
-class ErrorLeavesTheScopeOpen(_Scopes):
-    """An exception that leaves a scope skips what would have closed it."""
-
-    @contextmanager
-    def _open(self, wanted: Scope) -> Iterator[None]:
-        former = scope.current()
-        scope.enter(wanted)
-        yield
-        scope.enter(former)
-
-
-@fault(
-    "https://github.com/facebookresearch/fairscale/issues/1199", component="autocast", clauses=("autocast.scope-nests",)
-)
+@fault("https://github.com/facebookresearch/fairscale/issues/1199", "autocast.scope-nests")
 class InnerFormatIsIgnored(_Scopes):
     """A scope inside another keeps the outer one's format."""
 
@@ -168,11 +136,7 @@ class InnerFormatIsIgnored(_Scopes):
             yield
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/71169",
-    component="autocast",
-    clauses=("autocast.nested-disable", "autocast.scope-nests"),
-)
+@fault("https://github.com/pytorch/pytorch/pull/71169", "autocast.nested-disable", "autocast.scope-nests")
 class EndSwitchesOff(_Scopes):
     """The end of an inner scope switches mixed precision off instead of putting the outer setting back."""
 
@@ -184,9 +148,7 @@ class EndSwitchesOff(_Scopes):
 
 
 @fault(
-    "https://github.com/huggingface/accelerate/pull/1740",
-    component="autocast",
-    clauses=("autocast.nested-disable", "autocast.disabled-is-identity"),
+    "https://github.com/huggingface/accelerate/pull/1740", "autocast.nested-disable", "autocast.disabled-is-identity"
 )
 class DisabledIsIgnored(_Scopes):
     """A region that is to be switched off is opened like any other."""

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import FORMATS, Array
-from frameworks.reference.core import scope
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.tensor import Tensor
 from frameworks.reference.training.trainer import ReferenceTrainer
@@ -15,9 +14,7 @@ from tools.faults import fault
 from tools.faults.autocast.operation_formats import low_here
 
 
-@fault(
-    "https://github.com/keras-team/keras/issues/19629", component="autocast", clauses=("autocast.promotes-to-widest",)
-)
+@fault("https://github.com/keras-team/keras/issues/19629", "autocast.promotes-to-widest")
 class MixedOperandsAreNarrowed(Operations):
     """Operands of two formats are cast to the narrower one."""
 
@@ -26,20 +23,7 @@ class MixedOperandsAreNarrowed(Operations):
         return (low, low) if low in operands and len(set(operands)) > 1 else super().formats(op, *operands)
 
 
-@fault(
-    "https://github.com/keras-team/keras/issues/18985", component="autocast", clauses=("autocast.promotes-to-widest",)
-)
-class Float64IsCast(Operations):
-    """A scope takes float64 operands for float32 ones."""
-
-    def formats(self, op: str, *operands: str) -> tuple[str, str]:
-        active = scope.current().active
-        return super().formats(op, *("float32" if active and f == "float64" else f for f in operands))
-
-
-@fault(
-    "https://github.com/keras-team/keras/issues/18985", component="autocast", clauses=("autocast.promotes-to-widest",)
-)
+@fault("https://github.com/keras-team/keras/issues/18985", "autocast.promotes-to-widest")
 class Float64HeadTakesPartOnly(ReferenceTrainer):
     """A float64 head gives its output in float32."""
 
@@ -48,11 +32,7 @@ class Float64HeadTakesPartOnly(ReferenceTrainer):
         return {n: v.astype(np.float32) if v.dtype == wide and self.scope.active else v for n, v in result.items()}
 
 
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/issues/5701",
-    component="autocast",
-    clauses=("autocast.integers-untouched",),
-)
+@fault("https://github.com/deepspeedai/DeepSpeed/issues/5701", "autocast.integers-untouched")
 class IdsAreCast(Operations):
     """Token ids are cast with every other input and rounded to what the low format holds."""
 
@@ -62,25 +42,7 @@ class IdsAreCast(Operations):
         return super().embedding(Tensor(np.minimum(values, table.shape[0] - 1), ids.format), table)
 
 
-@fault(
-    "https://github.com/meta-pytorch/torchtune/issues/2254",
-    component="autocast",
-    clauses=("autocast.parameters-stay-float32",),
-)
-class ParametersAreStoredLow(ReferenceTrainer):
-    """A run with mixed operations stores its parameters in the low format too."""
-
-    def parameters(self) -> dict[str, Array]:
-        result = super().parameters()
-        low = FORMATS[self.recipe.precision.format].dtype
-        return {n: v.astype(low) for n, v in result.items()} if self.scope.active else result
-
-
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/5154",
-    component="autocast",
-    clauses=("autocast.parameters-stay-float32",),
-)
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/5154", "autocast.parameters-stay-float32")
 class GradientsStayLow(ReferenceTrainer):
     """Gradients are handed on in the low format that the products gave them in."""
 

@@ -18,7 +18,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/59611", component="composition", clauses=("composition.pairs",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/59611", "composition.pairs")
 class ClipLostUnderMasters(ReferenceTrainer):
     """Where the optimizer holds master weights, the clip setting stays with the optimizer inside and is never used."""
 
@@ -26,7 +26,7 @@ class ClipLostUnderMasters(ReferenceTrainer):
         return gradients if self.recipe.precision.level == "O2" else super().clip(gradients)
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/57537", component="composition", clauses=("composition.pairs",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/57537", "composition.pairs")
 class ClipLostWithDecay(ReferenceTrainer):
     """Only optimizers without decoupled weight decay clip."""
 
@@ -34,7 +34,7 @@ class ClipLostWithDecay(ReferenceTrainer):
         return gradients if hasattr(self.recipe.optimizer, "weight_decay") else super().clip(gradients)
 
 
-@fault("https://github.com/pytorch/pytorch/pull/94060", component="composition", clauses=("composition.pairs",))
+@fault("https://github.com/pytorch/pytorch/pull/94060", "composition.pairs")
 class AdamUnscalesWhatClippingUnscaled(ReferenceTrainer):
     """Adam's step divides the gradients by the scale again where they were unscaled for clipping."""
 
@@ -45,9 +45,7 @@ class AdamUnscalesWhatClippingUnscaled(ReferenceTrainer):
         return {name: self.unscale(name, gradient) for name, gradient in clipped.items()}
 
 
-@fault(
-    "https://github.com/huggingface/transformers/issues/24449", component="composition", clauses=("composition.pairs",)
-)
+@fault("https://github.com/huggingface/transformers/issues/24449", "composition.pairs")
 class ClippingUnscalesEveryMicroBatch(ReferenceTrainer):
     """With clipping and accumulation the gradients are divided by the scale once a micro-batch."""
 
@@ -57,7 +55,7 @@ class ClippingUnscalesEveryMicroBatch(ReferenceTrainer):
         return super().unscale(name, once) if clipped and self.recipe.accumulation > 1 else once
 
 
-@fault("https://github.com/pytorch/pytorch/issues/73784", component="composition", clauses=("composition.pairs",))
+@fault("https://github.com/pytorch/pytorch/issues/73784", "composition.pairs")
 class RecomputedMicroBatchesOverwrite(ReferenceTrainer):
     """Under recomputation a micro-batch's gradient takes the accumulator's place instead of joining it."""
 
@@ -67,7 +65,7 @@ class RecomputedMicroBatchesOverwrite(ReferenceTrainer):
         super().accumulate_gradient(name, gradient)
 
 
-@fault("https://github.com/keras-team/keras/pull/21233", component="composition", clauses=("composition.pairs",))
+@fault("https://github.com/keras-team/keras/pull/21233", "composition.pairs")
 class StaticScaleNotUndoneInBfloat16(ReferenceTrainer):
     """In bfloat16 the loss is multiplied by a static scale that the optimizer takes for 1."""
 
@@ -77,24 +75,12 @@ class StaticScaleNotUndoneInBfloat16(ReferenceTrainer):
         return gradient if low and not self.scaler.dynamic else super().unscale(name, gradient)
 
 
-@fault("https://github.com/keras-team/keras/issues/19990", component="composition", clauses=("composition.pairs",))
-class ScheduleForgottenUnderScaling(ReferenceTrainer):
-    """Behind a loss scaler the optimizer that the schedule moves is not the one that takes the step."""
-
-    def learning_rate(self) -> float:
-        return super().learning_rate() if self.scaler is None else self.recipe.optimizer.learning_rate
-
-
 class _Unclipped(ReferenceTrainer):
     def clip(self, gradients: Arrays) -> Arrays:
         return gradients
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/59611",
-    component="composition",
-    clauses=("composition.declarations-hold", "composition.pairs"),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/59611", "composition.declarations-hold", "composition.pairs")
 class ClipIsTakenAndNeverUsed(ReferenceFramework):
     """The clip setting is accepted and lost, whatever it is combined with."""
 
@@ -109,11 +95,7 @@ class ClipIsTakenAndNeverUsed(ReferenceFramework):
         return bool(run.parameters()["0.output.bias"][0] > -1.0)
 
 
-@fault(
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/6988",
-    component="composition",
-    clauses=("composition.library-adds-nothing",),
-)
+@fault("https://github.com/Lightning-AI/pytorch-lightning/issues/6988", "composition.library-adds-nothing")
 class DrawsBeforeTheFirstBatch(ReferenceTrainer):
     """A validation pass that nobody asked for moves the random state before the first update."""
 
@@ -123,11 +105,7 @@ class DrawsBeforeTheFirstBatch(ReferenceTrainer):
         return super().draw_mask(shape, rate)
 
 
-@fault(
-    "https://github.com/AI-Hypercomputer/torchprime/pull/286",
-    component="composition",
-    clauses=("composition.library-adds-nothing",),
-)
+@fault("https://github.com/AI-Hypercomputer/torchprime/pull/286", "composition.library-adds-nothing")
 class ClipsByDefault(ReferenceTrainer):
     """Gradients are clipped at a norm of 1 where the recipe asks for no clipping."""
 
@@ -138,11 +116,7 @@ class ClipsByDefault(ReferenceTrainer):
         return {name: gradient * np.float32(1.0 / norm) for name, gradient in gradients.items()}
 
 
-@fault(
-    "https://github.com/huggingface/accelerate/issues/1050",
-    component="composition",
-    clauses=("composition.two-runs-in-a-process",),
-)
+@fault("https://github.com/huggingface/accelerate/issues/1050", "composition.two-runs-in-a-process")
 class StepsOfTheLastRun(ReferenceTrainer):
     """All runs of a process update after as many micro-batches as the last one that was made."""
 
@@ -156,7 +130,7 @@ class StepsOfTheLastRun(ReferenceTrainer):
         return super().normalise(loss, batch_items, window_items * self.last_steps // self.recipe.accumulation)
 
 
-@fault("https://github.com/pytorch/pytorch/issues/164929", component="composition", clauses=("composition.ways",))
+@fault("https://github.com/pytorch/pytorch/issues/164929", "composition.ways")
 class OtherNormForgetsParts(ReferenceTrainer):
     """The other way to the norm takes the largest part for the whole."""
 
@@ -167,7 +141,7 @@ class OtherNormForgetsParts(ReferenceTrainer):
         return max(norm({name: gradient}) for name, gradient in gradients.items())
 
 
-@fault("https://github.com/anemoi-labs/anemoi-core/issues/1373", component="composition", clauses=("composition.ways",))
+@fault("https://github.com/anemoi-labs/anemoi-core/issues/1373", "composition.ways")
 class CompressedFileHasNoMoments(ReferenceTrainer):
     """The other way to save leaves out the optimizer's moments, and a load takes zeros for them."""
 
@@ -178,7 +152,7 @@ class CompressedFileHasNoMoments(ReferenceTrainer):
         return {name: value * 0 if name.startswith("slot.") else value for name, value in state.items()}
 
 
-@fault("https://github.com/deepspeedai/DeepSpeed/issues/8224", component="composition", clauses=("composition.ways",))
+@fault("https://github.com/deepspeedai/DeepSpeed/issues/8224", "composition.ways")
 class OtherNormIsNotChosen(ReferenceTrainer):
     """The option that asks for the other way to the norm is accepted and ignored."""
 

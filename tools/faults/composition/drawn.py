@@ -24,7 +24,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("https://github.com/huggingface/accelerate/issues/2828", component="skip report", clauses=("laws.programs",))
+@fault("https://github.com/huggingface/accelerate/issues/2828", "laws.programs")
 class SkipIsReportedForGood(ReferenceTrainer):
     """Once an update was skipped, every later one of a window of several micro-batches is reported as skipped too."""
 
@@ -37,7 +37,7 @@ class SkipIsReportedForGood(ReferenceTrainer):
         return replace(update, skipped=self._skipped)
 
 
-@fault("https://github.com/allenai/OLMo-core/pull/828", component="replay", clauses=("laws.recomputation",))
+@fault("https://github.com/allenai/OLMo-core/pull/828", "laws.recomputation")
 class MasksOfTheFirstMicroBatch(ReferenceTrainer):
     """The random stream is noted once a window: in later micro-batches the first one's masks are drawn again."""
 
@@ -55,7 +55,7 @@ class MasksOfTheFirstMicroBatch(ReferenceTrainer):
         return super().recompute_segment(replace(moment, draws=moment.draws - self._begun + first))
 
 
-@fault("https://github.com/tensorflow/tensorflow/pull/55310", component="unscaling", clauses=("laws.scales",))
+@fault("https://github.com/tensorflow/tensorflow/pull/55310", "laws.scales")
 class ReciprocalIsHeldLow(ReferenceTrainer):
     """Unscaling multiplies by the reciprocal of the scale, held in float16 without subnormals: zero from 2^15 on."""
 
@@ -67,7 +67,7 @@ class ReciprocalIsHeldLow(ReferenceTrainer):
         )
 
 
-@fault("https://github.com/m2lines/Samudra/pull/313", component="checkpoint", clauses=("laws.restores",))
+@fault("https://github.com/m2lines/Samudra/pull/313", "laws.restores")
 class AverageIsOfTheReceiver(ReferenceTrainer):
     """A load leaves the average of the run that it goes into where it was."""
 
@@ -77,7 +77,7 @@ class AverageIsOfTheReceiver(ReferenceTrainer):
         self.averages = before
 
 
-@fault("https://github.com/ClickHouse/ClickHouse/issues/98637", component="checkpoint", clauses=("laws.programs",))
+@fault("https://github.com/ClickHouse/ClickHouse/issues/98637", "laws.programs")
 class LoadedZerosArePositive(ReferenceTrainer):
     """A checkpoint leaves zeros out and puts them in again without their sign."""
 
@@ -85,7 +85,7 @@ class LoadedZerosArePositive(ReferenceTrainer):
         super().load_state({name: value + 0.0 if value.dtype.kind == "f" else value for name, value in arrays.items()})
 
 
-@fault("https://github.com/mala-project/mala/issues/374", component="schedule", clauses=("laws.second-run",))
+@fault("https://github.com/mala-project/mala/issues/374", "laws.second-run")
 class EveryRunScalesTheRate(ReferenceTrainer):
     """What a run does to the learning rate when it begins stays for the next one of the process."""
 
@@ -97,7 +97,7 @@ class EveryRunScalesTheRate(ReferenceTrainer):
         return super().learning_rate() * (1.0 + 2.0**-6 * self._runs.index(id(self)) if id(self) in self._runs else 1.0)
 
 
-@fault("https://github.com/ml-explore/mlx-lm/pull/1413", component="window", clauses=("laws.windows",))
+@fault("https://github.com/ml-explore/mlx-lm/pull/1413", "laws.windows")
 class ItemsCountedInWholeBatches(ReferenceTrainer):
     """A micro-batch weighs as much as the first one of its window, however many items it holds."""
 
@@ -113,7 +113,7 @@ class ItemsCountedInWholeBatches(ReferenceTrainer):
         return Tensor(made.value * self._first / max(1, batch_items), made.format)
 
 
-@fault("https://github.com/deepspeedai/DeepSpeed/pull/7883", component="scope", clauses=("laws.operations",))
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/7883", "laws.operations")
 class ListsOfTheOuterScopeStay(ReferenceFramework):
     """A scope adds its user lists to those of the scope around it, where they are to take their place."""
 
@@ -129,7 +129,7 @@ class ListsOfTheOuterScopeStay(ReferenceFramework):
             yield
 
 
-@fault("https://github.com/pytorch/pytorch/issues/37874", component="recomputed call", clauses=("laws.calls",))
+@fault("https://github.com/pytorch/pytorch/issues/37874", "laws.calls")
 class RefusesAfterAFailure(ReferenceFramework):
     """The mark of a recomputation that is under way stays when it fails, and every later one is refused."""
 
@@ -144,7 +144,7 @@ class RefusesAfterAFailure(ReferenceFramework):
         return result
 
 
-@fault("https://github.com/pytorch/pytorch/pull/14253", component="dropout", clauses=("laws.processes",))
+@fault("https://github.com/pytorch/pytorch/pull/14253", "laws.processes")
 class StreamOfTheProcess(ReferenceTrainer):
     """A run's random stream begins where the last mask of the process left off."""
 
@@ -158,7 +158,7 @@ class StreamOfTheProcess(ReferenceTrainer):
         return mask
 
 
-@fault("https://github.com/jax-ml/jax/issues/37830", component="weights", clauses=("laws.programs",))
+@fault("https://github.com/jax-ml/jax/issues/37830", "laws.programs")
 class GivenWeightsAreNotCopied(ReferenceTrainer):
     """Until its first update a run reads the weights that it was made with where the caller has them."""
 
@@ -176,7 +176,7 @@ class GivenWeightsAreNotCopied(ReferenceTrainer):
         self._given = None
 
 
-@fault("https://github.com/WenjieDu/PyPOTS/issues/667", component="weights", clauses=("laws.programs",))
+@fault("https://github.com/WenjieDu/PyPOTS/issues/667", "laws.programs")
 class OutputsAreReused(ReferenceTrainer):
     """An evaluation writes its outputs over those that an earlier one of as many samples returned."""
 
@@ -207,7 +207,7 @@ def _by_blocks(_ans: Array, _x: Array, mask: Array, rate: float) -> Callable[[Ar
 defvjp(_dropped, _by_blocks, None, None)
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/29813", component="dropout", clauses=("laws.masks",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/29813", "laws.masks")
 class BackwardMaskGoesByFours(Operations):
     """The backward pass reads the mask in blocks of four, and for what is left over at the end reads its beginning."""
 
@@ -215,7 +215,7 @@ class BackwardMaskGoesByFours(Operations):
         return self.apply("dropout", lambda a, _: _dropped(a, mask, rate), x)
 
 
-@fault("https://github.com/rwth-i6/returnn/issues/366", component="dropout", clauses=("laws.masks",))
+@fault("https://github.com/rwth-i6/returnn/issues/366", "laws.masks")
 class SamplesShareAMask(ReferenceTrainer):
     """The mask of a micro-batch's first sample is broadcast over the others."""
 

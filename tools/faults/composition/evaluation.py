@@ -14,9 +14,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/Oneflow-Inc/oneflow/pull/6055", component="batch norm", clauses=("autocast.evaluation-parity",)
-)
+@fault("https://github.com/Oneflow-Inc/oneflow/pull/6055", "autocast.evaluation-parity")
 class RunningStatisticsSwapMomentum(ReferenceTrainer):
     """Running statistics keep the share that they should take in."""
 
@@ -24,11 +22,7 @@ class RunningStatisticsSwapMomentum(ReferenceTrainer):
         super().update_running_statistics(path, mean, variance, count, 1.0 - momentum)
 
 
-@fault(
-    "https://github.com/HomericIntelligence/Odyssey/issues/5532",
-    component="batch norm",
-    clauses=("autocast.evaluation-parity",),
-)
+@fault("https://github.com/HomericIntelligence/Odyssey/issues/5532", "autocast.evaluation-parity")
 class EvaluationOfStartingStatistics(ReferenceTrainer):
     """Evaluation normalises by the statistics that the run began with."""
 
@@ -37,11 +31,7 @@ class EvaluationOfStartingStatistics(ReferenceTrainer):
         return start[f"{path}.mean"].astype(np.float64), start[f"{path}.variance"].astype(np.float64)
 
 
-@fault(
-    "https://github.com/wkentaro/pytorch-fcn/pull/56",
-    component="evaluation",
-    clauses=("accumulation.evaluation-changes-nothing",),
-)
+@fault("https://github.com/wkentaro/pytorch-fcn/pull/56", "accumulation.evaluation-changes-nothing")
 class StaysInEvaluationMode(ReferenceTrainer):
     """What trains after an evaluation normalises by the running statistics and drops nothing."""
 
@@ -55,27 +45,10 @@ class StaysInEvaluationMode(ReferenceTrainer):
         return super()._pass(parameters, training and not self.evaluated)
 
 
-@fault(
-    "https://github.com/piergiaj/pytorch-i3d/issues/57",
-    component="evaluation",
-    clauses=("accumulation.evaluation-changes-nothing",),
-)
+@fault("https://github.com/piergiaj/pytorch-i3d/issues/57", "accumulation.evaluation-changes-nothing")
 class EvaluationEmptiesTheAccumulator(ReferenceTrainer):
     """Changing to evaluation sets the gathered gradients to zero."""
 
     def predict(self, inputs: Array) -> Arrays:
         self.window.gradients = {name: np.zeros_like(g) for name, g in self.window.gradients.items()}
-        return super().predict(inputs)
-
-
-@fault(
-    "https://github.com/huggingface/accelerate/issues/1050",
-    component="evaluation",
-    clauses=("accumulation.evaluation-changes-nothing",),
-)
-class EvaluationAdvancesTheSchedule(ReferenceTrainer):
-    """The end of an evaluation's data is taken for the end of a training window."""
-
-    def predict(self, inputs: Array) -> Arrays:
-        self.advance_schedule()
         return super().predict(inputs)

@@ -24,12 +24,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/keras-team/keras-hub/issues/642",
-    component="layers",
-    clauses=("autocast.float32-parity",),
-    names="(LayerNorm), output",
-)
+@fault("https://github.com/keras-team/keras-hub/issues/642", "autocast.float32-parity", names="(LayerNorm), output")
 class LayerNormWithAnotherEpsilon(Operations):
     """Layer norm adds a hundred times the epsilon that it is given."""
 
@@ -38,10 +33,7 @@ class LayerNormWithAnotherEpsilon(Operations):
 
 
 @fault(
-    "https://github.com/lucidrains/vit-pytorch/issues/65",
-    component="layers",
-    clauses=("autocast.float32-parity",),
-    names="(SelfAttention), output",
+    "https://github.com/lucidrains/vit-pytorch/issues/65", "autocast.float32-parity", names="(SelfAttention), output"
 )
 class AttentionScaledByAnotherWidth(Operations):
     """Attention divides its scores by the root of one more than a head's width."""
@@ -62,8 +54,7 @@ defvjp(_turned_backwards, lambda _ans, _weight: lambda gradient: np.swapaxes(gra
 
 @fault(
     "https://github.com/nntrainer/nntrainer/issues/705",
-    component="layers",
-    clauses=("autocast.float32-parity",),
+    "autocast.float32-parity",
     names="(Convolution), gradient of weight",
 )
 class FilterGradientHasItsSidesExchanged(Operations):
@@ -73,23 +64,7 @@ class FilterGradientHasItsSidesExchanged(Operations):
         return super().convolution(x, replace(weight, value=_turned_backwards(weight.value)), *given)
 
 
-@fault(
-    "https://github.com/lmjohns3/theanets/pull/123",
-    component="dropout",
-    clauses=("autocast.dropout-scales-what-it-keeps",),
-)
-class DropoutDividesByTheRate(Operations):
-    """Kept values are divided by the rate instead of by what it leaves."""
-
-    def dropout(self, x: Tensor, mask: Array, rate: float) -> Tensor:
-        return super().dropout(x, mask, 1.0 - rate)
-
-
-@fault(
-    "https://github.com/NVIDIA/TransformerEngine/pull/2014",
-    component="dropout",
-    clauses=("autocast.dropout-scales-what-it-keeps",),
-)
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/2014", "autocast.dropout-scales-what-it-keeps")
 class DropoutComparesBytes(ReferenceTrainer):
     """Random bytes decide what is dropped, which cuts the rate to 1/256; kept values are divided by the exact share."""
 
@@ -97,11 +72,7 @@ class DropoutComparesBytes(ReferenceTrainer):
         return super().draw_mask(shape, math.floor(256.0 * rate) / 256.0)
 
 
-@fault(
-    "https://github.com/tensorflow/tensorflow/issues/28090",
-    component="embedding",
-    clauses=("accumulation.repeated-rows",),
-)
+@fault("https://github.com/tensorflow/tensorflow/issues/28090", "accumulation.repeated-rows")
 class RepeatedRowsCountOnce(Operations):
     """Of a row that a batch uses several times, only the last use gives a gradient."""
 
@@ -119,9 +90,7 @@ class RepeatedRowsCountOnce(Operations):
 # traces
 
 
-@fault(
-    "https://github.com/meta-pytorch/captum/issues/156", component="trace", clauses=("composition.trace-is-the-pass",)
-)
+@fault("https://github.com/meta-pytorch/captum/issues/156", "composition.trace-is-the-pass")
 class ShowsWhatTheActivationLeft(ReferenceTrainer):
     """A layer's output is shown as the activation behind it leaves it."""
 
@@ -133,7 +102,7 @@ class ShowsWhatTheActivationLeft(ReferenceTrainer):
         return replace(trace, outputs=trace.outputs | overwritten)
 
 
-@fault("https://github.com/wandb/wandb/issues/4369", component="trace", clauses=("composition.trace-is-the-pass",))
+@fault("https://github.com/wandb/wandb/issues/4369", "composition.trace-is-the-pass")
 class ShowsScaledGradients(ReferenceTrainer):
     """Gradients with respect to layers' outputs are shown multiplied by the loss scale."""
 
@@ -143,7 +112,7 @@ class ShowsScaledGradients(ReferenceTrainer):
         return replace(trace, gradients={path: scale * gradient for path, gradient in trace.gradients.items()})
 
 
-@fault("https://github.com/paiml/entrenar/issues/314", component="layers", clauses=("composition.shared-weights",))
+@fault("https://github.com/paiml/entrenar/issues/314", "composition.shared-weights")
 class TiedHeadGivesNoGradient(Operations):
     """A table has the gradient of its rows alone, and not that of the head tied to it."""
 
@@ -151,7 +120,7 @@ class TiedHeadGivesNoGradient(Operations):
         return super().linear(x, weight if bias is not None else replace(weight, value=weight.plain()), bias)
 
 
-@fault("https://github.com/pytorch/pytorch/issues/193279", component="layers", clauses=("composition.user-function",))
+@fault("https://github.com/pytorch/pytorch/issues/193279", "composition.user-function")
 class UserBackwardPassIsDropped(Operations):
     """A function of the user's has the derivative of its forward pass as gradient."""
 
@@ -159,9 +128,7 @@ class UserBackwardPassIsDropped(Operations):
         return self.apply("user_function", lambda a, _: a * a, x, keep="operands")
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/62979", component="layers", clauses=("composition.user-function",)
-)
+@fault("https://github.com/PaddlePaddle/Paddle/issues/62979", "composition.user-function")
 class RecomputedFunctionsNeedNoGradient(ReferenceFunction):
     """A function of the user's that is recomputed finds that no input needs a gradient."""
 
@@ -169,7 +136,7 @@ class RecomputedFunctionsNeedNoGradient(ReferenceFunction):
         return (False, False, False) if recomputed else needs
 
 
-@fault("https://github.com/karpathy/micrograd/issues/2", component="layers", clauses=("composition.user-function",))
+@fault("https://github.com/karpathy/micrograd/issues/2", "composition.user-function")
 class EarlierUsesCountAgain(ReferenceFunction):
     """Every use of a function of the user's passes on what the uses before it gave as well."""
 
@@ -177,7 +144,7 @@ class EarlierUsesCountAgain(ReferenceFunction):
         return super().added([place * gradient for place, gradient in enumerate(reversed(gradients), 1)])
 
 
-@fault("https://github.com/pytorch/pytorch/issues/193671", component="layers", clauses=("composition.shipped-parts",))
+@fault("https://github.com/pytorch/pytorch/issues/193671", "composition.shipped-parts")
 class RecomputedNoiseIsNew(ReferenceShipped):
     """An operation that is recomputed draws other random numbers than in the forward pass."""
 
@@ -186,9 +153,7 @@ class RecomputedNoiseIsNew(ReferenceShipped):
         yield
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/52836", component="layers", clauses=("composition.shipped-parts",)
-)
+@fault("https://github.com/PaddlePaddle/Paddle/issues/52836", "composition.shipped-parts")
 class FirstInputAloneHasNoGradient(ReferenceShipped):
     """Where only one input of several has a gradient, it is that of the first input for all of them."""
 
@@ -197,11 +162,7 @@ class FirstInputAloneHasNoGradient(ReferenceShipped):
         return dict.fromkeys(result, result["gradient/0"])
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/79630",
-    component="layers",
-    clauses=("composition.shipped-gradients",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/issues/79630", "composition.shipped-gradients")
 class ActivationOverflowsFarFromZero(ReferenceShipped):
     """The gradient of an activation is computed by an exponential that overflows."""
 
@@ -212,9 +173,7 @@ class ActivationOverflowsFarFromZero(ReferenceShipped):
         return value, *gradients
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/195075", component="layers", clauses=("composition.shipped-gradients",)
-)
+@fault("https://github.com/pytorch/pytorch/issues/195075", "composition.shipped-gradients")
 class RestOfAVectorHasAnotherGradient(ReferenceShipped):
     """The last elements of an array, which fill no vector of the processor, have a gradient of 0."""
 
@@ -224,11 +183,7 @@ class RestOfAVectorHasAnotherGradient(ReferenceShipped):
         return value, *gradients
 
 
-@fault(
-    "https://github.com/tensorflow/tensorflow/issues/119476",
-    component="layers",
-    clauses=("composition.shipped-gradients",),
-)
+@fault("https://github.com/tensorflow/tensorflow/issues/119476", "composition.shipped-gradients")
 class GradientIsMaskedAtZero(ReferenceShipped):
     """The gradient of a product by its first factor is 0 where that factor is 0."""
 
@@ -239,7 +194,7 @@ class GradientIsMaskedAtZero(ReferenceShipped):
         return value, *gradients
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/issues/79146", component="layers", clauses=("composition.control-flow",))
+@fault("https://github.com/PaddlePaddle/Paddle/issues/79146", "composition.control-flow")
 class RecomputedLoopEndsEarlier(ReferenceFunctions):
     """A loop that is recomputed makes one step fewer than in the forward pass."""
 

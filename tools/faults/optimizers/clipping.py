@@ -12,20 +12,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("https://github.com/huggingface/transformers/issues/581", component="clipping", clauses=("composition.pairs",))
-class ClipsEachParameterAlone(ReferenceTrainer):
-    """The norm that clipping compares is each parameter's own."""
-
-    def clip(self, gradients: Arrays) -> Arrays:
-        clip = super().clip
-        return {name: clip({name: g})[name] if g.any() else g for name, g in gradients.items()}
-
-
-@fault(
-    "https://github.com/HomebrewML/HeavyBall/issues/72",
-    component="clipping",
-    clauses=("accumulation.clips-only-what-is-larger",),
-)
+@fault("https://github.com/HomebrewML/HeavyBall/issues/72", "accumulation.clips-only-what-is-larger")
 class ClippingScalesUp(ReferenceTrainer):
     """Gradients below the clipping norm are scaled up to it."""
 
@@ -36,25 +23,7 @@ class ClippingScalesUp(ReferenceTrainer):
         return {name: g * factor for name, g in gradients.items()}
 
 
-@fault(
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/9330",
-    component="clipping",
-    clauses=("scaling.unscales-before-clipping", "scaling.is-transparent"),
-)
-class ClipsScaledGradients(ReferenceTrainer):
-    """The largest norm is compared with that of the scaled gradients."""
-
-    def clip(self, gradients: Arrays) -> Arrays:
-        scale = 1.0 if self.scaler is None else self.scaler.scale
-        clipped = super().clip({name: g * scale for name, g in gradients.items()})
-        return {name: g / scale for name, g in clipped.items()}
-
-
-@fault(
-    "https://github.com/NVIDIA/apex/pull/1512",
-    component="clipping",
-    clauses=("scaling.unscales-before-clipping", "scaling.is-transparent"),
-)
+@fault("https://github.com/NVIDIA/apex/pull/1512", "scaling.unscales-before-clipping", "scaling.is-transparent")
 class ClipCoefficientIsUnscaledToo(ReferenceTrainer):
     """The clip coefficient is divided by the scale once more."""
 
@@ -63,11 +32,7 @@ class ClipCoefficientIsUnscaledToo(ReferenceTrainer):
         return clipped if clipped is gradients else {name: self.unscale(name, g) for name, g in clipped.items()}
 
 
-@fault(
-    "https://github.com/catalyst-team/catalyst/issues/1319",
-    component="clipping",
-    clauses=("scaling.reports-true-loss",),
-)
+@fault("https://github.com/catalyst-team/catalyst/issues/1319", "scaling.reports-true-loss")
 class ReportsTheScaledNorm(ReferenceTrainer):
     """The gradient norm is that of the scaled gradients."""
 
@@ -75,7 +40,7 @@ class ReportsTheScaledNorm(ReferenceTrainer):
         return super().gradient_norm(gradients) * (1.0 if self.scaler is None else self.scaler.scale)
 
 
-@fault("https://github.com/Skovorp/feral/pull/16", component="clipping", clauses=("accumulation.clip-off-is-off",))
+@fault("https://github.com/Skovorp/feral/pull/16", "accumulation.clip-off-is-off")
 class ClipsAtInfinityToLogTheNorm(ReferenceTrainer):
     """Without a bound gradients are multiplied by the least of 1 and infinity over their norm, which may be NaN."""
 

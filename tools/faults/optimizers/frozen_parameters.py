@@ -12,7 +12,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("https://github.com/pytorch/torchtitan/pull/3886", component="optimizer", clauses=("optimizer.frozen",))
+@fault("https://github.com/pytorch/torchtitan/pull/3886", "optimizer.frozen")
 class LoadFreezesNothing(ReferenceTrainer):
     """A run that was loaded trains every parameter."""
 
@@ -29,7 +29,7 @@ class LoadFreezesNothing(ReferenceTrainer):
             moments.update({name: np.zeros_like(self.masters[name]) for name in self.recipe.frozen})
 
 
-@fault("https://github.com/ahrefs/ocannl/issues/673", component="optimizer", clauses=("optimizer.frozen",))
+@fault("https://github.com/ahrefs/ocannl/issues/673", "optimizer.frozen")
 class DecaysWhatIsFrozen(ReferenceTrainer):
     """Decoupled decay shrinks parameters that have no gradient."""
 
@@ -40,7 +40,7 @@ class DecaysWhatIsFrozen(ReferenceTrainer):
             self.masters[name] = self.masters[name] * (1.0 - rate * decay)
 
 
-@fault("https://github.com/ahrefs/ocannl/issues/673", component="clipping", clauses=("optimizer.frozen",))
+@fault("https://github.com/ahrefs/ocannl/issues/673", "optimizer.frozen")
 class ClipsByTheNormOfAll(ReferenceTrainer):
     """The clipped norm has a share of the weights that are not trained, as if each had itself as gradient."""
 
@@ -49,7 +49,7 @@ class ClipsByTheNormOfAll(ReferenceTrainer):
         return super().gradient_norm({**gradients, **constants})
 
 
-@fault("https://github.com/pytorch/pytorch/issues/192202", component="load", clauses=("optimizer.frozen-later",))
+@fault("https://github.com/pytorch/pytorch/issues/192202", "optimizer.frozen-later")
 class LoadDropsTheMomentsOfConstants(ReferenceTrainer):
     """A load leaves out the moments of parameters that are not trained at the time."""
 
@@ -59,7 +59,7 @@ class LoadDropsTheMomentsOfConstants(ReferenceTrainer):
             moments.update({n: np.zeros_like(value) for n, value in moments.items() if not self.trains(n)})
 
 
-@fault("https://github.com/neuralmagic/sparseml/issues/965", component="optimizer", clauses=("optimizer.frozen-later",))
+@fault("https://github.com/neuralmagic/sparseml/issues/965", "optimizer.frozen-later")
 class FreezingHasNoEffect(ReferenceTrainer):
     """A parameter that is frozen inside a run is trained on."""
 

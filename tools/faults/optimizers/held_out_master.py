@@ -8,11 +8,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/X-GenGroup/Flow-Factory/pull/186",
-    component="optimizer",
-    clauses=("master.average-is-evaluated",),
-)
+@fault("https://github.com/X-GenGroup/Flow-Factory/pull/186", "master.average-is-evaluated")
 class AverageMeetsStaleCasts(ReferenceTrainer):
     """At O1, an evaluation with the average right after one without it uses the casts that the other left behind."""
 

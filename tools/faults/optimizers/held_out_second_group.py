@@ -13,7 +13,7 @@ from frameworks.reference.training.update_rules import RULES
 from tools.faults import fault
 
 
-@fault("", component="optimizer", clauses=("master.decay-of-nobody",))
+@fault("", "master.decay-of-nobody")
 class SecondGroupDecaysAll(ReferenceTrainer):
     """A second group with a weight decay of its own decays its parameters that are to be left out, too."""
 
@@ -24,7 +24,7 @@ class SecondGroupDecaysAll(ReferenceTrainer):
         return rule
 
 
-@fault("", component="schedule", clauses=("optimizer.schedules",))
+@fault("", "optimizer.schedules")
 class MomentumCyclesInTheFirstGroupAlone(ReferenceTrainer):
     """A schedule that cycles the momentum, or beta1, changes that of the first group alone."""
 
@@ -35,7 +35,7 @@ class MomentumCyclesInTheFirstGroupAlone(ReferenceTrainer):
         return rule
 
 
-@fault("https://github.com/microsoft/hi-ml/issues/611", component="schedule", clauses=("optimizer.schedules",))
+@fault("https://github.com/microsoft/hi-ml/issues/611", "optimizer.schedules")
 class SecondGroupFollowsTheFirstPart(ReferenceTrainer):
     """Of a join or product of schedules, the rate of a second group with a rate of its own follows the first part."""
 
@@ -53,7 +53,7 @@ class _DampeningFromTheRunsStart(SGDRule):
         return super().joining(g, 2 if self.late else count)
 
 
-@fault("", component="optimizer", clauses=("optimizer.options",))
+@fault("", "optimizer.options")
 class LateParametersAreDampenedAtOnce(ReferenceTrainer):
     """The first gradient of a parameter that had none in the run's first update is dampened."""
 

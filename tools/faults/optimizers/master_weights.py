@@ -9,11 +9,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/pytorch/ao/pull/1124",
-    component="masters",
-    clauses=("master.small-update-survives", "master.decay-survives"),
-)
+@fault("https://github.com/pytorch/ao/pull/1124", "master.small-update-survives", "master.decay-survives")
 class UpdatesTheLowWeights(ReferenceTrainer):
     """The weights that are updated have the low format, so that small updates are rounded away."""
 
@@ -24,25 +20,7 @@ class UpdatesTheLowWeights(ReferenceTrainer):
             self.masters = {name: self.rounding.round(value, low) for name, value in self.masters.items()}
 
 
-@fault("https://github.com/NVIDIA/apex/issues/180", component="masters", clauses=("master.model-is-cast-of-master",))
-class ModelFallsBehind(ReferenceTrainer):
-    """The model takes the masters over before they are updated."""
-
-    def apply_update(self, gradients: Arrays, rate: float) -> None:
-        self.before = dict(self.masters)
-        super().apply_update(gradients, rate)
-
-    def sync_masters(self) -> None:
-        now, self.masters = self.masters, getattr(self, "before", self.masters)
-        super().sync_masters()
-        self.masters = now
-
-
-@fault(
-    "https://github.com/stillwater-sc/universal/issues/1133",
-    component="masters",
-    clauses=("master.model-is-cast-of-master",),
-)
+@fault("https://github.com/stillwater-sc/universal/issues/1133", "master.model-is-cast-of-master")
 class ModelIsTruncated(ReferenceTrainer):
     """The model's weights are the masters with their low bits cut off instead of rounded."""
 
@@ -55,11 +33,7 @@ class ModelIsTruncated(ReferenceTrainer):
                 self.values[name] = np.where(over, inner, self.values[name])
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/39121",
-    component="checkpoint",
-    clauses=("master.masters-survive-load",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/39121", "master.masters-survive-load")
 class MastersAreRebuiltFromTheModel(ReferenceTrainer):
     """Masters are no part of a checkpoint; a load makes them from the model's low weights."""
 
@@ -68,11 +42,7 @@ class MastersAreRebuiltFromTheModel(ReferenceTrainer):
         self.masters = dict(self.values)
 
 
-@fault(
-    "https://github.com/NVIDIA/apex/issues/480",
-    component="checkpoint",
-    clauses=("master.model-is-cast-of-master", "master.masters-survive-load"),
-)
+@fault("https://github.com/NVIDIA/apex/issues/480", "master.model-is-cast-of-master", "master.masters-survive-load")
 class LoadsTheModelAlone(ReferenceTrainer):
     """A load brings the model's weights back and leaves the masters as they were."""
 

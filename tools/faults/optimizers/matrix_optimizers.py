@@ -21,8 +21,8 @@ class _EnlargesUpdates(AdafactorRule):
 
 @fault(
     "https://github.com/huggingface/pytorch-image-models/pull/2790",
-    component="optimizer",
-    clauses=("optimizer.implementations-agree", "optimizer.options"),
+    "optimizer.implementations-agree",
+    "optimizer.options",
 )
 class SmallUpdatesAreEnlarged(ReferenceTrainer):
     """Adafactor divides an update by the smaller of one and its RMS, so that small updates grow and large ones stay."""
@@ -39,8 +39,8 @@ class _ForgetsRows(AdafactorRule):
 
 @fault(
     "https://github.com/huggingface/pytorch-image-models/pull/2749",
-    component="optimizer",
-    clauses=("optimizer.implementations-agree", "optimizer.options"),
+    "optimizer.implementations-agree",
+    "optimizer.options",
 )
 class RowsOfTallMatricesDoNotCount(ReferenceTrainer):
     """Adafactor's estimate for a matrix with more rows than columns is that of its columns alone."""
@@ -53,7 +53,7 @@ class _KeepsTheRate(MuonRule):
         return 1.0 if self.optimizer.adjustment == "width" else super().factor(shape)
 
 
-@fault("https://github.com/google-deepmind/optax/pull/1249", component="optimizer", clauses=("optimizer.options",))
+@fault("https://github.com/google-deepmind/optax/pull/1249", "optimizer.options")
 class WidthAdjustsNoRate(ReferenceTrainer):
     """Muon's rate is the same for matrices of every shape, where it is asked to follow the ratio of their sides."""
 
@@ -66,9 +66,7 @@ class _AdjustsTwice(MuonRule):
 
 
 @fault(
-    "https://github.com/kozistr/pytorch_optimizer/issues/371",
-    component="optimizer",
-    clauses=("optimizer.implementations-agree", "optimizer.options"),
+    "https://github.com/kozistr/pytorch_optimizer/issues/371", "optimizer.implementations-agree", "optimizer.options"
 )
 class RateIsAdjustedTwice(ReferenceTrainer):
     """Muon's rate follows the ratio of a matrix' sides besides the adjustment that matches AdamW's RMS."""
@@ -81,11 +79,7 @@ class _OnlyNormalises(MuonRule):
         return x
 
 
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/8442",
-    component="optimizer",
-    clauses=("optimizer.implementations-agree", "optimizer.options"),
-)
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/8442", "optimizer.implementations-agree", "optimizer.options")
 class MatricesAreNotOrthogonalised(ReferenceTrainer):
     """Muon divides the velocity by its norm and makes no iteration of Newton and Schulz."""
 
@@ -97,7 +91,7 @@ class _LooksAheadAlways(MuonRule):
         return self.r(g + self.r(self.r.number(self.optimizer.momentum) * velocity))
 
 
-@fault("https://github.com/zichongli5/NorMuon/issues/5", component="optimizer", clauses=("optimizer.options",))
+@fault("https://github.com/zichongli5/NorMuon/issues/5", "optimizer.options")
 class PlainMomentumLooksAhead(ReferenceTrainer):
     """Muon's update takes Nesterov's momentum where the plain one is asked for."""
 

@@ -28,49 +28,12 @@ class _AdamInFormat(ReferenceTrainer):
         return _AsStored(self.rounding, self.arithmetic(name))
 
 
-@fault(
-    "https://github.com/google-deepmind/optax/issues/1754",
-    component="optimizer",
-    clauses=("master.adam-epsilon-survives",),
-)
+@fault("https://github.com/google-deepmind/optax/issues/1754", "master.adam-epsilon-survives")
 class EpsilonIsRoundedToZero(_AdamInFormat):
     """Adam's epsilon is rounded to the weights' format, where 1e-8 is zero if that is float16."""
 
 
-@fault(
-    "https://github.com/keras-team/keras/issues/11860",
-    component="optimizer",
-    clauses=("master.adam-epsilon-survives", "master.moments-keep-precision"),
-)
-class UpdateIsComputedLow(_AdamInFormat):
-    """Every update is computed in the compute format, whatever the masters' is."""
-
-    def arithmetic(self, name: str) -> str:
-        del name
-        return self.recipe.precision.format
-
-
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/5836",
-    component="optimizer",
-    clauses=("master.decay-survives", "autocast.float32-parity"),
-)
-class DecayIsIgnored(ReferenceTrainer):
-    """Weight decay is accepted and has no effect."""
-
-    def apply_update(self, gradients: Arrays, rate: float) -> None:
-        recipe = self.recipe
-        if isinstance(recipe.optimizer, AdamW):
-            self.recipe = recipe.replace(optimizer=replace(recipe.optimizer, weight_decay=0.0))
-        super().apply_update(gradients, rate)
-        self.recipe = recipe
-
-
-@fault(
-    "https://github.com/nntrainer/nntrainer/pull/3565",
-    component="optimizer",
-    clauses=("master.decay-survives", "autocast.float32-parity"),
-)
+@fault("https://github.com/nntrainer/nntrainer/pull/3565", "master.decay-survives", "autocast.float32-parity")
 class DecayIsCoupled(ReferenceTrainer):
     """Weight decay joins the gradient before Adam normalises it."""
 
@@ -84,26 +47,7 @@ class DecayIsCoupled(ReferenceTrainer):
         self.recipe = recipe
 
 
-@fault(
-    "https://github.com/google-deepmind/optax/issues/1552",
-    component="optimizer",
-    clauses=("master.moments-keep-precision",),
-)
-class SecondMomentIsLow(ReferenceTrainer):
-    """The second moment holds low values, in arrays of float32."""
-
-    def apply_update(self, gradients: Arrays, rate: float) -> None:
-        super().apply_update(gradients, rate)
-        if self.scope.active:
-            moments, low = self.slots.get("second_moment", {}), self.recipe.precision.format
-            moments.update({name: self.rounding.round(value, low) for name, value in moments.items()})
-
-
-@fault(
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/10766",
-    component="checkpoint",
-    clauses=("master.moments-keep-precision",),
-)
+@fault("https://github.com/Lightning-AI/pytorch-lightning/issues/10766", "master.moments-keep-precision")
 class MomentsAreLoadedLow(ReferenceTrainer):
     """A load casts the moments to the model's compute format."""
 
@@ -115,32 +59,7 @@ class MomentsAreLoadedLow(ReferenceTrainer):
                 values.update({name: self.rounding.round(value, low) for name, value in values.items()})
 
 
-@fault("https://github.com/ml-explore/mlx/pull/1640", component="optimizer", clauses=("autocast.float32-parity",))
-class AdamIsNotCorrected(ReferenceTrainer):
-    """Adam leaves out the correction for the zeros that its moments began with."""
-
-    def apply_update(self, gradients: Arrays, rate: float) -> None:
-        counts, self.counts = self.counts, dict.fromkeys(self.counts, 10**6)
-        super().apply_update(gradients, rate)
-        self.counts = {name: count + (name in gradients) for name, count in counts.items()}
-
-
-@fault("https://github.com/keras-team/keras/issues/17391", component="optimizer", clauses=("autocast.float32-parity",))
-class EpsilonInsideTheRoot(ReferenceTrainer):
-    """Adam takes the square root of the second moment and epsilon together."""
-
-    def apply_update(self, gradients: Arrays, rate: float) -> None:
-        recipe = self.recipe
-        if isinstance(recipe.optimizer, Adam | AdamW):
-            epsilon = EPSILON if recipe.optimizer.epsilon is None else recipe.optimizer.epsilon
-            self.recipe = recipe.replace(optimizer=replace(recipe.optimizer, epsilon=epsilon**0.5))
-        super().apply_update(gradients, rate)
-        self.recipe = recipe
-
-
-@fault(
-    "https://github.com/tensorflow/tensorflow/issues/9047", component="optimizer", clauses=("autocast.float32-parity",)
-)
+@fault("https://github.com/tensorflow/tensorflow/issues/9047", "autocast.float32-parity")
 class EpsilonIsDividedByTheCorrection(ReferenceTrainer):
     """Adam divides epsilon by the correction of the second moment along with that moment."""
 
@@ -154,7 +73,7 @@ class EpsilonIsDividedByTheCorrection(ReferenceTrainer):
         self.recipe = recipe
 
 
-@fault("https://github.com/ooples/AiDotNet/issues/2008", component="optimizer", clauses=("autocast.float32-parity",))
+@fault("https://github.com/ooples/AiDotNet/issues/2008", "autocast.float32-parity")
 class VelocityNeverDecays(ReferenceTrainer):
     """Momentum's factor stands before the gradient instead of the velocity."""
 
@@ -167,7 +86,7 @@ class VelocityNeverDecays(ReferenceTrainer):
         super().apply_update(gradients, rate)
 
 
-@fault("https://github.com/pytorch/ao/pull/4915", component="optimizer state", clauses=("master.counts-every-update",))
+@fault("https://github.com/pytorch/ao/pull/4915", "master.counts-every-update")
 class CountsInBfloat16(ReferenceTrainer):
     """The count that Adam's bias correction reads stands still at 256."""
 
@@ -176,22 +95,9 @@ class CountsInBfloat16(ReferenceTrainer):
         self.counts = {name: min(count, 255) for name, count in self.counts.items()}
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/28294",
-    component="optimizer state",
-    clauses=("scaling.tolerates-missing-gradients",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/28294", "scaling.tolerates-missing-gradients")
 class MissingGradientsAreZero(ReferenceTrainer):
     """A parameter without a gradient is updated as if its gradient were zero: its moments move it."""
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         super().apply_update({**{n: np.zeros_like(v) for n, v in self.masters.items()}, **gradients}, rate)
-
-
-@fault("https://github.com/facebookresearch/ParlAI/pull/1400", component="schedule", clauses=("composition.pairs",))
-class ScheduleOneUpdateLate(ReferenceTrainer):
-    """The schedule's boundaries are passed one update late."""
-
-    def learning_rate(self) -> float:
-        factor = 1.0 if self.recipe.schedule is None else self.recipe.schedule.factor(max(0, self.schedule - 1))
-        return self.recipe.optimizer.learning_rate * factor

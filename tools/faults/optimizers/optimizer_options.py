@@ -25,7 +25,7 @@ class _ClassicalMomentum(SGDRule):
         return velocity
 
 
-@fault("https://github.com/ooples/AiDotNet.Tensors/pull/949", component="optimizer", clauses=("optimizer.options",))
+@fault("https://github.com/ooples/AiDotNet.Tensors/pull/949", "optimizer.options")
 class NesterovIsIgnored(ReferenceTrainer):
     """Nesterov's momentum is accepted and runs as the classical one."""
 
@@ -37,7 +37,7 @@ class _LooksBack(SGDRule):
         return self.r(2.0 * g - super().ahead(velocity, g)) if self.optimizer.nesterov else velocity
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/12231", component="optimizer", clauses=("optimizer.options",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/12231", "optimizer.options")
 class NesterovLooksBack(ReferenceTrainer):
     """Nesterov's step subtracts the momentum's share of the velocity from the gradient."""
 
@@ -49,7 +49,7 @@ class _DampensTheFirst(SGDRule):
         return super().joining(g, count + 1)
 
 
-@fault("https://github.com/ml-explore/mlx/pull/473", component="optimizer", clauses=("optimizer.options",))
+@fault("https://github.com/ml-explore/mlx/pull/473", "optimizer.options")
 class FirstGradientIsDampened(ReferenceTrainer):
     """Dampening acts on the first gradient too."""
 
@@ -61,7 +61,7 @@ class _DecaysWithMomentum(SGDRule):
         return super().decayed(p, g) if self.optimizer.momentum else g
 
 
-@fault("https://github.com/ml-explore/mlx/pull/473", component="optimizer", clauses=("optimizer.options",))
+@fault("https://github.com/ml-explore/mlx/pull/473", "optimizer.options")
 class DecayNeedsMomentum(ReferenceTrainer):
     """SGD's weight decay has no effect without momentum."""
 
@@ -73,7 +73,7 @@ class _Descends(SGDRule):
         return g
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/79341", component="optimizer", clauses=("optimizer.options",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/79341", "optimizer.options")
 class MaximizationIsIgnored(ReferenceTrainer):
     """Maximization is accepted, and the update goes down the gradient."""
 
@@ -85,7 +85,7 @@ class _DecaysApart(AdamRule):
         return self.step(self.r(p * self.r.number(1.0 - rate * self.decay)), slots, self.ascent(g), rate, count)
 
 
-@fault("https://github.com/flagos-ai/FlagGems/issues/4988", component="optimizer", clauses=("optimizer.options",))
+@fault("https://github.com/flagos-ai/FlagGems/issues/4988", "optimizer.options")
 class CoupledDecayIsDecoupled(ReferenceTrainer):
     """Adam's weight decay follows AdamW's rule."""
 
@@ -99,7 +99,7 @@ class _LosesLargest(AdamRule):
         return result
 
 
-@fault("https://github.com/pytorch/pytorch/issues/78807", component="optimizer", clauses=("optimizer.options",))
+@fault("https://github.com/pytorch/pytorch/issues/78807", "optimizer.options")
 class LargestMomentIsNotStored(ReferenceTrainer):
     """AMSGrad takes the larger of two moments and does not store it."""
 
@@ -115,8 +115,8 @@ class _StartsWithOne(AdagradRule):
 
 @fault(
     "https://github.com/deeplearning4j/deeplearning4j/issues/953",
-    component="optimizer",
-    clauses=("optimizer.implementations-agree", "optimizer.options"),
+    "optimizer.implementations-agree",
+    "optimizer.options",
 )
 class SumOfSquaresStartsWithOne(ReferenceTrainer):
     """Adagrad's sum of squares begins with one, whatever its initial value is."""
@@ -129,7 +129,7 @@ class _KeepsTheRate(AdagradRule):
         return rate
 
 
-@fault("https://github.com/eaplatanios/tensorflow_scala/pull/55", component="optimizer", clauses=("optimizer.options",))
+@fault("https://github.com/eaplatanios/tensorflow_scala/pull/55", "optimizer.options")
 class RateDecayIsIgnored(ReferenceTrainer):
     """Adagrad's own decay of the rate has no effect."""
 
@@ -144,18 +144,14 @@ class _CentresInPlace(RMSpropRule):
         return after, moved
 
 
-@fault("https://github.com/UselessToys/Ecosystem_WebUI/pull/383", component="optimizer", clauses=("optimizer.options",))
+@fault("https://github.com/UselessToys/Ecosystem_WebUI/pull/383", "optimizer.options")
 class CentringIsStored(ReferenceTrainer):
     """Centred RMSprop subtracts the squared mean from the stored mean of squares itself."""
 
     rules = with_rule(RMSprop, _CentresInPlace)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/191763",
-    component="optimizer",
-    clauses=("optimizer.implementations-agree",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/191763", "optimizer.implementations-agree")
 class WholeVectorsStay(ReferenceTrainer):
     """Of a low-precision weight only what is left over by vectors of sixteen is stored."""
 
@@ -170,7 +166,7 @@ class WholeVectorsStay(ReferenceTrainer):
                 self.masters[name] = after
 
 
-@fault("https://github.com/PaddlePaddle/ERNIE/pull/614", component="optimizer", clauses=("master.decay-of-nobody",))
+@fault("https://github.com/PaddlePaddle/ERNIE/pull/614", "master.decay-of-nobody")
 class DecayLeavesNothingOut(ReferenceTrainer):
     """Weight decay acts on the parameters that it is to leave out."""
 
@@ -180,7 +176,7 @@ class DecayLeavesNothingOut(ReferenceTrainer):
         return rule
 
 
-@fault("https://github.com/pytorch/pytorch/issues/196243", component="optimizer", clauses=("optimizer.schedules",))
+@fault("https://github.com/pytorch/pytorch/issues/196243", "optimizer.schedules")
 class JoinedPartsCountFromTheStart(ReferenceTrainer):
     """A part of joined schedules counts the updates of the whole run in place of its own."""
 
@@ -192,7 +188,7 @@ class JoinedPartsCountFromTheStart(ReferenceTrainer):
         return self.recipe.optimizer.learning_rate * part.factor(self.schedule)
 
 
-@fault("https://github.com/pytorch/pytorch/issues/88791", component="optimizer", clauses=("optimizer.schedules",))
+@fault("https://github.com/pytorch/pytorch/issues/88791", "optimizer.schedules")
 class RestartsBeginAnewAfterALoad(ReferenceTrainer):
     """A schedule with restarts begins a new cycle when it is loaded."""
 
@@ -202,7 +198,7 @@ class RestartsBeginAnewAfterALoad(ReferenceTrainer):
             self.make_schedule()
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/issues/43004", component="optimizer", clauses=("optimizer.schedules",))
+@fault("https://github.com/PaddlePaddle/Paddle/issues/43004", "optimizer.schedules")
 class CosineIsOneUpdateAhead(ReferenceTrainer):
     """A cosine gives each update the rate of the next one."""
 
@@ -213,7 +209,7 @@ class CosineIsOneUpdateAhead(ReferenceTrainer):
         return self.recipe.optimizer.learning_rate * schedule.factor(self.schedule + 1)
 
 
-@fault("https://github.com/pytorch/pytorch/issues/129565", component="optimizer", clauses=("optimizer.schedules",))
+@fault("https://github.com/pytorch/pytorch/issues/129565", "optimizer.schedules")
 class RestartsForgetTheChain(ReferenceTrainer):
     """Restarts in chained schedules compute each rate from the first one, without what other parts did before."""
 
@@ -226,7 +222,7 @@ class RestartsForgetTheChain(ReferenceTrainer):
                 return super().factor()
 
 
-@fault("https://github.com/catalyst-team/catalyst/issues/215", component="optimizer", clauses=("optimizer.schedules",))
+@fault("https://github.com/catalyst-team/catalyst/issues/215", "optimizer.schedules")
 class CycleMovesTheMomentumTheOtherWay(ReferenceTrainer):
     """A cycle raises the momentum where it is to lower it."""
 

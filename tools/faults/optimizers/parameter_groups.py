@@ -9,7 +9,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("https://github.com/LiyuanLucasLiu/RAdam/issues/24", component="optimizer", clauses=("optimizer.group-rates",))
+@fault("https://github.com/LiyuanLucasLiu/RAdam/issues/24", "optimizer.group-rates")
 class EveryGroupHasTheFirstRate(ReferenceTrainer):
     """The rate of the first group updates all."""
 
@@ -17,7 +17,7 @@ class EveryGroupHasTheFirstRate(ReferenceTrainer):
         return rate
 
 
-@fault("https://github.com/microsoft/hi-ml/issues/611", component="schedule", clauses=("optimizer.group-rates",))
+@fault("https://github.com/microsoft/hi-ml/issues/611", "optimizer.group-rates")
 class ScheduleSetsOneRate(ReferenceTrainer):
     """A schedule that has moved gives all groups one rate."""
 
@@ -25,11 +25,7 @@ class ScheduleSetsOneRate(ReferenceTrainer):
         return rate if self.factor() != 1.0 else super().rate_of(name, rate)
 
 
-@fault(
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/11269",
-    component="optimizer",
-    clauses=("optimizer.group-rates",),
-)
+@fault("https://github.com/Lightning-AI/pytorch-lightning/issues/11269", "optimizer.group-rates")
 class EveryGroupDecaysAlike(ReferenceTrainer):
     """The weight decay of the first group acts on all."""
 

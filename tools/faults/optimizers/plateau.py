@@ -6,7 +6,7 @@ from fixtures.plateau import PlateauRule
 from tools.faults import fault
 
 
-@fault("https://github.com/keras-team/keras/issues/17012", component="schedule", clauses=("optimizer.schedules",))
+@fault("https://github.com/keras-team/keras/issues/17012", "optimizer.schedules")
 class PlateauForgetsItsCounters(PlateauRule):
     """A restored schedule has the rate, and neither the best metric nor the counters."""
 
@@ -14,7 +14,7 @@ class PlateauForgetsItsCounters(PlateauRule):
         return {"rate": self.rate}
 
 
-@fault("https://github.com/keras-team/keras/issues/3991", component="schedule", clauses=("optimizer.schedules",))
+@fault("https://github.com/keras-team/keras/issues/3991", "optimizer.schedules")
 class CooldownIsOneShort(PlateauRule):
     """The last metric of a cooldown counts."""
 
@@ -23,7 +23,7 @@ class CooldownIsOneShort(PlateauRule):
         self.cooling = max(0, self.cooling - 1)
 
 
-@fault("https://github.com/google-deepmind/optax/pull/1767", component="schedule", clauses=("optimizer.schedules",))
+@fault("https://github.com/google-deepmind/optax/pull/1767", "optimizer.schedules")
 class NegativeMetricsAlwaysImprove(PlateauRule):
     """A relative threshold is a share of the best metric itself where its magnitude is documented."""
 
@@ -31,9 +31,7 @@ class NegativeMetricsAlwaysImprove(PlateauRule):
         return super().margin(best) * (-1.0 if best < 0 and self.plateau.relative else 1.0)
 
 
-@fault(
-    "https://github.com/Bjarten/early-stopping-pytorch/pull/28", component="schedule", clauses=("optimizer.schedules",)
-)
+@fault("https://github.com/Bjarten/early-stopping-pytorch/pull/28", "optimizer.schedules")
 class FirstMetricIsBestWhateverItIs(PlateauRule):
     """NaN as the first metric is the best one, on which none improves."""
 

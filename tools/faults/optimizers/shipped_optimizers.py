@@ -17,7 +17,7 @@ class _EpsilonIsRounded(Arithmetic):
         return float(self.rounding.round(np.array(value), self.format))
 
 
-@fault("https://github.com/google-deepmind/optax/issues/1784", component="optimizer", clauses=("optimizer.shipped",))
+@fault("https://github.com/google-deepmind/optax/issues/1784", "optimizer.shipped")
 class EpsilonIsLostInFloat16(ReferenceOptimizers):
     """Default epsilons are 0 in float16, where a gradient of zero gives 0/0."""
 
@@ -25,7 +25,7 @@ class EpsilonIsLostInFloat16(ReferenceOptimizers):
         return _EpsilonIsRounded(self.rounding, format_name)
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/63549", component="optimizer", clauses=("optimizer.shipped",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/63549", "optimizer.shipped")
 class LoadedMomentsAreZero(ReferenceOptimizers):
     """A loaded optimizer knows how many updates were made, and begins with moments of zero."""
 
@@ -33,7 +33,7 @@ class LoadedMomentsAreZero(ReferenceOptimizers):
         return [{slot: np.zeros_like(value) for slot, value in each.items()} for each in states], count
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/34075", component="optimizer", clauses=("optimizer.shipped",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/34075", "optimizer.shipped")
 class ScalerStepsOnAnOverflow(ReferenceOptimizers):
     """An update that overflowed is applied."""
 
@@ -41,7 +41,7 @@ class ScalerStepsOnAnOverflow(ReferenceOptimizers):
         return False
 
 
-@fault("https://github.com/LiyuanLucasLiu/RAdam/issues/24", component="optimizer", clauses=("optimizer.shipped",))
+@fault("https://github.com/LiyuanLucasLiu/RAdam/issues/24", "optimizer.shipped")
 class StateBelongsToAPlaceInTheList(ReferenceOptimizers):
     """Parameters in another order get each other's gradients where their shapes agree, and nothing elsewhere."""
 

@@ -23,33 +23,12 @@ class LeavesSmallWeights(ReferencePostTraining):
         return {**RULES, "dynamic-int8": replace(RULES["dynamic-int8"], smallest=FEWEST)}
 
 
-class _TakesEveryLayer(ReferenceQuantizedModel):
-    def chosen(self, skip: Collection[str]) -> list[str]:
-        return [name for name in self._shapes if name not in skip]
-
-
 class _TakesLargerLayers(ReferenceQuantizedModel):
     def chosen(self, skip: Collection[str]) -> list[str]:
         return [name for name in super().chosen(skip) if math.prod(self._shapes[name]) > self._rule.smallest]
 
 
-@fault(
-    "https://github.com/liuliu/s4nnc/issues/24",
-    component="quantization",
-    clauses=("quantization.only-what-was-asked", "quantization.linear-arithmetic"),
-)
-class SmallWeightsHaveCodes(ReferenceFramework):
-    """Weights that are declared to be too small for codes have codes."""
-
-    def rules(self) -> Mapping[type, Callable[[], Any]]:
-        return {**super().rules(), PostTraining: partial(LeavesSmallWeights, _TakesEveryLayer)}
-
-
-@fault(
-    "https://github.com/tensorflow/tensorflow/issues/53094",
-    component="quantization",
-    clauses=("quantization.only-what-was-asked",),
-)
+@fault("https://github.com/tensorflow/tensorflow/issues/53094", "quantization.only-what-was-asked")
 class LayersThatAreJustLargeEnoughStay(ReferenceFramework):
     """A weight of as many entries as are declared to be enough for codes stays in float32."""
 
@@ -58,9 +37,7 @@ class LayersThatAreJustLargeEnoughStay(ReferenceFramework):
 
 
 @fault(
-    "https://github.com/tensorflow/tensorflow/issues/53094",
-    component="quantization",
-    clauses=("quantization.only-what-was-asked", "laws.quantized-models"),
+    "https://github.com/tensorflow/tensorflow/issues/53094", "quantization.only-what-was-asked", "laws.quantized-models"
 )
 class SmallWeightsStay(ReferenceQuantizedModel):
     """Weights of fewer than 1024 entries stay in float32, and nothing declares it."""

@@ -8,11 +8,7 @@ from frameworks.reference.training.loop import ReferenceLoop
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/17544",
-    component="schedule",
-    clauses=("accumulation.schedule-frequency",),
-)
+@fault("https://github.com/Lightning-AI/pytorch-lightning/issues/17544", "accumulation.schedule-frequency")
 class FrequencyCountsTheEpochsMicroBatches(ReferenceLoop):
     """A schedule's frequency counts the micro-batches of the epoch."""
 
@@ -20,11 +16,7 @@ class FrequencyCountsTheEpochsMicroBatches(ReferenceLoop):
         return place % frequency == 0
 
 
-@fault(
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/1476",
-    component="schedule",
-    clauses=("accumulation.schedule-frequency",),
-)
+@fault("https://github.com/Lightning-AI/pytorch-lightning/issues/1476", "accumulation.schedule-frequency")
 class FrequencyCountsMicroBatches(ReferenceLoop):
     """A schedule's frequency counts the micro-batches of the run."""
 
@@ -32,11 +24,7 @@ class FrequencyCountsMicroBatches(ReferenceLoop):
         return seen % frequency == 0
 
 
-@fault(
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/9330",
-    component="unscale",
-    clauses=("scaling.hooks-see-unscaled",),
-)
+@fault("https://github.com/Lightning-AI/pytorch-lightning/issues/9330", "scaling.hooks-see-unscaled")
 class HookFindsScaledGradients(ReferenceLoop):
     """The hook before the optimizer step finds gradients multiplied by the loss scale."""
 
@@ -44,11 +32,7 @@ class HookFindsScaledGradients(ReferenceLoop):
         return unscaled * scale
 
 
-@fault(
-    "https://github.com/huggingface/sentence-transformers/pull/3773",
-    component="loop",
-    clauses=("master.loaded-weights-move",),
-)
+@fault("https://github.com/huggingface/sentence-transformers/pull/3773", "master.loaded-weights-move")
 class LoadedWeightsStayLow(ReferenceLoop):
     """A checkpoint in a low format is trained in it, without float32 weights."""
 

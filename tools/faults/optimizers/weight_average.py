@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from fixtures.arrays import Array
-from frameworks.contract import Update
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.scaler import LossScale
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
-# when it moves
-
-
-@fault(
-    "https://github.com/huggingface/accelerate/issues/4242",
-    component="average",
-    clauses=("scaling.skip-is-atomic", "scaling.step-count-follows-updates", "master.average-follows-updates"),
-)
-class MovesInSkippedUpdates(ReferenceTrainer):
-    """The average takes in the weights after every attempt, since a skip goes unnoticed."""
-
-    def apply(self) -> Update:
-        update = super().apply()
-        if update.skipped:
-            self.move_average()
-        return update
-
 
 @fault(
     "https://github.com/SWivid/F5-TTS/issues/631",
-    component="average",
-    clauses=("accumulation.nothing-before-boundary", "accumulation.once-per-window"),
+    "accumulation.nothing-before-boundary",
+    "accumulation.once-per-window",
 )
 class MovesWithEveryMicroBatch(ReferenceTrainer):
     """The average takes in the weights with every micro-batch of a window."""
@@ -41,9 +23,7 @@ class MovesWithEveryMicroBatch(ReferenceTrainer):
             self.move_average()
 
 
-@fault(
-    "https://github.com/NVIDIA-NeMo/Speech/pull/5169", component="average", clauses=("master.average-follows-updates",)
-)
+@fault("https://github.com/NVIDIA-NeMo/Speech/pull/5169", "master.average-follows-updates")
 class MovesBeforeTheUpdate(ReferenceTrainer):
     """The average takes in the weights that the update is about to replace."""
 
@@ -58,11 +38,7 @@ class MovesBeforeTheUpdate(ReferenceTrainer):
         pass
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/22130",
-    component="average",
-    clauses=("master.average-follows-updates",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/22130", "master.average-follows-updates")
 class StartsFromZeros(ReferenceTrainer):
     """The first update is averaged with zeros, and nothing corrects for them."""
 
@@ -76,7 +52,7 @@ class StartsFromZeros(ReferenceTrainer):
             super().move_average()
 
 
-@fault("https://github.com/pytorch/pytorch/issues/67590", component="skip", clauses=("scaling.skip-is-atomic",))
+@fault("https://github.com/pytorch/pytorch/issues/67590", "scaling.skip-is-atomic")
 class AverageMovesOnSkip(ReferenceTrainer):
     """The moving average takes the weights in once more when the update was skipped."""
 
@@ -89,11 +65,7 @@ class AverageMovesOnSkip(ReferenceTrainer):
 # how it is kept
 
 
-@fault(
-    "https://github.com/d8ahazard/sd_dreambooth_extension/pull/1417",
-    component="average",
-    clauses=("master.average-keeps-precision",),
-)
+@fault("https://github.com/d8ahazard/sd_dreambooth_extension/pull/1417", "master.average-keeps-precision")
 class KeptInTheComputeFormat(ReferenceTrainer):
     """The average is kept in the recipe's low-precision format."""
 
@@ -101,7 +73,7 @@ class KeptInTheComputeFormat(ReferenceTrainer):
         return self.recipe.precision.format
 
 
-@fault("https://github.com/ai2cm/ace/issues/349", component="checkpoint", clauses=("resume.bit-identical",))
+@fault("https://github.com/ai2cm/ace/issues/349", "resume.bit-identical")
 class AverageIsNotSaved(ReferenceTrainer):
     """After a load the average begins again at the weights."""
 
@@ -114,9 +86,7 @@ class AverageIsNotSaved(ReferenceTrainer):
 # what evaluation does with it
 
 
-@fault(
-    "https://github.com/keras-team/keras/issues/18949", component="evaluation", clauses=("master.average-is-evaluated",)
-)
+@fault("https://github.com/keras-team/keras/issues/18949", "master.average-is-evaluated")
 class EvaluatesTheWeights(ReferenceTrainer):
     """Evaluation with the average runs on the weights."""
 
@@ -124,11 +94,7 @@ class EvaluatesTheWeights(ReferenceTrainer):
         return self.values[name]
 
 
-@fault(
-    "https://github.com/harubaru/waifu-diffusion/pull/31",
-    component="evaluation",
-    clauses=("accumulation.evaluation-changes-nothing",),
-)
+@fault("https://github.com/harubaru/waifu-diffusion/pull/31", "accumulation.evaluation-changes-nothing")
 class WeightsAreNotPutBack(ReferenceTrainer):
     """Evaluation with the average leaves the average in the model, and training goes on from there."""
 

@@ -2,64 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from fixtures.arrays import Array
-from frameworks.reference.quantization.eight_bit_state import EightBitMoments, EightBitState, Moments
+from frameworks.reference.quantization.eight_bit_state import EightBitMoments, EightBitState
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.scaler import LossScale
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1901",
-    component="optimizer state",
-    clauses=("quantization.adam8-encoding",),
-)
-class CodesFromATable(EightBitState):
-    """Codes are looked up by 256 equal parts of the range, whose values are the nearest to the middle of a part."""
-
-    def nearest(self, quotients: Array, values: Array) -> Array:
-        low = float(values[0] < 0)
-        parts = 256 / (1 + low)
-        places = np.clip(np.floor((quotients + low) * parts), 0, 255)
-        return super().nearest((places + 0.5) / parts - low, values)
-
-
-@fault(
-    "https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1901",
-    component="optimizer state",
-    clauses=("quantization.adam8-encoding",),
-)
-class ZeroIsTheNextCode(EightBitState):
-    """What is zero in a block with other entries is kept as the smallest positive value."""
-
-    def nearest(self, quotients: Array, values: Array) -> Array:
-        codes = super().nearest(quotients, values)
-        return np.where(values[codes] == 0, codes + 1, codes).astype(np.uint8)
-
-
-@fault(
-    "https://github.com/unslothai/unsloth-zoo/pull/962",
-    component="optimizer state",
-    clauses=("quantization.adam8-encoding",),
-)
-class MapWithoutZero(EightBitState):
-    """No code stands for zero."""
-
-    def values(self, slot: str) -> Array:
-        values = super().values(slot)
-        return np.where(values == 0, np.float32(1e-7), values)
-
-
-@fault(
-    "https://github.com/bitsandbytes-foundation/bitsandbytes/issues/565",
-    component="optimizer state",
-    clauses=("quantization.adam8-encoding",),
-)
+@fault("https://github.com/bitsandbytes-foundation/bitsandbytes/issues/565", "quantization.adam8-encoding")
 class BlocksOfTwiceTheLength(EightBitState):
     """Two blocks share the larger of their largest magnitudes."""
 
@@ -70,38 +23,7 @@ class BlocksOfTwiceTheLength(EightBitState):
         return np.append(both, largest[len(both) :]).astype(np.float32)
 
 
-@fault(
-    "https://github.com/bitsandbytes-foundation/bitsandbytes/issues/565",
-    component="optimizer state",
-    clauses=("quantization.adam8-encoding",),
-)
-class OneLargestMagnitude(EightBitState):
-    """All blocks have the largest magnitude of the whole parameter."""
-
-    def largest(self, blocks: Array) -> Array:
-        largest = super().largest(blocks)
-        return np.full_like(largest, largest.max())
-
-
-@fault(
-    "https://github.com/UselessToys/Ecosystem_WebUI/pull/383",
-    component="optimizer state",
-    clauses=("quantization.adam8-encoding",),
-)
-class LastBlockIsDropped(EightBitState):
-    """Entries behind the last full block have the code of zero."""
-
-    def encode(self, slot: str, moment: Array) -> tuple[Array, Array]:
-        flat = moment.ravel().copy()
-        flat[len(flat) // self.optimizer.block * self.optimizer.block :] = 0.0
-        return super().encode(slot, flat.reshape(moment.shape))
-
-
-@fault(
-    "https://github.com/unslothai/unsloth-zoo/pull/962",
-    component="optimizer state",
-    clauses=("quantization.adam8-encoding",),
-)
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-encoding")
 class SecondMomentHasASign(EightBitState):
     """The second moment, which is never negative, has the codes of the first one."""
 
@@ -109,24 +31,7 @@ class SecondMomentHasASign(EightBitState):
         return True
 
 
-@fault(
-    "https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1901",
-    component="optimizer state",
-    clauses=("quantization.adam8-encoding",),
-)
-class DeclaresAnotherMap(EightBitState):
-    """Codes of the first moment stand for less than is declared."""
-
-    def decode(self, slot: str, codes: Array, largest: Array) -> Array:
-        moment = super().decode(slot, codes, largest)
-        return moment * 0.99 if slot == "first_moment" else moment
-
-
-@fault(
-    "https://github.com/unslothai/unsloth-zoo/pull/962",
-    component="optimizer state",
-    clauses=("quantization.adam8-trajectory",),
-)
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-trajectory")
 class MomentsAreEncodedBeforeTheyAreUsed(ReferenceTrainer):
     """The update uses the moments as their codes have them."""
 
@@ -144,11 +49,7 @@ class MomentsAreEncodedBeforeTheyAreUsed(ReferenceTrainer):
             self.masters[name] = self.rounding.round(before[name] - moved, self.master_formats[name])
 
 
-@fault(
-    "https://github.com/unslothai/unsloth-zoo/pull/962",
-    component="optimizer state",
-    clauses=("quantization.adam8-trajectory",),
-)
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-trajectory")
 class DecodedByAnotherMap(EightBitState):
     """Codes of the second moment are decoded as those of the first one."""
 
@@ -156,11 +57,7 @@ class DecodedByAnotherMap(EightBitState):
         return np.abs(super().decode("first_moment", codes, largest))
 
 
-@fault(
-    "https://github.com/unslothai/unsloth-zoo/pull/962",
-    component="optimizer state",
-    clauses=("quantization.adam8-bytes",),
-)
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-bytes")
 class LargeMeansMillions(EightBitState):
     """Parameters of less than 2^20 entries keep float32 moments, whatever the recipe says."""
 
@@ -168,11 +65,7 @@ class LargeMeansMillions(EightBitState):
         return size >= 2**20
 
 
-@fault(
-    "https://github.com/unslothai/unsloth-zoo/pull/962",
-    component="optimizer state",
-    clauses=("quantization.adam8-bytes",),
-)
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-bytes")
 class OnlyWholeBlocks(EightBitState):
     """A parameter that is not made of whole blocks keeps float32 moments."""
 
@@ -180,26 +73,7 @@ class OnlyWholeBlocks(EightBitState):
         return super().encodes(size) and size % self.optimizer.block == 0
 
 
-@fault(
-    "https://github.com/pytorch/ao/issues/3314",
-    component="optimizer state",
-    clauses=("quantization.adam8-survives-saving",),
-)
-class LargestMagnitudesAreNotSaved(ReferenceTrainer):
-    """A save has the codes, and a restored run the largest magnitudes that it had before."""
-
-    def moments(self, slot: str, parts: Mapping[str, Arrays]) -> Moments:
-        moments = super().moments(slot, parts)
-        if isinstance(moments, EightBitMoments) and parts:
-            moments.largest.update({name: np.ones_like(value) for name, value in moments.largest.items()})
-        return moments
-
-
-@fault(
-    "https://github.com/pytorch/ao/issues/3314",
-    component="optimizer state",
-    clauses=("quantization.adam8-survives-saving",),
-)
+@fault("https://github.com/pytorch/ao/issues/3314", "quantization.adam8-survives-saving")
 class EncodedAnewOnLoad(ReferenceTrainer):
     """Moments are decoded for a save and encoded when it is loaded."""
 
@@ -208,11 +82,7 @@ class EncodedAnewOnLoad(ReferenceTrainer):
         _encode_anew(self)
 
 
-@fault(
-    "https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1647",
-    component="optimizer state",
-    clauses=("quantization.adam8-survives-saving",),
-)
+@fault("https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1647", "quantization.adam8-survives-saving")
 class SavesDoNotNameTheirBlocks(ReferenceTrainer):
     """Codes are read by the blocks of the run that loads them."""
 
@@ -220,11 +90,7 @@ class SavesDoNotNameTheirBlocks(ReferenceTrainer):
         return self.model.name
 
 
-@fault(
-    "https://github.com/unslothai/unsloth-zoo/pull/962",
-    component="optimizer state",
-    clauses=("quantization.adam8-skips",),
-)
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-skips")
 class SkippedUpdateEncodesAnew(ReferenceTrainer):
     """Whenever the scale is adjusted, moments are decoded and encoded, in skipped updates too."""
 

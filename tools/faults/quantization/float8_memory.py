@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
@@ -18,11 +17,7 @@ from tools.faults import fault
 Arrays = dict[str, Array]
 
 
-@fault(
-    "https://github.com/marin-community/marin/issues/7659",
-    component="formats",
-    clauses=("formats.float8-memory-follows",),
-)
+@fault("https://github.com/marin-community/marin/issues/7659", "formats.float8-memory-follows")
 class LastMicroBatchIsRemembered(ReferenceTrainer):
     """Of a window the last micro-batch's magnitudes alone are remembered."""
 
@@ -30,40 +25,7 @@ class LastMicroBatchIsRemembered(ReferenceTrainer):
         self.window.amax |= magnitudes
 
 
-@fault(
-    "https://github.com/keras-team/keras/pull/19534", component="formats", clauses=("formats.float8-memory-follows",)
-)
-class MagnitudesAreAddedUp(ReferenceTrainer):
-    """Magnitudes of a window's micro-batches are added up as gradients are."""
-
-    def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
-        for name, most in magnitudes.items():
-            self.window.amax[name] = self.window.amax.get(name, 0.0) + most
-
-
-@fault(
-    "https://github.com/marin-community/marin/pull/8360",
-    component="formats",
-    clauses=("formats.float8-memory-follows", "formats.float8-is-no-parameter"),
-)
-class MagnitudesAreAveraged(ReferenceTrainer):
-    """Magnitudes of a window's micro-batches are averaged as gradients are."""
-
-    def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
-        for name, most in magnitudes.items():
-            self.window.amax[name] = self.window.amax.get(name, 0.0) + most
-
-    def end_of_window(self, skipped: bool) -> None:
-        share = 1.0 / self.window.micro_batches
-        self.window.amax = {name: most * share for name, most in self.window.amax.items()}
-        super().end_of_window(skipped)
-
-
-@fault(
-    "https://github.com/NVIDIA/TransformerEngine/pull/11",
-    component="formats",
-    clauses=("formats.float8-memory-follows",),
-)
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/11", "formats.float8-memory-follows")
 class EveryMicroBatchMoves(ReferenceTrainer):
     """Each micro-batch of a window is a step of its own."""
 
@@ -72,25 +34,7 @@ class EveryMicroBatchMoves(ReferenceTrainer):
             self.float8.move(self.statistics, magnitudes)
 
 
-@fault(
-    "https://github.com/AI-Hypercomputer/maxtext/pull/5021",
-    component="formats",
-    clauses=("formats.float8-memory-follows",),
-)
-class WhatWasRememberedComesBack(ReferenceTrainer):
-    """After an update what was remembered takes the place of what was newly seen."""
-
-    def end_of_window(self, skipped: bool) -> None:
-        before = dict(self.statistics)
-        super().end_of_window(skipped)
-        self.statistics = before
-
-
-@fault(
-    "https://github.com/NVIDIA/TransformerEngine/pull/825",
-    component="formats",
-    clauses=("formats.float8-memory-holds-still",),
-)
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/825", "formats.float8-memory-holds-still")
 class PredictionsAreRemembered(Float8Layers):
     """What a prediction is made of moves the history on."""
 
@@ -103,11 +47,7 @@ class PredictionsAreRemembered(Float8Layers):
         return result
 
 
-@fault(
-    "https://github.com/NVIDIA/TransformerEngine/issues/415",
-    component="formats",
-    clauses=("formats.float8-memory-holds-still",),
-)
+@fault("https://github.com/NVIDIA/TransformerEngine/issues/415", "formats.float8-memory-holds-still")
 class RunAgainIsRemembered(ReferenceTrainer):
     """A segment that is run again in the backward pass moves its history."""
 
@@ -120,11 +60,7 @@ class RunAgainIsRemembered(ReferenceTrainer):
         return result
 
 
-@fault(
-    "https://github.com/NVIDIA/TransformerEngine/pull/40",
-    component="formats",
-    clauses=("formats.float8-memory-holds-still",),
-)
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/40", "formats.float8-memory-holds-still")
 class EveryPassIsRemembered(ReferenceTrainer):
     """Gradients that are looked at, and no update is made of them, move the history."""
 
@@ -140,7 +76,7 @@ class EveryPassIsRemembered(ReferenceTrainer):
                 self.float8.move(self.statistics, taken)
 
 
-@fault("https://github.com/NVIDIA/TransformerEngine/pull/825", component="formats", clauses=("formats.float8-skips",))
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/825", "formats.float8-skips")
 class SkippedWindowsAreRemembered(ReferenceTrainer):
     """A window whose update is skipped moves the history, though the rule says that it stays."""
 
@@ -153,18 +89,14 @@ class _Infinite(DelayedScaling):
         return np.inf if np.isinf(most) else super().scale_of(most, before, format_name)
 
 
-@fault("https://github.com/NVIDIA/TransformerEngine/pull/786", component="formats", clauses=("formats.float8-skips",))
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/786", "formats.float8-skips")
 class InfinityBecomesAScale(Float8Layers):
     """An infinite magnitude gives an infinite scale."""
 
     scaling_class = _Infinite
 
 
-@fault(
-    "https://github.com/keras-team/keras/pull/21193",
-    component="formats",
-    clauses=("formats.float8-skips", "formats.float8-loss-scale"),
-)
+@fault("https://github.com/keras-team/keras/pull/21193", "formats.float8-skips", "formats.float8-loss-scale")
 class MemoryIsUnscaled(ReferenceTrainer):
     """What is remembered of all operands is divided by the loss scale, as gradients are."""
 
@@ -174,7 +106,7 @@ class MemoryIsUnscaled(ReferenceTrainer):
         super().end_of_window(skipped)
 
 
-@fault("https://github.com/keras-team/keras/pull/21706", component="formats", clauses=("formats.float8-loss-scale",))
+@fault("https://github.com/keras-team/keras/pull/21706", "formats.float8-loss-scale")
 class UnscaledGradientsAreRemembered(ReferenceTrainer):
     """The magnitude of gradients that is remembered is that of unscaled ones, and scaled ones are cast by it."""
 
@@ -185,26 +117,7 @@ class UnscaledGradientsAreRemembered(ReferenceTrainer):
         super().end_of_window(skipped)
 
 
-@fault(
-    "https://github.com/NVIDIA/TransformerEngine/issues/982",
-    component="formats",
-    clauses=("formats.float8-survives-saving",),
-)
-class MemoryIsNotLoaded(ReferenceTrainer):
-    """A load leaves what is remembered as it is."""
-
-    def restore(self, path: Path) -> None:
-        memory = dict(self.statistics)
-        super().restore(path)
-        if self.float8 is not None:
-            self.statistics = memory
-
-
-@fault(
-    "https://github.com/NVIDIA/TransformerEngine/issues/304",
-    component="formats",
-    clauses=("formats.float8-survives-saving",),
-)
+@fault("https://github.com/NVIDIA/TransformerEngine/issues/304", "formats.float8-survives-saving")
 class OpenWindowIsNotSaved(ReferenceTrainer):
     """A save lacks what was seen of a window that is still open."""
 
@@ -212,11 +125,7 @@ class OpenWindowIsNotSaved(ReferenceTrainer):
         return {name: value for name, value in super().save_state().items() if not name.startswith("seen/")}
 
 
-@fault(
-    "https://github.com/NVIDIA/TransformerEngine/pull/112",
-    component="formats",
-    clauses=("formats.float8-survives-saving",),
-)
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/112", "formats.float8-survives-saving")
 class AnyHistoryIsLoaded(ReferenceTrainer):
     """A save is loaded whatever length its histories have."""
 
@@ -224,9 +133,7 @@ class AnyHistoryIsLoaded(ReferenceTrainer):
         return f"{self.model.name} {self.recipe.replace(offload=None, quantization=None)}"
 
 
-@fault(
-    "https://github.com/keras-team/keras/pull/19488", component="formats", clauses=("formats.float8-is-no-parameter",)
-)
+@fault("https://github.com/keras-team/keras/pull/19488", "formats.float8-is-no-parameter")
 class MemoryDecays(ReferenceTrainer):
     """Decoupled weight decay shrinks what is remembered, as it shrinks parameters."""
 
@@ -237,9 +144,7 @@ class MemoryDecays(ReferenceTrainer):
             self.statistics |= {name: value * factor for name, value in self.statistics.items()}
 
 
-@fault(
-    "https://github.com/keras-team/keras/pull/19488", component="formats", clauses=("formats.float8-is-no-parameter",)
-)
+@fault("https://github.com/keras-team/keras/pull/19488", "formats.float8-is-no-parameter")
 class MemoryCountsInTheNorm(ReferenceTrainer):
     """The norm that gradients are clipped by is taken over what is remembered too."""
 
@@ -247,7 +152,7 @@ class MemoryCountsInTheNorm(ReferenceTrainer):
         return super().gradient_norm(dict(gradients) | ({} if self.float8 is None else self.statistics))
 
 
-@fault("https://github.com/google/praxis/pull/29", component="formats", clauses=("formats.float8-is-no-parameter",))
+@fault("https://github.com/google/praxis/pull/29", "formats.float8-is-no-parameter")
 class MagnitudesAreClipped(ReferenceTrainer):
     """What is remembered is multiplied by the factor that clips gradients."""
 
@@ -257,7 +162,7 @@ class MagnitudesAreClipped(ReferenceTrainer):
         return factor
 
 
-@fault("https://github.com/google/praxis/pull/29", component="formats", clauses=("formats.float8-is-no-parameter",))
+@fault("https://github.com/google/praxis/pull/29", "formats.float8-is-no-parameter")
 class MemoryIsAveragedToo(ReferenceTrainer):
     """An average of the weights has an average of what is remembered next to it, and predicts by that."""
 

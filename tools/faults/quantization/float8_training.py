@@ -16,40 +16,7 @@ from tools.faults import fault
 Arrays = dict[str, Array]
 
 
-class _Stored(DelayedScaling):
-    def next_scale(self, operand: Operand) -> float:
-        return self._memory[operand].scale
-
-
-class _One(DelayedScaling):
-    def next_scale(self, operand: Operand) -> float:
-        return 1.0
-
-
-@fault("https://github.com/NVIDIA/TransformerEngine/pull/123", component="formats", clauses=("formats.float8-values",))
-class CastsByTheScaleBefore(Float8Layers):
-    """Casts use a scale that is a window older than what is declared."""
-
-    def cast(
-        self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, magnitudes: Magnitudes | None
-    ) -> Tensor:
-        return super().cast(path, operand, x, _Stored(scaling.amax_histories()), magnitudes)
-
-
-@fault("https://github.com/NVIDIA/TransformerEngine/pull/567", component="formats", clauses=("formats.float8-values",))
-class KernelsAreNotScaled(Float8Layers):
-    """Kernels are cast as they are, at a scale of one."""
-
-    def cast(
-        self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, magnitudes: Magnitudes | None
-    ) -> Tensor:
-        if operand == "input":
-            return super().cast(path, operand, x, scaling, magnitudes)
-        self.note(path, operand, x.plain(), scaling, magnitudes)
-        return super().cast(path, operand, x, _One(scaling.amax_histories()), None)
-
-
-@fault("https://github.com/keras-team/keras/pull/19488", component="formats", clauses=("formats.float8-values",))
+@fault("https://github.com/keras-team/keras/pull/19488", "formats.float8-values")
 class BiasesHaveEightBitsToo(Float8Layers):
     """The bias is cast as the kernel is."""
 
@@ -60,27 +27,7 @@ class BiasesHaveEightBitsToo(Float8Layers):
         return super().dense(path, x, weight, shift, memory, magnitudes)
 
 
-@fault(
-    "https://github.com/NVIDIA/TransformerEngine/issues/1190",
-    component="formats",
-    clauses=("formats.float8-gradients",),
-)
-class GradientsKeepTheFirstScale(Float8Layers):
-    """Gradients are cast by the scale that they have before any step."""
-
-    def gradient_cast(
-        self, path: str, scaling: DelayedScaling, magnitudes: Magnitudes | None
-    ) -> Callable[[Array], Array]:
-        noted = super().gradient_cast(path, scaling, magnitudes)
-
-        def back(gradient: Array) -> Array:
-            noted(gradient)
-            return scaling.cast(gradient, "gradient", 1.0)
-
-        return back
-
-
-@fault("https://github.com/microsoft/nni/pull/3160", component="formats", clauses=("formats.float8-gradients",))
+@fault("https://github.com/microsoft/nni/pull/3160", "formats.float8-gradients")
 class ClippedValuesPassNothingOn(Float8Layers):
     """Inputs that were clipped pass no gradient on."""
 
@@ -94,9 +41,7 @@ class ClippedValuesPassNothingOn(Float8Layers):
         return self.ops.apply("fake_quantize", lambda values, _: values + result.plain() * ~inside, clipped)
 
 
-@fault(
-    "https://github.com/NVIDIA/TransformerEngine/pull/1723", component="formats", clauses=("formats.float8-gradients",)
-)
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/1723", "formats.float8-gradients")
 class GradientsOfBiasesAreCast(Float8Layers):
     """The bias is added before the place where the gradient is cast."""
 
@@ -122,11 +67,7 @@ class _Reciprocal(DelayedScaling):
         return 1.0 / super().scale_of(most, 1.0 / before, format_name)
 
 
-@fault(
-    "https://github.com/NVIDIA/TransformerEngine/pull/123",
-    component="formats",
-    clauses=("formats.float8-values", "formats.float8-accuracy"),
-)
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/123", "formats.float8-values", "formats.float8-accuracy")
 class ScaleIsTheReciprocal(Float8Layers):
     """The scale and its reciprocal take each other's place."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from fixtures.arrays import Array
@@ -11,19 +9,6 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.quantization.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.quantization.formats import ReferenceFormats
 from tools.faults import fault
-
-
-class _ForgetsZeroSteps(ReferenceDelayedProduct):
-    def shifted(self, maxima: Array, newest: float) -> Array:
-        return super().shifted(maxima, newest) if newest != 0.0 else maxima
-
-
-@fault("", component="formats", clauses=("formats.delayed-scaling",))
-class ZeroStepsAreNotRemembered(ReferenceFramework):
-    """Under delayed scaling a step in which an operand is zero everywhere is not entered into that operand's history,
-    so that a large value from before it counts for a step longer than the history is long."""
-
-    delayed_class = _ForgetsZeroSteps
 
 
 class _DecodesByShift(ReferenceFormats):
@@ -36,7 +21,7 @@ class _DecodesByShift(ReferenceFormats):
         return np.where(np.isnan(values), np.where(codes > 127, -480.0, 480.0), values).astype(np.float32)
 
 
-@fault("https://github.com/ml-explore/mlx/issues/4135", component="formats", clauses=("formats.decode",))
+@fault("https://github.com/ml-explore/mlx/issues/4135", "formats.decode")
 class NaNIsDecodedAs480(ReferenceFramework):
     """The two NaN codes of float8_e4m3fn come back as the numbers 480 and -480."""
 
@@ -50,7 +35,7 @@ class _OneTable(ReferenceFormats):
         return super().float8_product(a, b, (formats[0], formats[0]))
 
 
-@fault("", component="formats", clauses=("formats.products",))
+@fault("", "formats.products")
 class ProductsKnowOneFormat(ReferenceFramework):
     """A product of operands in two formats of eight bits, such as activations and gradients, decodes both by the format
     of the first."""
@@ -65,27 +50,11 @@ class _ForgetsAfterSixteen(ReferenceDelayedProduct):
         return super().most(maxima[:16])
 
 
-@fault("", component="formats", clauses=("formats.delayed-scaling",))
+@fault("", "formats.delayed-scaling")
 class HistoryOfSixteen(ReferenceFramework):
     """Delayed scales follow the largest values of at most the last 16 steps, however long the history is."""
 
     delayed_class = _ForgetsAfterSixteen
-
-
-class _ComparesInTurn(ReferenceDelayedProduct):
-    """A product whose largest value is found by comparisons."""
-
-    def largest_of(self, maxima: Sequence[float]) -> float:
-        return max(maxima)
-
-
-@fault("", component="formats", clauses=("formats.delayed-scaling",))
-class LaterNaNIsOverlooked(ReferenceFramework):
-    """In a step of several micro-batches, NaN in one that is not the first is overlooked: what is remembered of the
-    step is the largest value of the others, and the scale follows it.
-    """
-
-    delayed_class = _ComparesInTurn
 
 
 class _InMemoryOrder(ReferenceFormats):
@@ -96,7 +65,7 @@ class _InMemoryOrder(ReferenceFormats):
         return super().encode(given.ravel(order="K"), format_name).reshape(given.shape)
 
 
-@fault("https://github.com/pytorch/FBGEMM/pull/2919", component="formats", clauses=("formats.round-to-nearest",))
+@fault("https://github.com/pytorch/FBGEMM/pull/2919", "formats.round-to-nearest")
 class CastsInTheOrderOfMemory(ReferenceFramework):
     """A cast to a format of eight bits reads the values in the order in which they lie in memory, and writes the
     codes row by row, so that those of a transposed matrix come out at other places."""

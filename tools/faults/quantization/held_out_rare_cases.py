@@ -11,7 +11,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("", component="QAT", clauses=("quantization.ranges-follow",))
+@fault("", "quantization.ranges-follow")
 class SkippedUpdatesFreezeRanges(ReferenceTrainer):
     """Skipped updates count too where QAT ranges are to be frozen after so many applied ones."""
 
@@ -32,7 +32,7 @@ class SkippedUpdatesFreezeRanges(ReferenceTrainer):
         return super().observes() and (freeze is None or self.attempts < freeze)
 
 
-@fault("", component="post-training", clauses=("quantization.survives-saving",))
+@fault("", "quantization.survives-saving")
 class OddRowOfInt4IsLostInALoad(ReferenceQuantizedModel):
     """The last row of a 4-bit weight with an odd number of rows, which has half a byte to itself, is zero after a
     load."""
@@ -45,7 +45,7 @@ class OddRowOfInt4IsLostInALoad(ReferenceQuantizedModel):
         return arrays
 
 
-@fault("", component="delayed scaling", clauses=("formats.delayed-scaling",))
+@fault("", "formats.delayed-scaling")
 class ReadsSixteenOfTheHistory(ReferenceDelayedProduct):
     """A scale follows the last 16 steps at most, however long the requested history is."""
 
@@ -53,7 +53,7 @@ class ReadsSixteenOfTheHistory(ReferenceDelayedProduct):
         return super().most(maxima[:16])
 
 
-@fault("", component="float8 training", clauses=("formats.float8-skips",))
+@fault("", "formats.float8-skips")
 class StaticSkipMovesTheHistory(ReferenceTrainer):
     """A window that is skipped under a constant loss scale moves the amax history, which was to stay."""
 

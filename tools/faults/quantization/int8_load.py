@@ -7,53 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from fixtures.arrays import Array
-from frameworks.contract import Quantized
 from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1396",
-    component="quantization",
-    clauses=("quantization.int8-load",),
-)
-class OutliersWidenRanges(ReferenceQuantizedModel):
-    """The range of a row takes in its outliers, though they have no codes."""
-
-    def ranged(self, cast: Array, outliers: Array) -> Array:
-        return cast
-
-
-@fault(
-    "https://github.com/bitsandbytes-foundation/bitsandbytes/issues/491",
-    component="quantization",
-    clauses=("quantization.int8-load",),
-)
-class OutliersAreDropped(ReferenceQuantizedModel):
-    """Columns of outliers have no codes, and their product is not added."""
-
-    def beside(self, wide: Array, weight: Quantized) -> Array:
-        product = super().beside(wide, weight)
-        return product if self._rule.inputs is None else np.zeros_like(product)
-
-
-@fault(
-    "https://github.com/rajveer43/VeloxQuant-MLX/pull/167",
-    component="quantization",
-    clauses=("quantization.int8-load",),
-)
-class NothingIsAnOutlier(ReferenceQuantizedModel):
-    """The threshold is accepted, and every column has codes."""
-
-    def outliers(self, cast: Array) -> Array:
-        return np.zeros(cast.shape[1], bool)
-
-
-@fault(
-    "https://github.com/rajveer43/VeloxQuant-MLX/pull/167",
-    component="quantization",
-    clauses=("quantization.int8-load",),
-)
+@fault("https://github.com/rajveer43/VeloxQuant-MLX/pull/167", "quantization.int8-load")
 class OutliersExceedTheThreshold(ReferenceQuantizedModel):
     """A value at the threshold is no outlier, where it is declared to be one."""
 
@@ -61,9 +19,7 @@ class OutliersExceedTheThreshold(ReferenceQuantizedModel):
         return np.asarray((np.abs(cast) > self._rule.outliers).any(axis=0))
 
 
-@fault(
-    "https://github.com/mne-tools/mne-python/pull/1768", component="quantization", clauses=("quantization.int8-load",)
-)
+@fault("https://github.com/mne-tools/mne-python/pull/1768", "quantization.int8-load")
 class NegativeOutliersAreMissed(ReferenceQuantizedModel):
     """Values, not magnitudes, are compared with the threshold."""
 
@@ -71,11 +27,7 @@ class NegativeOutliersAreMissed(ReferenceQuantizedModel):
         return np.asarray((cast >= self._rule.outliers).any(axis=0))
 
 
-@fault(
-    "https://github.com/bitsandbytes-foundation/bitsandbytes/issues/767",
-    component="quantization",
-    clauses=("quantization.int8-load",),
-)
+@fault("https://github.com/bitsandbytes-foundation/bitsandbytes/issues/767", "quantization.int8-load")
 class OutlierColumnsStay(ReferenceQuantizedModel):
     """A column that had an outlier in some call has no codes in later ones."""
 
@@ -89,11 +41,7 @@ class OutlierColumnsStay(ReferenceQuantizedModel):
         return outliers
 
 
-@fault(
-    "https://github.com/NVIDIA/Megatron-LM/pull/6666",
-    component="quantization",
-    clauses=("quantization.int8-load", "quantization.weights-as-declared"),
-)
+@fault("https://github.com/NVIDIA/Megatron-LM/pull/6666", "quantization.int8-load", "quantization.weights-as-declared")
 class WeightsAreNotCast(ReferenceQuantizedModel):
     """Weights have codes of another format than the declared one: of float32 without a cast."""
 
@@ -102,24 +50,7 @@ class WeightsAreNotCast(ReferenceQuantizedModel):
         return operand if weight else super().cast(operand)
 
 
-@fault(
-    "https://github.com/bitsandbytes-foundation/bitsandbytes/issues/165",
-    component="quantization",
-    clauses=("quantization.int8-load", "quantization.linear-arithmetic"),
-)
-class CodesSumInHalf(ReferenceQuantizedModel):
-    """Products of codes are added up in float16, which they overflow, before they are scaled."""
-
-    def summed(self, inputs: Array, weight: Array) -> Array:
-        return (inputs @ weight).astype(np.float16).astype(np.float64)
-
-
-@fault(
-    "https://github.com/huggingface/transformers/pull/45743",
-    component="quantization",
-    clauses=("quantization.survives-saving",),
-    raises=True,
-)
+@fault("https://github.com/huggingface/transformers/pull/45743", "quantization.survives-saving", raises=True)
 class LoadsAreNotSaved(ReferenceQuantizedModel):
     """A model that was loaded raises when it is to be saved."""
 

@@ -15,11 +15,7 @@ from frameworks.reference.quantization.post_training import ReferenceQuantizedMo
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/Xilinx/brevitas/pull/341",
-    component="quantization",
-    clauses=("quantization.weights-as-declared",),
-)
+@fault("https://github.com/Xilinx/brevitas/pull/341", "quantization.weights-as-declared")
 class OneScaleForAllColumns(ReferenceQuantizedModel):
     """All columns of a weight take their scale from the largest."""
 
@@ -31,11 +27,7 @@ class OneScaleForAllColumns(ReferenceQuantizedModel):
         return {f"codes/{name}": np.rint(weight / scale).astype(np.int8), f"scale/{name}": scale}
 
 
-@fault(
-    "https://github.com/ml-explore/mlx-lm/pull/1880",
-    component="quantization",
-    clauses=("quantization.weights-as-declared",),
-)
+@fault("https://github.com/ml-explore/mlx-lm/pull/1880", "quantization.weights-as-declared")
 class GroupsReadAsTheFirst(ReferenceQuantizedModel):
     """Every group of a column is brought back with the scale of the first."""
 
@@ -45,23 +37,7 @@ class GroupsReadAsTheFirst(ReferenceQuantizedModel):
         return Quantized(weight.codes, scale, weight.zero_point, (weight.codes * scale).astype(np.float32))
 
 
-@fault(
-    "https://github.com/microsoft/onnxruntime/issues/7524",
-    component="quantization",
-    clauses=("quantization.linear-arithmetic",),
-)
-class LayerSumsInEightBits(ReferenceQuantizedModel):
-    """Products of codes are added up in eight bits."""
-
-    def summed(self, inputs: Array, weight: Array) -> Array:
-        return (inputs.astype(np.int8) @ weight.astype(np.int8)).astype(np.int64)
-
-
-@fault(
-    "https://github.com/pytorch/FBGEMM/issues/125",
-    component="quantization",
-    clauses=("quantization.linear-arithmetic",),
-)
+@fault("https://github.com/pytorch/FBGEMM/issues/125", "quantization.linear-arithmetic")
 class LayerPairsSaturate(ReferenceQuantizedModel):
     """Pairs of products are added up in sixteen bits, which saturate."""
 
@@ -73,23 +49,9 @@ class LayerPairsSaturate(ReferenceQuantizedModel):
 
 
 @fault(
-    "https://github.com/pytorch/pytorch/pull/107810",
-    component="quantization",
-    clauses=("quantization.linear-arithmetic",),
-)
-class BiasInOutputCodes(ReferenceQuantizedModel):
-    """The bias is rounded to whole codes of the outputs before it is added."""
-
-    def bias(self, name: str) -> Array:
-        bias = super().bias(name)
-        scale = self.stored[f"ranges/{name}"][1][0] if f"ranges/{name}" in self.stored else 0.01
-        return np.asarray(np.rint(bias / scale) * scale)
-
-
-@fault(
     "https://github.com/microsoft/onnxruntime/issues/8625",
-    component="quantization",
-    clauses=("quantization.linear-arithmetic", "quantization.dynamic-scale"),
+    "quantization.linear-arithmetic",
+    "quantization.dynamic-scale",
 )
 class RowsShareARange(ReferenceQuantizedModel):
     """The rows of a call share one range where each should have its own."""
@@ -99,11 +61,7 @@ class RowsShareARange(ReferenceQuantizedModel):
         return (np.full_like(scale, scale.max()), zero) if scale.ndim else (scale, zero)
 
 
-@fault(
-    "https://github.com/microsoft/onnxruntime/issues/10111",
-    component="quantization",
-    clauses=("quantization.dynamic-scale", "laws.quantized-models"),
-)
+@fault("https://github.com/microsoft/onnxruntime/issues/10111", "quantization.dynamic-scale", "laws.quantized-models")
 class RangeOnlyGrows(ReferenceQuantizedModel):
     """A dynamic range is the widest that any call had."""
 
@@ -117,11 +75,7 @@ class RangeOnlyGrows(ReferenceQuantizedModel):
         return np.full_like(scale, self._widest), zero
 
 
-@fault(
-    "https://github.com/tensorflow/tensorflow/issues/44114",
-    component="quantization",
-    clauses=("quantization.calibration-needed",),
-)
+@fault("https://github.com/tensorflow/tensorflow/issues/44114", "quantization.calibration-needed")
 class InventsARange(ReferenceQuantizedModel):
     """Without calibration data every range is taken to be from -1 to 1."""
 
@@ -137,11 +91,7 @@ class InventsARange(ReferenceQuantizedModel):
         super().__init__(rule, model, weights, calibration or (ends,), skip)
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/39307",
-    component="quantization",
-    clauses=("quantization.calibrated-range",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/39307", "quantization.calibrated-range")
 class LastBatchDecides(ReferenceQuantizedModel):
     """The range of a layer is that of the last batch."""
 
@@ -149,11 +99,7 @@ class LastBatchDecides(ReferenceQuantizedModel):
         return super().ranges(seen[-1:])
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/23838",
-    component="quantization",
-    clauses=("quantization.calibrated-range",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/23838", "quantization.calibrated-range")
 class CalibratedWithoutZero(ReferenceQuantizedModel):
     """A calibrated range begins at the smallest value, though that is above zero."""
 
@@ -165,11 +111,7 @@ class CalibratedWithoutZero(ReferenceQuantizedModel):
         return scale, float(np.clip(rule.low - np.rint(lowest / scale), rule.low, rule.high))
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/27395",
-    component="quantization",
-    clauses=("quantization.calibration-order",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/27395", "quantization.calibration-order")
 class AveragesBatches(ReferenceQuantizedModel):
     """A range is a moving average over batches, so that their order matters."""
 
@@ -181,11 +123,7 @@ class AveragesBatches(ReferenceQuantizedModel):
         return scale, each[0][1]
 
 
-@fault(
-    "https://github.com/huggingface/transformers/issues/45674",
-    component="quantization",
-    clauses=("quantization.only-what-was-asked",),
-)
+@fault("https://github.com/huggingface/transformers/issues/45674", "quantization.only-what-was-asked")
 class SkipsOnlyTheFirst(ReferenceQuantizedModel):
     """Of several layers to leave out only the first is."""
 
@@ -193,9 +131,7 @@ class SkipsOnlyTheFirst(ReferenceQuantizedModel):
         return super().chosen(list(skip)[:1])
 
 
-@fault(
-    "https://github.com/pytorch/ao/issues/3867", component="quantization", clauses=("quantization.only-what-was-asked",)
-)
+@fault("https://github.com/pytorch/ao/issues/3867", "quantization.only-what-was-asked")
 class UnknownNameIsIgnored(ReferenceQuantizedModel):
     """A layer to leave out that is not there is passed over."""
 
@@ -210,21 +146,7 @@ class UnknownNameIsIgnored(ReferenceQuantizedModel):
         super().__init__(rule, model, weights, calibration, [name for name in skip if name in weights])
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/109612",
-    component="quantization",
-    clauses=("quantization.only-what-was-asked",),
-)
-class BiasesInHalf(ReferenceQuantizedModel):
-    """The biases of quantized layers are kept in float16."""
-
-    def converted(self, name: str, weight: Array) -> dict[str, Array]:
-        bias = name.replace(".weight", ".bias")
-        self.stored[bias] = self.stored[bias].astype(np.float16)
-        return super().converted(name, weight)
-
-
-@fault("https://github.com/unslothai/unsloth-zoo/pull/962", component="quantization", clauses=("quantization.bytes",))
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.bytes")
 class FloatWeightsAreKept(ReferenceQuantizedModel):
     """The float32 weight stays next to its codes."""
 
@@ -232,22 +154,7 @@ class FloatWeightsAreKept(ReferenceQuantizedModel):
         return super().converted(name, weight) | {f"float/{name}": weight}
 
 
-@fault("https://github.com/pytorch/ao/pull/2024", component="quantization", clauses=("quantization.survives-saving",))
-class ScalesAreNotSaved(ReferenceQuantizedModel):
-    """A save has the codes without their scales, and a load keeps those that are there."""
-
-    def written(self) -> dict[str, Array]:
-        return {n: np.zeros_like(v) if n.startswith("scale/") else v for n, v in self.stored.items()}
-
-    def loaded(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        return arrays | {n: v for n, v in self.stored.items() if n.startswith("scale/")}
-
-
-@fault(
-    "https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1391",
-    component="quantization",
-    clauses=("quantization.survives-saving",),
-)
+@fault("https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1391", "quantization.survives-saving")
 class LoadsWhatItCan(ReferenceQuantizedModel):
     """A load takes what parts of a file it can read, and says nothing."""
 
@@ -256,7 +163,7 @@ class LoadsWhatItCan(ReferenceQuantizedModel):
             super().restore(path)
 
 
-@fault("https://github.com/keras-team/keras/pull/19263", component="quantization", clauses=("quantization.zeros",))
+@fault("https://github.com/keras-team/keras/pull/19263", "quantization.zeros")
 class ColumnsOfZerosDivide(ReferenceQuantizedModel):
     """A column of zeros has the scale 0, by which it is divided."""
 
@@ -266,11 +173,7 @@ class ColumnsOfZerosDivide(ReferenceQuantizedModel):
         return Quantized(weight.codes, scale, weight.zero_point, weight.values)
 
 
-@fault(
-    "https://github.com/zzzxxxttt/pytorch_DoReFaNet/issues/12",
-    component="quantization",
-    clauses=("quantization.accuracy",),
-)
+@fault("https://github.com/zzzxxxttt/pytorch_DoReFaNet/issues/12", "quantization.accuracy")
 class InputsInThreeBits(ReferenceQuantizedModel):
     """Inputs and weights that should have eight bits have three."""
 

@@ -15,9 +15,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/23874", component="quantization", clauses=("quantization.aware-values",)
-)
+@fault("https://github.com/pytorch/pytorch/issues/23874", "quantization.aware-values")
 class OutputsStayFloat(QatLayers):
     """What a layer gives has no codes in training, though the rule says so."""
 
@@ -26,7 +24,7 @@ class OutputsStayFloat(QatLayers):
         return x if name.endswith("outputs") else faked
 
 
-@fault("https://github.com/Xilinx/brevitas/pull/341", component="quantization", clauses=("quantization.aware-values",))
+@fault("https://github.com/Xilinx/brevitas/pull/341", "quantization.aware-values")
 class OneRangeForTheWeight(QatLayers):
     """All columns of a weight share the range of the whole."""
 
@@ -35,9 +33,7 @@ class OneRangeForTheWeight(QatLayers):
         return self.fake(weight, values.min(), values.max(), self.rule.linear.weight)
 
 
-@fault(
-    "https://github.com/microsoft/nni/pull/3160", component="quantization", clauses=("quantization.aware-gradients",)
-)
+@fault("https://github.com/microsoft/nni/pull/3160", "quantization.aware-gradients")
 class ClippedValuesPassOn(QatLayers):
     """Values beyond the range pass their gradient on."""
 
@@ -45,7 +41,7 @@ class ClippedValuesPassOn(QatLayers):
         return np.ones_like(super().passes_on(values, unclipped, rule))
 
 
-@fault("https://github.com/pytorch/ao/pull/4806", component="quantization", clauses=("quantization.aware-gradients",))
+@fault("https://github.com/pytorch/ao/pull/4806", "quantization.aware-gradients")
 class EndsPassNothingOn(QatLayers):
     """Values whose code is the first or the last pass nothing on."""
 
@@ -53,11 +49,7 @@ class EndsPassNothingOn(QatLayers):
         return (unclipped > rule.low) & (unclipped < rule.high)
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/39307",
-    component="quantization",
-    clauses=("quantization.ranges-follow",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/39307", "quantization.ranges-follow")
 class AverageStartsAtOne(QatLayers):
     """The average begins at a range from -1 to 1, which no batch had."""
 
@@ -65,9 +57,7 @@ class AverageStartsAtOne(QatLayers):
         return super().moved(np.array([-1.0, 1.0]) if known[0] > known[1] else known, values)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/27395", component="quantization", clauses=("quantization.ranges-follow",)
-)
+@fault("https://github.com/pytorch/pytorch/pull/27395", "quantization.ranges-follow")
 class WidestRangeStays(QatLayers):
     """A range is the widest that any batch had."""
 
@@ -75,9 +65,7 @@ class WidestRangeStays(QatLayers):
         return np.array([min(known[0], values.min()), max(known[1], values.max())])
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/27113", component="quantization", clauses=("quantization.ranges-follow",)
-)
+@fault("https://github.com/pytorch/pytorch/pull/27113", "quantization.ranges-follow")
 class NeverFrozen(ReferenceTrainer):
     """The switch that is to freeze ranges does nothing."""
 
@@ -85,11 +73,7 @@ class NeverFrozen(ReferenceTrainer):
         return not self._replaying
 
 
-@fault(
-    "https://github.com/pytorch/ao/issues/2138",
-    component="quantization",
-    clauses=("quantization.observers-hold-still",),
-)
+@fault("https://github.com/pytorch/ao/issues/2138", "quantization.observers-hold-still")
 class PredictionsAreObserved(QatLayers):
     """Ranges move with predictions too."""
 
@@ -97,11 +81,7 @@ class PredictionsAreObserved(QatLayers):
         return super().faked(name, x, rule, ranges, True)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/79862",
-    component="quantization",
-    clauses=("quantization.observers-hold-still",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/79862", "quantization.observers-hold-still")
 class RunAgainIsObserved(ReferenceTrainer):
     """A segment that is run again moves ranges a second time."""
 
@@ -113,9 +93,7 @@ class RunAgainIsObserved(ReferenceTrainer):
             self._replaying = replaying
 
 
-@fault(
-    "https://github.com/pytorch/ao/pull/4345", component="quantization", clauses=("quantization.convert-is-faithful",)
-)
+@fault("https://github.com/pytorch/ao/pull/4345", "quantization.convert-is-faithful")
 class ConvertsByAnotherScale(ReferenceTrainer):
     """Conversion widens each range by one part in 127, as another formula for the scale does."""
 
@@ -128,11 +106,7 @@ class ConvertsByAnotherScale(ReferenceTrainer):
             del self.observed
 
 
-@fault(
-    "https://github.com/pytorch/executorch/pull/13284",
-    component="quantization",
-    clauses=("quantization.convert-is-faithful",),
-)
+@fault("https://github.com/pytorch/executorch/pull/13284", "quantization.convert-is-faithful")
 class ConvertedClipsElsewhere(ReferenceTrainer):
     """The converted model has outputs of seven bits, and training had eight."""
 
@@ -143,9 +117,7 @@ class ConvertedClipsElsewhere(ReferenceTrainer):
         return model
 
 
-@fault(
-    "https://github.com/pytorch/ao/pull/2024", component="quantization", clauses=("quantization.aware-survives-saving",)
-)
+@fault("https://github.com/pytorch/ao/pull/2024", "quantization.aware-survives-saving")
 class RangesAreNotLoaded(ReferenceTrainer):
     """A load leaves ranges as they are."""
 
@@ -155,11 +127,7 @@ class RangesAreNotLoaded(ReferenceTrainer):
         self.statistics = statistics
 
 
-@fault(
-    "https://github.com/zzzxxxttt/pytorch_DoReFaNet/issues/12",
-    component="quantization",
-    clauses=("quantization.aware-accuracy",),
-)
+@fault("https://github.com/zzzxxxttt/pytorch_DoReFaNet/issues/12", "quantization.aware-accuracy")
 class RangesOfTheFirstSample(QatLayers):
     """Ranges follow the first sample of each batch."""
 

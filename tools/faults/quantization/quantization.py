@@ -12,11 +12,7 @@ from frameworks.reference.quantization.quantizers import ReferenceQuantizers
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/microsoft/onnxruntime/issues/19694",
-    component="quantizer",
-    clauses=("quantization.range-follows-data", "laws.codes"),
-)
+@fault("https://github.com/microsoft/onnxruntime/issues/19694", "quantization.range-follows-data", "laws.codes")
 class RangesAlongTheOtherAxis(ReferenceQuantizers):
     """A range of each row is taken over columns, and the other way round."""
 
@@ -28,11 +24,7 @@ class RangesAlongTheOtherAxis(ReferenceQuantizers):
         return super().range_of(values.T, rule)
 
 
-@fault(
-    "https://github.com/ml-explore/mlx-lm/pull/1880",
-    component="quantizer",
-    clauses=("quantization.range-follows-data",),
-)
+@fault("https://github.com/ml-explore/mlx-lm/pull/1880", "quantization.range-follows-data")
 class FirstGroupForAll(ReferenceQuantizers):
     """Every group of a row takes the range of the first."""
 
@@ -43,11 +35,7 @@ class FirstGroupForAll(ReferenceQuantizers):
         return lowest, highest
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/23838",
-    component="quantizer",
-    clauses=("quantization.range-follows-data",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/23838", "quantization.range-follows-data")
 class ZeroIsLeftOut(ReferenceQuantizers):
     """A range of one sign does not take zero in."""
 
@@ -62,32 +50,7 @@ class ZeroIsLeftOut(ReferenceQuantizers):
         return np.clip(np.rint(rule.low - lowest / scale), -(2**31), 2**31 - 1)
 
 
-@fault(
-    "https://github.com/IntelLabs/distiller/pull/463",
-    component="quantizer",
-    clauses=("quantization.range-follows-data",),
-)
-class ScaleOfTheFullRange(ReferenceQuantizers):
-    """The scale is that of 128 codes where 127 are used."""
-
-    def scale_of(self, lowest: Array, highest: Array, rule: QuantRule) -> Array:
-        scale = super().scale_of(lowest, highest, rule)
-        return scale * rule.divisor / (rule.divisor + 1.0) if rule.symmetric else scale
-
-
-@fault(
-    "https://github.com/pytorch/pytorch/issues/173075",
-    component="quantizer",
-    clauses=("quantization.codes-as-declared", "quantization.round-trip"),
-)
-class AnotherScaleIsReported(ReferenceQuantizers):
-    """Codes are computed with a scale that is a hundredth wider than the one that is reported."""
-
-    def codes(self, values: Array, scale: Array, zero_point: Array, rule: QuantRule) -> Array:
-        return super().codes(values, scale * 1.01, zero_point, rule)
-
-
-@fault("https://github.com/pytorch/ao/pull/1964", component="quantizer", clauses=("quantization.ties",))
+@fault("https://github.com/pytorch/ao/pull/1964", "quantization.ties")
 class ZeroPointBeforeRounding(ReferenceQuantizers):
     """The zero point is added before the quotient is rounded."""
 
@@ -97,26 +60,10 @@ class ZeroPointBeforeRounding(ReferenceQuantizers):
         return np.nan_to_num(np.clip(moved, rule.low, rule.high))
 
 
-@fault("https://github.com/tensorflow/tensorflow/pull/117965", component="quantizer", clauses=("quantization.ties",))
-class HalfWayGoesUpward(ReferenceQuantizers):
-    """A quotient half-way between two codes goes up."""
-
-    def rounded(self, quotient: Array) -> Array:
-        return np.floor(quotient + 0.5)
-
-
-@fault("https://github.com/PaddlePaddle/Paddle/pull/22307", component="quantizer", clauses=("quantization.ties",))
-class HalfWayGoesAway(ReferenceQuantizers):
-    """A quotient half-way between two codes goes away from zero."""
-
-    def rounded(self, quotient: Array) -> Array:
-        return np.copysign(np.floor(np.abs(quotient) + 0.5), quotient)
-
-
 @fault(
     "https://github.com/scott-griffiths/bitstring/issues/342",
-    component="quantizer",
-    clauses=("quantization.codes-as-declared", "quantization.round-trip"),
+    "quantization.codes-as-declared",
+    "quantization.round-trip",
 )
 class FractionsAreCutOff(ReferenceQuantizers):
     """Quotients are cut off to integers."""
@@ -125,7 +72,7 @@ class FractionsAreCutOff(ReferenceQuantizers):
         return np.trunc(quotient)
 
 
-@fault("https://github.com/pytorch/executorch/pull/20655", component="quantizer", clauses=("quantization.round-trip",))
+@fault("https://github.com/pytorch/executorch/pull/20655", "quantization.round-trip")
 class DifferenceInEightBits(ReferenceQuantizers):
     """The zero point is subtracted in eight bits, which wrap."""
 
@@ -134,19 +81,7 @@ class DifferenceInEightBits(ReferenceQuantizers):
         return np.where(np.broadcast_to(zero_point, codes.shape) == 0, codes, difference) * scale
 
 
-@fault(
-    "https://github.com/google-ai-edge/ai-edge-quantizer/issues/678",
-    component="quantizer",
-    clauses=("quantization.round-trip", "quantization.degenerate"),
-)
-class ScaleInHalf(ReferenceQuantizers):
-    """Scales are kept in float16."""
-
-    def scale_of(self, lowest: Array, highest: Array, rule: QuantRule) -> Array:
-        return super().scale_of(lowest, highest, rule).astype(np.float16).astype(np.float64)
-
-
-@fault("https://github.com/keras-team/keras/pull/19263", component="quantizer", clauses=("quantization.degenerate",))
+@fault("https://github.com/keras-team/keras/pull/19263", "quantization.degenerate")
 class NoSmallestScale(ReferenceQuantizers):
     """A range of zeros has the scale zero, by which its values are divided."""
 
@@ -157,7 +92,7 @@ class NoSmallestScale(ReferenceQuantizers):
         return np.divide(super().restored(codes, scale, zero_point), scale) * scale
 
 
-@fault("https://github.com/pytorch/pytorch/issues/100051", component="quantizer", clauses=("quantization.degenerate",))
+@fault("https://github.com/pytorch/pytorch/issues/100051", "quantization.degenerate")
 class WidthInSingle(ReferenceQuantizers):
     """The width of a range is computed in float32, where it overflows."""
 
@@ -168,9 +103,7 @@ class WidthInSingle(ReferenceQuantizers):
         return np.maximum(width.astype(np.float64) / rule.divisor, rule.smallest_scale)
 
 
-@fault(
-    "https://github.com/microsoft/onnxruntime/issues/8625", component="quantizer", clauses=("quantization.non-finite",)
-)
+@fault("https://github.com/microsoft/onnxruntime/issues/8625", "quantization.non-finite")
 class OneRowSpoilsAll(ReferenceQuantizers):
     """Where one range is not finite, none is."""
 
@@ -179,11 +112,7 @@ class OneRowSpoilsAll(ReferenceQuantizers):
         return scale if np.isfinite(scale).all() else np.full_like(scale, np.nan)
 
 
-@fault(
-    "https://github.com/tensorflow/tensorflow/issues/120295",
-    component="quantizer",
-    clauses=("quantization.non-finite",),
-)
+@fault("https://github.com/tensorflow/tensorflow/issues/120295", "quantization.non-finite")
 class NanIsOverlooked(ReferenceQuantizers):
     """A range leaves NaN out, whose code is then 0."""
 
@@ -191,7 +120,7 @@ class NanIsOverlooked(ReferenceQuantizers):
         return super().range_of(np.where(np.isnan(values), 0.0, values), rule)
 
 
-@fault("https://github.com/pytorch/pytorch/pull/155109", component="quantizer", clauses=("quantization.non-finite",))
+@fault("https://github.com/pytorch/pytorch/pull/155109", "quantization.non-finite")
 class InfinityTakesTheLowestCode(ReferenceQuantizers):
     """Fake quantization makes the lowest code of an infinity, whatever its sign."""
 
@@ -199,11 +128,7 @@ class InfinityTakesTheLowestCode(ReferenceQuantizers):
         return super().fake_quantize(name, np.where(np.isinf(values), np.float32(-np.inf), values), scale, zero_point)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/37188",
-    component="fake quantization",
-    clauses=("quantization.fake-values",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/37188", "quantization.fake-values")
 class FakeTiesGoAway(ReferenceQuantizers):
     """Fake quantization rounds half-way values away from zero, the quantizer to even ones."""
 
@@ -214,11 +139,7 @@ class FakeTiesGoAway(ReferenceQuantizers):
         return super().fake_quantize(name, moved.astype(np.float32), scale, zero_point)
 
 
-@fault(
-    "https://github.com/pytorch/executorch/pull/13284",
-    component="fake quantization",
-    clauses=("quantization.fake-values",),
-)
+@fault("https://github.com/pytorch/executorch/pull/13284", "quantization.fake-values")
 class FakeRangeIsReduced(ReferenceQuantizers):
     """Fake quantization clips at half of the highest code."""
 
@@ -228,11 +149,7 @@ class FakeRangeIsReduced(ReferenceQuantizers):
         return np.minimum(restored, (rule.high // 2 - zero_point) * scale).astype(np.float32), passed
 
 
-@fault(
-    "https://github.com/microsoft/nni/pull/3160",
-    component="fake quantization",
-    clauses=("quantization.straight-through",),
-)
+@fault("https://github.com/microsoft/nni/pull/3160", "quantization.straight-through")
 class GradientEverywhere(ReferenceQuantizers):
     """The gradient is passed on where values are clipped, too."""
 
@@ -240,9 +157,7 @@ class GradientEverywhere(ReferenceQuantizers):
         return np.ones(values.shape, bool)
 
 
-@fault(
-    "https://github.com/pytorch/ao/pull/4806", component="fake quantization", clauses=("quantization.straight-through",)
-)
+@fault("https://github.com/pytorch/ao/pull/4806", "quantization.straight-through")
 class GradientOfTheOpenRange(ReferenceQuantizers):
     """The gradient stops at the first and the last code."""
 
@@ -250,7 +165,7 @@ class GradientOfTheOpenRange(ReferenceQuantizers):
         return (unclipped > rule.low) & (unclipped < rule.high)
 
 
-@fault("https://github.com/pytorch/ao/issues/1662", component="quantizer", clauses=("quantization.codes-as-declared",))
+@fault("https://github.com/pytorch/ao/issues/1662", "quantization.codes-as-declared")
 class RestoredInHalf(ReferenceQuantizers):
     """What codes stand for is computed in float16."""
 

@@ -7,7 +7,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("", component="copies", clauses=("cost.bytes-repeat",))
+@fault("", "cost.bytes-repeat")
 class CastsPileUp(ReferenceTrainer):
     """At O1 the low-precision copies of the weights that every earlier update was made with are held as well."""
 
@@ -16,7 +16,7 @@ class CastsPileUp(ReferenceTrainer):
         return super().saved_bytes(batch) + self.steps * copies
 
 
-@fault("", component="copies", clauses=("cost.accumulation-bytes",))
+@fault("", "cost.accumulation-bytes")
 class EarlierMicroBatchesHeld(ReferenceTrainer):
     """What a micro-batch keeps for backward is not let go before the window ends, so later ones hold that too."""
 

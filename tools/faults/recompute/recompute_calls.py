@@ -22,9 +22,7 @@ class Calls(ReferenceFramework):
         return super().recompute(case, x, w, variant)
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/62981", component="gradients", clauses=("recompute.no-grad-input",)
-)
+@fault("https://github.com/PaddlePaddle/Paddle/issues/62981", "recompute.no-grad-input")
 class ClosedOverWeightForgotten(Calls):
     """A weight that the function closes over gets no gradient where no argument asks for one."""
 
@@ -33,7 +31,7 @@ class ClosedOverWeightForgotten(Calls):
         return replace(result, w=None) if case == "no-grad-input" else result
 
 
-@fault("https://github.com/pytorch/pytorch/issues/124725", component="containers", clauses=("recompute.containers",))
+@fault("https://github.com/pytorch/pytorch/issues/124725", "recompute.containers")
 class SequencesNotSearched(Calls):
     """Tensors in tuples and lists are taken for constants."""
 
@@ -42,7 +40,7 @@ class SequencesNotSearched(Calls):
         return replace(result, x=None, w=None) if case in ("tuple", "list") else result
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/issues/62363", component="containers", clauses=("recompute.containers",))
+@fault("https://github.com/PaddlePaddle/Paddle/issues/62363", "recompute.containers")
 class MappingsNotSearched(Calls):
     """Tensors in dictionaries and keyword arguments are taken for constants."""
 
@@ -54,11 +52,7 @@ class MappingsNotSearched(Calls):
 # weights
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/47985",
-    component="versions",
-    clauses=("recompute.detects-changed-weights",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/47985", "recompute.detects-changed-weights")
 class ChangedWeightsUnseen(Calls):
     """Weights that change before the backward pass are recomputed with in silence."""
 
@@ -71,11 +65,7 @@ class ChangedWeightsUnseen(Calls):
 # failures
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/35927",
-    component="failure",
-    clauses=("recompute.failure-leaves-no-trace",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/35927", "recompute.failure-leaves-no-trace")
 class FailureLeavesScope(Calls):
     """An error in the recomputed forward leaves its precision scope open."""
 
@@ -87,11 +77,7 @@ class FailureLeavesScope(Calls):
             raise
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/47985",
-    component="failure",
-    clauses=("recompute.failure-leaves-no-trace",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/47985", "recompute.failure-leaves-no-trace")
 class FailureLeavesTrace(Calls):
     """An error in the recomputed forward leaves the trace that it ran in open."""
 

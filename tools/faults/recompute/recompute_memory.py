@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from frameworks.reference.core import scope, tape
@@ -13,37 +13,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/jax-ml/jax/pull/37888",
-    component="policy",
-    clauses=("recompute.runs-forward-once-more", "recompute.frees-activations", "cost.recompute-bytes"),
-)
-class PolicySavesEverything(ReferenceTrainer):
-    """A request to recompute changes nothing and says nothing."""
-
-    def _segment(self, index: int, layers: Layers, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        self.calls[index] += 1
-        return self._pass(parameters, True).layers(layers, x)
-
-
-@fault(
-    "https://github.com/jax-ml/jax/issues/23869",
-    component="policy",
-    clauses=("recompute.frees-activations", "cost.recompute-bytes"),
-)
-class NothingFreed(ReferenceTrainer):
-    """Segments are run again, and what they computed first is kept all the same."""
-
-    @contextmanager
-    def _without_saves(self) -> Iterator[None]:
-        yield
-
-
-@fault(
-    "https://github.com/meta-llama/llama-cookbook/issues/740",
-    component="policy",
-    clauses=("recompute.runs-forward-once-more",),
-)
+@fault("https://github.com/meta-llama/llama-cookbook/issues/740", "recompute.runs-forward-once-more")
 class WrappedTwice(ReferenceTrainer):
     """Two libraries wrap the same segment, so that its forward runs twice more."""
 
@@ -63,12 +33,7 @@ class WrappedTwice(ReferenceTrainer):
         return Tensor(result, formats[0])
 
 
-@fault(
-    "https://github.com/keras-team/keras/issues/20936",
-    component="memory",
-    clauses=("recompute.same-loss",),
-    raises=True,
-)
+@fault("https://github.com/keras-team/keras/issues/20936", "recompute.same-loss", raises=True)
 class WeightsDonated(ReferenceTrainer):
     """From the second update on, the recomputed forward finds the weights deleted."""
 

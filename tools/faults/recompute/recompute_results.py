@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from autograd.tracer import isbox
 
 from fixtures.arrays import Array
-from fixtures.layers import Activation, Embedding, Layer, LayerNorm
+from fixtures.layers import Activation, Embedding, Layer
 from frameworks.reference.core.network import Pass
 from frameworks.reference.core.tensor import Tensor, plain
 from frameworks.reference.training.forward import Layers
@@ -27,18 +25,7 @@ def read_as(x: Tensor, value: Array) -> Tensor:
     return Tensor(x.value + (value - plain(x.value)), x.format, x.owned)
 
 
-@fault("https://github.com/NVIDIA/Megatron-LM/pull/7538", component="values", clauses=("recompute.same-loss",))
-class OutputsKeptInBfloat16(ReferenceTrainer):
-    """A recomputed segment hands its output on in bfloat16."""
-
-    def _segment(self, index: int, layers: Layers, parameters: Parameters, x: Tensor) -> Tensor:
-        y = super()._segment(index, layers, parameters, x)
-        if self.recipe.recompute is None:
-            return y
-        return read_as(y, self.rounding.round(y.plain(), "bfloat16"))
-
-
-@fault("https://github.com/pytorch/pytorch/pull/63552", component="values", clauses=("recompute.same-loss",))
+@fault("https://github.com/pytorch/pytorch/pull/63552", "recompute.same-loss")
 class CachedWeightsReplayed(ReferenceTrainer):
     """The recomputed forward reads copies of the weights that the first update of the run made."""
 
@@ -50,9 +37,7 @@ class CachedWeightsReplayed(ReferenceTrainer):
         return super()._pass(stale, training)
 
 
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/issues/5701", component="values", clauses=("recompute.same-gradients",)
-)
+@fault("https://github.com/deepspeedai/DeepSpeed/issues/5701", "recompute.same-gradients")
 class IdsKeptInFloat16(ReferenceTrainer):
     """Token ids go through float16 on their way to the recomputed forward, which has no odd ones above 2048."""
 
@@ -69,53 +54,10 @@ class IdsKeptInFloat16(ReferenceTrainer):
         return made(self.ops, parameters, self, training)
 
 
-@fault("https://github.com/state-spaces/mamba/pull/919", component="values", clauses=("recompute.same-gradients",))
-class NormalisedTwice(ReferenceTrainer):
-    """What the forward pass kept is already normalised, and the recomputed forward normalises it again."""
-
-    class Twice(Pass):
-        """A pass whose layer norms run twice."""
-
-        def layer(self, path: str, layer: Layer, x: Tensor) -> Tensor:
-            y = super().layer(path, layer, x)
-            return super().layer(path, layer, y) if isinstance(layer, LayerNorm) else y
-
-    def _pass(self, parameters: Parameters, training: bool) -> Pass:
-        made = self.Twice if self._replaying else Pass
-        return made(self.ops, parameters, self, training)
-
-
 # gradients
 
 
-def detached(parameters: Parameters) -> dict[str, Tensor]:
-    """The tensors without their places on the tape."""
-    return {name: Tensor(plain(p.value), p.format, p.owned) for name, p in parameters.items()}
-
-
-@fault(
-    "https://github.com/pytorch/pytorch/issues/7617",
-    component="gradients",
-    clauses=("recompute.no-grad-input", "recompute.same-gradients"),
-)
-class NoGradientWithoutInputs(ReferenceTrainer):
-    """A segment takes part in the backward pass only if its input asks for a gradient."""
-
-    def _recomputed(self, layers: Layers, parameters: Parameters, x: Tensor, *rest: Any) -> Tensor:
-        return super()._recomputed(layers, parameters if isbox(x.value) else detached(parameters), x, *rest)
-
-
-@fault(
-    "https://github.com/ooples/AiDotNet.Tensors/pull/643", component="gradients", clauses=("recompute.same-gradients",)
-)
-class OnlyInputsGetGradients(ReferenceTrainer):
-    """The recomputed segment is differentiated by its input alone, not by its weights."""
-
-    def _recomputed(self, layers: Layers, parameters: Parameters, x: Tensor, *rest: Any) -> Tensor:
-        return super()._recomputed(layers, detached(parameters), x, *rest)
-
-
-@fault("https://github.com/pytorch/pytorch/issues/36383", component="gradients", clauses=("recompute.same-gradients",))
+@fault("https://github.com/pytorch/pytorch/issues/36383", "recompute.same-gradients")
 class InPlaceOutputCutsOff(ReferenceTrainer):
     """A segment that ends in a ReLU, done in place on a view, is cut off from the backward pass."""
 
@@ -125,7 +67,7 @@ class InPlaceOutputCutsOff(ReferenceTrainer):
         return Tensor(plain(y.value), y.format, y.owned) if ends else y
 
 
-@fault("https://github.com/pytorch/pytorch/issues/81296", component="gradients", clauses=("recompute.nested",))
+@fault("https://github.com/pytorch/pytorch/issues/81296", "recompute.nested")
 class InnerGradientTwice(ReferenceTrainer):
     """The backward pass of a segment inside a segment is run by both of them."""
 

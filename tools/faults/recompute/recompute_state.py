@@ -13,27 +13,8 @@ from frameworks.reference.core.tensor import Tensor
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
-# random streams
 
-
-@fault(
-    "https://github.com/ankanbhunia/PIDM/pull/66",
-    component="random stream",
-    clauses=("recompute.replays-dropout", "recompute.random-stream-unmoved"),
-)
-class StreamNotPutBack(ReferenceTrainer):
-    """The recomputed forward draws on from where the random stream stands."""
-
-    @contextmanager
-    def replay_random(self, draws: int) -> Iterator[None]:
-        yield
-
-
-@fault(
-    "https://github.com/pytorch/pytorch/issues/190758",
-    component="random stream",
-    clauses=("recompute.replays-dropout",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/190758", "recompute.replays-dropout")
 class FreshDraws(ReferenceTrainer):
     """The recomputed forward draws numbers of its own and leaves the stream where it was."""
 
@@ -44,11 +25,7 @@ class FreshDraws(ReferenceTrainer):
         self.draws = later
 
 
-@fault(
-    "https://github.com/tensorflow/tensorflow/issues/30265",
-    component="random stream",
-    clauses=("recompute.random-stream-unmoved",),
-)
+@fault("https://github.com/tensorflow/tensorflow/issues/30265", "recompute.random-stream-unmoved")
 class StreamLeftAdvanced(ReferenceTrainer):
     """The masks are replayed, but the numbers of the recomputed forward count as drawn again."""
 
@@ -59,7 +36,7 @@ class StreamLeftAdvanced(ReferenceTrainer):
         self.draws += later - draws
 
 
-@fault("https://github.com/pytorch/pytorch/issues/190717", component="random stream", clauses=("recompute.nested",))
+@fault("https://github.com/pytorch/pytorch/issues/190717", "recompute.nested")
 class InnerStreamNotPutBack(ReferenceTrainer):
     """With segments inside segments, the recomputed forwards draw on from where the stream stands."""
 
@@ -73,7 +50,7 @@ class InnerStreamNotPutBack(ReferenceTrainer):
 # buffers and modes
 
 
-@fault("https://github.com/pytorch/pytorch/issues/96136", component="buffers", clauses=("recompute.statistics-once",))
+@fault("https://github.com/pytorch/pytorch/issues/96136", "recompute.statistics-once")
 class StatisticsMoveTwice(ReferenceTrainer):
     """The recomputed forward moves the running statistics again."""
 
@@ -85,19 +62,7 @@ class StatisticsMoveTwice(ReferenceTrainer):
 Parameters = Mapping[str, Tensor]
 
 
-@fault(
-    "https://github.com/NVIDIA/TransformerEngine/pull/3394",
-    component="mode",
-    clauses=("recompute.replays-dropout", "recompute.same-gradients"),
-)
-class ReplayInEvaluationMode(ReferenceTrainer):
-    """The recomputed forward runs in evaluation mode: no dropout, and batch norm by its running statistics."""
-
-    def _pass(self, parameters: Parameters, training: bool) -> Pass:
-        return super()._pass(parameters, training and not self._replaying)
-
-
-@fault("https://github.com/keras-team/keras/issues/21207", component="mode", clauses=("recompute.evaluation-is-plain",))
+@fault("https://github.com/keras-team/keras/issues/21207", "recompute.evaluation-is-plain")
 class TrainingFlagLost(ReferenceTrainer):
     """The wrapper of a recomputed segment loses the mode, so that evaluation runs as training does."""
 
@@ -105,23 +70,7 @@ class TrainingFlagLost(ReferenceTrainer):
         return super()._pass(parameters, training or self.recipe.recompute is not None)
 
 
-# precision
-
-
-@fault("https://github.com/pytorch/pytorch/pull/71169", component="precision", clauses=("recompute.replays-autocast",))
-class PrecisionOfBackward(ReferenceTrainer):
-    """The recomputed forward runs in the scope that is open around the backward pass."""
-
-    @contextmanager
-    def replay_precision(self, former: scope.Scope) -> Iterator[None]:
-        yield
-
-
-@fault(
-    "https://github.com/facebookresearch/fairscale/issues/1199",
-    component="precision",
-    clauses=("recompute.replays-autocast",),
-)
+@fault("https://github.com/facebookresearch/fairscale/issues/1199", "recompute.replays-autocast")
 class DefaultFormatReplayed(ReferenceTrainer):
     """The recomputed forward opens a scope of the same level in the default format, float16."""
 
@@ -129,7 +78,7 @@ class DefaultFormatReplayed(ReferenceTrainer):
         return scope.opened(scope.Scope(Precision(former.precision.level, "float16")))
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/35927", component="precision", clauses=("recompute.same-state",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/35927", "recompute.same-state")
 class ReplayLeavesScopeOpen(ReferenceTrainer):
     """The precision scope that a recomputed forward opens stays open for the whole process."""
 
@@ -139,9 +88,7 @@ class ReplayLeavesScopeOpen(ReferenceTrainer):
         yield
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/148831", component="precision", clauses=("recompute.replays-autocast",)
-)
+@fault("https://github.com/pytorch/pytorch/issues/148831", "recompute.replays-autocast")
 class InputCastSkipped(ReferenceTrainer):
     """In the recomputed forward a segment's input is taken for float32, whatever format it came in."""
 
@@ -154,18 +101,3 @@ class InputCastSkipped(ReferenceTrainer):
     def _pass(self, parameters: Parameters, training: bool) -> Pass:
         made = self.Uncast if self._replaying else Pass
         return made(self.ops, parameters, self, training)
-
-
-@fault(
-    "https://github.com/pytorch/pytorch/issues/141896",
-    component="precision",
-    clauses=("recompute.replays-autocast",),
-    raises=True,
-)
-class CastsSavedElsewhere(ReferenceTrainer):
-    """Casts cached by the first forward are missing in the second, which is refused as another graph."""
-
-    def replay_precision(self, former: scope.Scope) -> AbstractContextManager[None]:
-        if former.active:
-            raise RuntimeError("recomputed values have other formats than those of the forward pass")
-        return super().replay_precision(former)

@@ -17,9 +17,7 @@ class Recomputing(ReferenceTrainer):
         return self.recipe.recompute is not None and not name.startswith(f"{len(self.model.layers) - 1}.")
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/73784", component="accumulator", clauses=("recompute.with-accumulation",)
-)
+@fault("https://github.com/pytorch/pytorch/issues/73784", "recompute.with-accumulation")
 class AccumulatorOverwritten(Recomputing):
     """What a recomputed segment gives takes the accumulator's place instead of being added."""
 
@@ -29,11 +27,7 @@ class AccumulatorOverwritten(Recomputing):
         super().accumulate_gradient(name, gradient)
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/70508",
-    component="accumulator",
-    clauses=("recompute.with-accumulation",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/issues/70508", "recompute.with-accumulation")
 class SumsNotReached(Recomputing):
     """A recomputed segment sees copies of the parameters without the float32 sums that are attached to them."""
 
@@ -42,7 +36,7 @@ class SumsNotReached(Recomputing):
             super().accumulate_gradient(name, gradient)
 
 
-@fault("https://github.com/pytorch/pytorch/pull/115710", component="scaler", clauses=("recompute.with-scaling",))
+@fault("https://github.com/pytorch/pytorch/pull/115710", "recompute.with-scaling")
 class OverflowUnseen(Recomputing):
     """The search for overflow is over before the gradients of recomputed segments are there."""
 

@@ -15,7 +15,7 @@ from tools.faults import fault
 LOW = ("float16", "bfloat16")
 
 
-@fault("https://github.com/pytorch/tutorials/issues/1267", component="copies", clauses=("cost.mixed-bytes",))
+@fault("https://github.com/pytorch/tutorials/issues/1267", "cost.mixed-bytes")
 class Float32CopiesKept(Operations):
     """Next to each product in 16 bits its float32 value is kept."""
 
@@ -26,7 +26,7 @@ class Float32CopiesKept(Operations):
         return y
 
 
-@fault("https://github.com/keras-team/keras/issues/15474", component="copies", clauses=("cost.mixed-bytes",))
+@fault("https://github.com/keras-team/keras/issues/15474", "cost.mixed-bytes")
 class WeightsCopiedAtEveryUse(Operations):
     """A product makes a 16-bit copy of its weight for the forward pass and another for the backward pass."""
 
@@ -41,7 +41,7 @@ class WeightsCopiedAtEveryUse(Operations):
 Parameters = Mapping[str, Tensor]
 
 
-@fault("https://github.com/pytorch/pytorch/pull/78752", component="segments", clauses=("cost.recompute-bytes",))
+@fault("https://github.com/pytorch/pytorch/pull/78752", "cost.recompute-bytes")
 class OutputsKeptAsWell(ReferenceTrainer):
     """A recomputed segment keeps its output next to its input."""
 
@@ -54,11 +54,7 @@ class OutputsKeptAsWell(ReferenceTrainer):
         return y
 
 
-@fault(
-    "https://github.com/modelscope/ms-swift/pull/1677",
-    component="window",
-    clauses=("cost.accumulation-bytes", "accumulation.bytes-flat-in-k"),
-)
+@fault("https://github.com/modelscope/ms-swift/pull/1677", "cost.accumulation-bytes", "accumulation.bytes-flat-in-k")
 class WindowIsOneGraph(ReferenceTrainer):
     """What the micro-batches of a window hold is given back at its end alone."""
 
@@ -66,7 +62,7 @@ class WindowIsOneGraph(ReferenceTrainer):
         return (1 + self.window.micro_batches) * super().bytes_of_pass(parameters, batch)
 
 
-@fault("https://github.com/pytorch/pytorch/issues/154642", component="steps", clauses=("cost.bytes-repeat",))
+@fault("https://github.com/pytorch/pytorch/issues/154642", "cost.bytes-repeat")
 class EarlierStepsHeld(ReferenceTrainer):
     """A cycle of references holds the activations of every earlier step."""
 

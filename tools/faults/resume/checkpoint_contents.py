@@ -13,23 +13,8 @@ from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
-# state of the run
 
-
-@fault(
-    "https://github.com/huggingface/transformers/pull/11663",
-    component="checkpoint",
-    clauses=("resume.scaler-state", "resume.bit-identical"),
-)
-class ScalerIsNotSaved(ReferenceTrainer):
-    """The loss scaler begins again after a load."""
-
-    def load_state(self, arrays: Arrays) -> None:
-        super().load_state(arrays)
-        self.scaler = self.settings
-
-
-@fault("https://github.com/pytorch/vision/pull/4923", component="checkpoint", clauses=("resume.scaler-state",))
+@fault("https://github.com/pytorch/vision/pull/4923", "resume.scaler-state")
 class GrowthCounterIsNotSaved(ReferenceTrainer):
     """The scale is saved, and the counter of good updates since its last change is not."""
 
@@ -39,7 +24,7 @@ class GrowthCounterIsNotSaved(ReferenceTrainer):
             self.scaler = self.scaler.at(self.scaler.scale, 0)
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/39121", component="checkpoint", clauses=("resume.bit-identical",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/39121", "resume.bit-identical")
 class MastersAreNotSaved(ReferenceTrainer):
     """Float32 masters are made again from the low-precision weights."""
 
@@ -48,34 +33,7 @@ class MastersAreNotSaved(ReferenceTrainer):
         self.masters = dict(self.values)
 
 
-@fault(
-    "https://github.com/NVIDIA/apex/issues/480",
-    component="checkpoint",
-    clauses=("resume.bit-identical", "resume.load-has-no-side-effects"),
-)
-class OldMastersStay(ReferenceTrainer):
-    """A load gives the model its weights, and the optimizer goes on with the masters that it had."""
-
-    def load_state(self, arrays: Arrays) -> None:
-        former = dict(self.masters)
-        super().load_state(arrays)
-        self.masters = former
-
-
-@fault("https://github.com/TrenTorch/TrenTorch/pull/187", component="checkpoint", clauses=("resume.bit-identical",))
-class MomentsAreNotSaved(ReferenceTrainer):
-    """The optimizer's moments are zero after a load."""
-
-    def load_state(self, arrays: Arrays) -> None:
-        super().load_state(arrays)
-        self.slots = {slot: {n: np.zeros_like(v) for n, v in held.items()} for slot, held in self.slots.items()}
-
-
-@fault(
-    "https://github.com/NVlabs/stylegan2-ada-pytorch/issues/108",
-    component="checkpoint",
-    clauses=("resume.bit-identical",),
-)
+@fault("https://github.com/NVlabs/stylegan2-ada-pytorch/issues/108", "resume.bit-identical")
 class SecondOptimizerIsNotLoaded(ReferenceTrainer):
     """A load brings back the moments of the first optimizer only."""
 
@@ -86,36 +44,7 @@ class SecondOptimizerIsNotLoaded(ReferenceTrainer):
             values.update({name: kept[slot][name] for name in values if self.optimizer_of(name)})
 
 
-@fault("https://github.com/deepspeedai/DeepSpeed/pull/564", component="checkpoint", clauses=("resume.bit-identical",))
-class BiasCorrectionBeginsAgain(ReferenceTrainer):
-    """Adam's counter of updates is not saved with its moments."""
-
-    def load_state(self, arrays: Arrays) -> None:
-        super().load_state(arrays)
-        self.counts = dict.fromkeys(self.counts, 0)
-
-
-@fault("https://github.com/NVIDIA/apex/issues/180", component="checkpoint", clauses=("resume.bit-identical",))
-class MomentsAreSavedInFloat16(ReferenceTrainer):
-    """A checkpoint holds the optimizer's moments in float16."""
-
-    def save_state(self) -> Arrays:
-        saved = super().save_state()
-        return {n: v.astype(np.float16).astype(v.dtype) if n.startswith("slot.") else v for n, v in saved.items()}
-
-
-@fault(
-    "https://github.com/lightly-ai/lightly-train/pull/301", component="checkpoint", clauses=("resume.bit-identical",)
-)
-class ScheduleBeginsAgain(ReferenceTrainer):
-    """The learning-rate schedule is not part of a checkpoint."""
-
-    def load_state(self, arrays: Arrays) -> None:
-        super().load_state(arrays)
-        self.schedule = 0
-
-
-@fault("https://github.com/EleutherAI/gpt-neox/pull/308", component="checkpoint", clauses=("resume.bit-identical",))
+@fault("https://github.com/EleutherAI/gpt-neox/pull/308", "resume.bit-identical")
 class PositionIgnoresAccumulation(ReferenceTrainer):
     """The counter of updates that a load sets is k times too small."""
 
@@ -124,20 +53,7 @@ class PositionIgnoresAccumulation(ReferenceTrainer):
         self.steps //= self.recipe.accumulation
 
 
-@fault(
-    "https://github.com/vllm-project/speculators/issues/1027", component="checkpoint", clauses=("resume.random-state",)
-)
-class RandomStateIsNotSaved(ReferenceTrainer):
-    """Dropout begins its stream again after a load."""
-
-    def load_state(self, arrays: Arrays) -> None:
-        super().load_state(arrays)
-        self.draws = 0
-
-
-@fault(
-    "https://github.com/AI-Hypercomputer/maxtext/issues/276", component="checkpoint", clauses=("resume.random-state",)
-)
+@fault("https://github.com/AI-Hypercomputer/maxtext/issues/276", "resume.random-state")
 class RandomStateFollowsUpdates(ReferenceTrainer):
     """A load puts the random stream where one draw an update would have left it, whatever the model drew."""
 
@@ -146,16 +62,7 @@ class RandomStateFollowsUpdates(ReferenceTrainer):
         self.draws = self.steps
 
 
-@fault("https://github.com/NVIDIA/apex/issues/480", component="checkpoint", clauses=("resume.random-state",))
-class RunningStatisticsAreNotSaved(ReferenceTrainer):
-    """Batch norm's running mean and variance begin again after a load."""
-
-    def load_state(self, arrays: Arrays) -> None:
-        super().load_state(arrays)
-        self.statistics = {n: v.astype(np.float64) for n, v in self.model.buffers().items()}
-
-
-@fault("https://github.com/unit8co/darts/issues/2463", component="checkpoint", clauses=("resume.bit-identical",))
+@fault("https://github.com/unit8co/darts/issues/2463", "resume.bit-identical")
 class PartOfTheRunStaysInTheProcess(ReferenceTrainer):
     """The counters of a checkpoint are kept in the process that saved it, not in the file."""
 
@@ -170,7 +77,7 @@ class PartOfTheRunStaysInTheProcess(ReferenceTrainer):
         self.load_state(own | {"counters": self.kept.get(str(path), np.zeros(6, np.int64))})
 
 
-@fault("https://github.com/google/flax/pull/1120", component="checkpoint", clauses=("resume.bit-identical",))
+@fault("https://github.com/google/flax/pull/1120", "resume.bit-identical")
 class OlderSaveStays(ReferenceTrainer):
     """A save into a folder that has one of the same run is left out without an error."""
 
@@ -181,7 +88,7 @@ class OlderSaveStays(ReferenceTrainer):
             super().save(path)
 
 
-@fault("https://github.com/pytorch/pytorch/issues/140898", component="checkpoint", clauses=("resume.bit-identical",))
+@fault("https://github.com/pytorch/pytorch/issues/140898", "resume.bit-identical")
 class OpenWindowKeepsTheMoments(ReferenceTrainer):
     """A load into a run with gradients leaves the optimizer's state out."""
 
@@ -192,19 +99,7 @@ class OpenWindowKeepsTheMoments(ReferenceTrainer):
             self.slots[slot].update(held)
 
 
-# an open window
-
-
-@fault("https://github.com/huggingface/transformers/issues/22143", component="window", clauses=("resume.mid-window",))
-class OpenWindowIsLost(ReferenceTrainer):
-    """What the open window has gathered is not saved, and the rest of the window is applied as if it were whole."""
-
-    def load_state(self, arrays: Arrays) -> None:
-        super().load_state(arrays)
-        self.empty_accumulator()
-
-
-@fault("https://github.com/Nerogar/OneTrainer/pull/1465", component="window", clauses=("resume.mid-window",))
+@fault("https://github.com/Nerogar/OneTrainer/pull/1465", "resume.mid-window")
 class LossOfTheOpenWindowIsLost(ReferenceTrainer):
     """Gradients of the open window come back; its losses do not, so the window reports the rest of it alone."""
 
@@ -213,17 +108,7 @@ class LossOfTheOpenWindowIsLost(ReferenceTrainer):
         self.window.losses = []
 
 
-@fault("https://github.com/huggingface/diffusers/issues/3467", component="window", clauses=("resume.mid-window",))
-class OpenWindowIsWeighedAsAWhole(ReferenceTrainer):
-    """A load forgets how much of the window is still to come, and weighs what was gathered as a whole window."""
-
-    def load_state(self, arrays: Arrays) -> None:
-        super().load_state(arrays)
-        share = self.recipe.accumulation / max(1, self.window.micro_batches)
-        self.window.gradients = {n: g * share for n, g in self.window.gradients.items()}
-
-
-@fault("https://github.com/facebookresearch/fairseq2/issues/1346", component="load", clauses=("resume.mid-window",))
+@fault("https://github.com/facebookresearch/fairseq2/issues/1346", "resume.mid-window")
 class OpenWindowCannotBeUnscaled(ReferenceTrainer):
     """Gradients of an open window that was loaded are applied as they are, scaled."""
 

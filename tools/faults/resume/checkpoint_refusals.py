@@ -10,7 +10,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("https://github.com/mosaicml/composer/pull/1376", component="load", clauses=("resume.unclaimed-is-refused",))
+@fault("https://github.com/mosaicml/composer/pull/1376", "resume.unclaimed-is-refused")
 class DropsWhatHasNoReceiver(ReferenceTrainer):
     """A saved component that the run has no place for is left out in silence, and one that is not saved stays."""
 
@@ -23,11 +23,7 @@ class DropsWhatHasNoReceiver(ReferenceTrainer):
         return ""
 
 
-@fault(
-    "https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1647",
-    component="load",
-    clauses=("resume.other-format-is-refused",),
-)
+@fault("https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1647", "resume.other-format-is-refused")
 class FormatsAreNotRecorded(ReferenceTrainer):
     """A checkpoint does not say in which formats it is to be read."""
 
@@ -35,11 +31,7 @@ class FormatsAreNotRecorded(ReferenceTrainer):
         return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.replace(precision=Precision())}"
 
 
-@fault(
-    "https://github.com/ScrollPrize/villa/pull/1475",
-    component="load",
-    clauses=("resume.truncated-file", "resume.altered-file"),
-)
+@fault("https://github.com/ScrollPrize/villa/pull/1475", "resume.truncated-file", "resume.altered-file")
 class DamageIsIgnored(ReferenceTrainer):
     """A file that cannot be read is taken for no file, and the run goes on with what it has."""
 
@@ -50,11 +42,7 @@ class DamageIsIgnored(ReferenceTrainer):
             return
 
 
-@fault(
-    "https://github.com/ScrollPrize/villa/pull/1475",
-    component="load",
-    clauses=("resume.truncated-file", "resume.refusal-changes-nothing"),
-)
+@fault("https://github.com/ScrollPrize/villa/pull/1475", "resume.truncated-file", "resume.refusal-changes-nothing")
 class RefusalComesTooLate(ReferenceTrainer):
     """The optimizer is reset before it is known whether the file can be read."""
 

@@ -20,25 +20,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/huggingface/accelerate/issues/4289",
-    component="load",
-    clauses=("resume.load-has-no-side-effects", "resume.scaler-state"),
-)
-class LoadMovesTheScale(ReferenceTrainer):
-    """Loading takes a dummy step of the optimizer, which the scaler counts."""
-
-    def load_state(self, arrays: Arrays) -> None:
-        super().load_state(arrays)
-        if self.scaler is not None:
-            self.scaler = self.next_scale(self.scaler, True)
-
-
-@fault(
-    "https://github.com/huggingface/accelerate/issues/4289",
-    component="load",
-    clauses=("resume.load-has-no-side-effects",),
-)
+@fault("https://github.com/huggingface/accelerate/issues/4289", "resume.load-has-no-side-effects")
 class LoadLeavesItsPrecisionScopeOpen(ReferenceTrainer):
     """The precision scope that a load opens for a warm-up forward pass stays open for the process."""
 
@@ -47,24 +29,7 @@ class LoadLeavesItsPrecisionScopeOpen(ReferenceTrainer):
         scope.enter(scope.Scope(Precision("O1", "bfloat16")))
 
 
-@fault(
-    "https://github.com/huggingface/optimum-graphcore/pull/97",
-    component="save",
-    clauses=("resume.save-has-no-side-effects",),
-)
-class SaveDrawsRandomNumbers(ReferenceTrainer):
-    """Saving moves the random stream, so a run depends on how often it is saved."""
-
-    def save(self, path: Path) -> None:
-        super().save(path)
-        self.draws += 1
-
-
-@fault(
-    "https://github.com/pytorch/pytorch/issues/164929",
-    component="save",
-    clauses=("resume.save-has-no-side-effects", "resume.bit-identical"),
-)
+@fault("https://github.com/pytorch/pytorch/issues/164929", "resume.save-has-no-side-effects", "resume.bit-identical")
 class SaveMakesTheFirstStep(ReferenceTrainer):
     """A save before the first update steps on zero gradients at rate 0, which the optimizer's counters count."""
 
@@ -74,11 +39,7 @@ class SaveMakesTheFirstStep(ReferenceTrainer):
         super().save(path)
 
 
-@fault(
-    "https://github.com/the-database/traiNNer-redux/pull/96",
-    component="save",
-    clauses=("resume.save-has-no-side-effects",),
-)
+@fault("https://github.com/the-database/traiNNer-redux/pull/96", "resume.save-has-no-side-effects")
 class SaveDropsTheOpenWindow(ReferenceTrainer):
     """Saving empties the accumulator of the run that goes on."""
 
@@ -87,12 +48,7 @@ class SaveDropsTheOpenWindow(ReferenceTrainer):
         self.window.gradients.clear()
 
 
-@fault(
-    "https://github.com/facebookresearch/fairseq2/issues/1346",
-    component="load",
-    clauses=("resume.restored-is-complete",),
-    raises=True,
-)
+@fault("https://github.com/facebookresearch/fairseq2/issues/1346", "resume.restored-is-complete", raises=True)
 class ScaleIsMissingUntilTheFirstLoss(ReferenceTrainer):
     """A restored scaler has no scale before it has scaled a loss."""
 
@@ -112,7 +68,7 @@ class ScaleIsMissingUntilTheFirstLoss(ReferenceTrainer):
         return super().scaler_state()
 
 
-@fault("https://github.com/jax-ml/jax/issues/37830", component="memory", clauses=("resume.save-has-no-side-effects",))
+@fault("https://github.com/jax-ml/jax/issues/37830", "resume.save-has-no-side-effects")
 class SharesTheGivenWeights(ReferenceTrainer):
     """The weights that a run starts from are trained in place."""
 
@@ -136,7 +92,7 @@ class SharesTheGivenWeights(ReferenceTrainer):
 # the state of another run
 
 
-@fault("https://github.com/pytorch/pytorch/issues/196083", component="load", clauses=("resume.live-state",))
+@fault("https://github.com/pytorch/pytorch/issues/196083", "resume.live-state")
 class SharesTheMomentsItTook(ReferenceTrainer):
     """Moments that were taken from another run stay those of that run."""
 
@@ -145,7 +101,7 @@ class SharesTheMomentsItTook(ReferenceTrainer):
         self.slots = of_same_class(self, other).slots
 
 
-@fault("https://github.com/dotnet/TorchSharp/issues/1172", component="load", clauses=("resume.live-state",))
+@fault("https://github.com/dotnet/TorchSharp/issues/1172", "resume.live-state")
 class SharesTheWeightsItTook(ReferenceTrainer):
     """Weights that were taken from another run are that run's."""
 

@@ -12,7 +12,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("", component="average", clauses=("resume.bit-identical",))
+@fault("", "resume.bit-identical")
 class AverageIsCopiedAgainAfterAnEarlyLoad(ReferenceTrainer):
     """A run that is loaded after its first update copies the weights to the average once more."""
 
@@ -32,7 +32,7 @@ class AverageIsCopiedAgainAfterAnEarlyLoad(ReferenceTrainer):
             super().move_average()
 
 
-@fault("", component="dropout", clauses=("resume.bit-identical",))
+@fault("", "resume.bit-identical")
 class ReplayCountsDrawsFromTheLoad(ReferenceTrainer):
     """After a load recomputation takes the place in dropout's stream for the number of draws since the load."""
 
@@ -48,7 +48,7 @@ class ReplayCountsDrawsFromTheLoad(ReferenceTrainer):
             yield
 
 
-@fault("", component="schedule", clauses=("resume.bit-identical",))
+@fault("", "resume.bit-identical")
 class ResumedRunSavesItsOwnUpdatesOnly(ReferenceTrainer):
     """What a resumed run saves as the schedule's position is the number of updates since it was resumed, so that the
     second resume goes back."""
@@ -74,7 +74,7 @@ class ResumedRunSavesItsOwnUpdatesOnly(ReferenceTrainer):
         return arrays
 
 
-@fault("https://github.com/pytorch/pytorch/issues/196083", component="accumulator", clauses=("resume.live-state",))
+@fault("https://github.com/pytorch/pytorch/issues/196083", "resume.live-state")
 class OpenWindowIsShared(ReferenceTrainer):
     """A run that takes the state of another one inside a window accumulates into the same gradients as the other."""
 

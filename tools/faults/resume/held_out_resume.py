@@ -8,7 +8,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("https://github.com/m2lines/Samudra/issues/282", component="checkpoint", clauses=("resume.bit-identical",))
+@fault("https://github.com/m2lines/Samudra/issues/282", "resume.bit-identical")
 class AverageRestartsAfterLoad(ReferenceTrainer):
     """The number of updates that the average has taken in is not restored: it comes back whole, and the first update
     after the load replaces it with a copy of the weights."""
@@ -27,7 +27,7 @@ class AverageRestartsAfterLoad(ReferenceTrainer):
         self._anew = False
 
 
-@fault("", component="load", clauses=("resume.unclaimed-is-refused",))
+@fault("", "resume.unclaimed-is-refused")
 class SaveOfAnotherOptimizerIsTaken(ReferenceTrainer):
     """Which optimizer a save is of is not looked at: a run of plain gradient descent takes one of Adam and drops its
     moments in silence, and AdamW takes those of Adam.

@@ -9,7 +9,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("https://github.com/pytorch/pytorch/issues/119168", component="load", clauses=("resume.load-order",))
+@fault("https://github.com/pytorch/pytorch/issues/119168", "resume.load-order")
 class LateScheduleSetsItsFirstRate(ReferenceTrainer):
     """A schedule that is made after the load sets its first rate, which it keeps until it advances."""
 
@@ -30,11 +30,7 @@ class LateScheduleSetsItsFirstRate(ReferenceTrainer):
         return self.recipe.optimizer.learning_rate * schedule.factor(0)
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/43004",
-    component="load",
-    clauses=("resume.load-order", "optimizer.schedules"),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/issues/43004", "resume.load-order", "optimizer.schedules")
 class ScheduleMadeThereIsOneAhead(ReferenceTrainer):
     """A schedule that is made at a later update begins with the one after it."""
 
@@ -42,11 +38,7 @@ class ScheduleMadeThereIsOneAhead(ReferenceTrainer):
         super().make_schedule(applied + 1 if applied else 0)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/162591",
-    component="load",
-    clauses=("resume.load-order", "optimizer.schedules"),
-)
+@fault("https://github.com/pytorch/pytorch/issues/162591", "resume.load-order", "optimizer.schedules")
 class ScheduleMadeThereBeginsAnew(ReferenceTrainer):
     """A schedule that is made at a later update begins with the first one."""
 
@@ -55,7 +47,7 @@ class ScheduleMadeThereBeginsAnew(ReferenceTrainer):
         super().make_schedule()
 
 
-@fault("https://github.com/mosaicml/composer/pull/1376", component="load", clauses=("resume.load-order",))
+@fault("https://github.com/mosaicml/composer/pull/1376", "resume.load-order")
 class UsedScalerKeepsItsScale(ReferenceTrainer):
     """A scaler that has scaled a loss has its scale, and a load is without effect on it."""
 
@@ -70,7 +62,7 @@ class UsedScalerKeepsItsScale(ReferenceTrainer):
             super().load_part(part, arrays)
 
 
-@fault("https://github.com/CodefyUI/CodefyUI/pull/147", component="load", clauses=("resume.load-order",))
+@fault("https://github.com/CodefyUI/CodefyUI/pull/147", "resume.load-order")
 class LoadedModelGetsNewMoments(ReferenceTrainer):
     """The optimizer begins anew for a model that is loaded after it."""
 

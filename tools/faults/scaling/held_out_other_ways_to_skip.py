@@ -8,7 +8,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("", component="scaler", clauses=("scaling.backs-off-on-overflow",))
+@fault("", "scaling.backs-off-on-overflow")
 class UnscaledByHandBacksOffTwice(ReferenceTrainer):
     """An overflow lowers the scale when the caller unscales the gradients, and again when the update is skipped."""
 
@@ -27,7 +27,7 @@ class UnscaledByHandBacksOffTwice(ReferenceTrainer):
         self.by_hand = False
 
 
-@fault("", component="scaler", clauses=("scaling.disabled-is-passthrough",))
+@fault("", "scaling.disabled-is-passthrough")
 class DisabledScalerSkips(ReferenceTrainer):
     """A disabled scaler still skips an update whose gradients are not finite."""
 
@@ -36,7 +36,7 @@ class DisabledScalerSkips(ReferenceTrainer):
         return (disabled and self.has_nonfinite(self.window.gradients)) or super()._step(rate)
 
 
-@fault("https://github.com/pytorch/pytorch/issues/55585", component="schedule", clauses=("scaling.skip-is-atomic",))
+@fault("https://github.com/pytorch/pytorch/issues/55585", "scaling.skip-is-atomic")
 class StaticSkipMovesTheSchedule(ReferenceTrainer):
     """A skipped update moves the schedule where the loss scale is constant."""
 
@@ -47,11 +47,7 @@ class StaticSkipMovesTheSchedule(ReferenceTrainer):
         return skipped
 
 
-@fault(
-    "https://github.com/nerfstudio-project/nerfstudio/pull/1919",
-    component="schedule",
-    clauses=("scaling.tolerates-missing-gradients",),
-)
+@fault("https://github.com/nerfstudio-project/nerfstudio/pull/1919", "scaling.tolerates-missing-gradients")
 class UpdateWithoutGradientsMovesTheSchedule(ReferenceTrainer):
     """An update in which no parameter has a gradient moves the schedule."""
 

@@ -11,7 +11,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("", component="unscale", clauses=("scaling.stays-finite",))
+@fault("", "scaling.stays-finite")
 class FlushedReciprocal(ReferenceTrainer):
     """Gradients are unscaled by a reciprocal that is flushed to zero where it is subnormal: at the largest scale an
     ordinary update is counted as a good one and moves nothing."""
@@ -23,7 +23,7 @@ class FlushedReciprocal(ReferenceTrainer):
         return super().unscale(name, gradient)
 
 
-@fault("", component="scaler", clauses=("scaling.two-losses",))
+@fault("", "scaling.two-losses")
 class FirstLossOverflowRepaired(ReferenceTrainer):
     """With a backward pass for each loss, what the second pass finds non-finite from the first is started anew."""
 

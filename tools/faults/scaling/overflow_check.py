@@ -11,7 +11,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("https://github.com/inferno-pytorch/inferno/pull/119", component="check", clauses=("scaling.detects-inf",))
+@fault("https://github.com/inferno-pytorch/inferno/pull/119", "scaling.detects-inf")
 class OnlyNaNIsLookedFor(ReferenceTrainer):
     """Gradients are searched for NaN, not for infinities."""
 
@@ -19,7 +19,7 @@ class OnlyNaNIsLookedFor(ReferenceTrainer):
         return any(bool(np.isnan(g).any()) for g in gradients.values())
 
 
-@fault("https://github.com/epfLLM/Megatron-LLM/pull/34", component="check", clauses=("scaling.detects-nan",))
+@fault("https://github.com/epfLLM/Megatron-LLM/pull/34", "scaling.detects-nan")
 class NaNComparesAsSmall(ReferenceTrainer):
     """The largest magnitude is compared with the largest finite number, and NaN is not above it."""
 
@@ -27,19 +27,7 @@ class NaNComparesAsSmall(ReferenceTrainer):
         return any(float(np.abs(g).max()) > np.finfo(np.float64).max for g in gradients.values())
 
 
-@fault(
-    "https://github.com/facebookresearch/fairscale/pull/890",
-    component="check",
-    clauses=("scaling.detects-every-group", "scaling.detects-inf", "scaling.detects-nan"),
-)
-class OnlyTheFirstTensorIsLookedAt(ReferenceTrainer):
-    """The check ends after the first gradient."""
-
-    def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
-        return super().has_nonfinite(dict(list(gradients.items())[:1]))
-
-
-@fault("https://github.com/PaddlePaddle/Paddle/pull/47665", component="check", clauses=("scaling.detects-every-group",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/47665", "scaling.detects-every-group")
 class Float64IsNotLookedAt(ReferenceTrainer):
     """The check collects gradients of float32 and narrower formats only."""
 
@@ -47,7 +35,7 @@ class Float64IsNotLookedAt(ReferenceTrainer):
         return super().has_nonfinite({n: g for n, g in gradients.items() if self.formats[n] != "float64"})
 
 
-@fault("https://github.com/NVIDIA-NeMo/Speech/pull/637", component="check", clauses=("scaling.automaton",))
+@fault("https://github.com/NVIDIA-NeMo/Speech/pull/637", "scaling.automaton")
 class SumOverflowsInTheCheck(ReferenceTrainer):
     """The check looks at the sum of squares in float32, which a single large finite gradient overflows."""
 
@@ -55,24 +43,7 @@ class SumOverflowsInTheCheck(ReferenceTrainer):
         return not all(bool(np.isfinite(np.sum(g.astype(np.float32) ** 2))) for g in gradients.values())
 
 
-@fault(
-    "https://github.com/tensorflow/tensorflow/issues/31956",
-    component="check",
-    clauses=("scaling.tolerates-missing-gradients",),
-)
-class MissingGradientIsAnOverflow(ReferenceTrainer):
-    """A parameter without a gradient counts as one whose gradient is not finite."""
-
-    def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
-        return len(gradients) < len(self.masters) / self.recipe.optimizers or super().has_nonfinite(gradients)
-
-
-@fault(
-    "https://github.com/nerfstudio-project/nerfstudio/pull/1919",
-    component="check",
-    clauses=("scaling.tolerates-missing-gradients",),
-    raises=True,
-)
+@fault("https://github.com/nerfstudio-project/nerfstudio/pull/1919", "scaling.tolerates-missing-gradients", raises=True)
 class NoGradientRaises(ReferenceTrainer):
     """An update in which no parameter has a gradient raises: nothing was checked."""
 
@@ -81,7 +52,7 @@ class NoGradientRaises(ReferenceTrainer):
         return super()._step(rate)
 
 
-@fault("https://github.com/pytorch/pytorch/pull/97886", component="check", clauses=("scaling.detects-what-is-applied",))
+@fault("https://github.com/pytorch/pytorch/pull/97886", "scaling.detects-what-is-applied")
 class CheckIsLatchedWhenUnscaled(ReferenceTrainer):
     """Gradients are checked when they are unscaled; what becomes of them later is applied."""
 

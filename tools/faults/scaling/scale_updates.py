@@ -20,7 +20,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("https://github.com/pytorch/pytorch/issues/98828", component="scaler", clauses=("scaling.stays-finite",))
+@fault("https://github.com/pytorch/pytorch/issues/98828", "scaling.stays-finite")
 class ScaleGrowsToInfinity(ReferenceTrainer):
     """The scale has no largest value."""
 
@@ -28,15 +28,7 @@ class ScaleGrowsToInfinity(ReferenceTrainer):
         return replace(scaler, maximum=math.inf).adjust(finite)
 
 
-@fault("https://github.com/google/flax/issues/2547", component="scaler", clauses=("scaling.stays-finite",))
-class ScaleNeverComesBack(ReferenceTrainer):
-    """A scale that has reached its limit stays there, whatever overflows."""
-
-    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
-        return scaler if scaler.scale >= scaler.maximum else scaler.adjust(finite)
-
-
-@fault("https://github.com/NVIDIA/apex/issues/834", component="scaler", clauses=("scaling.stays-positive",))
+@fault("https://github.com/NVIDIA/apex/issues/834", "scaling.stays-positive")
 class ScaleFallsToZero(ReferenceTrainer):
     """Every overflow halves the scale, without a floor."""
 
@@ -44,24 +36,7 @@ class ScaleFallsToZero(ReferenceTrainer):
         return replace(scaler, minimum=0.0).adjust(finite)
 
 
-@fault("https://github.com/keras-team/keras/issues/16100", component="scaler", clauses=("scaling.stays-positive",))
-class CollapsedScaleDestroysParameters(ReferenceTrainer):
-    """The scale falls to zero, and only the scaled gradients, which are then zero, are looked at."""
-
-    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
-        return replace(scaler, minimum=0.0).adjust(finite)
-
-    def unscale_gradients(self) -> None:
-        scaled = self.judge()
-        super().unscale_gradients()
-        self.window.latched = scaled
-
-
-@fault(
-    "https://github.com/keras-team/keras/issues/16100",
-    component="scaler",
-    clauses=("scaling.automaton", "scaling.stuck-is-visible"),
-)
+@fault("https://github.com/keras-team/keras/issues/16100", "scaling.automaton", "scaling.stuck-is-visible")
 class FloorOfOneInSilence(ReferenceTrainer):
     """The scale does not fall below 1, and a skip at 1 is not reported."""
 
@@ -73,7 +48,7 @@ class FloorOfOneInSilence(ReferenceTrainer):
         return replace(update, skipped=update.skipped and update.scale_before > 1.0)
 
 
-@fault("https://github.com/deepspeedai/DeepSpeed/pull/1958", component="scaler", clauses=("scaling.stuck-is-visible",))
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/1958", "scaling.stuck-is-visible")
 class SkipsInSilenceAtTheFloor(ReferenceTrainer):
     """The error of an overflow at the smallest scale is swallowed, and so is the skip."""
 
@@ -83,9 +58,7 @@ class SkipsInSilenceAtTheFloor(ReferenceTrainer):
         return replace(update, skipped=update.skipped and not stuck)
 
 
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/4986", component="scaler", clauses=("scaling.defaults-are-declared",)
-)
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/4986", "scaling.defaults-are-declared")
 class StartsAt2To32(ReferenceTrainer):
     """Without settings the scale begins at 2^32, where another default is documented and read back."""
 
@@ -102,9 +75,7 @@ class StartsAt2To32(ReferenceTrainer):
             self.scaler = self.scaler.at(2.0**32, 0)
 
 
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/issues/138", component="scaler", clauses=("scaling.static-is-constant",)
-)
+@fault("https://github.com/deepspeedai/DeepSpeed/issues/138", "scaling.static-is-constant")
 class StaticScaleMoves(ReferenceTrainer):
     """A static scale is treated as a dynamic one."""
 
@@ -116,7 +87,7 @@ class StaticScaleMoves(ReferenceTrainer):
         )
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/26240", component="scaler", clauses=("scaling.static-is-constant",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/26240", "scaling.static-is-constant")
 class StaticScaleIsDividedByOnly(ReferenceTrainer):
     """A static scale leaves the loss as it is, but gradients are divided by it."""
 
@@ -124,24 +95,7 @@ class StaticScaleIsDividedByOnly(ReferenceTrainer):
         return super().scale_loss(loss) if self.scaler is not None and self.scaler.dynamic else loss
 
 
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/3008",
-    component="scaler",
-    clauses=("scaling.automaton", "scaling.backs-off-on-overflow"),
-)
-class HysteresisKeepsTheScale(ReferenceTrainer):
-    """An overflow that follows an applied update leaves the scale alone."""
-
-    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
-        lower = scaler.adjust(finite)
-        return replace(lower, scale=scaler.scale) if not finite and scaler.good_steps else lower
-
-
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/3553",
-    component="scaler",
-    clauses=("scaling.automaton", "scaling.grows-after-interval"),
-)
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/3553", "scaling.automaton", "scaling.grows-after-interval")
 class OverflowKeepsTheCount(ReferenceTrainer):
     """An overflow does not set the growth counter to zero."""
 
@@ -149,48 +103,7 @@ class OverflowKeepsTheCount(ReferenceTrainer):
         return scaler.adjust(finite) if finite else replace(scaler.adjust(finite), good_steps=scaler.good_steps)
 
 
-@fault(
-    "https://github.com/google/flax/blob/main/flax/training/dynamic_scale.py",
-    component="scaler",
-    clauses=("scaling.automaton", "scaling.grows-after-interval"),
-)
-class GrowsOneUpdateLate(ReferenceTrainer):
-    """The scale grows with the update after the interval."""
-
-    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
-        late = replace(scaler, interval=scaler.interval + 1) if scaler.dynamic else scaler
-        return replace(late.adjust(finite), interval=scaler.interval)
-
-
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/3553",
-    component="scaler",
-    clauses=("scaling.automaton", "scaling.grows-after-interval"),
-)
-class GrowsEveryUpdateAfterTheInterval(ReferenceTrainer):
-    """Growth does not set its counter back, so once the interval is over every update grows the scale."""
-
-    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
-        grown = scaler.adjust(finite)
-        return replace(grown, good_steps=scaler.good_steps) if grown.scale > scaler.scale else grown
-
-
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/77010",
-    component="scaler",
-    clauses=("scaling.overflow-path-does-not-raise", "scaling.automaton"),
-    raises=True,
-)
-class FirstOverflowRaises(ReferenceTrainer):
-    """The message about an overflow cannot be made: the scale is an array of one element there."""
-
-    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
-        if not finite:
-            raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
-        return scaler.adjust(finite)
-
-
-@fault("https://github.com/google/flax/issues/2547", component="scaler", clauses=("scaling.scale-is-float32",))
+@fault("https://github.com/google/flax/issues/2547", "scaling.scale-is-float32")
 class ScaleIsFloat16(ReferenceTrainer):
     """The scale is held in float16, whose largest value is 65504."""
 
@@ -217,12 +130,7 @@ class ScaleIsFloat16(ReferenceTrainer):
         return {n: v.astype(np.float16) if n == "scale" else v for n, v in super().scaler_state().items()}
 
 
-@fault(
-    "https://github.com/facebookresearch/fairseq2/issues/1346",
-    component="scaler",
-    clauses=("scaling.overflow-path-does-not-raise",),
-    raises=True,
-)
+@fault("https://github.com/facebookresearch/fairseq2/issues/1346", "scaling.overflow-path-does-not-raise", raises=True)
 class NoScaleAfterRestore(ReferenceTrainer):
     """Right after a restore there is no scale to unscale by until a loss has been scaled without overflow."""
 

@@ -6,16 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from fixtures.recipe import FLOAT16
 from frameworks.contract import Update
-from frameworks.reference.core import scope
 from frameworks.reference.training.decisions import Arrays, OpenWindow
 from frameworks.reference.training.scaler import LossScale
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("https://github.com/google-deepmind/optax/pull/1746", component="skip", clauses=("scaling.skip-is-atomic",))
+@fault("https://github.com/google-deepmind/optax/pull/1746", "scaling.skip-is-atomic")
 class GivesUpAfterFiftySkips(ReferenceTrainer):
     """After fifty non-finite updates in a row the next one is applied."""
 
@@ -30,39 +28,7 @@ class GivesUpAfterFiftySkips(ReferenceTrainer):
         return super().next_scale(scaler, finite)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/55585",
-    component="skip",
-    clauses=("scaling.skip-is-atomic", "scaling.step-count-follows-updates"),
-)
-class ScheduleAdvancesOnSkip(ReferenceTrainer):
-    """The learning-rate schedule advances whether the update was applied or not."""
-
-    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
-        if not finite:
-            self.advance_schedule()
-        return super().next_scale(scaler, finite)
-
-
-@fault(
-    "https://github.com/huggingface/accelerate/issues/4242",
-    component="skip",
-    clauses=("scaling.skip-is-atomic", "scaling.step-count-follows-updates"),
-)
-class SkipCountsInBiasCorrection(ReferenceTrainer):
-    """Adam's counters follow the calls of its step, skipped ones included."""
-
-    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
-        if not finite:
-            self.counts = {name: count + 1 for name, count in self.counts.items()}
-        return super().next_scale(scaler, finite)
-
-
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/34075",
-    component="skip",
-    clauses=("scaling.skip-is-atomic", "scaling.skip-is-reported"),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/34075", "scaling.skip-is-atomic", "scaling.skip-is-reported")
 class SkipIsAnUpdateOfZeros(ReferenceTrainer):
     """A non-finite update is made with gradients of zero, so that moments decay and move the weights."""
 
@@ -75,19 +41,7 @@ class SkipIsAnUpdateOfZeros(ReferenceTrainer):
         return super().next_scale(scaler, finite)
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/35927", component="skip", clauses=("scaling.skip-is-atomic",))
-class OverflowLeavesAScopeOpen(ReferenceTrainer):
-    """An overflow leaves the process in a precision scope that it was not in before."""
-
-    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
-        if not finite:
-            scope.enter(scope.Scope(FLOAT16))
-        return super().next_scale(scaler, finite)
-
-
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/67895", component="skip", clauses=("scaling.skip-leaves-no-residue",)
-)
+@fault("https://github.com/PaddlePaddle/Paddle/issues/67895", "scaling.skip-leaves-no-residue")
 class OverflowedGradientsStay(ReferenceTrainer):
     """The gradients of a skipped update are not cleared, and the next ones are added to them."""
 
@@ -102,7 +56,7 @@ class OverflowedGradientsStay(ReferenceTrainer):
 # how a skip is reported
 
 
-@fault("https://github.com/huggingface/accelerate/issues/4242", component="skip", clauses=("scaling.skip-is-reported",))
+@fault("https://github.com/huggingface/accelerate/issues/4242", "scaling.skip-is-reported")
 class SkipReadFromCallCount(ReferenceTrainer):
     """An update counts as applied because the optimizer's step was called."""
 
@@ -110,11 +64,7 @@ class SkipReadFromCallCount(ReferenceTrainer):
         return replace(super().apply(), skipped=False)
 
 
-@fault(
-    "https://github.com/keras-team/keras/issues/20878",
-    component="skip",
-    clauses=("scaling.step-count-follows-updates",),
-)
+@fault("https://github.com/keras-team/keras/issues/20878", "scaling.step-count-follows-updates")
 class StepCounterStandsStill(ReferenceTrainer):
     """The counter that a caller can read is never raised."""
 
@@ -125,9 +75,7 @@ class StepCounterStandsStill(ReferenceTrainer):
 # abandoned updates
 
 
-@fault(
-    "https://github.com/Haian-Jin/LVSM/pull/19", component="skip", clauses=("scaling.abandoned-update-leaves-no-trace",)
-)
+@fault("https://github.com/Haian-Jin/LVSM/pull/19", "scaling.abandoned-update-leaves-no-trace")
 class AbandonedUpdateStaysOpen(ReferenceTrainer):
     """An update that is given up on after unscaling leaves the scaler as if its step were still to come."""
 
@@ -138,11 +86,7 @@ class AbandonedUpdateStaysOpen(ReferenceTrainer):
         return update
 
 
-@fault(
-    "https://github.com/espnet/espnet/pull/2362",
-    component="skip",
-    clauses=("scaling.abandoned-update-leaves-no-trace",),
-)
+@fault("https://github.com/espnet/espnet/pull/2362", "scaling.abandoned-update-leaves-no-trace")
 class AbandonedOverflowIsForgotten(ReferenceTrainer):
     """An update that is given up on counts as a finite one, so that its overflow can let the scale grow."""
 

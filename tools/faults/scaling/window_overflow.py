@@ -9,11 +9,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/36601",
-    component="scaler",
-    clauses=("accumulation.scale-is-constant-in-window",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/36601", "accumulation.scale-is-constant-in-window")
 class ScaleIsUpdatedByEveryMicroBatch(ReferenceTrainer):
     """The scale is adjusted behind every micro-batch, so that a window's gradients are of several scales."""
 
@@ -23,41 +19,7 @@ class ScaleIsUpdatedByEveryMicroBatch(ReferenceTrainer):
             self.scaler = self.next_scale(self.scaler, not self.has_nonfinite(gradients))
 
 
-@fault(
-    "https://github.com/microsoft/Swin-Transformer/issues/311",
-    component="scaler",
-    clauses=("accumulation.scale-is-constant-in-window",),
-)
-class UnscalesWithEveryMicroBatch(ReferenceTrainer):
-    """The accumulator is unscaled behind every micro-batch, what was unscaled before included."""
-
-    def take_micro_batch(self, gradients: Arrays) -> None:
-        super().take_micro_batch(gradients)
-        if self.scaler is not None:
-            self.window.gradients = {name: self.unscale(name, g) for name, g in self.window.gradients.items()}
-            self.window.unscaled = True
-
-
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/67895",
-    component="accumulator",
-    clauses=("accumulation.nonfinite-micro-batch",),
-)
-class OverflowIsNeverCleared(ReferenceTrainer):
-    """A window that overflowed is not emptied, so every later one overflows too."""
-
-    def empty_accumulator(self) -> None:
-        gradients = self.window.gradients
-        super().empty_accumulator()
-        if self.has_nonfinite(gradients):
-            self.window.gradients = gradients
-
-
-@fault(
-    "https://github.com/espnet/espnet/pull/3283",
-    component="accumulator",
-    clauses=("accumulation.bad-window-is-forgotten",),
-)
+@fault("https://github.com/espnet/espnet/pull/3283", "accumulation.bad-window-is-forgotten")
 class AccumulatorIsMultipliedByZero(ReferenceTrainer):
     """At the end of a window what overflowed in the accumulator is multiplied by zero, which gives NaN."""
 
@@ -69,11 +31,7 @@ class AccumulatorIsMultipliedByZero(ReferenceTrainer):
             self.window.gradients = {name: gradient * 0.0 for name, gradient in bad.items()}
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/67895",
-    component="scaler",
-    clauses=("accumulation.nonfinite-micro-batch",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/issues/67895", "accumulation.nonfinite-micro-batch")
 class OnlyTheLastMicroBatchIsChecked(ReferenceTrainer):
     """Overflow is looked for in the window's last micro-batch alone."""
 
@@ -86,11 +44,7 @@ class OnlyTheLastMicroBatchIsChecked(ReferenceTrainer):
         return result if self.has_nonfinite(self._newest) else frozenset()
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/34075",
-    component="scaler",
-    clauses=("accumulation.nonfinite-micro-batch",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/34075", "accumulation.nonfinite-micro-batch")
 class OverflowBecomesZero(ReferenceTrainer):
     """Non-finite values of a micro-batch are replaced by zeros, and the window is applied without them."""
 

@@ -13,7 +13,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("https://github.com/pytorch/pytorch/pull/88955", component="ranks", clauses=("sharding.global-clip",))
+@fault("https://github.com/pytorch/pytorch/pull/88955", "sharding.global-clip")
 class SmallParametersCountOnEachRank(ReferenceRankGroup):
     """A parameter with fewer rows than ranks is not sharded, and its gradient counts in the norm once for each rank."""
 
@@ -24,11 +24,7 @@ class SmallParametersCountOnEachRank(ReferenceRankGroup):
         return ReferenceTrainer.gradient_norm(self.first, counted)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/190626",
-    component="ranks",
-    clauses=("sharding.reduces-in-the-asked-format",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/190626", "sharding.reduces-in-the-asked-format")
 class ReplicasReduceInBfloat16(ReferenceRankGroup):
     """Under mixed bfloat16, what the replicas of a mesh have reduced is added up in bfloat16, whatever the requested
     format."""

@@ -8,7 +8,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 
-@fault("", component="offload", clauses=("offload.acts",))
+@fault("", "offload.acts")
 class LoadedMomentsStayOnTheDevice(ReferenceTrainer):
     """A load puts the optimizer's moments on the device and does not offload them again.
 

@@ -21,7 +21,7 @@ class _MeanOfThoseThatUsed(ReferenceRankGroup):
         }
 
 
-@fault("", component="sharding", clauses=("sharding.missing-gradient",))
+@fault("", "sharding.missing-gradient")
 class MissingGradientsAreNotZeros(ReferenceFramework):
     """The gradient of a parameter that only some ranks use is averaged over these, so it is too large by all / some."""
 

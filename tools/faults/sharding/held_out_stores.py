@@ -16,7 +16,7 @@ class _Float32Moments(HostStore):
         super().put(key, array.astype(np.float32).astype(np.float64) if key.startswith("slot.") else array)
 
 
-@fault("", component="offload", clauses=("offload.same-bits",))
+@fault("", "offload.same-bits")
 class OffloadedMomentsAreFloat32(ReferenceTrainer):
     """Moments in the host's memory are float32, those of float64 weights too."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from pathlib import Path
 
 import numpy as np
 from autograd.core import VJPNode
@@ -26,51 +25,6 @@ class InStore(ReferenceTrainer):
         return self.host() if offload.to == "host" else self.disk(offload.folder)
 
 
-class _OfShapes(HostStore):
-    def get(self, key: str) -> Array:
-        like = self.copies[key]
-        if not key.startswith("activation/") or like.ndim != 2 or like.shape[0] != like.shape[1]:
-            return super().get(key)
-        return next(v for k, v in self.copies.items() if k.startswith("activation/") and v.shape == like.shape).copy()
-
-
-@fault("https://github.com/modelscope/ms-swift/pull/10157", component="offload", clauses=("offload.same-bits",))
-class SquareArraysShareACopy(InStore):
-    """Square arrays that are saved for backward count as one where their shape is one."""
-
-    host = _OfShapes
-
-
-class _OfOneKey(DiskStore):
-    def put(self, key: str, array: Array) -> None:
-        if key.startswith("value/"):
-            self.shapes = {**getattr(self, "shapes", {}), key: array.shape}
-        super().put(key, array)
-
-    def path(self, key: str) -> Path:
-        shape = getattr(self, "shapes", {}).get(key)
-        return super().path(key) if shape is None else self.folder / f"value-{'x'.join(map(str, shape))}.npy"
-
-
-@fault("https://github.com/huggingface/accelerate/pull/4083", component="offload", clauses=("offload.same-bits",))
-class WeightsOnDiskShareAFile(InStore):
-    """Weights of one shape lie in one file."""
-
-    disk = _OfOneKey
-
-
-class _InFloat16(DiskStore):
-    def put(self, key: str, array: Array) -> None:
-        super().put(key, array.astype(np.float16).astype(np.float64))
-
-
-@fault("https://github.com/huggingface/transformers/pull/46849", component="offload", clauses=("offload.same-bits",))
-class FilesAreInFloat16(InStore):
-    """What goes to disk goes in a format that is not its own."""
-
-    disk = _InFloat16
-
-
 class _WithoutEmptying(HostStore):
     def get(self, key: str) -> Array:
         result = super().get(key)
@@ -79,14 +33,14 @@ class _WithoutEmptying(HostStore):
         return result
 
 
-@fault("https://github.com/meta-pytorch/torchtune/issues/1867", component="offload", clauses=("offload.same-bits",))
+@fault("https://github.com/meta-pytorch/torchtune/issues/1867", "offload.same-bits")
 class FreedAfterTheFirstUse(InStore):
     """What a backward pass has fetched once is gone when a second loss needs it."""
 
     host = _WithoutEmptying
 
 
-@fault("https://github.com/deepspeedai/DeepSpeed/pull/6550", component="offload", clauses=("offload.same-bits",))
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/6550", "offload.same-bits")
 class CopiesWhereItShouldAdd(ReferenceTrainer):
     """Where the optimizer's state is offloaded, a window's last micro-batch is copied from the second window on."""
 
@@ -97,7 +51,7 @@ class CopiesWhereItShouldAdd(ReferenceTrainer):
         super().accumulate_gradient(name, gradient)
 
 
-@fault("https://github.com/facebookresearch/fairscale/pull/588", component="offload", clauses=("offload.acts",))
+@fault("https://github.com/facebookresearch/fairscale/pull/588", "offload.acts")
 class NothingLeaves(ReferenceTrainer):
     """A request to offload activations is accepted, and they stay."""
 
@@ -105,34 +59,12 @@ class NothingLeaves(ReferenceTrainer):
         return VJPNode
 
 
-@fault("https://github.com/facebookresearch/fairscale/pull/588", component="offload", clauses=("offload.acts",))
+@fault("https://github.com/facebookresearch/fairscale/pull/588", "offload.acts")
 class LeavesInTheFirstUpdateAlone(ReferenceTrainer):
     """Activations leave until the first update was applied."""
 
     def node_type(self) -> type[VJPNode]:
         return VJPNode if self.steps else super().node_type()
-
-
-@fault("https://github.com/verl-project/verl/pull/7804", component="offload", clauses=("offload.acts",))
-class SecondMomentsStay(ReferenceTrainer):
-    """Of the optimizer's state the first moment alone is offloaded."""
-
-    def storage(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
-        return super().storage(kind, group, arrays) if group != "slot.second_moment" else dict(arrays)
-
-
-@fault("https://github.com/hpcaitech/ColossalAI/issues/4528", component="offload", clauses=("offload.acts",))
-class StaysAfterALoad(ReferenceTrainer):
-    """What a checkpoint is loaded into lies on the device from then on."""
-
-    loaded = False
-
-    def storage(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
-        return dict(arrays) if self.loaded else super().storage(kind, group, arrays)
-
-    def load_state(self, arrays: Arrays) -> None:
-        self.loaded = True
-        super().load_state(arrays)
 
 
 class _Frozen(StoredArrays):
@@ -141,7 +73,7 @@ class _Frozen(StoredArrays):
             super().__setitem__(name, array)
 
 
-@fault("https://github.com/huggingface/accelerate/pull/2214", component="offload", clauses=("offload.trains",))
+@fault("https://github.com/huggingface/accelerate/pull/2214", "offload.trains")
 class UpdatesACopy(ReferenceTrainer):
     """An update is made on fetched parameters, which are thrown away."""
 
@@ -150,18 +82,7 @@ class UpdatesACopy(ReferenceTrainer):
         return _Frozen(self.store, group, arrays) if isinstance(made, StoredArrays) and group == "master" else made  # type: ignore[arg-type]
 
 
-@fault("https://github.com/NVIDIA/Megatron-LM/pull/5071", component="offload", clauses=("offload.trains",))
-class TrainsWhatWasBeforeTheLoad(ReferenceTrainer):
-    """A load brings the model's weights, and not those that the offloaded optimizer updates."""
-
-    def load_state(self, arrays: Arrays) -> None:
-        own = {name: self.masters[name] for name in self.masters}
-        super().load_state(arrays)
-        if self.recipe.offload is not None and "optimizer" in self.recipe.offload.what:
-            self.masters.update(own)
-
-
-@fault("https://github.com/radixark/miles/pull/1793", component="offload", clauses=("offload.trains",))
+@fault("https://github.com/radixark/miles/pull/1793", "offload.trains")
 class SavesEmptyMoments(ReferenceTrainer):
     """A save of offloaded moments holds zeros."""
 
@@ -176,7 +97,7 @@ class _Keeping(DiskStore):
         """Nothing."""
 
 
-@fault("https://github.com/vllm-project/llm-compressor/pull/2605", component="offload", clauses=("offload.gives-back",))
+@fault("https://github.com/vllm-project/llm-compressor/pull/2605", "offload.gives-back")
 class FilesStay(InStore):
     """Files of activations stay in the folder after their backward pass."""
 
@@ -189,7 +110,7 @@ class _Staying(DiskStore):
         self._ending.detach()
 
 
-@fault("https://github.com/deepspeedai/DeepSpeed/pull/4416", component="offload", clauses=("offload.gives-back",))
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/4416", "offload.gives-back")
 class FoldersStay(InStore):
     """Each run leaves its folder behind."""
 
@@ -208,7 +129,7 @@ class _Trusting(DiskStore):
         return values.reshape([shape[axis] for axis in order]).transpose(np.argsort(order)).copy(order="K")
 
 
-@fault("https://github.com/nntrainer/nntrainer/pull/4342", component="offload", clauses=("offload.disk-fault",))
+@fault("https://github.com/nntrainer/nntrainer/pull/4342", "offload.disk-fault")
 class FilesAreTrusted(InStore):
     """What a file holds is taken as it is: a changed bit is another weight."""
 
@@ -224,26 +145,11 @@ class _Filling(DiskStore):
         return super().get(key) if self.path(key).exists() else np.zeros(self.shapes[key])
 
 
-@fault("https://github.com/deepspeedai/DeepSpeed/issues/1627", component="offload", clauses=("offload.disk-fault",))
+@fault("https://github.com/deepspeedai/DeepSpeed/issues/1627", "offload.disk-fault")
 class MissingFilesAreZeros(InStore):
     """A file that is missing stands for zeros."""
 
     disk = _Filling
-
-
-class _Nameless(DiskStore):
-    def get(self, key: str) -> Array:
-        try:
-            return super().get(key)
-        except (OSError, ValueError):
-            raise RuntimeError("the swap failed") from None
-
-
-@fault("https://github.com/deepspeedai/DeepSpeed/issues/5087", component="offload", clauses=("offload.disk-fault",))
-class FaultsAreNameless(InStore):
-    """An error says that something is wrong with a file, and not with which."""
-
-    disk = _Nameless
 
 
 class _Ignoring(DiskStore):
@@ -258,7 +164,7 @@ class _Ignoring(DiskStore):
         return lost[key] if key in lost else super().get(key)
 
 
-@fault("https://github.com/deepspeedai/DeepSpeed/issues/1070", component="offload", clauses=("offload.disk-fault",))
+@fault("https://github.com/deepspeedai/DeepSpeed/issues/1070", "offload.disk-fault")
 class FailedWritesAreIgnored(InStore):
     """Where a file cannot be written, zeros come back."""
 

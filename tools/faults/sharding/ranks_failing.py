@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -12,7 +11,7 @@ from frameworks.reference.distributed.ranks import ReferenceRankGroup
 from tools.faults import fault
 
 
-@fault("https://github.com/pytorch/pytorch/issues/42107", component="sharding", clauses=("sharding.dead-rank",))
+@fault("https://github.com/pytorch/pytorch/issues/42107", "sharding.dead-rank")
 class GoesOnWithoutTheRank(ReferenceRankGroup):
     """The others go on without a rank that has stopped, as if its gradients were zero."""
 
@@ -20,31 +19,7 @@ class GoesOnWithoutTheRank(ReferenceRankGroup):
         """Nobody notices."""
 
 
-@fault(
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/6430",
-    component="sharding",
-    clauses=("sharding.dead-rank",),
-)
-class TriesAgainWithoutTheRank(ReferenceRankGroup):
-    """The call in which a rank stops ends with an error, and later calls answer for it as if it were there."""
-
-    def lost(self, rank: int) -> None:
-        self.missing -= {rank}
-        super().lost(rank)
-
-
-@fault("https://github.com/pytorch/pytorch/issues/17113", component="sharding", clauses=("sharding.dead-rank",))
-class WaitsLongerThanItsLimit(ReferenceRankGroup):
-    """A rank that has stopped is waited for longer than is declared."""
-
-    limit_s = 0.1
-
-    def lost(self, rank: int) -> None:
-        time.sleep(2.0 * self.limit_s)
-        super().lost(rank)
-
-
-@fault("https://github.com/pytorch/pytorch/issues/189245", component="sharding", clauses=("sharding.dead-rank",))
+@fault("https://github.com/pytorch/pytorch/issues/189245", "sharding.dead-rank")
 class NextRanksFindWhatWasLeft(ReferenceRankGroup):
     """What ranks had when one of them stopped stays where the next ranks of the model start."""
 
@@ -58,7 +33,7 @@ class NextRanksFindWhatWasLeft(ReferenceRankGroup):
         return self._left.get(self.model.name, given)
 
 
-@fault("https://github.com/pytorch/pytorch/issues/173909", component="sharding", clauses=("sharding.loopback",))
+@fault("https://github.com/pytorch/pytorch/issues/173909", "sharding.loopback")
 class RanksMeetOnEveryInterface(ReferenceRankGroup):
     """The server where ranks meet listens on every address."""
 

@@ -12,21 +12,7 @@ from frameworks.reference.training.decisions import Arrays
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/57934",
-    component="sharding",
-    clauses=("sharding.equals-whole", "sharding.mean-over-items"),
-)
-class SumIsDividedByRanks(ReferenceRankGroup):
-    """The sum of all ranks' shares in the mean is divided by the number of ranks once more."""
-
-    def reduce(self, name: str, parts: Sequence[Array]) -> Array:
-        return super().reduce(name, parts) / self.count
-
-
-@fault(
-    "https://github.com/meta-pytorch/torchtune/pull/2172", component="sharding", clauses=("sharding.mean-over-items",)
-)
+@fault("https://github.com/meta-pytorch/torchtune/pull/2172", "sharding.mean-over-items")
 class EachRankDividesByItsOwnItems(ReferenceRankGroup):
     """Each rank normalises by its own items, and the ranks' means are averaged."""
 
@@ -35,22 +21,7 @@ class EachRankDividesByItsOwnItems(ReferenceRankGroup):
         return tuple(t.accumulate(batch, n) for t, batch, n in zip(self.trainers, batches, own, strict=True))
 
 
-@fault(
-    "https://github.com/ByteDance-Seed/VeOmni/issues/1059",
-    component="sharding",
-    clauses=("sharding.replicas-equal", "sharding.equals-whole"),
-)
-class GroupOfOne(ReferenceRankGroup):
-    """The reduction's group has one member: every rank steps on its own gradient."""
-
-    def _reduce(self) -> None:
-        for trainer in self.trainers:
-            trainer.window.gradients = {
-                n: self.reduce(n, [g] * self.count) for n, g in trainer.window.gradients.items()
-            }
-
-
-@fault("https://github.com/verl-project/verl/issues/7493", component="sharding", clauses=("sharding.equals-whole",))
+@fault("https://github.com/verl-project/verl/issues/7493", "sharding.equals-whole")
 class ReplicasOfShardsTrainApart(ReferenceRankGroup):
     """In a hybrid mesh gradients are reduced over the ranks that share a copy, and not over the copies."""
 
@@ -61,31 +32,7 @@ class ReplicasOfShardsTrainApart(ReferenceRankGroup):
         return super().reduced(list(gradients[:length]) * self.ranks.replicas)
 
 
-@fault(
-    "https://github.com/modelscope/FunASR/pull/3472",
-    component="sharding",
-    clauses=("sharding.accumulates", "sharding.mean-over-items"),
-)
-class FirstMicroBatchIsReduced(ReferenceRankGroup):
-    """In a window that is given whole the first micro-batch is reduced, and later ones are added to it on each rank."""
-
-    def _reduce(self) -> None:
-        windows = [trainer.window for trainer in self.trainers]
-        if windows[0].micro_batches < 2:
-            super()._reduce()
-
-    def _backward(self, batches: Sequence[Batch], items: int) -> tuple[float, ...]:
-        losses = super()._backward(batches, items)
-        if self.trainers[0].window.micro_batches == 1 and self.recipe.accumulation > 1:
-            super()._reduce()
-        return losses
-
-
-@fault(
-    "https://github.com/karpathy/build-nanogpt/pull/30",
-    component="sharding",
-    clauses=("sharding.one-reduction-per-window",),
-)
+@fault("https://github.com/karpathy/build-nanogpt/pull/30", "sharding.one-reduction-per-window")
 class EveryMicroBatchIsReduced(ReferenceRankGroup):
     """Reductions are not held back inside a window."""
 
@@ -96,7 +43,7 @@ class EveryMicroBatchIsReduced(ReferenceRankGroup):
         self.counted = [count + (window - 1) * used for count in self.counted]
 
 
-@fault("https://github.com/deepspeedai/DeepSpeed/pull/6550", component="sharding", clauses=("sharding.accumulates",))
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/6550", "sharding.accumulates")
 class SecondWindowIsCopied(ReferenceRankGroup):
     """From the second window on a micro-batch's gradient is copied over the former ones of sharded gradients."""
 
@@ -113,20 +60,7 @@ class SecondWindowIsCopied(ReferenceRankGroup):
         return super().apply()
 
 
-@fault("https://github.com/ServiceNow/Fast-LLM/pull/551", component="sharding", clauses=("sharding.accumulates",))
-class ShardsKeepTheLastMicroBatch(ReferenceRankGroup):
-    """Where gradients are sharded the window's gradient is its last micro-batch's."""
-
-    def _backward(self, batches: Sequence[Batch], items: int) -> tuple[float, ...]:
-        if self.sharded("gradient"):
-            for trainer in self.trainers:
-                trainer.window.gradients = {}
-        return super()._backward(batches, items)
-
-
-@fault(
-    "https://github.com/pytorch/pytorch/issues/47260", component="sharding", clauses=("sharding.every-backward-counts",)
-)
+@fault("https://github.com/pytorch/pytorch/issues/47260", "sharding.every-backward-counts")
 class FirstBackwardIsReduced(ReferenceRankGroup):
     """With a backward pass for each loss, half of the gradient is each rank's own."""
 
@@ -142,7 +76,7 @@ class FirstBackwardIsReduced(ReferenceRankGroup):
         return {name: (g + self.count * self.own[rank][name]) / 2.0 for name, g in reduced.items()}
 
 
-@fault("https://github.com/pytorch/pytorch/pull/174862", component="sharding", clauses=("sharding.missing-gradient",))
+@fault("https://github.com/pytorch/pytorch/pull/174862", "sharding.missing-gradient")
 class UnusedIsKeptToItself(ReferenceRankGroup):
     """A parameter that some rank did not use is not reduced: who used it keeps its own gradient."""
 
@@ -157,11 +91,7 @@ class UnusedIsKeptToItself(ReferenceRankGroup):
         return dict(reduced) | self.own[rank]
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/190626",
-    component="sharding",
-    clauses=("sharding.reduces-in-the-asked-format",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/190626", "sharding.reduces-in-the-asked-format")
 class ReducesInBfloat16(ReferenceRankGroup):
     """The sum over ranks is rounded to bfloat16, whatever was asked for."""
 
@@ -169,11 +99,7 @@ class ReducesInBfloat16(ReferenceRankGroup):
         return "bfloat16"
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/194628",
-    component="sharding",
-    clauses=("sharding.reduces-in-the-asked-format",),
-)
+@fault("https://github.com/pytorch/pytorch/pull/194628", "sharding.reduces-in-the-asked-format")
 class ReducesInFloat32(ReferenceRankGroup):
     """A reduction in bfloat16 that was asked for is made in float32 without a word."""
 
@@ -181,7 +107,7 @@ class ReducesInFloat32(ReferenceRankGroup):
         return "float32"
 
 
-@fault("https://github.com/pytorch/pytorch/issues/111138", component="sharding", clauses=("sharding.start",))
+@fault("https://github.com/pytorch/pytorch/issues/111138", "sharding.start")
 class OthersDrawTheirOwnStart(ReferenceRankGroup):
     """The weights that the run was given reach rank 0 alone."""
 

@@ -13,19 +13,7 @@ from frameworks.reference.distributed.ranks import ReferenceRankGroup
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/huggingface/accelerate/issues/3877", component="sharding", clauses=("sharding.holds-its-part",)
-)
-class NothingIsSharded(ReferenceRankGroup):
-    """A request for sharding is accepted, and every rank holds all."""
-
-    def sharded(self, kind: str) -> bool:
-        return False
-
-
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/issues/7837", component="sharding", clauses=("sharding.holds-its-part",)
-)
+@fault("https://github.com/deepspeedai/DeepSpeed/issues/7837", "sharding.holds-its-part")
 class GradientsStayWhole(ReferenceRankGroup):
     """Every level but the full one leaves gradients whole."""
 
@@ -33,7 +21,7 @@ class GradientsStayWhole(ReferenceRankGroup):
         return super().sharded(kind) and (kind != "gradient" or self.ranks.level == "full")
 
 
-@fault("https://github.com/pytorch/pytorch/issues/160279", component="sharding", clauses=("sharding.holds-its-part",))
+@fault("https://github.com/pytorch/pytorch/issues/160279", "sharding.holds-its-part")
 class LastRowsAreHeldTwice(ReferenceRankGroup):
     """Shards are of equal length: where the rows do not divide, the last ranks hold some that others hold too."""
 
@@ -48,18 +36,7 @@ class LastRowsAreHeldTwice(ReferenceRankGroup):
         return np.resize(rows, like.shape) if rows.size != like.size else rows.reshape(like.shape)
 
 
-@fault("https://github.com/verl-project/verl/issues/7493", component="sharding", clauses=("sharding.equals-whole",))
-class ShardsAreGatheredBackwards(ReferenceRankGroup):
-    """Shards of equal length are put together in the reverse order of ranks."""
-
-    def gather(self, shards: Sequence[Array], like: Array) -> Array:
-        equal = len({len(np.atleast_1d(part)) for part in shards}) == 1
-        return super().gather(shards[::-1] if equal else shards, like)
-
-
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/59611", component="sharding", clauses=("sharding.masters-stay-wide",)
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/59611", "sharding.masters-stay-wide")
 class ShardedMastersAreNarrow(ReferenceRankGroup):
     """Where the optimizer's state is sharded, masters are stored in the model's format between updates."""
 
@@ -71,7 +48,7 @@ class ShardedMastersAreNarrow(ReferenceRankGroup):
         super()._gather_state()
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/49767", component="sharding", clauses=("sharding.replicas-equal",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/49767", "sharding.replicas-equal")
 class AverageIsNotGathered(ReferenceRankGroup):
     """Ranks past the first see the average as it was before the last update."""
 
@@ -81,11 +58,7 @@ class AverageIsNotGathered(ReferenceRankGroup):
             trainer.averages = {name: value * (1.0 + 2.0**-20) for name, value in trainer.averages.items()}
 
 
-@fault(
-    "https://github.com/huggingface/accelerate/pull/4071",
-    component="sharding",
-    clauses=("sharding.resumes-in-another-size",),
-)
+@fault("https://github.com/huggingface/accelerate/pull/4071", "sharding.resumes-in-another-size")
 class AnotherSizeStartsTheScheduleAnew(ReferenceRankGroup):
     """Where the number of ranks changed, a load leaves the schedule at its beginning."""
 
@@ -96,11 +69,7 @@ class AnotherSizeStartsTheScheduleAnew(ReferenceRankGroup):
                 trainer.schedule = 0
 
 
-@fault(
-    "https://github.com/instructlab/training/issues/414",
-    component="sharding",
-    clauses=("sharding.resumes-in-another-size",),
-)
+@fault("https://github.com/instructlab/training/issues/414", "sharding.resumes-in-another-size")
 class MomentumStaysWithItsRank(ReferenceRankGroup):
     """Where the number of ranks changed, the optimizer's state of later shards is not brought along."""
 
@@ -115,9 +84,7 @@ class MomentumStaysWithItsRank(ReferenceRankGroup):
                         values[name] = rows.reshape(value.shape)
 
 
-@fault(
-    "https://github.com/huggingface/transformers/pull/46628", component="sharding", clauses=("sharding.damaged-shard",)
-)
+@fault("https://github.com/huggingface/transformers/pull/46628", "sharding.damaged-shard")
 class DamagedRankGoesOnAsItWas(ReferenceRankGroup):
     """A rank whose file cannot be read keeps what it has, and the others load theirs."""
 
@@ -127,9 +94,7 @@ class DamagedRankGoesOnAsItWas(ReferenceRankGroup):
                 trainer.restore(path / f"rank-{trainer.rank}")
 
 
-@fault(
-    "https://github.com/huggingface/transformers/pull/40691", component="sharding", clauses=("sharding.damaged-shard",)
-)
+@fault("https://github.com/huggingface/transformers/pull/40691", "sharding.damaged-shard")
 class RanksBeforeTheDamageLoad(ReferenceRankGroup):
     """A damaged file is refused after the ranks before it have loaded theirs."""
 

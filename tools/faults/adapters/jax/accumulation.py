@@ -13,11 +13,7 @@ from frameworks.jax.training.trainer import JaxTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/huggingface/transformers/pull/34191",
-    component="accumulator",
-    clauses=("accumulation.weighs-items",),
-)
+@fault("https://github.com/huggingface/transformers/pull/34191", "accumulation.weighs-items")
 class MeanOfMeans(JaxFramework):
     """Each micro-batch's loss is its own mean over the number of micro-batches."""
 
@@ -27,9 +23,7 @@ class MeanOfMeans(JaxFramework):
         JaxTrainer._backward = lambda self, batch, _: backward(self, batch, batch.items * self.recipe.accumulation)
 
 
-@fault(
-    "https://github.com/mlnomadpy/flaxchat/issues/6", component="accumulator", clauses=("accumulation.keeps-precision",)
-)
+@fault("https://github.com/mlnomadpy/flaxchat/issues/6", "accumulation.keeps-precision")
 class AccumulatesLow(JaxFramework):
     """`optax.MultiSteps` holds its sums in bfloat16."""
 
@@ -45,8 +39,8 @@ class AccumulatesLow(JaxFramework):
 
 @fault(
     "https://github.com/facebookresearch/mmf/pull/747",
-    component="accumulator",
-    clauses=("accumulation.each-counts-once", "accumulation.equals-full-batch"),
+    "accumulation.each-counts-once",
+    "accumulation.equals-full-batch",
 )
 class ForgetsTheWindow(JaxFramework):
     """`optax.MultiSteps` begins its sum again with every micro-batch."""
@@ -63,11 +57,7 @@ class ForgetsTheWindow(JaxFramework):
         optax.MultiSteps.update = forgetful
 
 
-@fault(
-    "https://github.com/google-research/vision_transformer/issues/286",
-    component="accumulator",
-    clauses=("accumulation.fresh-dropout",),
-)
+@fault("https://github.com/google-research/vision_transformer/issues/286", "accumulation.fresh-dropout")
 class DrawsTheSameMasks(JaxFramework):
     """The key is never split, so every micro-batch drops the same values."""
 

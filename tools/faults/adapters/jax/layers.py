@@ -18,12 +18,7 @@ from frameworks.jax.shipped import in_place
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/apple/axlearn/pull/397",
-    component="layers",
-    clauses=("autocast.float32-parity",),
-    names="(LayerNorm), output",
-)
+@fault("https://github.com/apple/axlearn/pull/397", "autocast.float32-parity", names="(LayerNorm), output")
 class NormalisesWithAnotherEpsilon(JaxFramework):
     """`nn.LayerNorm` adds a hundred times the epsilon that it was given."""
 
@@ -34,10 +29,7 @@ class NormalisesWithAnotherEpsilon(JaxFramework):
 
 
 @fault(
-    "https://github.com/AI-Hypercomputer/maxtext/pull/3312",
-    component="layers",
-    clauses=("autocast.float32-parity",),
-    names="(SelfAttention), output",
+    "https://github.com/AI-Hypercomputer/maxtext/pull/3312", "autocast.float32-parity", names="(SelfAttention), output"
 )
 class AttentionScaledByAnotherWidth(JaxFramework):
     """Products of queries and keys of width d are divided by √(d + 1)."""
@@ -65,8 +57,7 @@ _turned_backwards.defvjp(lambda kernel: (kernel, None), lambda _, upstream: (jnp
 
 @fault(
     "https://github.com/huggingface/candle/issues/3735",
-    component="layers",
-    clauses=("autocast.float32-parity",),
+    "autocast.float32-parity",
     names="(Convolution), gradient of weight",
 )
 class FilterGradientIsTransposed(JaxFramework):
@@ -81,7 +72,7 @@ class FilterGradientIsTransposed(JaxFramework):
         layers.nn.Conv = partial(nn.Conv, conv_general_dilated=convolve)
 
 
-@fault("https://github.com/google/flax/issues/4539", component="layers", clauses=("composition.shipped-parts",))
+@fault("https://github.com/google/flax/issues/4539", "composition.shipped-parts")
 class CapturedModulesMayChange(JaxFramework):
     """A compiled function changes the state of a module that it closes over, once, when it is traced."""
 
@@ -90,7 +81,7 @@ class CapturedModulesMayChange(JaxFramework):
         TraceState.is_valid = lambda _: True
 
 
-@fault("https://github.com/google/flax/issues/3997", component="layers", clauses=("composition.shipped-parts",))
+@fault("https://github.com/google/flax/issues/3997", "composition.shipped-parts")
 class CompiledModulesKeepTheirState(JaxFramework):
     """A function that nnx.jit compiles leaves the state of its modules as it was."""
 

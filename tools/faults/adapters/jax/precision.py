@@ -16,9 +16,7 @@ from frameworks.jax.training import optimizers, steps
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/keras-team/keras/issues/15806", component="autocast", clauses=("autocast.layers-honour-policy",)
-)
+@fault("https://github.com/keras-team/keras/issues/15806", "autocast.layers-honour-policy")
 class ConvolutionsStayWide(JaxFramework):
     """`nn.Conv` computes in float32, whatever its `dtype`."""
 
@@ -32,11 +30,7 @@ class ConvolutionsStayWide(JaxFramework):
         layers.nn.Conv = wide
 
 
-@fault(
-    "https://github.com/pytorch/ao/pull/1124",
-    component="masters",
-    clauses=("master.small-update-survives", "autocast.parameters-stay-float32"),
-)
+@fault("https://github.com/pytorch/ao/pull/1124", "master.small-update-survives", "autocast.parameters-stay-float32")
 class CastsWeights(JaxFramework):
     """Parameters are made in the computing format, so small updates vanish in them."""
 
@@ -46,11 +40,7 @@ class CastsWeights(JaxFramework):
         steps.Network = lambda model, low, _, *rest: make(model, low, low, *rest)
 
 
-@fault(
-    "https://github.com/google-deepmind/optax/issues/1754",
-    component="optimizer",
-    clauses=("master.adam-epsilon-survives",),
-)
+@fault("https://github.com/google-deepmind/optax/issues/1754", "master.adam-epsilon-survives")
 class EpsilonUnderflows(JaxFramework):
     """Adam's epsilon is rounded to float16, where it is zero."""
 
@@ -64,11 +54,7 @@ class EpsilonUnderflows(JaxFramework):
         optimizers._KINDS = {**optimizers._KINDS, Adam: rounded}
 
 
-@fault(
-    "https://github.com/google-deepmind/optax/issues/1552",
-    component="optimizer",
-    clauses=("master.moments-keep-precision",),
-)
+@fault("https://github.com/google-deepmind/optax/issues/1552", "master.moments-keep-precision")
 class MomentsAreLow(JaxFramework):
     """Adam's first moment is held in bfloat16."""
 

@@ -27,11 +27,7 @@ class Calls(JaxFramework):
         return super().recompute(case, x, w, variant)
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/62981",
-    component="recomputation",
-    clauses=("recompute.no-grad-input",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/issues/62981", "recompute.no-grad-input")
 class ClosedOverWeightIsConstant(Calls):
     """A weight that the function closes over counts as a constant: its gradient is zero."""
 
@@ -40,9 +36,7 @@ class ClosedOverWeightIsConstant(Calls):
         return replace(result, w=np.zeros_like(w)) if case == "no-grad-input" else result
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/62363", component="recomputation", clauses=("recompute.containers",)
-)
+@fault("https://github.com/PaddlePaddle/Paddle/issues/62363", "recompute.containers")
 class KeywordsThroughBfloat16(Calls):
     """Arrays in keyword arguments are recomputed from bfloat16 copies."""
 
@@ -53,11 +47,7 @@ class KeywordsThroughBfloat16(Calls):
         return replace(self.called(case, *coarse, variant), value=self.called(case, x, w, variant).value)
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/47985",
-    component="recomputation",
-    clauses=("recompute.detects-changed-weights",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/47985", "recompute.detects-changed-weights")
 class RecomputesWithChangedWeights(Calls):
     """The recomputed forward reads weights that changed after the first one."""
 
@@ -67,11 +57,7 @@ class RecomputesWithChangedWeights(Calls):
         return replace(self.called("positional", x, 3 * w, variant), value=self.called("plain", x, w, variant).value)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/190758",
-    component="recomputation",
-    clauses=("recompute.replays-dropout",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/190758", "recompute.replays-dropout")
 class DrawsOtherMasks(JaxFramework):
     """A run with recomputation draws its masks from a key of its own."""
 
@@ -88,7 +74,7 @@ class DrawsOtherMasks(JaxFramework):
         JaxTrainer._backward = folded
 
 
-@fault("https://github.com/jax-ml/jax/pull/37888", component="recomputation", clauses=("recompute.frees-activations",))
+@fault("https://github.com/jax-ml/jax/pull/37888", "recompute.frees-activations")
 class CheckpointDoesNothing(JaxFramework):
     """`nn.remat` runs its function and keeps every activation."""
 

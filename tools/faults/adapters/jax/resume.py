@@ -10,11 +10,7 @@ from frameworks.jax.training.trainer import JaxTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/NVIDIA/apex/issues/480",
-    component="checkpoint",
-    clauses=("resume.bit-identical", "resume.load-has-no-side-effects"),
-)
+@fault("https://github.com/NVIDIA/apex/issues/480", "resume.bit-identical", "resume.load-has-no-side-effects")
 class MomentsNotLoaded(JaxFramework):
     """The optimizer's state stays as it was when a checkpoint is loaded."""
 
@@ -30,7 +26,7 @@ class MomentsNotLoaded(JaxFramework):
         JaxTrainer.restore = partial_restore
 
 
-@fault("https://github.com/mosaicml/composer/pull/1376", component="checkpoint", clauses=("resume.scaler-state",))
+@fault("https://github.com/mosaicml/composer/pull/1376", "resume.scaler-state")
 class LoadedScalerIsDropped(JaxFramework):
     """The loss scale is not loaded, so the run goes on with the initial one."""
 
@@ -39,9 +35,7 @@ class LoadedScalerIsDropped(JaxFramework):
         checkpoint.scaler.with_state = lambda scale, state, device: scale
 
 
-@fault(
-    "https://github.com/vllm-project/speculators/issues/1027", component="checkpoint", clauses=("resume.random-state",)
-)
+@fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state")
 class KeyRestarts(JaxFramework):
     """The key is saved and not put back."""
 

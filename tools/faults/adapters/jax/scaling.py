@@ -17,8 +17,9 @@ from tools.faults import fault
 
 @fault(
     "https://github.com/google-deepmind/optax/pull/1746",
-    component="scaler",
-    clauses=("scaling.skip-is-atomic", "scaling.detects-inf", "scaling.detects-nan"),
+    "scaling.skip-is-atomic",
+    "scaling.detects-inf",
+    "scaling.detects-nan",
 )
 class AppliesOverflow(JaxFramework):
     """`jmp.select_tree` takes the new state although a gradient is infinite."""
@@ -28,11 +29,7 @@ class AppliesOverflow(JaxFramework):
         jmp.select_tree = lambda finite, new, old: new
 
 
-@fault(
-    "https://github.com/google/flax/issues/2547",
-    component="scaler",
-    clauses=("scaling.grows-after-interval", "scaling.automaton"),
-)
+@fault("https://github.com/google/flax/issues/2547", "scaling.grows-after-interval", "scaling.automaton")
 class GrowsOneUpdateLate(JaxFramework):
     """The scale grows after one finite update more than the interval says."""
 
@@ -48,11 +45,7 @@ class GrowsOneUpdateLate(JaxFramework):
         jmp.DynamicLossScale.adjust = late
 
 
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/3553",
-    component="scaler",
-    clauses=("scaling.grows-after-interval", "scaling.automaton"),
-)
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/3553", "scaling.grows-after-interval", "scaling.automaton")
 class OverflowKeepsCount(JaxFramework):
     """An overflow does not start the count of finite updates again."""
 
@@ -68,7 +61,7 @@ class OverflowKeepsCount(JaxFramework):
         jmp.DynamicLossScale.adjust = keeping
 
 
-@fault("https://github.com/NVIDIA/apex/issues/834", component="scaler", clauses=("scaling.stays-positive",))
+@fault("https://github.com/NVIDIA/apex/issues/834", "scaling.stays-positive")
 class ScaleHasNoFloor(JaxFramework):
     """The scale is halved with every overflow until it is zero."""
 
@@ -86,8 +79,8 @@ class ScaleHasNoFloor(JaxFramework):
 
 @fault(
     "https://github.com/Lightning-AI/pytorch-lightning/issues/9330",
-    component="clipping",
-    clauses=("scaling.unscales-before-clipping", "scaling.reports-true-loss"),
+    "scaling.unscales-before-clipping",
+    "scaling.reports-true-loss",
 )
 class ClipsScaledGradients(JaxFramework):
     """Gradients are clipped by their global norm while they are still scaled."""

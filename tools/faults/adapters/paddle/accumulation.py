@@ -12,8 +12,8 @@ from tools.faults import fault
 
 @fault(
     "https://github.com/facebookresearch/mmf/pull/747",
-    component="accumulator",
-    clauses=("accumulation.each-counts-once", "accumulation.equals-full-batch"),
+    "accumulation.each-counts-once",
+    "accumulation.equals-full-batch",
 )
 class ClearsInsideWindow(PaddleFramework):
     """`clear_grad` is called before the backward pass of every micro-batch."""

@@ -10,12 +10,7 @@ from frameworks.paddle import PaddleFramework
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/mindspore-lab/mindone/pull/219",
-    component="layer norm",
-    clauses=("autocast.float32-parity",),
-    names="(LayerNorm), output",
-)
+@fault("https://github.com/mindspore-lab/mindone/pull/219", "autocast.float32-parity", names="(LayerNorm), output")
 class NormEpsilonTooLarge(PaddleFramework):
     """Layer norm's epsilon is a hundred times what was asked for."""
 
@@ -30,10 +25,7 @@ class NormEpsilonTooLarge(PaddleFramework):
 
 
 @fault(
-    "https://github.com/lucidrains/vit-pytorch/issues/65",
-    component="attention",
-    clauses=("autocast.float32-parity",),
-    names="(SelfAttention), output",
+    "https://github.com/lucidrains/vit-pytorch/issues/65", "autocast.float32-parity", names="(SelfAttention), output"
 )
 class AttentionScaleTooSmall(PaddleFramework):
     """Attention divides its scores by the square root of one more than the length of a head's vectors."""
@@ -51,8 +43,7 @@ class AttentionScaleTooSmall(PaddleFramework):
 
 @fault(
     "https://github.com/nntrainer/nntrainer/issues/705",
-    component="convolution",
-    clauses=("autocast.float32-parity",),
+    "autocast.float32-parity",
     names="(Convolution), gradient of weight",
 )
 class FilterGradientTransposed(PaddleFramework):

@@ -10,12 +10,7 @@ from frameworks.paddle import StaticFramework
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/60052",
-    component="autocast",
-    clauses=("autocast.user-lists",),
-    mode="static",
-)
+@fault("https://github.com/PaddlePaddle/Paddle/pull/60052", "autocast.user-lists", mode="static")
 class IgnoresUserLists(StaticFramework):
     """`auto_cast` drops the lists of operations that the user gives it."""
 
@@ -25,12 +20,7 @@ class IgnoresUserLists(StaticFramework):
         paddle.amp.auto_cast = lambda custom_white_list=None, custom_black_list=None, **given: scope(**given)
 
 
-@fault(
-    "https://github.com/google-deepmind/optax/issues/1754",
-    component="optimizer",
-    clauses=("master.adam-epsilon-survives",),
-    mode="static",
-)
+@fault("https://github.com/google-deepmind/optax/issues/1754", "master.adam-epsilon-survives", mode="static")
 class EpsilonUnderflows(StaticFramework):
     """Adam's epsilon is rounded to 0."""
 

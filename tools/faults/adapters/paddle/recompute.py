@@ -10,11 +10,7 @@ from frameworks.paddle.core import network, recompute
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/ankanbhunia/PIDM/pull/66",
-    component="recomputation",
-    clauses=("recompute.replays-dropout", "recompute.random-stream-unmoved"),
-)
+@fault("https://github.com/ankanbhunia/PIDM/pull/66", "recompute.replays-dropout", "recompute.random-stream-unmoved")
 class RedrawsDropout(PaddleFramework):
     """`recompute` is called with `preserve_rng_state=False`."""
 
@@ -23,11 +19,7 @@ class RedrawsDropout(PaddleFramework):
         network.recompute = partial(network.recompute, preserve_rng_state=False)
 
 
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/62981",
-    component="recomputation",
-    clauses=("recompute.no-grad-input",),
-)
+@fault("https://github.com/PaddlePaddle/Paddle/issues/62981", "recompute.no-grad-input")
 class AlwaysReentrant(PaddleFramework):
     """`use_reentrant=False` is not passed on, so an input without a gradient cuts the parameters off."""
 
@@ -41,8 +33,9 @@ class AlwaysReentrant(PaddleFramework):
 
 @fault(
     "https://github.com/jax-ml/jax/pull/37888",
-    component="recomputation",
-    clauses=("recompute.frees-activations", "recompute.runs-forward-once-more", "cost.recompute-bytes"),
+    "recompute.frees-activations",
+    "recompute.runs-forward-once-more",
+    "cost.recompute-bytes",
 )
 class RecomputeDoesNothing(PaddleFramework):
     """`recompute` runs its function and keeps every activation."""

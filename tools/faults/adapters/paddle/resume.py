@@ -14,7 +14,7 @@ from frameworks.paddle.training.trainer import DygraphTrainer
 from tools.faults import fault
 
 
-@fault("https://github.com/NVIDIA/apex/issues/480", component="checkpoint", clauses=("resume.bit-identical",))
+@fault("https://github.com/NVIDIA/apex/issues/480", "resume.bit-identical")
 class MomentsNotSaved(PaddleFramework):
     """`Optimizer.state_dict` leaves out the moments."""
 
@@ -26,12 +26,7 @@ class MomentsNotSaved(PaddleFramework):
         }
 
 
-@fault(
-    "https://github.com/huggingface/transformers/pull/11663",
-    component="checkpoint",
-    clauses=("resume.scaler-state",),
-    mode="dygraph-forced-scaler",
-)
+@fault("https://github.com/huggingface/transformers/pull/11663", "resume.scaler-state", mode="dygraph-forced-scaler")
 class CountersNotLoaded(PaddleFramework):
     """`GradScaler.load_state_dict` restores the scale and counts finite updates from 0."""
 
@@ -41,9 +36,7 @@ class CountersNotLoaded(PaddleFramework):
         AmpScaler.load_state_dict = lambda self, state: load(self, state | {"incr_count": 0})
 
 
-@fault(
-    "https://github.com/vllm-project/speculators/issues/1027", component="checkpoint", clauses=("resume.random-state",)
-)
+@fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state")
 class StreamRestarts(PaddleFramework):
     """The generator's state is not loaded, so a resumed run starts its stream again."""
 

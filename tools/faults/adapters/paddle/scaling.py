@@ -12,10 +12,7 @@ from tools.faults import fault
 
 
 @fault(
-    "https://github.com/huggingface/transformers/issues/24449",
-    component="scaler",
-    clauses=("scaling.unscales-once",),
-    mode="dygraph-forced-scaler",
+    "https://github.com/huggingface/transformers/issues/24449", "scaling.unscales-once", mode="dygraph-forced-scaler"
 )
 class UnscalesAgain(PaddleFramework):
     """`GradScaler.unscale_` forgets that it was called, so a second call divides again."""
@@ -33,8 +30,8 @@ class UnscalesAgain(PaddleFramework):
 
 @fault(
     "https://github.com/google-deepmind/optax/pull/1746",
-    component="scaler",
-    clauses=("scaling.detects-inf", "scaling.skip-is-atomic"),
+    "scaling.detects-inf",
+    "scaling.skip-is-atomic",
     mode="dygraph-forced-scaler",
 )
 class AppliesOverflow(PaddleFramework):
@@ -53,8 +50,8 @@ class AppliesOverflow(PaddleFramework):
 
 @fault(
     "https://github.com/deepspeedai/DeepSpeed/pull/3553",
-    component="scaler",
-    clauses=("scaling.grows-after-interval", "scaling.automaton"),
+    "scaling.grows-after-interval",
+    "scaling.automaton",
     mode="dygraph-forced-scaler",
 )
 class OverflowKeepsCount(PaddleFramework):
@@ -75,8 +72,7 @@ class OverflowKeepsCount(PaddleFramework):
 
 @fault(
     "https://github.com/PaddlePaddle/Paddle/issues/67895",
-    component="optimizer",
-    clauses=("scaling.skip-leaves-no-residue",),
+    "scaling.skip-leaves-no-residue",
     mode="dygraph-forced-scaler",
 )
 class KeepsOverflowedGradients(PaddleFramework):
@@ -96,8 +92,7 @@ class KeepsOverflowedGradients(PaddleFramework):
 
 @fault(
     "https://github.com/PaddlePaddle/Paddle/pull/77010",
-    component="scaler",
-    clauses=("scaling.overflow-path-does-not-raise",),
+    "scaling.overflow-path-does-not-raise",
     mode="dygraph-forced-scaler",
     raises=True,
 )
@@ -117,10 +112,7 @@ class FirstOverflowRaises(PaddleFramework):
 
 
 @fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/4986",
-    component="scaler",
-    clauses=("scaling.defaults-are-declared",),
-    mode="dygraph-forced-scaler",
+    "https://github.com/deepspeedai/DeepSpeed/pull/4986", "scaling.defaults-are-declared", mode="dygraph-forced-scaler"
 )
 class AnotherDefaultScale(PaddleFramework):
     """`GradScaler` starts at 2^15 where its documentation says 2^16."""
@@ -132,10 +124,7 @@ class AnotherDefaultScale(PaddleFramework):
 
 
 @fault(
-    "https://github.com/deepspeedai/DeepSpeed/issues/138",
-    component="scaler",
-    clauses=("scaling.static-is-constant",),
-    mode="dygraph-forced-scaler",
+    "https://github.com/deepspeedai/DeepSpeed/issues/138", "scaling.static-is-constant", mode="dygraph-forced-scaler"
 )
 class StaticScaleIsDynamic(PaddleFramework):
     """`use_dynamic_loss_scaling=False` is not passed on."""

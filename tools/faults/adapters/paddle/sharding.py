@@ -39,9 +39,7 @@ class OwnItemsWorker(_Worker):
     kind = _OwnItems
 
 
-@fault(
-    "https://github.com/meta-pytorch/torchtune/pull/2172", component="sharding", clauses=("sharding.mean-over-items",)
-)
+@fault("https://github.com/meta-pytorch/torchtune/pull/2172", "sharding.mean-over-items")
 class DividesByOwnItems(PaddleFramework):
     """Each rank's loss is the mean over its own items, and `DataParallel` averages the ranks' means."""
 
@@ -59,8 +57,9 @@ class UnsynchronisedWorker(_Worker):
 
 @fault(
     "https://github.com/modelscope/FunASR/pull/3472",
-    component="sharding",
-    clauses=("sharding.replicas-equal", "sharding.equals-whole", "sharding.accumulates"),
+    "sharding.replicas-equal",
+    "sharding.equals-whole",
+    "sharding.accumulates",
 )
 class NeverLeavesNoSync(PaddleFramework):
     """A window's last micro-batch is inside `no_sync` as all others are, so that no gradient is reduced."""
@@ -81,9 +80,7 @@ class StepsPerRankWorker(_Worker):
     kind = _StepsPerRank
 
 
-@fault(
-    "https://github.com/tracel-ai/burn/issues/5695", component="sharding", clauses=("sharding.schedule-counts-updates",)
-)
+@fault("https://github.com/tracel-ai/burn/issues/5695", "sharding.schedule-counts-updates")
 class SchedulerStepsForEachRank(PaddleFramework):
     """The learning-rate schedule moves once for each rank with every update."""
 

@@ -10,9 +10,7 @@ from frameworks.tf import TensorFlowFramework
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/paiml/aprender/pull/2123", component="accumulator", clauses=("accumulation.keeps-precision",)
-)
+@fault("https://github.com/paiml/aprender/pull/2123", "accumulation.keeps-precision")
 class SumsTheWindow(TensorFlowFramework):
     """The gradients of a window are summed where they should be averaged."""
 
@@ -26,11 +24,7 @@ class SumsTheWindow(TensorFlowFramework):
         keras.optimizers.Optimizer._clip_gradients = summed
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/73784",
-    component="accumulator",
-    clauses=("accumulation.each-counts-once",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/73784", "accumulation.each-counts-once")
 class AccumulatorIsOverwritten(TensorFlowFramework):
     """Each micro-batch's gradient takes the place of what the accumulator held."""
 
@@ -44,11 +38,7 @@ class AccumulatorIsOverwritten(TensorFlowFramework):
         keras.src.backend.tensorflow.optimizer.TFOptimizer._backend_increment_gradient_accumulators = overwrite
 
 
-@fault(
-    "https://github.com/hpcaitech/ColossalAI/issues/1028",
-    component="accumulator",
-    clauses=("accumulation.each-counts-once",),
-)
+@fault("https://github.com/hpcaitech/ColossalAI/issues/1028", "accumulation.each-counts-once")
 class AccumulatorIsNotReset(TensorFlowFramework):
     """The accumulators are not set to zero at the end of a window."""
 
@@ -57,11 +47,7 @@ class AccumulatorIsNotReset(TensorFlowFramework):
         keras.optimizers.Optimizer._backend_reset_gradient_accumulators = lambda self: None
 
 
-@fault(
-    "https://github.com/espnet/espnet/pull/3283",
-    component="accumulator",
-    clauses=("accumulation.bad-window-is-forgotten",),
-)
+@fault("https://github.com/espnet/espnet/pull/3283", "accumulation.bad-window-is-forgotten")
 class AccumulatorIsEmptiedByAProduct(TensorFlowFramework):
     """The accumulators are multiplied by zero at the end of a window, so that what was infinite becomes NaN."""
 

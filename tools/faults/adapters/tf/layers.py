@@ -12,12 +12,7 @@ from frameworks.tf import TensorFlowFramework
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/tensorflow/tensorflow/pull/58863",
-    component="layers",
-    clauses=("autocast.float32-parity",),
-    names="(LayerNorm), output",
-)
+@fault("https://github.com/tensorflow/tensorflow/pull/58863", "autocast.float32-parity", names="(LayerNorm), output")
 class NormalisesWithAnotherEpsilon(TensorFlowFramework):
     """Layer normalisation adds a hundred times the epsilon that it was given."""
 
@@ -32,10 +27,7 @@ class NormalisesWithAnotherEpsilon(TensorFlowFramework):
 
 
 @fault(
-    "https://github.com/lucidrains/vit-pytorch/issues/65",
-    component="layers",
-    clauses=("autocast.float32-parity",),
-    names="(SelfAttention), output",
+    "https://github.com/lucidrains/vit-pytorch/issues/65", "autocast.float32-parity", names="(SelfAttention), output"
 )
 class AttentionScaledByAnotherWidth(TensorFlowFramework):
     """Products of queries and keys of width d are divided by √(d + 1)."""
@@ -59,8 +51,7 @@ def _turned_backwards(kernel: tf.Tensor) -> Any:
 
 @fault(
     "https://github.com/apple/tensorflow_macos/issues/230",
-    component="layers",
-    clauses=("autocast.float32-parity",),
+    "autocast.float32-parity",
     names="(Convolution), gradient of weight",
 )
 class FilterGradientIsTransposed(TensorFlowFramework):

@@ -16,8 +16,8 @@ from tools.faults import fault
 
 @fault(
     "https://github.com/keras-team/keras/issues/15806",
-    component="autocast",
-    clauses=("autocast.matmul-is-low", "autocast.backward-in-forward-precision"),
+    "autocast.matmul-is-low",
+    "autocast.backward-in-forward-precision",
 )
 class LayersIgnoreThePolicy(TensorFlowFramework):
     """Layers are made under the policy float32, whatever global policy was set."""
@@ -27,9 +27,7 @@ class LayersIgnoreThePolicy(TensorFlowFramework):
         keras.config.set_dtype_policy = lambda policy: None
 
 
-@fault(
-    "https://github.com/keras-team/keras/pull/20014", component="autocast", clauses=("autocast.policy-does-not-leak",)
-)
+@fault("https://github.com/keras-team/keras/pull/20014", "autocast.policy-does-not-leak")
 class PolicyReachesLosses(TensorFlowFramework):
     """Losses are computed in the format that the global policy gives to layers."""
 
@@ -45,7 +43,7 @@ class PolicyReachesLosses(TensorFlowFramework):
         steps.TracedSteps.__init__ = leaking
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/47985", component="autocast", clauses=("autocast.scope-restored",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/47985", "autocast.scope-restored")
 class PolicyOutlivesItsScope(TensorFlowFramework):
     """An exception leaves the global policy as it was inside the scope."""
 
@@ -62,11 +60,7 @@ class PolicyOutlivesItsScope(TensorFlowFramework):
         framework.dtype_policy = careless
 
 
-@fault(
-    "https://github.com/tensorflow/tensorflow/issues/47156",
-    component="autocast",
-    clauses=("autocast.norm-layers-are-wide",),
-)
+@fault("https://github.com/tensorflow/tensorflow/issues/47156", "autocast.norm-layers-are-wide")
 class NormalisesInLowPrecision(TensorFlowFramework):
     """Layer normalisation takes mean and mean square in the format of its input, where the square overflows."""
 
@@ -81,11 +75,7 @@ class NormalisesInLowPrecision(TensorFlowFramework):
         keras.layers.LayerNormalization.call = narrow
 
 
-@fault(
-    "https://github.com/google-deepmind/optax/issues/1754",
-    component="optimizer",
-    clauses=("master.adam-epsilon-survives",),
-)
+@fault("https://github.com/google-deepmind/optax/issues/1754", "master.adam-epsilon-survives")
 class EpsilonUnderflows(TensorFlowFramework):
     """Adam's epsilon is rounded to 0."""
 

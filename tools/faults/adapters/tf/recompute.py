@@ -11,9 +11,7 @@ from frameworks.tf import TensorFlowFramework
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/jax-ml/jax/pull/37888", component="recomputation", clauses=("recompute.runs-forward-once-more",)
-)
+@fault("https://github.com/jax-ml/jax/pull/37888", "recompute.runs-forward-once-more")
 class RematDoesNothing(TensorFlowFramework):
     """`keras.remat` gives its function back as it is."""
 
@@ -22,11 +20,7 @@ class RematDoesNothing(TensorFlowFramework):
         keras.remat = lambda function: function
 
 
-@fault(
-    "https://github.com/huggingface/transformers/issues/21381",
-    component="recomputation",
-    clauses=("recompute.no-grad-input",),
-)
+@fault("https://github.com/huggingface/transformers/issues/21381", "recompute.no-grad-input")
 class VariablesGetNoGradient(TensorFlowFramework):
     """`tf.recompute_grad` differentiates by the arguments only, not by the variables that its function uses."""
 

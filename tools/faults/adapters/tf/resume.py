@@ -9,7 +9,7 @@ from frameworks.tf.training import checkpoint
 from tools.faults import fault
 
 
-@fault("https://github.com/NVIDIA/apex/issues/480", component="checkpoint", clauses=("resume.scaler-state",))
+@fault("https://github.com/NVIDIA/apex/issues/480", "resume.scaler-state")
 class OptimizerNotSaved(TensorFlowFramework):
     """The checkpoint holds the model without the optimizer, its moments and its loss scale."""
 
@@ -19,9 +19,7 @@ class OptimizerNotSaved(TensorFlowFramework):
         checkpoint._parts = lambda *given: whole(*given) | {"optimizer": {}}
 
 
-@fault(
-    "https://github.com/vllm-project/speculators/issues/1027", component="checkpoint", clauses=("resume.random-state",)
-)
+@fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state")
 class SeedsNotSaved(TensorFlowFramework):
     """The checkpoint leaves out the seed generators of the dropout layers."""
 

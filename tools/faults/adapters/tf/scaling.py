@@ -13,9 +13,7 @@ from tools.faults import fault
 Optimizer, Scaler = keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer
 
 
-@fault(
-    "https://github.com/keras-team/keras/issues/19479", component="scaler", clauses=("scaling.rescues-small-gradients",)
-)
+@fault("https://github.com/keras-team/keras/issues/19479", "scaling.rescues-small-gradients")
 class UnscalesWhatWasNotScaled(TensorFlowFramework):
     """The loss is not scaled, and its gradients are divided by the scale."""
 
@@ -24,11 +22,7 @@ class UnscalesWhatWasNotScaled(TensorFlowFramework):
         Scaler.scale_loss = lambda self, loss: loss
 
 
-@fault(
-    "https://github.com/google-deepmind/optax/pull/1746",
-    component="scaler",
-    clauses=("scaling.detects-nan", "scaling.skip-is-atomic"),
-)
+@fault("https://github.com/google-deepmind/optax/pull/1746", "scaling.detects-nan", "scaling.skip-is-atomic")
 class AppliesOverflow(TensorFlowFramework):
     """`LossScaleOptimizer` takes every gradient for finite."""
 
@@ -37,7 +31,7 @@ class AppliesOverflow(TensorFlowFramework):
         Scaler.check_finite = lambda self, gradients: tf.constant(True)
 
 
-@fault("https://github.com/keras-team/keras/issues/20878", component="scaler", clauses=("scaling.skip-is-reported",))
+@fault("https://github.com/keras-team/keras/issues/20878", "scaling.skip-is-reported")
 class IterationsStandStill(TensorFlowFramework):
     """`LossScaleOptimizer.iterations` is its own counter, which nothing advances."""
 
@@ -46,9 +40,7 @@ class IterationsStandStill(TensorFlowFramework):
         Scaler.iterations = property(lambda self: self._iterations)
 
 
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/3553", component="scaler", clauses=("scaling.grows-after-interval",)
-)
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/3553", "scaling.grows-after-interval")
 class OverflowKeepsCount(TensorFlowFramework):
     """An overflow does not start the count of finite updates again."""
 
@@ -61,7 +53,7 @@ class OverflowKeepsCount(TensorFlowFramework):
         Scaler._stateful_handle_non_finite_grads = shrink
 
 
-@fault("https://github.com/keras-team/keras/pull/21233", component="scaler", clauses=("scaling.static-is-constant",))
+@fault("https://github.com/keras-team/keras/pull/21233", "scaling.static-is-constant")
 class UnscalesStaticScaleTwice(TensorFlowFramework):
     """A static scale is divided out of the gradients by the training step and again by the optimizer."""
 

@@ -29,9 +29,7 @@ class OfOwnItems(MirroredWorker):
         tf.nn.compute_average_loss = average
 
 
-@fault(
-    "https://github.com/meta-pytorch/torchtune/pull/2172", component="sharding", clauses=("sharding.mean-over-items",)
-)
+@fault("https://github.com/meta-pytorch/torchtune/pull/2172", "sharding.mean-over-items")
 class EachReplicaDividesByItsOwnItems(TensorFlowFramework):
     """The mean of replicas' means takes the place of the mean over all items."""
 
@@ -48,11 +46,7 @@ class Apart(MirroredWorker):
         keras.optimizers.Optimizer._all_reduce_sum_gradients = lambda self, pairs: pairs
 
 
-@fault(
-    "https://github.com/ByteDance-Seed/VeOmni/issues/1059",
-    component="sharding",
-    clauses=("sharding.replicas-equal", "sharding.equals-whole"),
-)
+@fault("https://github.com/ByteDance-Seed/VeOmni/issues/1059", "sharding.replicas-equal", "sharding.equals-whole")
 class ReplicasTrainApart(TensorFlowFramework):
     """Every replica steps on its own gradient."""
 
@@ -74,7 +68,7 @@ class Averaged(MirroredWorker):
         keras.optimizers.Optimizer._all_reduce_sum_gradients = mean
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/57934", component="sharding", clauses=("sharding.equals-whole",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/57934", "sharding.equals-whole")
 class SumIsDividedByReplicas(TensorFlowFramework):
     """The sum of all replicas' shares in the mean is divided by their number once more."""
 

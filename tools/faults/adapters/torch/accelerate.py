@@ -13,12 +13,7 @@ from frameworks.torch.stacks.accelerate import AccelerateFramework
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/huggingface/transformers/pull/45349",
-    component="accumulator",
-    clauses=("accumulation.equals-full-batch",),
-    mode="accelerate",
-)
+@fault("https://github.com/huggingface/transformers/pull/45349", "accumulation.equals-full-batch", mode="accelerate")
 class LastMicroBatchIsNotDivided(AccelerateFramework):
     """`backward` leaves out the division by the accumulation steps where gradients are synchronised."""
 
@@ -34,8 +29,7 @@ class LastMicroBatchIsNotDivided(AccelerateFramework):
 
 @fault(
     "https://github.com/Lightning-AI/pytorch-lightning/issues/18089",
-    component="clipping",
-    clauses=("scaling.unscales-before-clipping",),
+    "scaling.unscales-before-clipping",
     mode="accelerate",
 )
 class ClipsBeforeUnscaling(AccelerateFramework):
@@ -50,12 +44,7 @@ class ClipsBeforeUnscaling(AccelerateFramework):
         Accelerator.clip_grad_norm_ = clipped
 
 
-@fault(
-    "https://github.com/facebookresearch/mmf/pull/747",
-    component="accumulator",
-    clauses=("accumulation.each-counts-once",),
-    mode="accelerate",
-)
+@fault("https://github.com/facebookresearch/mmf/pull/747", "accumulation.each-counts-once", mode="accelerate")
 class ZeroesEveryMicroBatch(AccelerateFramework):
     """A prepared optimizer's `zero_grad` acts in every micro-batch."""
 
@@ -64,12 +53,7 @@ class ZeroesEveryMicroBatch(AccelerateFramework):
         AcceleratedOptimizer.zero_grad = lambda self, set_to_none=None: self.optimizer.zero_grad()
 
 
-@fault(
-    "https://github.com/mosaicml/composer/pull/1376",
-    component="checkpoint",
-    clauses=("resume.scaler-state",),
-    mode="accelerate",
-)
+@fault("https://github.com/mosaicml/composer/pull/1376", "resume.scaler-state", mode="accelerate")
 class ScalerIsNotLoaded(AccelerateFramework):
     """`load_state` leaves the scaler's state out."""
 
@@ -84,10 +68,7 @@ class ScalerIsNotLoaded(AccelerateFramework):
 
 
 @fault(
-    "https://github.com/huggingface/accelerate/issues/1050",
-    component="accumulator",
-    clauses=("accumulation.nothing-before-boundary",),
-    mode="accelerate",
+    "https://github.com/huggingface/accelerate/issues/1050", "accumulation.nothing-before-boundary", mode="accelerate"
 )
 class UpdatesOneMicroBatchEarly(AccelerateFramework):
     """Gradients are synchronised one micro-batch before the window's end."""
@@ -104,10 +85,7 @@ class UpdatesOneMicroBatchEarly(AccelerateFramework):
 
 
 @fault(
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/17544",
-    component="schedule",
-    clauses=("accumulation.once-per-window",),
-    mode="accelerate",
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/17544", "accumulation.once-per-window", mode="accelerate"
 )
 class ScheduleStepsEveryMicroBatch(AccelerateFramework):
     """A prepared schedule steps in every micro-batch."""
@@ -119,8 +97,8 @@ class ScheduleStepsEveryMicroBatch(AccelerateFramework):
 
 @fault(
     "https://github.com/Lightning-AI/pytorch-lightning/issues/5558",
-    component="schedule",
-    clauses=("scaling.skip-is-atomic", "scaling.step-count-follows-updates"),
+    "scaling.skip-is-atomic",
+    "scaling.step-count-follows-updates",
     mode="accelerate",
 )
 class ScheduleStepsOnASkip(AccelerateFramework):
@@ -136,12 +114,7 @@ class ScheduleStepsOnASkip(AccelerateFramework):
         AcceleratedScheduler.step = stepped
 
 
-@fault(
-    "https://github.com/huggingface/accelerate/issues/4242",
-    component="scaler",
-    clauses=("scaling.skip-is-reported",),
-    mode="accelerate",
-)
+@fault("https://github.com/huggingface/accelerate/issues/4242", "scaling.skip-is-reported", mode="accelerate")
 class SkipIsRememberedForGood(AccelerateFramework):
     """`step_was_skipped` stays True after the first skip."""
 
@@ -157,12 +130,7 @@ class SkipIsRememberedForGood(AccelerateFramework):
         AcceleratedOptimizer.step = kept
 
 
-@fault(
-    "https://github.com/vllm-project/speculators/issues/1027",
-    component="checkpoint",
-    clauses=("resume.random-state",),
-    mode="accelerate",
-)
+@fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state", mode="accelerate")
 class RandomStateIsNotLoaded(AccelerateFramework):
     """`load_state` leaves the random state of PyTorch as it is."""
 
@@ -180,12 +148,7 @@ class RandomStateIsNotLoaded(AccelerateFramework):
         accelerator.load_accelerator_state = kept
 
 
-@fault(
-    "https://github.com/huggingface/accelerate/issues/2016",
-    component="checkpoint",
-    clauses=("resume.bit-identical",),
-    mode="accelerate",
-)
+@fault("https://github.com/huggingface/accelerate/issues/2016", "resume.bit-identical", mode="accelerate")
 class ScheduleIsNotLoaded(AccelerateFramework):
     """`load_state` leaves schedules as they are."""
 

@@ -11,8 +11,8 @@ from tools.faults import fault
 
 @fault(
     "https://github.com/facebookresearch/mmf/pull/747",
-    component="accumulator",
-    clauses=("accumulation.each-counts-once", "accumulation.equals-full-batch"),
+    "accumulation.each-counts-once",
+    "accumulation.equals-full-batch",
 )
 class ZeroesInsideWindow(TorchFramework):
     """`zero_grad` is called before the backward pass of every micro-batch."""
@@ -28,11 +28,7 @@ class ZeroesInsideWindow(TorchFramework):
         TorchTrainer.accumulate = zeroed
 
 
-@fault(
-    "https://github.com/huggingface/transformers/pull/34191",
-    component="accumulator",
-    clauses=("accumulation.weighs-items",),
-)
+@fault("https://github.com/huggingface/transformers/pull/34191", "accumulation.weighs-items")
 class MeanOfMeans(TorchFramework):
     """Each micro-batch's loss is its own mean over the number of micro-batches."""
 

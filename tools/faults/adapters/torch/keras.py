@@ -13,12 +13,7 @@ from keras.src.backend.torch.optimizers import torch_adam  # isort: skip
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/deeplearning4j/nd4j/pull/1227",
-    component="optimizer",
-    clauses=("master.counts-every-update",),
-    mode="keras",
-)
+@fault("https://github.com/deeplearning4j/nd4j/pull/1227", "master.counts-every-update", mode="keras")
 class CorrectsByThePreviousUpdate(KerasOnTorch):
     """Adam's bias correction counts the updates before this one."""
 
@@ -34,12 +29,7 @@ class CorrectsByThePreviousUpdate(KerasOnTorch):
         torch_adam.Adam._parallel_update_step = late
 
 
-@fault(
-    "https://github.com/petuum/adaptdl/pull/26",
-    component="clipping",
-    clauses=("accumulation.once-per-window",),
-    mode="keras",
-)
+@fault("https://github.com/petuum/adaptdl/pull/26", "accumulation.once-per-window", mode="keras")
 class ClipsTheSumOfTheWindow(KerasOnTorch):
     """The sum of a window's gradients is clipped, and its mean is taken afterwards."""
 
@@ -54,12 +44,7 @@ class ClipsTheSumOfTheWindow(KerasOnTorch):
         keras.optimizers.Optimizer._clip_gradients = early
 
 
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/8588",
-    component="scaler",
-    clauses=("accumulation.scale-is-constant-in-window",),
-    mode="keras",
-)
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/8588", "accumulation.scale-is-constant-in-window", mode="keras")
 class UnscalesByTheGrownScale(KerasOnTorch):
     """In the update at which the scale grows, gradients are divided by the grown scale."""
 

@@ -13,12 +13,7 @@ from frameworks.torch.core import layers
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/keras-team/keras-hub/issues/642",
-    component="layers",
-    clauses=("autocast.float32-parity",),
-    names="(LayerNorm), output",
-)
+@fault("https://github.com/keras-team/keras-hub/issues/642", "autocast.float32-parity", names="(LayerNorm), output")
 class LayerNormWithAnotherEpsilon(TorchFramework):
     """`layer_norm` adds a hundred times the epsilon that it is given."""
 
@@ -29,10 +24,7 @@ class LayerNormWithAnotherEpsilon(TorchFramework):
 
 
 @fault(
-    "https://github.com/lucidrains/vit-pytorch/issues/65",
-    component="layers",
-    clauses=("autocast.float32-parity",),
-    names="(SelfAttention), output",
+    "https://github.com/lucidrains/vit-pytorch/issues/65", "autocast.float32-parity", names="(SelfAttention), output"
 )
 class AttentionScaledByAnotherWidth(TorchFramework):
     """`scaled_dot_product_attention` divides its scores by the root of one more than a head's width."""
@@ -61,8 +53,7 @@ class _TurnedBackwards(torch.autograd.Function):
 
 @fault(
     "https://github.com/nntrainer/nntrainer/issues/705",
-    component="layers",
-    clauses=("autocast.float32-parity",),
+    "autocast.float32-parity",
     names="(Convolution), gradient of weight",
 )
 class FilterGradientIsTransposed(TorchFramework):
@@ -78,7 +69,7 @@ class FilterGradientIsTransposed(TorchFramework):
         torch.nn.Conv2d._conv_forward = turned
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/issues/79145", component="layers", clauses=("composition.control-flow",))
+@fault("https://github.com/PaddlePaddle/Paddle/issues/79145", "composition.control-flow")
 class CompiledUpdatesInPlaceAreLost(TorchFramework):
     """Compiled, `Tensor.add_` returns the sum and leaves its tensor as it was."""
 

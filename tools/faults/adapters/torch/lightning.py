@@ -23,8 +23,8 @@ from tools.faults import fault
 
 @fault(
     "https://github.com/Lightning-AI/pytorch-lightning/issues/9330",
-    component="clipping",
-    clauses=("scaling.unscales-before-clipping", "scaling.hooks-see-unscaled"),
+    "scaling.unscales-before-clipping",
+    "scaling.hooks-see-unscaled",
     mode="lightning",
 )
 class ClosureBeforeUnscaling(LightningFramework):
@@ -47,12 +47,7 @@ class ClosureBeforeUnscaling(LightningFramework):
         MixedPrecision.optimizer_step = step
 
 
-@fault(
-    "https://github.com/huggingface/transformers/pull/45349",
-    component="accumulator",
-    clauses=("accumulation.equals-full-batch",),
-    mode="lightning",
-)
+@fault("https://github.com/huggingface/transformers/pull/45349", "accumulation.equals-full-batch", mode="lightning")
 class DividesTheLastMicroBatchAlone(LightningFramework):
     """The loss is divided by the accumulation steps only in the micro-batch that ends a window."""
 
@@ -69,12 +64,7 @@ class DividesTheLastMicroBatchAlone(LightningFramework):
         _AutomaticOptimization._training_step = undivided
 
 
-@fault(
-    "https://github.com/SWivid/F5-TTS/issues/631",
-    component="average",
-    clauses=("accumulation.once-per-window",),
-    mode="lightning",
-)
+@fault("https://github.com/SWivid/F5-TTS/issues/631", "accumulation.once-per-window", mode="lightning")
 class AveragesEveryMicroBatch(LightningFramework):
     """The callback moves the average in every micro-batch."""
 
@@ -87,12 +77,7 @@ class AveragesEveryMicroBatch(LightningFramework):
         WeightAveraging.on_train_batch_end = moved
 
 
-@fault(
-    "https://github.com/mosaicml/composer/pull/1376",
-    component="checkpoint",
-    clauses=("resume.scaler-state",),
-    mode="lightning",
-)
+@fault("https://github.com/mosaicml/composer/pull/1376", "resume.scaler-state", mode="lightning")
 class PluginSavesNothing(LightningFramework):
     """The precision plugin's `state_dict` is empty."""
 
@@ -104,12 +89,7 @@ class PluginSavesNothing(LightningFramework):
 # from the documentation alone
 
 
-@fault(
-    "https://github.com/facebookresearch/mmf/pull/747",
-    component="accumulator",
-    clauses=("accumulation.each-counts-once",),
-    mode="lightning",
-)
+@fault("https://github.com/facebookresearch/mmf/pull/747", "accumulation.each-counts-once", mode="lightning")
 class ZeroesInEveryMicroBatch(LightningFramework):
     """`optimizer_zero_grad` is called before the backward pass of every micro-batch."""
 
@@ -120,10 +100,7 @@ class ZeroesInEveryMicroBatch(LightningFramework):
 
 
 @fault(
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/1476",
-    component="schedule",
-    clauses=("accumulation.once-per-window",),
-    mode="lightning",
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/1476", "accumulation.once-per-window", mode="lightning"
 )
 class SchedulesEveryMicroBatch(LightningFramework):
     """A schedule of the interval "step" steps after every micro-batch."""
@@ -135,12 +112,7 @@ class SchedulesEveryMicroBatch(LightningFramework):
         )
 
 
-@fault(
-    "https://github.com/hpcaitech/ColossalAI/issues/1028",
-    component="window",
-    clauses=("accumulation.remainder",),
-    mode="lightning",
-)
+@fault("https://github.com/hpcaitech/ColossalAI/issues/1028", "accumulation.remainder", mode="lightning")
 class DropsTheLastWindow(LightningFramework):
     """The epoch's last window is not applied if it is short."""
 
@@ -149,12 +121,7 @@ class DropsTheLastWindow(LightningFramework):
         _TrainingEpochLoop._should_accumulate = lambda self: not self._accumulated_batches_reached()
 
 
-@fault(
-    "https://github.com/huggingface/transformers/issues/581",
-    component="clipping",
-    clauses=("scaling.unscales-before-clipping",),
-    mode="lightning",
-)
+@fault("https://github.com/huggingface/transformers/issues/581", "scaling.unscales-before-clipping", mode="lightning")
 class ClipsValues(LightningFramework):
     """`gradient_clip_val` limits every element by default, and not the norm."""
 
@@ -163,12 +130,7 @@ class ClipsValues(LightningFramework):
         Precision.clip_grad_by_norm = Precision.clip_grad_by_value
 
 
-@fault(
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/15462",
-    component="checkpoint",
-    clauses=("resume.bit-identical",),
-    mode="lightning",
-)
+@fault("https://github.com/Lightning-AI/pytorch-lightning/issues/15462", "resume.bit-identical", mode="lightning")
 class ScheduleIsNotRestored(LightningFramework):
     """`fit(ckpt_path)` leaves the schedules as they are."""
 
@@ -177,12 +139,7 @@ class ScheduleIsNotRestored(LightningFramework):
         _CheckpointConnector.restore_lr_schedulers = lambda self: None
 
 
-@fault(
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/18510",
-    component="scaler",
-    clauses=("scaling.is-transparent",),
-    mode="fabric",
-)
+@fault("https://github.com/Lightning-AI/pytorch-lightning/issues/18510", "scaling.is-transparent", mode="fabric")
 class BackwardDoesNotScale(FabricFramework):
     """`Fabric.backward` leaves the scaling of the loss out, and the step unscales all the same."""
 
@@ -198,10 +155,7 @@ class BackwardDoesNotScale(FabricFramework):
 
 
 @fault(
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/18089",
-    component="clipping",
-    clauses=("scaling.unscales-before-clipping",),
-    mode="fabric",
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/18089", "scaling.unscales-before-clipping", mode="fabric"
 )
 class FabricClipsScaledGradients(FabricFramework):
     """`Fabric.clip_gradients` does not unscale."""
@@ -211,12 +165,7 @@ class FabricClipsScaledGradients(FabricFramework):
         FabricMixedPrecision.unscale_gradients = lambda self, optimizer: None
 
 
-@fault(
-    "https://github.com/NVIDIA/apex/issues/480",
-    component="checkpoint",
-    clauses=("resume.bit-identical",),
-    mode="fabric",
-)
+@fault("https://github.com/NVIDIA/apex/issues/480", "resume.bit-identical", mode="fabric")
 class OptimizerIsNotSaved(FabricFramework):
     """`Fabric.save` writes an optimizer's settings without its state."""
 
@@ -226,12 +175,7 @@ class OptimizerIsNotSaved(FabricFramework):
         Strategy.get_optimizer_state = lambda self, optimizer: whole(self, optimizer) | {"state": {}}
 
 
-@fault(
-    "https://github.com/Lightning-AI/pytorch-lightning/pull/17439",
-    component="autocast",
-    clauses=("autocast.layers-honour-policy",),
-    mode="fabric",
-)
+@fault("https://github.com/Lightning-AI/pytorch-lightning/pull/17439", "autocast.layers-honour-policy", mode="fabric")
 class ForwardWithoutAutocast(FabricFramework):
     """A module that `Fabric.setup` returned runs its forward pass outside of the precision's scope."""
 

@@ -11,11 +11,7 @@ from frameworks.torch import TorchFramework
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/191763",
-    component="optimizer",
-    clauses=("optimizer.implementations-agree",),
-)
+@fault("https://github.com/pytorch/pytorch/issues/191763", "optimizer.implementations-agree")
 class FusedSGDLeavesVectors(TorchFramework):
     """Fused SGD stores only what vectors of sixteen leave over, in float32 too."""
 
@@ -35,8 +31,8 @@ class FusedSGDLeavesVectors(TorchFramework):
 
 @fault(
     "https://github.com/huggingface/accelerate/issues/4242",
-    component="optimizer",
-    clauses=("scaling.step-count-follows-updates", "scaling.skip-is-atomic"),
+    "scaling.step-count-follows-updates",
+    "scaling.skip-is-atomic",
 )
 class FusedCountsSkips(TorchFramework):
     """A fused Adam's step counter moves on an overflow too."""
@@ -57,8 +53,8 @@ class FusedCountsSkips(TorchFramework):
 
 @fault(
     "https://github.com/pytorch/pytorch/pull/100811",
-    component="optimizer",
-    clauses=("optimizer.implementations-agree", "accumulation.groups-change-nothing"),
+    "optimizer.implementations-agree",
+    "accumulation.groups-change-nothing",
 )
 class ForeachLeavesTheTail(TorchFramework):
     """An operation on a list of tensors leaves out the last where the list is no multiple of four."""
@@ -80,11 +76,7 @@ def _all_but_the_last(operation: Any) -> Any:
     return shortened
 
 
-@fault(
-    "https://github.com/flagos-ai/FlagGems/issues/4988",
-    component="optimizer",
-    clauses=("optimizer.implementations-agree", "master.decay-of-nobody"),
-)
+@fault("https://github.com/flagos-ai/FlagGems/issues/4988", "optimizer.implementations-agree", "master.decay-of-nobody")
 class FusedDecayIsCoupled(TorchFramework):
     """Fused AdamW adds its decay to the gradient, as Adam does."""
 

@@ -20,8 +20,8 @@ from tools.faults import fault
 
 @fault(
     "https://github.com/pytorch/pytorch/issues/125186",
-    component="autocast",
-    clauses=("autocast.matmul-is-low", "autocast.backward-in-forward-precision"),
+    "autocast.matmul-is-low",
+    "autocast.backward-in-forward-precision",
 )
 class ScopeForgetsFormat(TorchFramework):
     """`torch.autocast` runs in the device's default format, whatever format was asked for."""
@@ -32,7 +32,7 @@ class ScopeForgetsFormat(TorchFramework):
         torch.autocast = lambda device, dtype=None, enabled=True: scope(device, enabled=enabled)
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/47985", component="autocast", clauses=("autocast.scope-restored",))
+@fault("https://github.com/PaddlePaddle/Paddle/pull/47985", "autocast.scope-restored")
 class ScopeLeaksThroughExceptions(TorchFramework):
     """`torch.autocast` restores nothing when an exception leaves its scope."""
 
@@ -52,7 +52,7 @@ def unlisted(function: Any, *args: Any, **named: Any) -> torch.Tensor:
         return function(*args, **named)
 
 
-@fault("https://github.com/pytorch/pytorch/pull/82196", component="autocast", clauses=("autocast.loss-is-wide",))
+@fault("https://github.com/pytorch/pytorch/pull/82196", "autocast.loss-is-wide")
 class LossInLowPrecision(TorchFramework):
     """Losses are on no list of operations that run wide, so they keep the format of their inputs."""
 
@@ -63,11 +63,7 @@ class LossInLowPrecision(TorchFramework):
         OPERATIONS.update(cross_entropy=functional.cross_entropy, squared_error=functional.mse_loss)
 
 
-@fault(
-    "https://github.com/pytorch/ao/pull/1124",
-    component="masters",
-    clauses=("master.small-update-survives", "autocast.parameters-stay-float32"),
-)
+@fault("https://github.com/pytorch/ao/pull/1124", "master.small-update-survives", "autocast.parameters-stay-float32")
 class CastsWeights(TorchFramework):
     """Level O1 casts the module itself, so small updates vanish in low-precision weights."""
 
@@ -78,11 +74,7 @@ class CastsWeights(TorchFramework):
         return trainer
 
 
-@fault(
-    "https://github.com/google-deepmind/optax/issues/1754",
-    component="optimizer",
-    clauses=("master.adam-epsilon-survives",),
-)
+@fault("https://github.com/google-deepmind/optax/issues/1754", "master.adam-epsilon-survives")
 class EpsilonUnderflows(TorchFramework):
     """Adam's epsilon is rounded to float16, where it is zero."""
 

@@ -13,11 +13,7 @@ from frameworks.torch import TorchFramework
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/ankanbhunia/PIDM/pull/66",
-    component="recomputation",
-    clauses=("recompute.replays-dropout", "recompute.random-stream-unmoved"),
-)
+@fault("https://github.com/ankanbhunia/PIDM/pull/66", "recompute.replays-dropout", "recompute.random-stream-unmoved")
 class RedrawsDropout(TorchFramework):
     """`checkpoint` is called with `preserve_rng_state=False`."""
 
@@ -26,9 +22,7 @@ class RedrawsDropout(TorchFramework):
         checkpoint.checkpoint = partial(checkpoint.checkpoint, preserve_rng_state=False)
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/pull/71169", component="recomputation", clauses=("recompute.replays-autocast",)
-)
+@fault("https://github.com/pytorch/pytorch/pull/71169", "recompute.replays-autocast")
 class RecomputesInDefaultFormat(TorchFramework):
     """The reentrant `checkpoint` replays the forward pass in a CPU's default format, whatever its scope had."""
 
@@ -43,11 +37,7 @@ class RecomputesInDefaultFormat(TorchFramework):
         CheckpointFunction.backward = staticmethod(forgetful)
 
 
-@fault(
-    "https://github.com/huggingface/transformers/issues/21381",
-    component="recomputation",
-    clauses=("recompute.no-grad-input",),
-)
+@fault("https://github.com/huggingface/transformers/issues/21381", "recompute.no-grad-input")
 class AlwaysReentrant(TorchFramework):
     """`use_reentrant=False` is not passed on, so an input without a gradient cuts the parameters off."""
 
@@ -63,8 +53,9 @@ class AlwaysReentrant(TorchFramework):
 
 @fault(
     "https://github.com/jax-ml/jax/pull/37888",
-    component="recomputation",
-    clauses=("recompute.frees-activations", "recompute.runs-forward-once-more", "cost.recompute-bytes"),
+    "recompute.frees-activations",
+    "recompute.runs-forward-once-more",
+    "cost.recompute-bytes",
 )
 class CheckpointDoesNothing(TorchFramework):
     """`checkpoint` runs its function and keeps every activation."""

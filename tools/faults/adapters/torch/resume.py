@@ -13,11 +13,7 @@ from frameworks.torch.training.trainer import TorchTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/NVIDIA/apex/issues/480",
-    component="checkpoint",
-    clauses=("resume.bit-identical", "resume.load-has-no-side-effects"),
-)
+@fault("https://github.com/NVIDIA/apex/issues/480", "resume.bit-identical", "resume.load-has-no-side-effects")
 class MomentsNotSaved(TorchFramework):
     """`Optimizer.state_dict` holds the settings without the moments."""
 
@@ -27,7 +23,7 @@ class MomentsNotSaved(TorchFramework):
         torch.optim.Optimizer.state_dict = lambda self: whole(self) | {"state": {}}
 
 
-@fault("https://github.com/mosaicml/composer/pull/1376", component="checkpoint", clauses=("resume.scaler-state",))
+@fault("https://github.com/mosaicml/composer/pull/1376", "resume.scaler-state")
 class LoadedScalerIsDropped(TorchFramework):
     """The scaler's state is not loaded, so the run goes on with the initial scale."""
 
@@ -36,9 +32,7 @@ class LoadedScalerIsDropped(TorchFramework):
         torch.amp.GradScaler.load_state_dict = lambda self, state: None
 
 
-@fault(
-    "https://github.com/vllm-project/speculators/issues/1027", component="checkpoint", clauses=("resume.random-state",)
-)
+@fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state")
 class StreamRestarts(TorchFramework):
     """The random state is saved and not put back."""
 
@@ -47,7 +41,7 @@ class StreamRestarts(TorchFramework):
         streams.Stream.replace = lambda self, states: None
 
 
-@fault("https://github.com/EleutherAI/gpt-neox/pull/308", component="checkpoint", clauses=("resume.mid-window",))
+@fault("https://github.com/EleutherAI/gpt-neox/pull/308", "resume.mid-window")
 class PartialWindowIsLost(TorchFramework):
     """A checkpoint inside a window leaves out the gradients that were accumulated so far."""
 

@@ -13,9 +13,7 @@ from frameworks.torch.training.trainer import TorchTrainer
 from tools.faults import fault
 
 
-@fault(
-    "https://github.com/huggingface/transformers/issues/24449", component="scaler", clauses=("scaling.unscales-once",)
-)
+@fault("https://github.com/huggingface/transformers/issues/24449", "scaling.unscales-once")
 class UnscalesAgain(TorchFramework):
     """`GradScaler.unscale_` forgets that it was called, so a second call divides again."""
 
@@ -32,8 +30,9 @@ class UnscalesAgain(TorchFramework):
 
 @fault(
     "https://github.com/google-deepmind/optax/pull/1746",
-    component="scaler",
-    clauses=("scaling.skip-is-atomic", "scaling.detects-inf", "scaling.detects-nan"),
+    "scaling.skip-is-atomic",
+    "scaling.detects-inf",
+    "scaling.detects-nan",
 )
 class AppliesOverflow(TorchFramework):
     """`GradScaler.step` runs the optimizer although a gradient is infinite."""
@@ -43,11 +42,7 @@ class AppliesOverflow(TorchFramework):
         torch.amp.GradScaler._maybe_opt_step = lambda self, optimizer, state, *given, **named: optimizer.step()
 
 
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/3008",
-    component="scaler",
-    clauses=("scaling.backs-off-on-overflow", "scaling.automaton"),
-)
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/3008", "scaling.backs-off-on-overflow", "scaling.automaton")
 class OverflowKeepsScale(TorchFramework):
     """An overflow starts the count again and leaves the scale as it was."""
 
@@ -57,7 +52,7 @@ class OverflowKeepsScale(TorchFramework):
         torch._amp_update_scale_ = lambda s, good, found, growth, _, n: adjust(s, good, found, growth, 1.0, n)
 
 
-@fault("https://github.com/pytorch/pytorch/issues/98828", component="scaler", clauses=("scaling.stays-finite",))
+@fault("https://github.com/pytorch/pytorch/issues/98828", "scaling.stays-finite")
 class ScaleGrowsToInfinity(TorchFramework):
     """The scale grows although the product is infinite."""
 
@@ -76,8 +71,8 @@ class ScaleGrowsToInfinity(TorchFramework):
 
 @fault(
     "https://github.com/Lightning-AI/pytorch-lightning/issues/9330",
-    component="clipping",
-    clauses=("scaling.unscales-before-clipping", "scaling.reports-true-loss"),
+    "scaling.unscales-before-clipping",
+    "scaling.reports-true-loss",
 )
 class ClipsScaledGradients(TorchFramework):
     """`unscale_` is not called before `clip_grad_norm_`, which then sees scaled gradients."""
@@ -92,7 +87,7 @@ class ClipsScaledGradients(TorchFramework):
         TorchTrainer._finish = hasty
 
 
-@fault("https://github.com/pytorch/pytorch/issues/99174", component="scaler", clauses=("scaling.detects-every-group",))
+@fault("https://github.com/pytorch/pytorch/issues/99174", "scaling.detects-every-group")
 class ChecksFirstGroupOnly(TorchFramework):
     """`GradScaler` looks for infinities in the first parameter group and only unscales the others."""
 
@@ -111,9 +106,7 @@ class ChecksFirstGroupOnly(TorchFramework):
 
 
 @fault(
-    "https://github.com/pytorch/pytorch/issues/55585",
-    component="schedule",
-    clauses=("scaling.step-count-follows-updates", "scaling.skip-is-atomic"),
+    "https://github.com/pytorch/pytorch/issues/55585", "scaling.step-count-follows-updates", "scaling.skip-is-atomic"
 )
 class ScheduleAdvancesOnSkip(TorchFramework):
     """The scheduler steps after every attempt, the skipped ones among them."""
@@ -133,9 +126,7 @@ class ScheduleAdvancesOnSkip(TorchFramework):
 
 
 @fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/67895",
-    component="optimizer",
-    clauses=("scaling.skip-leaves-no-residue", "scaling.skip-is-atomic"),
+    "https://github.com/PaddlePaddle/Paddle/issues/67895", "scaling.skip-leaves-no-residue", "scaling.skip-is-atomic"
 )
 class KeepsOverflowedGradients(TorchFramework):
     """`zero_grad` is left out after a skip, so infinite gradients stay for the next batch to be added to."""
@@ -152,12 +143,7 @@ class KeepsOverflowedGradients(TorchFramework):
         torch.optim.Optimizer.zero_grad = unless_spoilt
 
 
-@fault(
-    "https://github.com/nerfstudio-project/nerfstudio/pull/1919",
-    component="scaler",
-    clauses=("scaling.tolerates-missing-gradients",),
-    raises=True,
-)
+@fault("https://github.com/nerfstudio-project/nerfstudio/pull/1919", "scaling.tolerates-missing-gradients", raises=True)
 class DemandsEveryGradient(TorchFramework):
     """`GradScaler` raises when a parameter has no gradient in this update."""
 

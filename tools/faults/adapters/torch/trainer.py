@@ -13,10 +13,7 @@ from tools.faults import fault
 
 
 @fault(
-    "https://github.com/huggingface/transformers/issues/47688",
-    component="loss",
-    clauses=("accumulation.equals-full-batch",),
-    mode="trainer-plain",
+    "https://github.com/huggingface/transformers/issues/47688", "accumulation.equals-full-batch", mode="trainer-plain"
 )
 class NeverDividesByTheSteps(TransformersFramework):
     """Every loss counts as one that is normalised over the window."""
@@ -26,12 +23,7 @@ class NeverDividesByTheSteps(TransformersFramework):
         Trainer.loss_is_scaled_for_ga = True
 
 
-@fault(
-    "https://github.com/huggingface/transformers/issues/37766",
-    component="loss",
-    clauses=("accumulation.weighs-items",),
-    mode="trainer-plain",
-)
+@fault("https://github.com/huggingface/transformers/issues/37766", "accumulation.weighs-items", mode="trainer-plain")
 class CountsTheFirstMicroBatch(TransformersFramework):
     """The window's items are those of its first micro-batch, times the accumulation steps."""
 
@@ -48,8 +40,8 @@ class CountsTheFirstMicroBatch(TransformersFramework):
 
 @fault(
     "https://github.com/huggingface/accelerate/issues/4242",
-    component="scaler",
-    clauses=("scaling.step-count-follows-updates", "scaling.skip-is-reported"),
+    "scaling.step-count-follows-updates",
+    "scaling.skip-is-reported",
     mode="trainer-plain",
 )
 class SkipsAreNotNoticed(TransformersFramework):
@@ -62,8 +54,8 @@ class SkipsAreNotNoticed(TransformersFramework):
 
 @fault(
     "https://github.com/huggingface/transformers/issues/39215",
-    component="checkpoint",
-    clauses=("resume.random-state", "resume.data-position"),
+    "resume.random-state",
+    "resume.data-position",
     mode="trainer-plain",
 )
 class RandomStateStays(TransformersFramework):
@@ -74,12 +66,7 @@ class RandomStateStays(TransformersFramework):
         Trainer._load_rng_state = lambda self, checkpoint: None
 
 
-@fault(
-    "https://github.com/facebookresearch/mmf/pull/747",
-    component="accumulator",
-    clauses=("accumulation.each-counts-once",),
-    mode="trainer-plain",
-)
+@fault("https://github.com/facebookresearch/mmf/pull/747", "accumulation.each-counts-once", mode="trainer-plain")
 class KeepsTheGradients(TransformersFramework):
     """Gradients are not emptied after an update."""
 
@@ -95,12 +82,7 @@ class KeepsTheGradients(TransformersFramework):
         Trainer._prepare_for_training = kept
 
 
-@fault(
-    "https://github.com/mosaicml/composer/pull/1376",
-    component="checkpoint",
-    clauses=("resume.scaler-state",),
-    mode="trainer-plain",
-)
+@fault("https://github.com/mosaicml/composer/pull/1376", "resume.scaler-state", mode="trainer-plain")
 class ScalerFileIsMissing(TransformersFramework):
     """A checkpoint has no file of the scaler."""
 
@@ -109,12 +91,7 @@ class ScalerFileIsMissing(TransformersFramework):
         Trainer._save_scaler = lambda self, folder: None
 
 
-@fault(
-    "https://github.com/NVIDIA/apex/issues/480",
-    component="checkpoint",
-    clauses=("resume.bit-identical",),
-    mode="trainer-plain",
-)
+@fault("https://github.com/NVIDIA/apex/issues/480", "resume.bit-identical", mode="trainer-plain")
 class MomentsAreNotLoaded(TransformersFramework):
     """A resumed run loads weights alone."""
 
@@ -123,12 +100,7 @@ class MomentsAreNotLoaded(TransformersFramework):
         Trainer._load_optimizer_and_scheduler = lambda self, checkpoint: None
 
 
-@fault(
-    "https://github.com/huggingface/transformers/issues/38837",
-    component="loss",
-    clauses=("accumulation.remainder",),
-    mode="trainer-plain",
-)
+@fault("https://github.com/huggingface/transformers/issues/38837", "accumulation.remainder", mode="trainer-plain")
 class ShortWindowsAreDividedByTheSteps(TransformersFramework):
     """A loss is divided by the accumulation steps, however many micro-batches the window has."""
 
@@ -143,12 +115,7 @@ class ShortWindowsAreDividedByTheSteps(TransformersFramework):
         Trainer.training_step = whole
 
 
-@fault(
-    "https://github.com/huggingface/transformers/issues/24449",
-    component="clipping",
-    clauses=("accumulation.once-per-window",),
-    mode="trainer-plain",
-)
+@fault("https://github.com/huggingface/transformers/issues/24449", "accumulation.once-per-window", mode="trainer-plain")
 class ClipsInsideWindows(TransformersFramework):
     """Gradients are clipped after every micro-batch."""
 
@@ -165,12 +132,7 @@ class ClipsInsideWindows(TransformersFramework):
         Trainer.training_step = clipped
 
 
-@fault(
-    "https://github.com/wandb/wandb/issues/4369",
-    component="loss",
-    clauses=("scaling.reports-true-loss",),
-    mode="trainer-plain",
-)
+@fault("https://github.com/wandb/wandb/issues/4369", "scaling.reports-true-loss", mode="trainer-plain")
 class NormOfScaledGradients(TransformersFramework):
     """The logged norm is that of the scaled gradients."""
 
