@@ -36,7 +36,6 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "tools.docs.adapters:surface": ("surface", "surface by technique"),
     "tools.docs.adapters:ways": ("ways",),
     "tools.docs.laws:blocks": ("drawn", "left out of drawing", "beyond drawing"),
-    "tools.faults.rounds:blocks": ("scores", "rounds", "rounds by family", "missed faults"),
 }
 """The blocks by what makes them, a function that returns the text of each by its name."""
 
