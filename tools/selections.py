@@ -33,7 +33,7 @@ from tools.faults import kills
 
 CORE_S = {
     "reference-emulated": 300.0,
-    "torch-eager": 95.0,
+    "torch-eager": 82.0,
     "torch-loop": 90.0,
     "tf-graph": 280.0,
     "paddle-dygraph": 80.0,
