@@ -36,9 +36,9 @@ CORE_S = {
     "torch-eager": 82.0,
     "torch-loop": 90.0,
     "tf-graph": 280.0,
-    "paddle-dygraph": 80.0,
-    "paddle-static": 160.0,
-    "paddle-dygraph-forced-scaler": 50.0,
+    "paddle-dygraph": 72.0,
+    "paddle-static": 144.0,
+    "paddle-dygraph-forced-scaler": 45.0,
     "jax-jit": 515.0,
 }
 """Seconds of work of `core`, by framework and mode; a run has two workers."""
