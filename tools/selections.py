@@ -39,7 +39,7 @@ CORE_S = {
     "paddle-dygraph": 72.0,
     "paddle-static": 144.0,
     "paddle-dygraph-forced-scaler": 45.0,
-    "jax-jit": 515.0,
+    "jax-jit": 430.0,
 }
 """Seconds of work of `core`, by framework and mode; a run has two workers."""
 QUICK_S = 60.0
