@@ -120,7 +120,7 @@ def caught_by(framework: str, matrix: Mapping[str, Sequence[str]]) -> dict[str, 
     """The faults of the reference and of an adapter that each test catches; also each function, by any of its cases."""
     result: dict[str, set[str]] = defaultdict(set)
     for fault, tests in matrix.items():
-        if fault.count(".") == 1 or fault.startswith(f"{framework}."):
+        if fault.startswith(("reference.", f"{framework}.")):
             for test in tests:
                 result[test].add(fault)
                 result[test.partition("[")[0]].add(fault)

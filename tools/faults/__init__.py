@@ -6,7 +6,7 @@
 
         def next_scale(self, scaler, finite): ...
 
-The decorator makes a framework of it, so that `--framework=tools.faults.scaling.scale_updates:ScaleGrowsToInfinity`
+The decorator makes a framework of it, so that `--framework=tools.faults.reference.scaling:ScaleGrowsToInfinity`
 runs it. The decorator's arguments are literals: `tools.faults.catalogue` reads them without importing a framework.
 """
 
