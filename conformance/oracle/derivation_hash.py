@@ -91,8 +91,8 @@ def _normalise(node: ast.AST) -> Iterator[str]:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
             yield from _normalise_function(node)
         case ast.ClassDef():
-            for value in (*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords)):
-                yield from _normalise(value)
+            for part in (*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords)):
+                yield from _normalise(part)
             yield f"class {node.name} {[keyword.arg for keyword in node.keywords]} ("
             yield from _normalise_list(node.body)
             yield ")"
