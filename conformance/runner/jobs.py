@@ -29,7 +29,7 @@ from results.show.table import draw as draw_table
 
 ROOT = Path(__file__).parents[2]
 _JUNIT = ("--junitxml", "--junit-xml")
-_FILES = ("--record", "--surface", *_JUNIT)
+_FILES = ("--record", *_JUNIT)
 """Options that name a file, which may lie elsewhere than the suite, where pytest runs."""
 
 NO_TEST = "no test is selected; correct the selection"
