@@ -82,7 +82,6 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         Entry("findings", "finding:findings", "List the known defects of a framework, with reproducers."),
         Entry("expectations", "expecting:expectations", "Update the known failures of an adapter from records."),
         Entry("issue", "finding:issue", "Draft an upstream issue for a known failure."),
-        Entry("comment", "commenting:comment", "Write or update a comment on a pull request."),
     ),
 }
 """Commands by heading of the help."""
