@@ -190,7 +190,7 @@ def job(
 def _beside_baseline(path: Path, record: Record) -> Comparisons:
     result = former(record)
     if result is None:
-        print(f"{one_line(path.name)}: no baseline of its series; `conformance baseline accept` makes it one")
+        print(f"{one_line(path.name)}: no baseline of its series; `conformance accept` makes it one")
         return NONE
     place, baseline = result
     print(one_line(f"against results/baselines/{place.name}:"))

@@ -203,13 +203,13 @@ def test_comment_is_cut_and_a_refused_token_is_a_notice(runner: Runner, denied: 
     (runner.folder / "out" / "comparison.md").write_text("**worse**\n" * 10_000)
     runner.step("comment.sh", PULL="7", FAKE_DENIED=denied)
     assert runner.status == 0, runner.log
-    words = (runner.folder / "log").read_text().split()
-    assert words == "pr comment 7 --repo owner/repo --edit-last --create-if-none --body-file -".split()
+    options = "--repo owner/repo --edit-last --create-if-none --body-file -"
+    assert (runner.folder / "log").read_text() == f"pr comment 7 {options}\n"
     text = (runner.folder / "comments.json").read_text()
     assert text.startswith("**worse**\n")
     assert 50_000 < len(text) < 65_536
-    problem = "::notice::gh: Resource not accessible by integration (HTTP 403); the comparison stands in the job's summary\n"
-    assert runner.log == (problem if denied else "\n")
+    problem = "gh: Resource not accessible by integration (HTTP 403)"
+    assert runner.log == (f"::notice::{problem}; the comparison stands in the job's summary\n" if denied else "\n")
 
 
 # ---------------------------------------------------------------- conclude

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from conformance.cli.ways import WAYS_HEADER, ways_rows
+from conformance.cli.specifying import WAYS_HEADER, ways_rows
 from conformance.scenarios.table import markdown_table
 from frameworks.registry import built_in
 
