@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from frameworks import calls, former_names
+from frameworks import former_names
 
 if TYPE_CHECKING:
     from frameworks.contract import Framework
@@ -98,7 +98,6 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
         ValueError: the adapter has no such mode.
     """
     module, _, attribute = path_of(name).partition(":")
-    calls.start()
     former_names.alias()
     try:
         made = getattr(import_module(module), attribute)

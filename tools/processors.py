@@ -78,7 +78,7 @@ def judge(framework: str, mode: str, level: str, arguments: Sequence[str], folde
         RecordError: the run left no record.
     """
     path = folder / f"{framework}-{mode}-{level}.json".replace(" ", "-")
-    words = [f"--modes={mode}", framework, f"--record={path}", *arguments]
+    words = [f"--mode={mode}", framework, f"--record={path}", *arguments]
     begun = time.monotonic()
     subprocess.run(
         [sys.executable, "-m", "conformance", "run", *words],

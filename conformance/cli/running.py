@@ -56,7 +56,8 @@ class RunCommand(click.Command):
 @click.command(cls=RunCommand, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("framework", required=False, default="", shell_complete=names)
 @click.option(
-    "--modes",
+    "--mode",
+    "modes",
     envvar="CONFORMANCE_MODES",
     default="",
     metavar="A,B",
@@ -102,7 +103,7 @@ def run(
     \b
     conformance run torch
     conformance run torch --tests quick
-    conformance run --modes graph,xla tf
+    conformance run --mode graph,xla tf
     conformance run torch --ways clip.two-calls
     conformance run torch -k scaling --seed=1
     conformance run package.module:Class    an adapter or training loop of your own
@@ -138,7 +139,7 @@ def run(
     adapter = adapter_file(framework)
     judged = [*dict.fromkeys(modes.split(","))] if modes else [*adapter.modes] or [""]
     if modes and not all(judged):
-        raise click.UsageError(f"--modes: got {modes!r}, want names with commas between them")
+        raise click.UsageError(f"--mode: got {modes!r}, want names with commas between them")
     chosen = tests or ("all" if jobs.selects(pytest_arguments) else "core")
     return jobs.job(framework, judged, device, [f"--tests={chosen}", *pytest_arguments], _runs_of(framework, ways))
 

@@ -50,7 +50,7 @@ def run(scenario: Scenario, given: str, framework: Framework, limit: int) -> Rec
     if isinstance(results[0].error, Unsupported):
         raise results[0].error
     words = ["--scenario", scenario.name, *(["--rounds", str(rounds)] if rounds < whole else [])]
-    modes = ["--modes", framework.mode, "--device", framework.device]
+    modes = ["--mode", framework.mode, "--device", framework.device]
     repro = shlex.join(["python", "-m", "conformance", "run", *words, *modes, given])
     text = ClauseText("MEASUREMENT", scenario.title, scenario.source, (), "scenario")
     return Record(

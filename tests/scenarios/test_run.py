@@ -85,7 +85,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
         (("--scenario", "sincos", "reference", "-k"), "'-k' is no framework"),
         (("--scenario", "graph-rewrite", "reference"), "no other framework rewrites a float32 graph"),
         (
-            ("--scenario", "segments", "--modes", "fast", "reference"),
+            ("--scenario", "segments", "--mode", "fast", "reference"),
             "reference: reference has no mode 'fast': one of emulated",
         ),
         (("--scenario", "segments", "--device", "tpu", "reference"), "reference: reference sees no device 'tpu'"),
@@ -94,7 +94,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
         ((), "Missing argument 'FRAMEWORK'"),
         (("--rounds", "3", "reference"), "--rounds is for scenarios; name one with --scenario"),
         (("reference", "--folder", "here"), "--folder is for scenarios"),
-        (("reference", "--modes", ","), "--modes: got ',', want names with commas between them"),
+        (("reference", "--mode", ","), "--mode: got ',', want names with commas between them"),
     ],
 )
 def test_what_cannot_be_run_ends_in_one_line(words: tuple[str, ...], message: str) -> None:

@@ -18,9 +18,8 @@ from conformance.sweep import cell_locks, cell_process, environments
 from conformance.sweep.cell_locks import CellLocks
 from conformance.sweep.cells import SweepCell
 from conformance.sweep.environments import EnvironmentCache
-from frameworks.installer import pip, resolution, uv
-from frameworks.installer.distributions import InstallerInterrupted, Unavailable, check_ended
-from frameworks.installer.resolution import EnvironmentRequest, Lock, resolve
+from frameworks.installer.distributions import InstallerInterrupted, Unavailable
+from frameworks.installer.resolution import EnvironmentRequest, Lock
 from results.record.files import RecordError
 from tests.support.suite_runs import ROOT, hang_limit, running, wait_for
 from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here
@@ -104,56 +103,6 @@ def settings(address: str) -> dict[str, str]:
     return {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", **ours}
 
 
-@pytest.mark.parametrize(
-    ("status", "errors", "how"),
-    [(-2, "", "SIGINT"), (-9, "", "SIGKILL"), (130, "", "SIGINT"), (1, "ERROR: Operation cancelled by user", "SIGINT")],
-)
-def test_an_ended_installer_refuses_nothing(status: int, errors: str, how: str) -> None:
-    with pytest.raises(InstallerInterrupted, match=f"ended by {how}$"):
-        check_ended(status, errors)
-    check_ended(1, "ERROR: No matching distribution found for x")
-    check_ended(0, "Operation cancelled by user")
-
-
-def test_both_installers_are_asked_how_they_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    killed = subprocess.CompletedProcess[str]([], -15, "", "")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: killed)
-    monkeypatch.setattr(uv, "program", lambda: "uv")
-    with pytest.raises(InstallerInterrupted, match="SIGTERM"):
-        pip.install(["x"], {})
-    with pytest.raises(InstallerInterrupted, match="SIGTERM"):
-        pip.resolve(["x"], {})
-    with pytest.raises(InstallerInterrupted, match="SIGTERM"):
-        uv.solve(["x"], tmp_path / "pins.txt")
-
-
-def test_nothing_else_is_tried_after_an_ended_resolution(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ended(*_: object) -> dict[str, str]:
-        raise InstallerInterrupted("the installer was ended by SIGINT")
-
-    monkeypatch.setattr(uv, "of_its_time", ended)
-    monkeypatch.setattr(resolution, "_by_pip", lambda *_: pytest.fail("pip is asked"))
-    with pytest.raises(InstallerInterrupted):
-        resolve(EnvironmentRequest(TOY, "1.0", suite=False))
-
-
-@pytest.mark.parametrize(
-    ("status", "how"),
-    [(0, "connection error: .*"), (503, "HTTPConnectionPool.*too many 503 .*"), (504, "504 Server Error: .*")],
-)
-def test_an_index_that_does_not_answer_refuses_nothing(
-    status: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with index(status) as address:
-        for name, value in settings(address).items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(RecordError, match=rf"1\.0: a package index or server did not .*{PACKAGE}/: {how}run the"):
-            CellLocks(tmp_path, False).read([CELL])
-        with pytest.raises(InstallerInterrupted, match=how):
-            pip.install([PACKAGE], {}, words=["--dry-run"])
-    assert not [*tmp_path.iterdir()]
-
-
 def test_a_package_that_no_index_has_is_refused_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with index(404) as address:
         for name, value in settings(address).items():
@@ -161,26 +110,6 @@ def test_a_package_that_no_index_has_is_refused_for_good(tmp_path: Path, monkeyp
         reason = f"No matching distribution found for {PACKAGE}==1.0"
         assert CellLocks(tmp_path, False).read([CELL]) == {CELL.key: reason}
     assert CellLocks(tmp_path, False).read([CELL]) == {CELL.key: reason}
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "error: Failed to fetch: https://x/y/\n  cause: error sending request for url (https://x/y/)",
-        "error: Failed to fetch: https://x/y/\n  cause: HTTP status client error (429 Too Many Requests)",
-        "ERROR: HTTP error 503 while getting https://x/y.whl",
-        "error: connection-failed\n\n× Failed to connect to x while fetching https://x/y.whl",
-    ],
-)
-def test_a_download_that_the_network_ends_refuses_nothing(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = subprocess.CompletedProcess[str]([], 1, "", said)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
-    with pytest.raises(InstallerInterrupted, match="did not answer"):
-        pip.install(["x"], {})
-    ended.stderr = "error: Failed to fetch: https://x/y/\n  cause: HTTP status client error (404 Not Found)"
-    with pytest.raises(Unavailable, match="404") as refusal:
-        pip.install(["x"], {})
-    assert not isinstance(refusal.value, InstallerInterrupted)
 
 
 def test_an_ended_resolution_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

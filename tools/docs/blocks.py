@@ -93,7 +93,7 @@ def times_taken() -> Mapping[str, str]:
     return {
         "seconds by family": times.markdown(records, times.seconds),
         "seconds by clause": times.markdown(records, times.by_clause, COSTLIEST),
-        "slowest tests": "\n".join(("```text", *times.listed(records, "test", times.SLOWEST), "```")),
+        "slowest tests": "\n".join(("```text", *times.listed(records), "```")),
     }
 
 

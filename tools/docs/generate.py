@@ -33,7 +33,6 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "tools.docs.upgrades:blocks": ("upgrades", "change points"),
     "tools.docs.blocks:promises": tuple(PROMISES),
     "tools.docs.blocks:scenarios": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
-    "tools.docs.adapters:surface": ("surface", "surface by technique"),
     "tools.docs.adapters:ways": ("ways",),
     "tools.docs.laws:blocks": ("drawn", "left out of drawing", "beyond drawing"),
 }
