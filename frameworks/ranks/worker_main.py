@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from fixtures.model import Model
 from fixtures.recipe import Recipe
-from frameworks import calls, former_names
+from frameworks import calls
 from frameworks.base import Arguments
 from frameworks.contract import Stop
 from frameworks.ranks.messages import Answer, Command, Opening, packed
@@ -42,7 +42,6 @@ class CommandHandler:
         sys.path.extend(path for path in opening.search if path not in sys.path)
         module, _, name = opening.kind.partition(":")
         calls.start()
-        former_names.alias()
         self.kind = getattr(import_module(module), name)
 
     def join(self) -> None:

@@ -17,7 +17,6 @@ import msgspec
 
 from results.record.model import JudgedTest, Record
 from results.record.schema import SCHEMA_VERSION, strict
-from results.record.upgrading import upgrade
 from results.record.values import decoded, plain, refuse_repeated_keys, to_line, to_text
 
 _Kind = TypeVar("_Kind")
@@ -28,7 +27,7 @@ class VersionError(ValueError):
 
     def __init__(self, version: object) -> None:
         got = repr(version)[:40]
-        super().__init__(f"schema_version: got {got}, want an integer from 1 to {SCHEMA_VERSION}")
+        super().__init__(f"schema_version: got {got}, want {SCHEMA_VERSION}")
         anew = "run the suite to write it again, or remove it"
         newer = isinstance(version, int) and version > SCHEMA_VERSION
         self.remedy = f"a newer suite wrote it: update this one, {anew}" if newer else anew
@@ -51,7 +50,7 @@ def to_json(record: Record) -> bytes:
 
 
 def from_json(content: bytes) -> Record:
-    """The record in `content`, of this version of the schema or an earlier one.
+    """The record in `content`.
 
     Raises:
         VersionError: it is of another version.
@@ -66,9 +65,7 @@ def _read(content: bytes) -> Record:
     if document is not None:
         return _converted(_whole(document), Record)
     refuse_repeated_keys(content)
-    version = _version(decoded(content, _Versioned).schema_version)
-    if version < SCHEMA_VERSION:
-        return from_document(decoded(content, Any))
+    _check_version(decoded(content, _Versioned).schema_version)
     return _whole(_converted(decoded(content, strict(Record)), Record))
 
 
@@ -102,8 +99,7 @@ def without_collecting() -> Iterator[None]:
 
 def from_document(document: dict[str, Any]) -> Record:
     """The record of a parsed document; errors as of `from_json`."""
-    if _version(document.get("schema_version")) < SCHEMA_VERSION:
-        document = upgrade(document)
+    _check_version(document.get("schema_version"))
     return _whole(_checked(document, Record))
 
 
@@ -133,12 +129,11 @@ def decode_judged(line: str) -> JudgedTest:
     return _converted(decoded(line.encode("utf-8"), strict(JudgedTest)), JudgedTest)
 
 
-def _version(version: object) -> int:
+def _check_version(version: object) -> None:
     if version is None:
         raise ValueError("not a record: it has no schema_version")
-    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
+    if type(version) is not int or version != SCHEMA_VERSION:
         raise VersionError(version)
-    return version
 
 
 def _checked(document: object, kind: type[_Kind]) -> _Kind:

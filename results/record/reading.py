@@ -31,7 +31,6 @@ from results.record.model import (
 )
 from results.record.outcomes import Outcome
 from results.record.texts import ClauseText
-from results.record.upgrading import with_present_names
 from results.record.values import decoded
 
 __all__ = [
@@ -83,7 +82,7 @@ def load(path: Path) -> Record:
     if len(content) - len(content.translate(None, SIGNS + b"\n" if journal else SIGNS)) > MAX_SIGNS:
         raise RecordError(path, "has too many values", f"no record has {MAX_SIGNS:,} brackets, commas and colons")
     try:
-        return with_present_names(replay(content) if journal else from_json(content))
+        return replay(content) if journal else from_json(content)
     except VersionError as error:
         raise RecordError(path, f"is a record of another version ({error})", error.remedy) from None
     except (ValueError, RecursionError) as error:

@@ -18,8 +18,6 @@ from tests.support.recorded import filled, header
 from tests.support.small_record import BASE, CLAUSE
 
 NEW = json.loads(to_json(BASE))
-OLD = json.loads((Path(__file__).parents[1] / "records" / "schema-1.json").read_bytes())
-OLD["clauses"].update(NEW["clauses"])
 PLACE = {"clause": CLAUSE, "key": "k", "case": ""}
 BARE = {**NEW, **dict.fromkeys(("verdicts", "observations", "measurements"), ())}
 VALUE = {**NEW, "observations": [{**PLACE, "value": "HOLE"}]}
@@ -118,12 +116,6 @@ RECORDS: Mapping[str, Callable[[], bytes]] = {
     "random bytes": lambda: random.Random(0).randbytes(MAX_BYTES),
     "spaces": lambda: full(VALUE, " ", ("", "1")),
     "line breaks": lambda: full(VALUE, "\n", ("", "1")),
-    "old: empty lists": lambda: listed({**OLD, "observations": {f"{CLAUSE}/k/c": "HOLE"}}, "[]"),
-    "old: many verdicts": lambda: listed({**OLD, "verdicts": "HOLE"}, f'{VERDICT[:-1]},"checks":[]}}', True),
-    "old: many checks": lambda: listed({**OLD, "verdicts": CHECKS["verdicts"]}, CHECK, True),
-    "old: many observations": lambda: keyed({**OLD, "observations": "HOLE"}, f'"{CLAUSE}/k/#":1', True),
-    "old: long names": lambda: keyed({**OLD, "traces": "HOLE"}, f'"#{"/test_a[" * 240}":{{}}', True),
-    "old: one long name": lambda: full({**OLD, "traces": {"HOLE": {}}}, "/test_a[", ('"', '"'), few=True),
 }
 JOURNALS: Mapping[str, Callable[[Path], bytes]] = {
     "line breaks": lambda path: whole(path) + b"\n" * (MAX_BYTES // 2),
@@ -144,7 +136,6 @@ QUICK = frozenset(
         "one escaped text",
         "long numbers",
         "many checks in bounds",
-        "old: many verdicts",
         "journal: many verdicts in bounds",
         "journal: brackets alone",
     }
