@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from results.record.files import RecordError, packed, read, replace
-from results.record.values import decoded, plain, to_line
+from results.record.values import parse, plain, to_line
 
 OLD, NEW, TWIN = "old", "new", "twin"
 """Sides: the twin is a second process of the old version."""
@@ -72,7 +72,7 @@ def load(path: Path) -> RaceSamples:
         RecordError: it cannot be read, or has no samples.
     """
     try:
-        samples: RaceSamples = decoded(read(path), RaceSamples)
+        samples: RaceSamples = parse(read(path), RaceSamples)
     except ValueError as error:
         raise RecordError(path, f"has no samples of a race ({error})", "run the race again") from None
     return samples

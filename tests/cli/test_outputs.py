@@ -14,7 +14,7 @@ import pytest
 from conformance import cli
 from results.record.files import RecordError, replace
 from results.record.reading import load, write
-from tests.records.test_fuzz import call, refused
+from tests.support.hostile import call, refused
 from tests.support.small_record import BASE
 from tests.support.suite_runs import ROOT, environment, hang_limit
 

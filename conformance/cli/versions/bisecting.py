@@ -32,7 +32,6 @@ from frameworks.cache_folder import cache_folder
 from frameworks.installer.distributions import Unavailable
 from frameworks.installer.resolution import Lock, package_of
 from results.record.files import RecordError, one_line, replace
-from results.record.upgrading import present_case
 
 REPORT = "report.md"
 
@@ -216,12 +215,11 @@ def selected(clause_id: str | None, test_id: str | None) -> tuple[Clause, tuple[
         if not nodes:
             raise click.UsageError(f"no test of a suite names {clause.id}")
         return clause, tuple(sorted(nodes))
-    clause_id, _, case = (id_of(str(test_id)) if "::" in str(test_id) else str(test_id)).partition("/")
-    test = f"{clause_id}/{present_case(clause_id, case)}"
+    test = id_of(str(test_id)) if "::" in str(test_id) else str(test_id)
     node = node_of(test)
     if node is None:
         raise click.UsageError(f"no test {test_id!r}; write CLAUSE/NAME[PARAMETERS], as a record has it")
-    return clause_of(clause_id), (node,)
+    return clause_of(test.partition("/")[0]), (node,)
 
 
 def _pins(companions: Sequence[str]) -> dict[str, str]:
