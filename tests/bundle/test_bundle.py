@@ -25,7 +25,7 @@ from conformance.runner.identity import commit
 from frameworks.installer import locks
 from frameworks.installer.distributions import DISTRIBUTIONS
 from tests.support.suite_runs import ROOT, environment
-from tools.benchmarks.sweeps.wheels import write_wheel
+from tests.support.wheels import write_wheel
 
 PYTHON = ".".join(platform.python_version_tuple()[:2])
 SUITE = """import json, os, pathlib, sys
