@@ -40,8 +40,10 @@ def main() -> int:
         (folder / "plan.toml").write_text(PLAN, encoding="utf-8")
         for version in VERSIONS:
             write_wheel(folder / "wheels", PACKAGE, version)
-        os.environ.update(offline(folder / "wheels"), CONFORMANCE_SUITE_PACKAGES=here(), PYTHONPATH=str(ROOT))
-        os.environ.update(TMPDIR=str(folder / "tmp"), RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RAY_TMPDIR="/tmp")
+        os.environ.update(offline(folder / "wheels"), CONFORMANCE_SUITE_PACKAGES=here())
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        os.environ.update(TMPDIR=str(folder / "tmp"), RAY_TMPDIR=name, PYTHONPATH=path)
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray takes the machine's address for the loopback
         head = {"num_cpus": 1, "include_dashboard": False, "node_ip_address": LOOPBACK}
         cluster = Cluster(initialize_head=True, head_node_args=head)
         try:
