@@ -14,9 +14,8 @@ from conformance.cli import main
 from conformance.known_failures.reading import load_known
 from conformance.runner.baselines import BASELINES
 from conformance.spec.clauses import load_clauses
-from results.history.changes import LineHistory
+from results.history.changes import LineHistory, unexplained
 from results.history.documents import load
-from results.history.explanations import unexplained
 from results.record.folders import listed
 from results.show.clauses import FAILURE_OUTCOMES
 from results.show.findings import findings as known_findings

@@ -12,7 +12,6 @@ from conformance.race.driver import LIMIT_S, PAIRS, ROUNDS, RaceSettings, race
 from conformance.race.environments import SideRequest, check, check_named, interpreter
 from conformance.race.processes import RaceError, Racer
 from conformance.race.samples import FIXTURES, RaceSamples, load, write
-from conformance.sweep.index import PackageIndex
 from frameworks.registry import DEVICE_HELP, path_of
 
 FEWEST_PAIRS = 5
@@ -78,14 +77,13 @@ def race_command(
         taken = load(samples)
     else:
         path_of(framework)
-        index = PackageIndex()
         sides = (
             SideRequest("old", framework, old, old_python, device, mode),
             SideRequest("new", framework, new, new_python, device, mode),
         )
         try:
             for side in sides:
-                check_named(side, index)
+                check_named(side)
             taken = _raced(sides, fixture, RaceSettings(pairs, rounds, limit, seed))
         except RaceError as error:
             raise click.ClickException(str(error)) from None

@@ -1,11 +1,11 @@
-"""The pages and the data of a history: well formed, without a request, and filtered by their address."""
+"""Histories as data and as a table, and what explains their changes."""
 
 from __future__ import annotations
 
 import json
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,22 +15,16 @@ import pytest
 from msgspec import structs
 
 from conformance.cli.main import main
-from results.history import pages as history_pages
-from results.history.changes import LineHistory, history
-from results.history.documents import VERSION, compact, is_history, load
-from results.history.explanations import Explanation, explained, explanations
-from results.history.lines import lines
-from results.history.statements import markdown
-from results.history.states import CaseState, ClauseFacts, JudgedVersion
-from results.record.files import RecordError
+from results.history.changes import Explanation, LineHistory, explained, explanations, history
+from results.history.documents import compact, is_history, load
+from results.history.statements import markdown, statement
+from results.history.versions import CaseState, ClauseFacts, JudgedVersion, lines
 from results.record.reading import write
 from tests.support.reporting import HOSTILE, infected
+from tests.support.suite_runs import refused
 from tests.support.versions import Condenser, gathered, history_of, judged, only_line, record
-from tools.browser import Browser, Reader, in_browser
 
 VERSIONS, CLAUSES, LINES = 80, 130, 8
-WRITTEN = 8
-CLAUSE_PAGE = re.compile(r"clauses/family[0-9]+\.a-clause-of-usual-length-[0-9]+\.html")
 
 
 @cache
@@ -57,30 +51,6 @@ def many() -> tuple[LineHistory, ...]:
     return tuple(map(history, lines(gathered(*pool))))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The start page of eighty versions, and some pages of clauses; all of them are counted."""
-    path = tmp_path_factory.mktemp("history")
-    (path / "clauses").mkdir()
-    for number, (name, text) in enumerate(history_pages.documents(many())):
-        if number < WRITTEN:
-            (path / name).write_text(text, "utf-8")
-    assert number + 1 == 2 * CLAUSES + 2
-    return path
-
-
-def test_every_page_has_its_data_beside_it(folder: Path) -> None:
-    there = {str(page.relative_to(folder)) for page in folder.rglob("*.html")}
-    for page in map(folder.joinpath, sorted(there)):
-        text = page.read_text("utf-8")
-        assert Reader(text).wrong == []
-        assert json.loads(page.with_suffix(".json").read_text("utf-8"))["version"] == VERSION
-        for attributes, _ in Reader(text).all("a"):
-            address = str(attributes["href"])
-            named = page.parent / address
-            assert address.startswith("#") or named.is_file() or CLAUSE_PAGE.fullmatch(address)
-
-
 def hostile() -> Iterator[JudgedVersion]:
     """Records every text of which is hostile, two versions of each."""
     for text in HOSTILE:
@@ -96,48 +66,11 @@ def hostile() -> Iterator[JudgedVersion]:
             yield Condenser()(replace(safe, variant=variant, verdicts=verdicts_of_version))
 
 
-def test_pages_of_an_earlier_history_are_removed(tmp_path: Path) -> None:
-    one = history_of(("2.0", {"test_a": "pass"}))
-    history_pages.write(many()[:1], tmp_path)
-    for name in ("notes.html", "clauses/notes.html"):
-        (tmp_path / name).write_text("a user's own", "utf-8")
-    history_pages.write([one], tmp_path)
-    pages = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")}
-    own = {"notes.html", "clauses/notes.html"}
-    assert pages == own | {"index.html", "index.json", "clauses/scaling.skip.html", "clauses/scaling.skip.json"}
-
-
-@pytest.mark.parametrize("content", ['{"version":7}', '{"version":2,"lines":[]}', "[]"])
-def test_an_index_that_is_no_history_removes_nothing(tmp_path: Path, content: str) -> None:
-    (tmp_path / "clauses").mkdir()
-    (tmp_path / "index.json").write_text(content, "utf-8")
-    (tmp_path / "clauses" / "notes.html").write_text("a user's own", "utf-8")
-    history_pages.write([history_of(("2.0", {"test_a": "pass"}))], tmp_path)
-    assert (tmp_path / "clauses" / "notes.html").is_file()
-
-
-def test_no_page_is_written_outside_of_its_folder(tmp_path: Path) -> None:
-    one, name = history_of(("2.0", {"test_a": "pass"})), "../../victim/package"
-    named = replace(one, clauses={name: replace(one.clauses["scaling.skip"], clause=name)})
-    (tmp_path / "victim").mkdir()
-    with pytest.raises(RecordError, match="leads out of it; correct the names in the input"):
-        history_pages.write([named], tmp_path / "pages")
-    assert [*(tmp_path / "victim").iterdir()] == []
-
-
-def test_nothing_in_a_record_acts_in_a_page() -> None:
+def test_markdown_hostile_records_has_no_markup() -> None:
     result = [history(line) for line in lines(gathered(*hostile()))]
     assert sum(len(one.points) for one in result) >= len(HOSTILE) - 1
-    for name, text in history_pages.documents(result):
-        if name.endswith(".html"):
-            read = Reader(text)
-            assert read.wrong == []
-            assert {tag for tag, _ in read.elements} & {"iframe", "img", "base", "svg", "embed"} == set()
-            assert len(read.all("script")) <= 2
-            assert not [a for tag, a in read.elements if any(key.startswith("on") for key in a)]
-        else:
-            json.loads(text)
     assert re.search(r"(?<!\\)<[a-z/!]", markdown(result), re.IGNORECASE) is None
+    json.loads(compact(result))
 
 
 def test_the_data_says_what_the_page_says() -> None:
@@ -256,8 +189,6 @@ def test_the_command(tmp_path: Path, style: str, begins: str) -> None:
         write(tmp_path / f"{place}.json.gz", record(f"2.{place}", {"test_a": outcome}))
     assert main(["history", str(tmp_path), "--format", style, "--output", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out").read_text("utf-8").startswith(begins)
-    assert main(["history", str(tmp_path / "0.json.gz"), "--output", str(tmp_path / "pages")]) == 0
-    assert (tmp_path / "pages" / "clauses" / "scaling.skip.html").is_file()
 
 
 def test_a_folder_may_have_histories_and_records(tmp_path: Path, written: Path) -> None:
@@ -267,6 +198,32 @@ def test_a_folder_may_have_histories_and_records(tmp_path: Path, written: Path) 
     for words, lines_ in ((str(written), LINES), (str(tmp_path), LINES + 1)):
         assert main(["history", words, "--format", "json", "--output", str(out)]) == 0
         assert len(load(out)) == lines_
+
+
+def test_history_into_a_pipe_prints_a_line_for_each_clause_that_changed(
+    written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (one, *_) = many()
+    assert main(["history", str(written)]) == 0
+    entries = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert len(entries) == sum(bool(clause.points) for line in many() for clause in line.clauses.values())
+    name, clause, said, why = entries[0]
+    assert (name, why) == (one.line.name, "unexplained")
+    assert said == statement(one.line, one.clauses[clause])
+    steady = next(name for name, clause in one.clauses.items() if not clause.points)
+    assert main(["history", str(written), "--clause", steady]) == 0
+    assert f"\t{steady}\t≤2.0–2.9 pass\t" in capsys.readouterr().out.splitlines()[0]
+    assert "no clause 'a.b'" in refused(capsys, "history", str(written), "--clause", "a.b")
+
+
+def test_history_committed_sweeps_in_a_terminal_is_a_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    for argv in ([], ["results/sweeps"], ["results/sweeps/jax.json"]):
+        assert main(["history", *argv]) == 0
+        assert "7 judged versions (0.4.38, " in capsys.readouterr().out
 
 
 def test_a_checkout_without_histories_is_refused(
@@ -282,48 +239,3 @@ def test_a_checkout_without_histories_is_refused(
 def test_a_folder_without_records_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["history", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def visible_clauses(chromium: Browser) -> Sequence[str]:
-    """Clauses of the rows that are visible."""
-    result: Sequence[str] = chromium.run(
-        "return [...document.getElementById('rows').rows].filter((r) => !r.hidden).map((r) => r.cells[0].textContent)"
-    )
-    return result
-
-
-@in_browser
-def test_the_pages_in_a_browser(chromium: Browser, folder: Path) -> None:
-    chromium.resize(1280)
-    chromium.open(folder / "index.html")
-    changed = len(visible_clauses(chromium))
-    assert changed == sum(bool(clause.points) for one in many() for clause in one.clauses.values())
-    assert chromium.violations("main section:nth-of-type(2)") == []
-    chromium.choose("family", "family3")
-    chromium.choose("outcome", "fail")
-    narrow = visible_clauses(chromium)
-    assert 0 < len(narrow) < changed
-    assert all(name.startswith("family3.") for name in narrow)
-    assert chromium.run("return location.hash") == "#?family=family3&outcome=fail"
-    chromium.run("location.reload()")
-    chromium.wait("document.readyState === 'complete'")
-    assert visible_clauses(chromium) == narrow
-    chromium.run("document.getElementById('changed').click()")
-    assert "changed=no" in chromium.run("return location.hash")
-    chromium.run("document.querySelector('#filters [type=reset]').click()")
-    chromium.wait("location.hash === ''")
-    assert len(visible_clauses(chromium)) == changed
-    chromium.driver.find_element("id", "search").send_keys("family3. fail")
-    found = visible_clauses(chromium)
-    assert 0 < len(found) < changed
-    assert all(name.startswith("family3.") for name in found)
-    chromium.resize(390)
-    heading = "return document.querySelector('#newest th:nth-child(3)').getBoundingClientRect().left"
-    assert chromium.run(heading) < 390 - 100
-    chromium.resize(1280)
-    chromium.open(next((folder / "clauses").glob("*.html")))
-    for preference in ("light", "dark"):
-        chromium.prefer(preference)
-        assert chromium.violations() == []
-    assert chromium.console() == []
-    assert chromium.requests() == []

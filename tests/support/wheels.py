@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from zipfile import ZipFile
 
-TOY = "tools.benchmarks.sweeps.toy:ToyFramework"
+TOY = "tests.support.toy:ToyFramework"
 PACKAGE = "conformance-toy"
 
 
