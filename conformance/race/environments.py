@@ -65,22 +65,23 @@ def interpreter(wanted: SideRequest) -> Iterator[Path]:
 
 
 def _unnamed(wanted: SideRequest, why: str = "") -> RaceError:
-    python = f"--{wanted.side}-python, the Python of an environment with {wanted.framework}"
-    if distribution_of(wanted.framework) is None:
-        return RaceError(f"{wanted.side}: nothing is installed for {wanted.framework}; name {python}")
-    return RaceError(f"{wanted.side}: {why}name --{wanted.side}, its version, or {python}")
+    name = wanted.framework
+    python = f"{name}@PYTHON, the Python of an environment with {name}"
+    if distribution_of(name) is None:
+        return RaceError(f"{wanted.side}: nothing is installed for {name}; name {python}")
+    return RaceError(f"{wanted.side}: {why}name {name}==VERSION, or {python}")
 
 
 def check_named(wanted: SideRequest) -> None:
     """Refuses a side that cannot run, as far as that is known before anything is resolved or installed.
 
     Raises:
-        RaceError: version and Python are both named, or neither, or one is none.
+        RaceError: version and Python are both named, or one is none.
         RecordError: no index has the version. UnknownFramework: there is no such adapter.
     """
     side, chosen = wanted.side, distribution_of(wanted.framework)
     if wanted.version and wanted.python is not None:
-        raise RaceError(f"{side}: got --{side} and --{side}-python, want one of them")
+        raise RaceError(f"{side}: got a version and a Python, want one of them")
     try:
         check_mode(wanted.framework, wanted.mode)
         check_device(wanted.framework, wanted.device)
@@ -91,11 +92,10 @@ def check_named(wanted: SideRequest) -> None:
         if not problem and not (wanted.python.is_file() and os.access(wanted.python, os.X_OK)):
             problem = "no program"
         if problem:
-            where = f"{side}: --{side}-python: {wanted.python}"
-            raise RaceError(f"{where}: {problem}; name a Python that has the framework")
+            raise RaceError(f"{side}: {wanted.python}: {problem}; name a Python that has the framework")
     elif wanted.version and chosen is not None:
         _check_version(wanted, bare(chosen.cpu))
-    elif wanted.version or side != "new":
+    elif wanted.version:
         raise _unnamed(wanted)
     elif chosen is not None and not any(locks.installed_version(bare(each)) for each in (chosen.cpu, chosen.gpu)):
         raise _unnamed(wanted, f"this Python has no {wanted.framework}; ")

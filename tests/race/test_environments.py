@@ -74,28 +74,15 @@ def test_another_version_than_the_named_one() -> None:
 @pytest.mark.parametrize(
     ("wanted", "why"),
     [
-        (
-            SideRequest("old", "torch", "2.6.0", Path(sys.executable)),
-            "old: got --old and --old-python, want one of them",
-        ),
-        (SideRequest("old", "torch", python=Path("/x/python")), "old: --old-python: /x/python: no such file or dire"),
-        (SideRequest("new", "torch", python=ROOT), f"new: --new-python: {ROOT}: no program; name a Python"),
+        (SideRequest("old", "torch", "2.6.0", Path(sys.executable)), "old: got a version and a Python, want one of"),
+        (SideRequest("old", "torch", python=Path("/x/python")), "old: /x/python: no such file or directory; name a"),
+        (SideRequest("new", "torch", python=ROOT), f"new: {ROOT}: no program; name a Python"),
         (SideRequest("old", "torch", "abc"), "old: got 'abc', want a version such as 2.6.0"),
         (SideRequest("old", "torch", "2.5"), "torch 2.5: no index has it; the next one is 2.6.0"),
         (SideRequest("new", "torch", "99.0"), "torch 99.0: no index has it; the next one is 2.13.0"),
         (SideRequest("new", "jax", "0.9"), "new: jax: its releases cannot be listed"),
-        (
-            SideRequest("old", "torch"),
-            "old: name --old, its version, or --old-python, the Python of an environment with",
-        ),
-        (
-            SideRequest("new", "torch"),
-            "new: this Python has no torch; name --new, its version, or --new-python, the Py",
-        ),
-        (
-            SideRequest("new", "reference", "2"),
-            "new: nothing is installed for reference; name --new-python, the Python",
-        ),
+        (SideRequest("new", "torch"), "new: this Python has no torch; name torch==VERSION, or torch@PYTHON, the Py"),
+        (SideRequest("new", "reference", "2"), "new: nothing is installed for reference; name reference@PYTHON, the"),
         (
             SideRequest("old", "torch", "2.6.0", mode="eagr"),
             "old: got mode 'eagr', want a mode of torch, such as eager",
@@ -129,20 +116,10 @@ def test_sides_that_may_run_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> 
         check_named(wanted)
 
 
-@pytest.mark.parametrize("option", ["--output", "--samples"])
-def test_a_folder_that_is_missing_is_refused_before_the_race(
-    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(racing, "check_named", lambda *_: pytest.fail("the sides are looked at"))
-    assert main(["race", "torch", "--old", "2.6.0", "--new", "2.13.0", option, str(tmp_path / "x" / "file")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"{option}: there is no folder {tmp_path / 'x'}; make it, or name another" in line
-
-
 def test_both_sides_are_looked_at_before_one_is_installed(
     asked: list[Requirements], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["race", "torch", "--old", "2.6.0", "--new-python", "/x/python"]) == 2
+    assert main(["race", "torch==2.6.0", "torch@/x/python"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("conformance: new: --new-python: /x/python: no such file or directory; name a Python")
+    assert line.startswith("conformance: new: /x/python: no such file or directory; name a Python")
     assert asked == []

@@ -8,9 +8,8 @@ from functools import cache
 from itertools import chain
 
 from conformance.runner.baselines import BASELINES
-from conformance.scenarios import SCENARIOS
-from conformance.scenarios.launching import FOLDER
-from conformance.scenarios.table import durations
+from conformance.scenarios.definitions import SCENARIOS
+from conformance.scenarios.table import FOLDER, durations
 from conformance.scenarios.table import markdown as scenario_table
 from results.record.folders import listed
 from results.record.outcomes import Outcome

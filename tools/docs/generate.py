@@ -14,7 +14,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from conformance.scenarios import SCENARIOS
+from conformance.scenarios.definitions import SCENARIOS
 from results.record.files import read, replace
 from tools.docs.promises import PROMISES
 
