@@ -13,7 +13,6 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-
 if TYPE_CHECKING:
     from frameworks.contract import Framework
 

@@ -47,9 +47,9 @@ LEVELS: Mapping[str, Mapping[str, str]] = {
 processor has AVX-512 VNNI or AVX-VNNI, whatever `ONEDNN_MAX_CPU_ISA` says, so both lower levels turn it off."""
 
 APART = {("torch", "ONEDNN_MAX_CPU_ISA"), ("paddle", "ONEDNN_MAX_CPU_ISA")}
-"""Switches that make a processor which does not exist. PyTorch and Paddle ask the processor, not oneDNN, what it has, and
-take oneDNN's kernels by that. Limited to AVX2 on a processor with VNNI and bfloat16, PyTorch's integer products are wrong
-(`torch._int_mm`), and Paddle's products of bfloat16 in the static graph end with "std::exception"."""
+"""Switches that make a processor which does not exist. PyTorch and Paddle ask the processor, not oneDNN, what it has,
+and take oneDNN's kernels by that. Limited to AVX2 on a processor with VNNI and bfloat16, PyTorch's integer products
+are wrong (`torch._int_mm`), and Paddle's products of bfloat16 in the static graph end with "std::exception"."""
 
 NUMPY = {"avx2": ("AVX512", "X86_V4"), "none": ("AVX512", "X86_V4", "AVX2", "FMA3", "X86_V3")}
 """Beginnings of the names of NumPy's dispatched features that a level lacks."""

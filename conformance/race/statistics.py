@@ -23,7 +23,7 @@ import numpy as np
 
 from results.compare.ratio import CONFIDENCE, TRIMMED, in_pairs, refusal_of
 from results.record.files import RecordError, packed, read, replace
-from results.record.values import decoded, plain, to_line
+from results.record.values import parse, plain, to_line
 
 OLD, NEW, TWIN = "old", "new", "twin"
 """Sides: the twin is a second process of the old version."""
@@ -83,7 +83,7 @@ def load(path: Path) -> RaceSamples:
         RecordError: it cannot be read, or has no samples.
     """
     try:
-        samples: RaceSamples = decoded(read(path), RaceSamples)
+        samples: RaceSamples = parse(read(path), RaceSamples)
     except ValueError as error:
         raise RecordError(path, f"has no samples of a race ({error})", "run the race again") from None
     return samples

@@ -9,7 +9,6 @@ import pytest
 from packaging.version import Version
 
 from conformance.cli.main import main
-from conformance.cli.versions import racing
 from conformance.race import environments
 from conformance.race.environments import SideRequest, check, check_named, interpreter
 from conformance.race.processes import RaceError
