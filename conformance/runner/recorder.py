@@ -44,7 +44,6 @@ from results.record.model import (
     Trace,
 )
 from results.record.outcomes import Outcome
-from results.record.texts import ClauseText
 from results.record.values import as_number
 
 PROPERTY = "conformance"
@@ -309,12 +308,6 @@ def _selection(config: pytest.Config) -> str:
 def _header(config: pytest.Config, framework: Framework, known: Known, selection: str) -> Header:
     clauses = load_clauses()
     tested = {SETTINGS, *(code.clause for code in inventory().values())}
-    texts = {
-        c.id: ClauseText(
-            str(c.level), c.requirement, c.source, tuple(f"{i.what}: {i.url}" for i in c.history), c.family, c.revision
-        )
-        for c in clauses.values()
-    }
     given = str(config.option.framework)
     return Header(
         suite=suite(given, tuple(sorted(tested)), tuple(sorted(clauses.keys() - tested))),
@@ -323,6 +316,6 @@ def _header(config: pytest.Config, framework: Framework, known: Known, selection
         started=now(),
         seed=config.option.seed,
         selection=selection,
-        clauses=texts,
+        clauses={name: clause.text for name, clause in clauses.items()},
         findings={finding.id: finding.text for finding in known.findings},
     )

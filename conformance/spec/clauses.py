@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from conformance.spec.tables import Kind, Table, read_tables
+from results.record.texts import ClauseText
 
 SPECIFICATION = Path(__file__).parent
 
@@ -74,6 +75,12 @@ class Clause:
     source: str
     history: tuple[Incident, ...] = ()
     revision: int = 1
+
+    @property
+    def text(self) -> ClauseText:
+        """The clause as a record has it."""
+        history = tuple(f"{incident.what}: {incident.url}" for incident in self.history)
+        return ClauseText(str(self.level), self.requirement, self.source, history, self.family, self.revision)
 
 
 @cache

@@ -11,9 +11,9 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from frameworks.torch.stacks.heads import plain, precision, quiet
+from frameworks.torch.stacks.heads import plain
 from frameworks.torch.stacks.heads.building import NotBuilt
-from frameworks.torch.stacks.heads.passes import ensemble, run
+from frameworks.torch.stacks.heads.checks import KEEPS, _scope_text, check_precision, ensemble, quiet, run
 
 EQUAL, RESUME = "accumulation.equals-full-batch", "resume.bit-identical"
 
@@ -118,17 +118,17 @@ def test_a_module_that_keeps_state_is_not_said_to_draw_random_numbers_and_not_ju
     torch.manual_seed(0)
     instance = plain.ModuleAndBatch(KeepsMean(), torch.randn(8, 4))
     left = {check.clause: check.got for check in plain.checks(instance, ("float16",)) if check.outcome == "not judged"}
-    assert left == dict.fromkeys((EQUAL, "accumulation.normalised-once", "autocast.fp16-parity"), quiet.KEEPS)
+    assert left == dict.fromkeys((EQUAL, "accumulation.normalised-once", "autocast.fp16-parity"), KEEPS)
 
 
 def test_states_of_a_scope_are_words() -> None:
     state = (False, torch.bfloat16, torch.float32, True)
     text = "autocast off, gradients on, autocast's format bfloat16, default format float32"
-    assert precision._scope_text(state) == text
+    assert _scope_text(state) == text
 
 
 def test_a_frozen_batch_norm_stays_in_evaluation() -> None:
-    model = quiet.quiet(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))).train()
+    model = quiet(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))).train()
     assert not model[1].training
     assert model[2].p == 0.0
 
@@ -136,7 +136,7 @@ def test_a_frozen_batch_norm_stays_in_evaluation() -> None:
 def test_an_ensemble_grows_with_the_format_and_leaves_infinities() -> None:
     torch.manual_seed(0)
     model, x = Network(), torch.randn(8, 4)
-    quiet.quiet(model)
+    quiet(model)
     narrow, wide = (
         ensemble(model, lambda each: each(x), torch.finfo(kind).eps) for kind in (torch.float32, torch.bfloat16)
     )
@@ -155,9 +155,7 @@ def test_a_gradient_that_autocast_spoils_is_outside_the_bound() -> None:
 
     torch.manual_seed(0)
     x = torch.randn(8, 4)
-    result = {
-        each.clause: each.outcome for each in precision.checks(quiet.quiet(Spoilt()), lambda m: m(x), ("bfloat16",))
-    }
+    result = {each.clause: each.outcome for each in check_precision(quiet(Spoilt()), lambda m: m(x), ("bfloat16",))}
     assert result["autocast.bf16-parity"] == "fail"
     assert run(Network(), lambda m: m(x)).gradients
 

@@ -1,4 +1,4 @@
-"""transformers' head classes, and a head built from a tiny configuration, with rows that it can be trained on."""
+"""transformers' head classes, and heads built from tiny configurations, with rows that they can be trained on."""
 
 from __future__ import annotations
 
@@ -7,15 +7,467 @@ import inspect
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 import torch
 
-from frameworks.torch.stacks.heads.batches import Row, candidates, collate
-from frameworks.torch.stacks.heads.configs import LABELS, Shrinking, shrinkings, tiny_config
+WIDTH = 32
+HEADS = 4
+HEAD_WIDTH = WIDTH // HEADS
+VOCABULARY = 99
+FIRST_WORD = 60
+"""Token ids below have a special meaning in a tiny configuration."""
+IMAGE = 32
+LABELS = 3
+
+FRAMES = 64
+"""Of a spectrogram."""
+POSITIONS = 128
+
+Rule = tuple[str, Callable[[int], int]]
+
+_DEPTH = r"^n_layers?$|layers$|^depth$|num_layers?$|num_blocks$|_depth$|^num_stages_per$|^layers$|num_block_repeats"
+_RULES: tuple[Rule, ...] = (
+    (r"vocab_size|vocabulary_size|^vocab_size_per_layer_input$", lambda old: min(old, VOCABULARY)),
+    (r"experts_per_tok|moe_topk|^moe_k$|top_k_experts|experts_per_token", lambda old: min(old, 2)),
+    (r"num_expert_group|^n_group$|topk_group", lambda old: min(old, 1)),
+    (r"shared_expert(s)?$|n_shared_experts", lambda old: min(old, 1)),
+    (r"expert.*(intermediate|hidden|dim|width)", lambda old: min(old, WIDTH)),
+    (r"experts$|n_routed", lambda old: min(old, 4)),
+    (r"feat_extract_layers|feature_layer|dense_replace|max_window_layers|adapter_layers", lambda old: old),
+    (_DEPTH, lambda old: min(old, 2)),
+    (r"(key_value|kv|n_kv).*heads$|multi_query_group_num|num_kv_heads", lambda old: min(_power(old), HEADS // 2)),
+    (r"heads$|^n_head$|attention_heads|num_heads", lambda old: min(_power(old), HEADS)),
+    (r"head_dim$|head_size$|^d_kv$|^dim_head$|^d_head$|kv_channels|mamba_d_head", lambda old: min(old, HEAD_WIDTH)),
+    (r"qk_rope|qk_nope|v_head|qk_head|rotary_dim|d_rel", lambda old: min(old, HEAD_WIDTH)),
+    (r"lora_rank", lambda old: min(old, WIDTH // 2)),
+    (r"max_source_positions", lambda old: min(old, FRAMES // 2)),
+    (
+        r"^(max_position_embeddings|n_positions|n_ctx|max_target_positions|max_seq_len|max_sequence_length)$",
+        lambda old: min(old, POSITIONS),
+    ),
+    (r"max_.*position|max_length|context_length|position_embeddings$", lambda old: old),
+    (r"^attention_window$", lambda old: min(old, 4)),
+    (r"patch_size$", lambda old: min(old, 8)),
+    (r"^window_size$", lambda old: min(old, 2)),
+    (r"num_queries|num_denoising|num_query_tokens|num_negatives", lambda old: min(old, 8)),
+    (r"num_frames", lambda old: min(old, 4)),
+    (r"groups$", lambda old: min(old, 4)),
+    (
+        r"(hidden|ffn|intermediate|embed|emb|model|proj|projection|inner|mlp|width).*(size|dim|channels|sizes|width)$",
+        lambda old: WIDTH if old > WIDTH else old,
+    ),
+    (
+        r"^d_model$|^n_embd$|^d_ff$|^dim$|_dim$|^hidden_units$|^n_inner$|dim_feedforward|^num_filters$|hidden_size",
+        lambda old: WIDTH if old > WIDTH else old,
+    ),
+    (
+        r"channels$|_dim$|^dim$|pooler_output_size|head_out|classifier_proj_size|feature_size$",
+        lambda old: WIDTH if old > WIDTH else old,
+    ),
+)
+_TOKEN = re.compile(r"(token_id|token_index|_token|pad_index|_token_ids?|_idx)$")
+_KNOWN_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+
+
+@dataclass(frozen=True)
+class Shrinking:
+    """How a default configuration shrinks.
+
+    Attributes:
+        exempt: fields whose names match keep their default.
+        assigned: the fields of the default are assigned; otherwise its class is called with them, so that what it
+            derives from them fits.
+        image: height and width of images that have more.
+    """
+
+    exempt: str = r"(?!)"
+    assigned: bool = False
+    image: int = IMAGE
+
+
+SHRINKINGS = (
+    Shrinking(),
+    Shrinking(image=2 * IMAGE),
+    Shrinking(assigned=True),
+    Shrinking(exempt=r"head_dim$|head_size$|rope|nope|rotary|d_rel"),
+    Shrinking(exempt=r"image_size|patch_size"),
+    Shrinking(exempt=r"image_size|patch_size", assigned=True),
+    Shrinking(exempt=r"head|rope|rotary|embed_dim$|groups$"),
+    Shrinking(exempt=r"size|dim|channels|head|d_model|n_embd|width|groups|d_kv|d_ff"),
+    Shrinking(exempt=r"(?!.*layers$|n_layers?$|.*vocab)"),
+)
+
+
+def tiny_config(kind: Any, shrinking: Shrinking, labels: int = LABELS) -> Any:
+    """A configuration of class `kind` whose sizes are small.
+
+    Raises:
+        Exception: whatever the class raises for sizes that do not fit each other.
+    """
+    default = kind(num_labels=labels)
+    if shrinking.assigned:
+        return _assigned(default, shrinking, iter(range(3, FIRST_WORD)))
+    own = _overrides(default, shrinking, iter(range(3, FIRST_WORD)))
+    return kind(**{**own, **_backbone(default), "num_labels": labels})
+
+
+def shrinkings(kind: Any) -> Iterator[Shrinking]:
+    """The ways to shrink a configuration class, the smallest result first."""
+    pictures = "image_size" in repr(kind())
+    yield from (each for each in SHRINKINGS if pictures or each.image == IMAGE)
+
+
+def _backbone(default: Any) -> dict[str, Any]:
+    """A small ResNet in place of a backbone of another library, which may not be installed."""
+    part = getattr(default, "backbone_config", None)
+    if not getattr(default, "use_timm_backbone", False) and getattr(part, "model_type", "") != "timm_backbone":
+        return {}
+    sizes = {"hidden_sizes": [WIDTH] * 4, "depths": [1] * 4, "embedding_size": WIDTH, "layer_type": "basic"}
+    stages = {"model_type": "resnet", "out_features": ["stage2", "stage3", "stage4"]}
+    return {"backbone_config": {**sizes, **stages}, "use_timm_backbone": False, "backbone": None}
+
+
+def _assigned(config: Any, shrinking: Shrinking, tokens: Iterator[int]) -> Any:
+    for name, value in _overrides(config, shrinking, tokens).items():
+        if hasattr(value, "model_type") and hasattr(value, "to_dict"):
+            _assigned(getattr(config, name), shrinking, tokens)
+        else:
+            setattr(config, name, value)
+    return config
+
+
+def _overrides(config: Any, shrinking: Shrinking, tokens: Iterator[int]) -> dict[str, Any]:
+    own: dict[str, Any] = {}
+    for name, value in vars(config).items():
+        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
+            own[name] = type(value)(**_overrides(value, shrinking, tokens))
+        elif name.startswith("_") or isinstance(value, bool) or re.search(shrinking.exempt, name):
+            continue
+        elif _TOKEN.search(name):
+            if (small := _token(name, value, tokens)) is not None:
+                own[name] = small
+        elif hasattr(config, "depths") and type(value) is int and re.search(_DEPTH, name):
+            continue  # derived from the number of stages
+        elif (small := _small(name, value, shrinking.image)) != value:
+            own[name] = small
+    own.update(_cut_lists(config, own))
+    own.update({name: value for name, value in _WITHOUT.items() if hasattr(config, name)})
+    own.update({name: _none_of(value) for name, value in vars(config).items() if _DROPS.search(name)})
+    for name, value in _UNSET.items():
+        if getattr(config, name, "") is None:
+            own[name] = value
+    if hasattr(config, "pad_token_id"):
+        own["pad_token_id"] = 0
+    return own
+
+
+def _cut_lists(config: Any, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists with an entry for each layer, cut to the layers that are left."""
+    depths = {
+        getattr(config, name): small for name, small in own.items() if re.search(_DEPTH, name) and type(small) is int
+    }
+    return {
+        name: own.get(name, value)[: depths[len(value)]]
+        for name, value in vars(config).items()
+        if isinstance(value, list | tuple) and len(value) > 2 and len(value) in depths and not name.startswith("_")
+    }
+
+
+def _none_of(value: Any) -> Any:
+    """No dropout, in the form of this value."""
+    if isinstance(value, list | tuple):
+        return type(value)(0.0 for _ in value)
+    return type(value)(0) if type(value) in (int, float) else value
+
+
+def _power(value: int) -> int:
+    """The largest power of two that is not greater."""
+    return 1 << max(value, 1).bit_length() - 1
+
+
+def _token(name: str, value: Any, tokens: Iterator[int]) -> int | None:
+    if name in _KNOWN_TOKENS:
+        return _KNOWN_TOKENS[name] if value is not None or name == "pad_token_id" else None
+    return next(tokens, 3) if isinstance(value, int) and value > 2 else None
+
+
+def _small(name: str, value: Any, image: int) -> Any:
+    if re.search(r"image_size$|^resolution$|input_size$", name):
+        if isinstance(value, list | tuple):
+            return type(value)(min(each, image) for each in value)
+        return min(value, image) if isinstance(value, int) else value
+    if isinstance(value, int):
+        for pattern, smaller in _RULES:
+            if re.search(pattern, name):
+                return smaller(value) if value > 0 else value
+        return value
+    if isinstance(value, dict) and "mrope_section" in value:
+        half = int(HEAD_WIDTH * value.get("partial_rotary_factor", 1.0)) // 2
+        return {**value, "mrope_section": [half - 2 * (half // 3), half // 3, half // 3]}
+    if isinstance(value, list | tuple) and value and all(type(each) is int for each in value):
+        return _small_sequence(name, value)
+    return value
+
+
+def _small_sequence(name: str, value: Any) -> Any:
+    if re.search(r"ind(ex|ic)|idx|layer_ids|extract_layers", name):
+        return value
+    if re.search(r"depths|num_block|layers$|block_repeats", name):
+        return type(value)(min(each, 1) for each in value)
+    if re.search(r"heads", name):
+        return type(value)(min(_power(each), HEADS) for each in value)
+    if re.search(r"^attention_window$", name):
+        return type(value)(min(each, 4) for each in value)
+    if re.search(r"(hidden_sizes|_dim|dims|embed_dim|conv_dim|tdnn_dim|channels)", name):
+        return type(value)(min(each, WIDTH) for each in value)
+    return value
+
+
+_DROPS = re.compile(r"drop|pdrop|mask_(time|feature)_prob|jitter_noise|stochastic_depth_rate")
+"""Fields with a rate at which random numbers are drawn in training."""
+_WITHOUT: Mapping[str, Any] = {
+    "apply_spec_augment": False,
+    "use_cache": False,
+    "axial_pos_embds": False,
+    "default_language": "en_XX",
+}
+_UNSET: Mapping[str, Any] = {"vocab_size": VOCABULARY, "prediction_length": 8}
+"""Values of fields that have to be set and have no default."""
+
+
+ROWS = 8
+LENGTH = 8
+SAMPLES = 2048
+CHOICES = 2
+
+_BINS = ("num_mel_bins", "feature_size", "input_feat_per_channel", "input_dim", "feature_projection_input_dim")
+"""Fields with the number of frequencies of a spectrogram."""
+
+Row = dict[str, Any]
+
+
+def find(config: Any, *names: str, default: Any = None) -> Any:
+    """The first of these fields, in the configuration or its parts."""
+    parts = [config, *(value for value in vars(config).values() if hasattr(value, "model_type"))]
+    for name in names:
+        for part in parts:
+            if (value := getattr(part, name, None)) is not None:
+                return value
+    return default
+
+
+def parameters(kind: Any) -> Mapping[str, inspect.Parameter]:
+    """The parameters of the class's forward."""
+    return inspect.signature(kind.forward).parameters
+
+
+def candidates(kind: Any, config: Any) -> Iterator[list[Row]]:
+    """Lists of `ROWS` rows that the head may accept, the likeliest first."""
+    takes = parameters(kind)
+    for inputs in _inputs(kind, config, takes):
+        for labels in _labels(kind, config, takes, inputs):
+            yield [{**inputs(row), **labels(row)} for row in range(ROWS)]
+
+
+def _generator(row: int, salt: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(1000 * salt + row)
+
+
+def _words(config: Any, row: int, *shape: int, salt: int = 0) -> torch.Tensor:
+    top = int(find(config, "vocab_size", default=FIRST_WORD + LENGTH))
+    low = min(FIRST_WORD, max(top - LENGTH, 1))
+    return torch.randint(low, max(top, low + 1), shape, generator=_generator(row, salt))
+
+
+def _image(config: Any, row: int, frames: int | None = None) -> torch.Tensor:
+    size = find(config, "image_size", default=IMAGE)
+    high, wide = (size, size) if isinstance(size, int) else (size[-2], size[-1])
+    channels = find(config, "num_channels", "in_channels", "in_chans", default=3)
+    channels = channels if isinstance(channels, int) and channels in (1, 3, 4) else 3
+    shape = (channels, high, wide) if frames is None else (frames, channels, high, wide)
+    return torch.randn(shape, generator=_generator(row, 2))
+
+
+def _inputs(kind: Any, config: Any, takes: Mapping[str, Any]) -> Iterator[Any]:
+    main = kind.main_input_name if isinstance(kind.main_input_name, str) else kind.main_input_name[0]
+    choices = (CHOICES,) if "MultipleChoice" in kind.__name__ else ()
+
+    def text(row: int) -> Row:
+        made: Row = {"input_ids": _words(config, row, *choices, LENGTH)}
+        if isinstance(end := find(config, "eos_token_id"), int):
+            made["input_ids"][..., -1] = end
+        if "attention_mask" in takes:
+            made["attention_mask"] = torch.ones(*choices, LENGTH, dtype=torch.long)
+        if "bbox" in takes:
+            made["bbox"] = torch.tensor([0, 0, 10, 10]).expand(*choices, LENGTH, 4).clone()
+        return made
+
+    def with_image(row: int) -> Row:
+        return {**text(row), "pixel_values": _image(config, row)}
+
+    def with_decoder(row: int) -> Row:
+        return {**text(row), "decoder_input_ids": _words(config, row, LENGTH, salt=7)}
+
+    images = [lambda row: {main: _image(config, row)}]
+    if main in ("pixel_values", "pixel_values_videos", "flattened_patches"):
+        frames = int(find(config, "num_frames", "frames_per_clip", default=4))
+        if "Video" in kind.__name__ or main.endswith("videos"):
+            yield lambda row: {main: _image(config, row, frames)}
+        yield images[0]
+        if "input_ids" in takes:
+            yield with_image
+        return
+    if main == "inputs":
+        if "Image" not in kind.__name__:
+            yield lambda row: {"inputs": text(row)["input_ids"], "attention_mask": text(row)["attention_mask"]}
+        yield images[0]
+        return
+    if main in ("input_values", "input_features"):
+        yield from _sounds(main, config)
+        return
+    if main == "past_values":
+        yield from _series(config)
+        return
+    yield text
+    if "pixel_values" in takes:
+        yield with_image
+    if "decoder_input_ids" in takes:
+        yield with_decoder
+    if main == "input_ids":
+        for name in ("input_features", "input_values"):
+            if name in takes:
+                for sound in _sounds(name, config):
+                    yield sound
+                    yield lambda row, sound=sound: {**text(row), **sound(row)}
+
+
+def _sounds(main: str, config: Any) -> Iterator[Any]:
+    bins = int(find(config, *_BINS, default=80))
+    for shape in {
+        "input_values": ((SAMPLES,), (1, SAMPLES), (FRAMES, bins), (1024, bins)),
+        "input_features": ((bins, FRAMES), (FRAMES, bins), (bins, 3000)),
+    }[main]:
+        yield lambda row, shape=shape: {main: torch.randn(shape, generator=_generator(row, 3))}
+
+
+def _series(config: Any) -> Iterator[Any]:
+    context = int(find(config, "context_length", default=32))
+    channels = int(find(config, "num_input_channels", default=1))
+    yield lambda row: {"past_values": torch.randn(context, channels, generator=_generator(row, 4))}
+    lags = max(find(config, "lags_sequence", default=[0]))
+    ahead = int(find(config, "prediction_length", default=8) or 8)
+
+    def forecast(row: int) -> Row:
+        size = context + lags
+        return {
+            "past_values": torch.randn(size, generator=_generator(row, 4)),
+            "past_time_features": torch.randn(size, find(config, "num_time_features", default=0) or 0),
+            "past_observed_mask": torch.ones(size),
+            "future_time_features": torch.randn(ahead, find(config, "num_time_features", default=0) or 0),
+        }
+
+    yield forecast
+
+
+def _labels(kind: Any, config: Any, takes: Mapping[str, Any], inputs: Any) -> Iterator[Any]:
+    name = kind.__name__
+    if "start_positions" in takes:
+        yield lambda row: {"start_positions": torch.tensor(row % 4), "end_positions": torch.tensor(4 + row % 3)}
+    if "future_values" in takes:
+        ahead = int(find(config, "prediction_length", default=8) or 8)
+        channels = int(find(config, "num_input_channels", default=1))
+        for shape in ((ahead, channels), (ahead,)):
+            yield lambda row, shape=shape: {"future_values": torch.randn(shape, generator=_generator(row, 5))}
+    if "mask_labels" in takes:
+        size = _image(config, 0).shape[-1]
+        yield lambda row: {"mask_labels": [_mask(row, size)], "class_labels": [torch.tensor([row % LABELS, 1])]}
+    if "labels" not in takes:
+        return
+
+    def scalar(row: int) -> Row:
+        return {"labels": torch.tensor(row % LABELS)}
+
+    def binary(row: int) -> Row:
+        return {"labels": torch.tensor(row % 2)}
+
+    def sequence(row: int) -> Row:
+        made = inputs(row)
+        like = made.get("decoder_input_ids", made.get("input_ids"))
+        return {"labels": _words(config, row, LENGTH, salt=6) if like is None else like.clone()}
+
+    def tags(row: int) -> Row:
+        return {"labels": torch.randint(0, LABELS, (LENGTH,), generator=_generator(row, 6))}
+
+    def area(row: int) -> Row:
+        size = _image(config, row).shape[-2:]
+        return {"labels": torch.randint(0, LABELS, tuple(size), generator=_generator(row, 6))}
+
+    def objects(row: int) -> Row:
+        boxes = torch.tensor([[0.5, 0.5, 0.2, 0.3], [0.3, 0.4, 0.2, 0.1]]) + 0.01 * row
+        return {"labels": [{"class_labels": torch.tensor([row % LABELS, 1]), "boxes": boxes}]}
+
+    def many(row: int) -> Row:
+        return {"labels": (torch.arange(LABELS) == row % LABELS).float()}
+
+    if "next_sentence_label" in takes:
+        yield lambda row: {**sequence(row), "next_sentence_label": torch.tensor(row % 2)}
+    if "sentence_order_label" in takes:
+        yield lambda row: {**sequence(row), "sentence_order_label": torch.tensor(row % 2)}
+    if "mc_labels" in takes:
+        yield lambda row: {**sequence(row)}
+    if re.search(r"MultipleChoice|NextSentence", name):
+        yield binary
+    elif re.search(r"TokenClassification|AudioFrame", name):
+        yield tags
+    elif re.search(r"CTC|RNNT|TDT", name):
+        yield lambda row: {"labels": torch.randint(3, 12, (4,), generator=_generator(row, 6))}
+    elif re.search(r"Detection", name):
+        yield objects
+    elif re.search(r"Segmentation|Depth|Dense", name):
+        yield area
+    elif re.search(r"Classification|XVector", name):
+        yield scalar
+        yield many
+        yield tags
+    yield sequence
+    yield scalar
+    yield tags
+
+
+def _mask(row: int, size: int) -> torch.Tensor:
+    masks = torch.zeros(2, size, size)
+    masks[0, : size // 2, : row + 1] = 1.0
+    masks[1, size // 2 :, row:] = 1.0
+    return masks
+
+
+def ragged(rows: list[Row]) -> list[Row] | None:
+    """The rows with other numbers of counted labels, by -100; None where a row's labels are no sequence."""
+    labels = rows[0].get("labels")
+    if not isinstance(labels, torch.Tensor) or labels.dim() != 1 or labels.dtype != torch.long or len(labels) < LENGTH:
+        return None
+    return [{**row, "labels": _cut(row["labels"], number)} for number, row in enumerate(rows)]
+
+
+def _cut(labels: torch.Tensor, number: int) -> torch.Tensor:
+    cut = labels.clone()
+    cut[len(labels) - number * (len(labels) - 2) // ROWS :] = -100
+    return cut
+
+
+def collate(rows: list[Row]) -> dict[str, Any]:
+    """A batch: tensors are stacked, lists joined."""
+    return {
+        name: torch.stack([row[name] for row in rows])
+        if isinstance(rows[0][name], torch.Tensor)
+        else [each for row in rows for each in row[name]]
+        for name in rows[0]
+    }
+
 
 MOST_PARAMETERS = 10_000_000
 LONGEST_PASS_S = 0.15

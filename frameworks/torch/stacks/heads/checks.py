@@ -1,8 +1,20 @@
-"""Results of checks, as plain values that a worker prints."""
+"""Checks of a model, whoever built it: passes, randomly rounded ones, mixed precision and recomputation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from frameworks.torch.core.saved_bytes import SavedBytes
 
 PASS, FAIL, NOT_JUDGED = "pass", "fail", "not judged"
 UNBOUNDED = "a randomly rounded pass is not finite, so that there is no bound"
@@ -35,3 +47,381 @@ def judged(clause: str, case: str, holds: bool, got: str, want: str, cause: str 
 def left_out(clause: str, case: str, reason: str) -> HeadCheck:
     """A check that was not judged."""
     return HeadCheck(clause, case, NOT_JUDGED, reason)
+
+
+Gradients = dict[str, torch.Tensor]
+Loss = Callable[[Any], torch.Tensor]
+"""The loss of a model on the batch of a head."""
+
+FLOAT32 = torch.finfo(torch.float32).eps
+MEMBERS = 4
+"""Passes of an ensemble."""
+
+_EXACT = (
+    "empty", "zeros", "ones", "full", "clone", "copy", "arange", "index", "gather", "scatter", "embedding.", "cat",
+    "stack", "where", "masked", "max", "min", "relu", "neg", "abs", "sort", "topk", "view", "slice", "select", "detach",
+    "eye", "tril", "triu", "round", "floor", "ceil", "fill", "bernoulli", "rand", "sign", "one_hot", "pad", "roll",
+    "histc",
+    "new_",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MeasuredPass:
+    """The loss and gradients of one pass."""
+
+    loss: float
+    gradients: Gradients
+
+
+class RandomRounding(TorchDispatchMode):
+    """Multiplies every result of arithmetic by 1 + u, u uniform within one unit in the last place of a format."""
+
+    def __init__(self, ulp: float, seed: int) -> None:
+        super().__init__()
+        self._ulp = ulp
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if not _rounds(func):
+            return made
+        return type(made)(map(self._rounded, made)) if isinstance(made, tuple | list) else self._rounded(made)
+
+    def _rounded(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.device.type == "meta":
+            return value
+        factor = torch.empty(value.shape, dtype=value.dtype)
+        factor.uniform_(1.0 - self._ulp, 1.0 + self._ulp, generator=self._generator)
+        rounded = value * factor
+        return torch.where(torch.isfinite(rounded), rounded, value)
+
+
+@cache
+def _rounds(func: Any) -> bool:
+    """Whether an operation makes new values by arithmetic."""
+    if any(each.alias_info is not None for each in func._schema.returns):
+        return False
+    plain = str(func).removeprefix("aten.").removeprefix("_")
+    return "backward" in plain or not any(plain.startswith(word) for word in _EXACT)
+
+
+def run(model: Any, loss_of: Loss) -> MeasuredPass:
+    """One pass; gradients of former passes are dropped."""
+    model.zero_grad(set_to_none=True)
+    loss = loss_of(model)
+    loss.backward()
+    return MeasuredPass(float(loss.detach()), gradients_of(model))
+
+
+def gradients_of(model: Any) -> Gradients:
+    """Copies of all gradients by name, without parameters that have none."""
+    return {
+        name: parameter.grad.detach().clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def ensemble(model: Any, loss_of: Loss, ulp: float) -> tuple[float, float]:
+    """The furthest loss and gradient of `MEMBERS` randomly rounded passes, as distances from the pass itself."""
+    exact = run(model, loss_of)
+    losses, distances = [], []
+    for seed in range(MEMBERS):
+        torch.manual_seed(0)
+        with RandomRounding(ulp, seed):
+            member = run(model, loss_of)
+        losses.append(abs(member.loss - exact.loss))
+        distances.append(distance(member.gradients, exact.gradients))
+    return max(losses), max(distances)
+
+
+def bounds(model: Any, loss_of: Loss, ulp: float) -> tuple[float, float]:
+    """Twice the distances of the furthest member: how far a correct loss and gradient may be."""
+    of_loss, of_gradients = ensemble(model, loss_of, ulp)
+    return 2 * of_loss, 2 * of_gradients
+
+
+def norm(gradients: Mapping[str, torch.Tensor]) -> float:
+    """2-norm of all gradients."""
+    return math.sqrt(sum(float(one.double().square().sum()) for one in gradients.values()))
+
+
+def distance(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
+    """2-norm of the difference; a gradient that one side lacks counts as zero."""
+    return norm(
+        {
+            name: one.get(name, torch.zeros(())).double() - other.get(name, torch.zeros(())).double()
+            for name in {**one, **other}
+        }
+    )
+
+
+def same_bits(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str:
+    """The first tensor that differs, "" if none does."""
+    for name in {**one, **other}:
+        if name not in one or name not in other:
+            return name
+        left, right = one[name], other[name]
+        if left.dtype != right.dtype or not torch.equal(left.nan_to_num(), right.nan_to_num()):
+            return name
+    return ""
+
+
+def state_of(model: Any, optimizer: Any) -> dict[str, torch.Tensor]:
+    """Weights, buffers, the optimizer's moments and the CPU's random state."""
+    state = {f"model/{name}": value.detach().clone() for name, value in model.state_dict().items()}
+    for number, slots in optimizer.state_dict()["state"].items():
+        state |= {f"optimizer/{number}/{slot}": torch.as_tensor(value).clone() for slot, value in slots.items()}
+    return state | {"random": torch.get_rng_state()}
+
+
+DROPOUT = 0.1
+
+
+def quiet(model: Any) -> Any:
+    """The model without dropout, its batch norms in evaluation mode for good."""
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        if isinstance(module, _BatchNorm):
+            module.eval()
+            module.train = lambda mode=True, module=module: module  # noqa: ARG005
+    return model
+
+
+def loud(model: Any) -> Any:
+    """The model with dropout in all its dropout layers."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = DROPOUT
+    return model
+
+
+def has_batch_norm(model: Any) -> bool:
+    """Whether statistics of a micro-batch would decide its outputs."""
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
+DRAWS = "two equal runs differ: the model draws random numbers in training"
+KEEPS = "a second pass from the same random state differs from the first: the model keeps state between passes"
+
+
+def unsteady(make: Callable[[], Any], gradients: Callable[[Any], Gradients]) -> str:
+    """Why passes of a model cannot be compared, "" if they can.
+
+    Args:
+        make: gives a new model each time, all of them equal.
+        gradients: of one pass.
+    """
+    model, other = make(), make()
+    torch.manual_seed(1)
+    one = gradients(model)
+    torch.manual_seed(2)
+    if same_bits(one, gradients(other)):
+        return DRAWS
+    torch.manual_seed(1)
+    return KEEPS if same_bits(one, gradients(model)) else ""
+
+
+FORMATS = {"bfloat16": ("autocast.bf16-parity", torch.bfloat16), "float16": ("autocast.fp16-parity", torch.float16)}
+
+
+def check_precision(model: Any, loss_of: Loss, formats: tuple[str, ...], unsteady: str = "") -> Iterator[HeadCheck]:
+    """Checks of the clauses of autocast, for one model on the CPU.
+
+    Args:
+        unsteady: why two passes of the model cannot be compared, "" if they can.
+    """
+    wide = run(model, loss_of)
+    before = {name: (value.dtype, value.detach().clone()) for name, value in model.named_parameters()}
+    for name in formats:
+        clause, low = FORMATS[name]
+        former = _state()
+        kinds: list[torch.dtype] = []
+
+        def scoped(each: Any, low: torch.dtype = low, kinds: list[torch.dtype] = kinds) -> torch.Tensor:
+            with torch.autocast("cpu", dtype=low):
+                loss = loss_of(each)
+            kinds.append(loss.dtype)
+            return loss
+
+        try:
+            mixed = run(model, scoped)
+        except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+            yield left_out(clause, name, f"raises {type(error).__name__}: {' '.join(str(error).split())[:160]}")
+            continue
+        yield from _formats(model, before, name, kinds[0])
+        yield judged("autocast.scope-restored", name, _state() == former, _scope_text(_state()), _scope_text(former))
+        if unsteady:
+            yield left_out(clause, name, unsteady)
+            continue
+        loss_bound, bound = bounds(model, loss_of, torch.finfo(low).eps)
+        apart, moved = distance(mixed.gradients, wide.gradients), abs(mixed.loss - wide.loss)
+        size = norm(wide.gradients)
+        if not math.isfinite(bound + loss_bound):
+            yield left_out(clause, name, UNBOUNDED)
+            continue
+        loss_bound += torch.finfo(low).eps * abs(wide.loss)
+        holds = math.isfinite(apart) and apart <= bound and moved <= loss_bound
+        got = f"gradient {apart:.3g} and loss {moved:.3g} from float32's ({size:.3g}, {wide.loss:.6g})"
+        yield judged(clause, name, holds, got, f"at most {bound:.3g} and {loss_bound:.3g}, of {MEMBERS} members")
+
+
+def _formats(model: Any, before: dict[str, Any], name: str, loss: torch.dtype) -> Iterator[HeadCheck]:
+    now = {key: (value.dtype, value) for key, value in model.named_parameters()}
+    changed = [
+        key for key, (kind, value) in now.items() if kind != before[key][0] or not torch.equal(value, before[key][1])
+    ]
+    low = [key for key, (kind, value) in now.items() if value.grad is not None and value.grad.dtype != kind]
+    wrong = [*changed, *low]
+    got = f"{wrong[0]} and {len(wrong) - 1} more" if wrong else "all parameters and gradients float32"
+    yield judged("autocast.parameters-stay-float32", name, not wrong, got, "float32, unchanged")
+    yield judged("autocast.loss-is-wide", name, loss == torch.float32, str(loss), "torch.float32")
+
+
+def _scope_text(state: tuple[Any, ...]) -> str:
+    enabled, low, default, gradients = state
+    formats = f"autocast's format {low}, default format {default}".replace("torch.", "")
+    return f"autocast {_switch(enabled)}, gradients {_switch(gradients)}, {formats}"
+
+
+def _switch(on: bool) -> str:
+    return "on" if on else "off"
+
+
+def _state() -> tuple[Any, ...]:
+    return (
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+    )
+
+
+@dataclass
+class Segments:
+    """Calls of checkpointed segments, and how many tensors that need a gradient or modules several of them used."""
+
+    calls: int = 0
+    used: dict[int, int] = field(default_factory=dict)
+    references: list[Any] = field(default_factory=list)
+
+    def enter(self, function: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Notes a call."""
+        self.calls += 1
+        parts = {id(each): each for each in _parts((function, arguments, named))}
+        for number, each in parts.items():
+            self.references.append(each)
+            self.used[number] = self.used.get(number, 0) + 1
+
+    @property
+    def shared(self) -> int:
+        """How many tensors or modules more than one segment used."""
+        return sum(count > 1 for count in self.used.values())
+
+
+@dataclass
+class InnerBytes:
+    """Bytes that autograd saves within segments, without what checkpointing keeps: arguments, results, parameters."""
+
+    model: Any
+    size: int = 0
+
+    def call(self, function: Any, *arguments: Any, **named: Any) -> Any:
+        """Calls a segment without checkpointing, and counts."""
+        storages: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with saved_tensors_hooks(pack, lambda saved: saved):
+            result = function(*arguments, **named)
+        kept = (*self.model.parameters(), *self.model.buffers(), *tensors((arguments, named, result)))
+        for tensor in kept:
+            storages.pop(tensor.untyped_storage().data_ptr(), None)
+        self.size += sum(storages.values())
+        return result
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a value, also within dictionaries, tuples and lists."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | tuple | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from tensors(part)
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        if value.requires_grad:
+            yield value
+    elif isinstance(value, partial):
+        yield from _parts((value.func, value.args, value.keywords))
+    elif isinstance(value, dict):
+        yield from _parts(tuple(value.values()))
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _parts(each)
+    elif isinstance(getattr(value, "__self__", None), torch.nn.Module):
+        yield value.__self__
+
+
+def _measured(model: Any, loss_of: Loss) -> tuple[MeasuredPass, int]:
+    """One pass from a fixed random state, and the bytes that autograd saves for it."""
+    torch.manual_seed(3)
+    saved = SavedBytes(lambda: [*model.parameters(), *model.buffers()])
+
+    def counted(each: Any) -> torch.Tensor:
+        with saved.counting():
+            return loss_of(each)
+
+    return run(model, counted), saved.bytes()
+
+
+def check_recomputation(
+    plain_model: Any,
+    checkpointed_model: Any,
+    segments: Segments,
+    loss_of: Loss,
+    bound: Callable[[], tuple[float, float]],
+    inner_bytes: Callable[[], int],
+) -> Iterator[HeadCheck]:
+    """Checks of the clauses of recomputation, by a pass of each of two equal models from one random state.
+
+    Args:
+        bound: distances of loss and gradient that roundings explain, asked for only where the loss differs, because a
+            model takes other kernels, or where several segments use one tensor or module, whose gradient is then added
+            in another order.
+        inner_bytes: bytes that checkpointing can free, asked for only where it frees none.
+    """
+    plain, plain_bytes = _measured(plain_model, loss_of)
+    checkpointed, checkpointed_bytes = _measured(checkpointed_model, loss_of)
+    moved, want = abs(plain.loss - checkpointed.loss), repr(plain.loss)
+    holds = moved == 0.0
+    if not holds:
+        limit = bound()[0]
+        holds, want = moved <= limit, f"{want} within {limit:.3g}"
+    yield judged("recompute.same-loss", "", holds, repr(checkpointed.loss), want)
+    differs = same_bits(plain.gradients, checkpointed.gradients)
+    apart = distance(plain.gradients, checkpointed.gradients)
+    got, want = "the same bits", "the same bits"
+    holds = not differs
+    if differs:
+        got = f"gradients {apart / max(norm(plain.gradients), 1e-300):.3g} of their norm apart, first {differs}"
+        if segments.shared:
+            limit = bound()[1]
+            holds, want = apart <= limit, f"{limit:.3g} apart ({segments.shared} shared by several segments)"
+            got = f"gradients {apart:.3g} apart, first {differs}"
+    yield judged("recompute.same-gradients", "", holds, got, want)
+    clause, got = "recompute.frees-activations", f"{checkpointed_bytes:,} bytes in {segments.calls} segments"
+    freed = segments.calls > 0 and checkpointed_bytes < plain_bytes
+    if segments.calls and not freed and not inner_bytes():
+        yield left_out(clause, "", "nothing is to be freed: no segment saves more than its inputs and results")
+        return
+    yield judged(clause, "", freed, got, f"fewer than {plain_bytes:,} bytes")

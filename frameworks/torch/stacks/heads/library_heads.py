@@ -1,27 +1,146 @@
-"""All checks of one transformers head, and the causes of failures."""
+"""All checks of one transformers head, trained by Trainer, and the causes of failures."""
 
 from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from frameworks.torch.stacks.heads import precision, recomputed, trained
-from frameworks.torch.stacks.heads.batches import ROWS, Row, collate, ragged
-from frameworks.torch.stacks.heads.building import TinyHead, built, loss_of
-from frameworks.torch.stacks.heads.checks import FAIL, UNBOUNDED, HeadCheck, judged, left_out
-from frameworks.torch.stacks.heads.passes import FLOAT32, bounds, distance, norm, run, same_bits
-from frameworks.torch.stacks.heads.quiet import loud, quiet, unsteady
+from frameworks.torch.stacks.heads.building import ROWS, Row, TinyHead, built, collate, loss_of, ragged
+from frameworks.torch.stacks.heads.checks import (
+    FAIL,
+    FLOAT32,
+    UNBOUNDED,
+    Gradients,
+    HeadCheck,
+    InnerBytes,
+    Segments,
+    bounds,
+    check_precision,
+    check_recomputation,
+    distance,
+    gradients_of,
+    judged,
+    left_out,
+    loud,
+    norm,
+    quiet,
+    run,
+    same_bits,
+    state_of,
+    unsteady,
+)  # fmt: skip
+from frameworks.torch.stacks.library_runs import watched
+
+
+@dataclass(frozen=True)
+class Window:
+    """One update by Trainer: its loss and gradients, whether Trainer takes the model to divide by the number of items,
+    and what it logged or warned about."""
+
+    loss: float
+    gradients: Gradients
+    divides: bool
+    said: tuple[str, ...]
+
+
+class _GradientReader(TrainerCallback):
+    """The gradients when the optimizer gets them."""
+
+    def __init__(self) -> None:
+        self.gradients: Gradients = {}
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        self.gradients = gradients_of(named["model"])
+
+
+def window(model: Any, rows: Sequence[Row], k: int) -> Window:
+    """One update of all rows in `k` micro-batches."""
+    reader = _GradientReader()
+    with TemporaryDirectory() as folder, _listening() as said:
+        trainer = trainer_of(model, rows, folder, k, callbacks=[reader], max_steps=1)
+        result = trainer.train()
+    return Window(result.training_loss, reader.gradients, bool(trainer.model_accepts_loss_kwargs), tuple(said))
+
+
+def trainer_of(
+    model: Any, rows: Sequence[Row], folder: str | Path, k: int = 1, callbacks: Sequence[Any] = (), **changes: Any
+) -> Trainer:
+    """A Trainer on the CPU whose window is all rows."""
+    settings: dict[str, Any] = {
+        "optim": "sgd",
+        "learning_rate": 2.0**-10,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "save_strategy": "no",
+        **changes,
+    }
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=ROWS // k,
+        gradient_accumulation_steps=k,
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        seed=0,
+        **settings,
+    )
+    return Trainer(model, arguments, data_collator=collate, train_dataset=list(rows), callbacks=list(callbacks))
+
+
+@contextmanager
+def _listening() -> Iterator[list[str]]:
+    """Collects warnings and log messages of transformers, whose logger is set to show them."""
+    logger = logging.getLogger("transformers")
+    former = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with watched("transformers") as said:
+            yield said
+    finally:
+        logger.setLevel(former)
+
+
+def resumed(
+    model: Any, fresh: Any, rows: Sequence[Row]
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[str]]:
+    """The states at the end of a run of four updates, and of one that a new Trainer of `fresh` resumes after two, and
+    what was logged.
+
+    A state has weights, buffers, the optimizer's moments and the CPU's random state.
+    """
+    with TemporaryDirectory() as folder, _listening() as said:
+        names: dict[str, Any] = {"optim": "adamw_torch", "max_steps": 4, "save_steps": 2, "save_strategy": "steps"}
+        whole = trainer_of(model, rows, folder, k=2, **names)
+        whole.train()
+        unbroken = _state(whole)
+        torch.manual_seed(1)
+        other = trainer_of(fresh, rows, folder, k=2, **names)
+        other.train(resume_from_checkpoint=str(Path(folder) / "checkpoint-2"))
+        return unbroken, _state(other), said
+
+
+def _state(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return state_of(trainer.model, getattr(trainer.optimizer, "optimizer", trainer.optimizer))
+
 
 K = 4
 EQUAL, WEIGHS = "accumulation.equals-full-batch", "accumulation.weighs-items"
@@ -45,7 +164,7 @@ def checks(kind: Any, formats: tuple[str, ...] = ("bfloat16",)) -> Iterator[Head
     head = built(kind)
     yield from _accumulation(head)
     yield from _recomputation(head)
-    yield from precision.checks(quiet(head.model()), _loss(head.rows), formats)
+    yield from check_precision(quiet(head.model()), _loss(head.rows), formats)
     yield _resume(head)
 
 
@@ -76,7 +195,7 @@ def _accumulation(head: TinyHead) -> Iterator[HeadCheck]:
     )
 
 
-def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) -> tuple[HeadCheck, trained.Window] | str:
+def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) -> tuple[HeadCheck, Window] | str:
     """k=1 against k=4, or why this cannot be judged."""
     model = quiet(head.model())
     loss = _loss(rows)
@@ -85,7 +204,7 @@ def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) ->
     loss_bound, bound = bounds(model, loss, FLOAT32)
     if not math.isfinite(bound + loss_bound):
         return UNBOUNDED
-    whole, parts = (trained.window(quiet(head.model()), rows, k) for k in (1, K))
+    whole, parts = (window(quiet(head.model()), rows, k) for k in (1, K))
     loss_bound += FLOAT32 * abs(whole.loss) * ROWS * 8
     apart, moved = distance(whole.gradients, parts.gradients), abs(whole.loss - parts.loss)
     size = norm(whole.gradients)
@@ -102,7 +221,7 @@ def _cause(head: TinyHead, rows: list[Row], divides: bool) -> str:
     return cause(lambda: model(**batch, **named), passed)
 
 
-def _decided(window: trained.Window) -> HeadCheck:
+def _decided(window: Window) -> HeadCheck:
     messages = [one for one in window.said if COUNT in one or "accumulat" in one.lower()]
     got = messages[0] if messages else "no warning, log or attribute"
     want = "a word that the loss does not use num_items_in_batch"
@@ -153,10 +272,10 @@ def _recomputation(head: TinyHead) -> Iterator[HeadCheck]:
     if not head.kind.supports_gradient_checkpointing:
         yield from (left_out(clause, "", "the class says that it does not support it") for clause in clauses)
         return
-    segments, loss = recomputed.Segments(), _loss(head.rows)
+    segments, loss = Segments(), _loss(head.rows)
     other = _checkpointed(head, lambda function: _counted(function, segments))
     bound = partial(bounds, quiet(head.model()), loss, FLOAT32)
-    yield from recomputed.checks(loud(head.model()), other, segments, loss, bound, partial(_inner_bytes, head))
+    yield from check_recomputation(loud(head.model()), other, segments, loss, bound, partial(_inner_bytes, head))
 
 
 def _checkpointed(head: TinyHead, wrap: Callable[[Any], Any]) -> Any:
@@ -171,13 +290,13 @@ def _checkpointed(head: TinyHead, wrap: Callable[[Any], Any]) -> Any:
 
 def _inner_bytes(head: TinyHead) -> int:
     """Bytes that autograd saves within the segments."""
-    inner = recomputed.InnerBytes(head.model())
+    inner = InnerBytes(head.model())
     inner.model = _checkpointed(head, lambda _: inner.call)
     _loss(head.rows)(inner.model)
     return inner.size
 
 
-def _counted(function: Any, segments: recomputed.Segments) -> Any:
+def _counted(function: Any, segments: Segments) -> Any:
     def call(segment: Any, *arguments: Any, **named: Any) -> Any:
         segments.enter(segment, arguments, named)
         return function(segment, *arguments, **named)
@@ -196,12 +315,12 @@ def _draws_once(model: Any, loss: Any) -> bool:
 
 def _resume(head: TinyHead) -> HeadCheck:
     try:
-        unbroken, resumed, said = trained.resumed(loud(head.model()), loud(head.model(seed=1)), head.rows)
+        unbroken, end, said = resumed(loud(head.model()), loud(head.model(seed=1)), head.rows)
     except (RuntimeError, ValueError, KeyError, OSError) as error:
         return HeadCheck(
             RESUME, "", FAIL, f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "a resumed run"
         )
-    differs = same_bits(unbroken, resumed)
+    differs = same_bits(unbroken, end)
     missing = any("missing keys" in one for one in said)
     why = ""
     if differs and missing:

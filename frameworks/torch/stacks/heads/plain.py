@@ -16,21 +16,29 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from frameworks.torch.stacks.heads import precision, recomputed
 from frameworks.torch.stacks.heads.building import NotBuilt
-from frameworks.torch.stacks.heads.checks import HeadCheck, judged, left_out
-from frameworks.torch.stacks.heads.passes import (
+from frameworks.torch.stacks.heads.checks import (
     FLOAT32,
+    HeadCheck,
+    InnerBytes,
     MeasuredPass,
+    Segments,
     bounds,
+    check_precision,
+    check_recomputation,
     distance,
     gradients_of,
+    has_batch_norm,
+    judged,
+    left_out,
     norm,
+    quiet,
     run,
     same_bits,
     state_of,
-)
-from frameworks.torch.stacks.heads.quiet import has_batch_norm, quiet, unsteady
+    tensors,
+    unsteady,
+)  # fmt: skip
 
 ROWS = 8
 K = 4
@@ -59,7 +67,7 @@ class ModuleAndBatch:
     @property
     def count(self) -> int:
         """Rows of the batch."""
-        return len(next(_tensors(self.batch)))
+        return len(next(tensors(self.batch)))
 
 
 def made(module: str, name: str) -> ModuleAndBatch:
@@ -81,7 +89,7 @@ def made(module: str, name: str) -> ModuleAndBatch:
     if not isinstance(module_, nn.Module):
         raise NotBuilt(f"returns {type(module_).__name__}, want a torch.nn.Module or (module, batch)")
     instance = ModuleAndBatch(module_, _inputs(module_) if batch is None else batch)
-    if not list(_tensors(instance.batch)) or instance.count % K:
+    if not list(tensors(instance.batch)) or instance.count % K:
         raise NotBuilt(f"the batch has no tensor, or its number of rows is no multiple of {K}")
     return instance
 
@@ -96,14 +104,6 @@ def _inputs(module: nn.Module) -> torch.Tensor:
         if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             return torch.randn(ROWS, layer.in_channels, *[32] * len(layer.kernel_size))
     raise NotBuilt("its first layer does not show what input it needs: return (module, batch)")
-
-
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, dict | tuple | list):
-        for each in batch.values() if isinstance(batch, dict) else batch:
-            yield from _tensors(each)
 
 
 def _mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -129,7 +129,7 @@ def loss_of(model: Any, batch: Any) -> torch.Tensor:
         loss = output
     if loss is not None:
         return loss
-    values = [each for each in _tensors(output) if each.is_floating_point()]
+    values = [each for each in tensors(output) if each.is_floating_point()]
     if not values:
         raise NotBuilt("its output has no floating-point tensor")
     return sum((each.float().square().mean() for each in values), start=torch.zeros(()))
@@ -141,7 +141,7 @@ def checks(instance: ModuleAndBatch, formats: tuple[str, ...]) -> Iterator[HeadC
     reason = unsteady(lambda: quiet(instance.model()), lambda model: run(model, whole).gradients)
     yield from _accumulation(instance, whole, reason)
     yield from _recomputation(instance, whole)
-    yield from precision.checks(quiet(instance.model()), whole, formats, reason)
+    yield from check_precision(quiet(instance.model()), whole, formats, reason)
     yield _resume(instance, whole)
 
 
@@ -174,7 +174,7 @@ def _accumulated(instance: ModuleAndBatch) -> MeasuredPass:
 
 
 def _recomputation(instance: ModuleAndBatch, whole: Any) -> Iterator[HeadCheck]:
-    plain, other, segments = instance.model(), instance.model(), recomputed.Segments()
+    plain, other, segments = instance.model(), instance.model(), Segments()
     layers = _layers(other)
     if len(layers) < 2:
         clauses = ("recompute.same-loss", "recompute.same-gradients", "recompute.frees-activations")
@@ -183,13 +183,13 @@ def _recomputation(instance: ModuleAndBatch, whole: Any) -> Iterator[HeadCheck]:
     for layer in layers:
         layer.forward = partial(_checkpointed, segments, layer.forward)
     bound = partial(bounds, quiet(instance.model()), whole, FLOAT32)
-    yield from recomputed.checks(plain, other, segments, whole, bound, partial(_inner_bytes, instance, whole))
+    yield from check_recomputation(plain, other, segments, whole, bound, partial(_inner_bytes, instance, whole))
 
 
 def _inner_bytes(instance: ModuleAndBatch, whole: Any) -> int:
     """Bytes that autograd saves within the layers."""
     model = instance.model()
-    inner = recomputed.InnerBytes(model)
+    inner = InnerBytes(model)
     for layer in _layers(model):
         layer.forward = partial(inner.call, layer.forward)
     whole(model)
@@ -205,7 +205,7 @@ def _layers(model: nn.Module) -> list[nn.Module]:
     ]
 
 
-def _checkpointed(segments: recomputed.Segments, forward: Any, *arguments: Any, **named: Any) -> Any:
+def _checkpointed(segments: Segments, forward: Any, *arguments: Any, **named: Any) -> Any:
     segments.enter(forward, arguments, named)
     return checkpoint(forward, *arguments, use_reentrant=False, **named)
 
