@@ -78,7 +78,6 @@ class RaceProcess:
 
     def __init__(self, side: str, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
         self._side, self._process, self._errors = side, process, errors
-        self._rest = b""
 
     def ask(self, what: str, count: int = 1, limit_s: float = WORK_S) -> dict[str, Any]:
         """The answer to a question; the first line that the process prints answers "".
@@ -90,7 +89,18 @@ class RaceProcess:
         with suppress(BrokenPipeError):
             self._process.stdin.write(f"{what} {count}\n".encode() if what else b"")
             self._process.stdin.flush()
-        line = self._line(limit_s)
+        output = self._process.stdout
+        assert output is not None
+        if not select.select([output], [], [], limit_s)[0]:
+            raise RaceError(f"{self._side}: no answer within {limit_s:.0f} s; choose a smaller --fixture")
+        line = output.readline(_LONGEST)
+        if not line.endswith(b"\n"):
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0)
+            self._errors.seek(0)
+            lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+            text = lines[-1] if lines else f"exit status {self._process.poll()}"
+            raise RaceError(f"{self._side}: its process ended: {' '.join(text.split())[:300]}")
         try:
             answer = json.loads(line)
         except ValueError:
@@ -112,25 +122,6 @@ class RaceProcess:
             raise RaceError(f"{self._side}: {what}: got {str(value)[:40]!r}, want a positive number")
         return value
 
-    def _line(self, limit_s: float) -> bytes:
-        assert self._process.stdout is not None
-        descriptor, end = self._process.stdout.fileno(), time.monotonic() + limit_s
-        while b"\n" not in self._rest:
-            ready, _, _ = select.select([descriptor], [], [], max(end - time.monotonic(), 0.0))
-            if not ready:
-                raise RaceError(f"{self._side}: no answer within {limit_s:.0f} s; choose a smaller --fixture")
-            piece = os.read(descriptor, _LONGEST)
-            if not piece or len(self._rest) > _LONGEST:
-                with suppress(subprocess.TimeoutExpired):
-                    self._process.wait(1.0)
-                self._errors.seek(0)
-                lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-                text = lines[-1] if lines else f"exit status {self._process.poll()}"
-                raise RaceError(f"{self._side}: its process ended: {' '.join(text.split())[:300]}")
-            self._rest += piece
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line
-
 
 @contextmanager
 def started(side: str, racer: Racer) -> Iterator[RaceProcess]:
@@ -145,7 +136,7 @@ def started(side: str, racer: Racer) -> Iterator[RaceProcess]:
         errors = stack.enter_context(tempfile.TemporaryFile())
         try:
             process = subprocess.Popen(
-                racer.command, cwd=ROOT, env=variables, stdin=pipe, stdout=pipe, stderr=errors, process_group=0
+                racer.command, 0, cwd=ROOT, env=variables, stdin=pipe, stdout=pipe, stderr=errors, process_group=0
             )
         except OSError as error:
             why = (error.strerror or type(error).__name__).lower()

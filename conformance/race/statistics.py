@@ -12,7 +12,7 @@ one of the versions.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -22,8 +22,8 @@ from typing import Literal
 import numpy as np
 
 from results.compare.ratio import CONFIDENCE, TRIMMED, in_pairs, refusal_of
-from results.record.files import RecordError, packed, read, replace
-from results.record.values import parse, plain, to_line
+from results.record.files import RecordError, one_line, packed, read, replace
+from results.record.values import parse, plain, to_line, to_text
 
 OLD, NEW, TWIN = "old", "new", "twin"
 """Sides: the twin is a second process of the old version."""
@@ -257,3 +257,50 @@ def _verdict(samples: RaceSamples, cost: RaceCost, contradiction: str) -> RaceVe
     else:
         outcome = RaceOutcome.EQUAL if ratio.high < 1.0 + cost.detectable else RaceOutcome.NOISY
     return RaceVerdict(cost, outcome, ratio, twin, cost.median(samples, OLD), cost.median(samples, NEW), why)
+
+
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_HEAD = ("cost", "verdict", "old", "new", "new / old (99 %)", "old / old (99 %)")
+
+
+def table(samples: RaceSamples, judgement: RaceJudgement) -> str:
+    """One line for each cost, after what raced and before a conclusion."""
+    rows = [_HEAD, *map(_row, judgement.verdicts)]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(_HEAD))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    worse = [verdict.cost.title for verdict in judgement.verdicts if verdict.outcome is RaceOutcome.GREW]
+    conclusion = f"Worse: {', '.join(worse)}." if worse else "Nothing is worse."
+    if judgement.status == 2:
+        conclusion = "Cannot be judged; free a core, or race more --pairs."
+    return "".join(f"{one_line(line)}\n" for line in (*_heading(samples, judgement), *lines, conclusion))
+
+
+def to_json(samples: RaceSamples, judgement: RaceJudgement) -> str:
+    """What raced, and the verdicts with their intervals, as JSON."""
+    names = ("framework", "place", "fixture", "old", "new", "load")
+    raced = {name: getattr(samples, name) for name in names}
+    return to_text(plain({**raced, "status": judgement.status, **vars(judgement)}))
+
+
+def _heading(samples: RaceSamples, judgement: RaceJudgement) -> Iterator[str]:
+    loads = f"; load {' to '.join(f'{load:.1f}' for load in samples.load)}" if samples.load else ""
+    yield f"{samples.framework} {samples.old} → {samples.new}, {samples.place}, {samples.fixture}{loads}"
+    yield f"yardstick, the same NumPy work: {judgement.yardstick}"
+    yield from judgement.notes
+    yield from (f"{verdict.cost.title}: {verdict.why}" for verdict in judgement.verdicts if verdict.why)
+
+
+def _row(verdict: RaceVerdict) -> tuple[str, ...]:
+    sides = (_amount(value, verdict.cost.timed) for value in (verdict.old, verdict.new))
+    ratios = (
+        "none" if interval.refusal else f"{interval.estimate:.3f} ({interval.low:.3f}–{interval.high:.3f})"
+        for interval in (verdict.ratio, verdict.twin)
+    )
+    return verdict.cost.title, verdict.outcome.value, *sides, *ratios
+
+
+def _amount(value: float, timed: bool) -> str:
+    if not timed:
+        return f"{value / 2**20:.1f} MiB"
+    size, unit = next((pair for pair in _UNITS if value >= pair[0]), _UNITS[-1])
+    return f"{value / size:.3g} {unit}" if math.isfinite(value) else "none"

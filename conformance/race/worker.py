@@ -15,6 +15,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import process_time_ns
 from typing import Any, TextIO
@@ -42,12 +43,11 @@ RATE = 1e-6
 SETTLING = 3
 """Updates before the first timed one, after the first."""
 
-_STATUS = Path("/proc/self/status")
 _NUMBERS = 40_000
 
 
 class TimedWork:
-    """The timed work of one process.
+    """The timed work of one process; all works but `memory` give nanoseconds.
 
     Args:
         framework: bound to its device and mode.
@@ -56,48 +56,45 @@ class TimedWork:
 
     def __init__(self, framework: Framework, fixture: str) -> None:
         self._framework = framework
-        self._model, batch = FIXTURES[fixture]()
-        self._window = (batch,)
-        self._items = len(batch)
+        self._model, self._batch = FIXTURES[fixture]()
         self._trainer: Trainer | None = None
         self._numbers = np.random.default_rng(0).standard_normal(_NUMBERS)
 
-    def first(self) -> int:
-        """Nanoseconds from the model as data to the end of its first update, in which frameworks compile."""
+    def first(self, _: int) -> int:
+        """From the model as data to the end of its first update, in which frameworks compile."""
 
         def work() -> None:
             self._trainer = self._framework.trainer(self._model, Recipe(Adam(RATE)))
-            self._trainer.update(self._window)
+            self._trainer.update((self._batch,))
 
         spent = self._framework.timed(work)
-        for _ in range(SETTLING):
-            self._step()
+        self.step(SETTLING)
         return spent
 
     def step(self, count: int) -> int:
-        """Nanoseconds of so many updates."""
+        """So many updates."""
+        trainer = self._running()
 
         def work() -> None:
             for _ in range(count):
-                self._step()
+                float(trainer.update((self._batch,)).loss)
 
         return self._framework.timed(work)
 
     def optimizer(self, count: int) -> int:
-        """Nanoseconds of so many optimizer steps, without the forward and backward passes before each.
+        """So many optimizer steps, without the forward and backward passes before each.
 
         Raises:
             Unsupported: the framework updates in the call that computes the gradients.
         """
-        trainer = self._running()
-        spent = 0
+        trainer, spent = self._running(), 0
         for _ in range(count):
-            trainer.accumulate(self._window[0], self._items)
+            trainer.accumulate(self._batch, len(self._batch))
             spent += self._framework.timed(trainer.apply)
         return spent
 
     def yardstick(self, count: int) -> int:
-        """Nanoseconds of so many rounds of NumPy work, which has no part in either version."""
+        """So many rounds of NumPy work, which has no part in either version."""
 
         def work() -> None:
             for _ in range(count):
@@ -107,9 +104,13 @@ class TimedWork:
 
         return elapsed(work, process_time_ns)
 
-    def memory(self, count: int) -> int:
-        """Most resident bytes of this process so far."""
-        return peak_bytes()
+    def memory(self, _: int) -> int:
+        """Most resident bytes of this process so far; where Linux does not say, those of `getrusage`."""
+        with suppress(OSError, StopIteration):
+            lines = Path("/proc/self/status").read_text("ascii", errors="replace").splitlines()
+            return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) * 1024
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
 
     def kinds(self) -> tuple[str, ...]:
         """Names of the works that can be measured in rounds here."""
@@ -119,73 +120,43 @@ class TimedWork:
             return "step", "yardstick"
         return "step", "optimizer", "yardstick"
 
-    def _step(self) -> None:
-        float(self._running().update(self._window).loss)
-
     def _running(self) -> Trainer:
         if self._trainer is None:
             raise RuntimeError("the first step comes first")
         return self._trainer
 
 
-def peak_bytes() -> int:
-    """Most resident bytes of this process so far; where Linux does not say, those of `getrusage`."""
-    try:
-        lines = _STATUS.read_text("ascii", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
-
-
-def serve(name: str, device: str, mode: str, fixture: str, answers: TextIO) -> None:
+def serve(answers: TextIO, name: str, device: str, mode: str, fixture: str) -> None:
     """Answers every line of standard input."""
     works: TimedWork | None = None
 
-    def loaded() -> dict[str, Any]:
+    def answer(what: str, count: int) -> dict[str, Any]:
         nonlocal works
-        begin = process_time_ns()
-        framework = load(name, device, mode or None)
-        spent = process_time_ns() - begin
-        works = TimedWork(framework, fixture)
-        place = f"{framework.device} {framework.mode}"
-        return {"value": spent, "version": framework.version(), "numpy": np.__version__, "place": place}
-
-    def measured(what: str, count: int) -> dict[str, Any]:
+        if what == "load":
+            begin = process_time_ns()
+            framework = load(name, device, mode or None)
+            spent = process_time_ns() - begin
+            works = TimedWork(framework, fixture)
+            place = f"{framework.device} {framework.mode}"
+            return {"value": spent, "version": framework.version(), "numpy": np.__version__, "place": place}
         if works is None:
             raise RuntimeError("load comes first")
-        if what == "kinds":
-            return {"kinds": works.kinds()}
-        if what == "first":
-            return {"value": works.first()}
-        work: Callable[[int], int] = getattr(works, what)
-        return {"value": work(count)}
+        return {"kinds": works.kinds()} if what == "kinds" else {"value": getattr(works, what)(count)}
 
-    _answer(answers, {"ready": os.getpid()})
+    print(json.dumps({"ready": os.getpid()}), file=answers, flush=True)
     for line in sys.stdin:
         what, _, count = line.strip().partition(" ")
         try:
-            _answer(answers, loaded() if what == "load" else measured(what, int(count or 1)))
-        except (UnknownFramework, MissingDevice, ValueError) as error:
-            _answer(answers, {"refused": " ".join(str(error).split())})
+            document = answer(what, int(count or 1))
         except Exception as error:
-            _answer(answers, {"refused": f"{type(error).__name__}: {' '.join(str(error).split())}"})
-
-
-def _answer(answers: TextIO, document: dict[str, Any]) -> None:
-    answers.write(json.dumps(document) + "\n")
-    answers.flush()
-
-
-def main(name: str, device: str, mode: str, fixture: str) -> None:
-    """Serves on a copy of standard output, for the framework's own output must not be read as an answer."""
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
-        os.dup2(2, 1)
-        serve(name, device, mode, fixture, answers)
+            known = isinstance(error, UnknownFramework | MissingDevice | ValueError)
+            text = " ".join(str(error).split())
+            document = {"refused": text if known else f"{type(error).__name__}: {text}"}
+        print(json.dumps(document), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    # Answers go to a copy of standard output, for the framework's own output must not be read as one.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as own:
+        os.dup2(2, 1)
+        serve(own, *sys.argv[1:])

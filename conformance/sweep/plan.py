@@ -303,7 +303,7 @@ def cells_of(plan: SweepPlan) -> tuple[SweepCell, ...]:
     result: dict[str, SweepCell] = {}
     for index, group in enumerate(plan.groups):
         try:
-            for cell in _cells_of_group(group):
+            for cell in cells_of_group(group):
                 result.setdefault(cell.name, cell)
         except (ValueError, UnknownFramework) as error:
             known = "" if isinstance(error, UnknownFramework) else f"{group.framework}: "
@@ -312,7 +312,7 @@ def cells_of(plan: SweepPlan) -> tuple[SweepCell, ...]:
     return tuple(result.values())
 
 
-def _cells_of_group(group: CellGroup) -> Iterator[SweepCell]:
+def cells_of_group(group: CellGroup) -> Iterator[SweepCell]:
     path_of(group.framework)
     distribution = distribution_of(group.framework)
     modes = group.modes or adapter_file(group.framework).modes or ("",)

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from packaging.version import Version
 
 from conformance.cli.main import main
-from conformance.race import rendering
+from conformance.cli.versions import racing
 from conformance.race.processes import FEWEST_PAIRS, PAIRS, RaceError, Racer, race, started
 from conformance.race.statistics import (
     COSTS,
@@ -36,6 +37,9 @@ from conformance.race.statistics import (
     load,
     write,
 )
+from conformance.sweep import plan
+from conformance.sweep.cell import Commands, NotJudged, Requirements
+from conformance.sweep.releases import Release
 from results.record.files import RecordError
 from tests.support.suite_runs import refused
 
@@ -149,8 +153,9 @@ def test_stored_samples_are_judged_and_shown(tmp_path: Path, capsys: pytest.Capt
     assert lines[0] == "torch 2.12.1 → 2.13.0, cpu eager, encoder"
     assert any(line.startswith("whole step       worse     5 ms") for line in lines), lines
     assert lines[-1] == "Worse: whole step."
-    assert "| whole step | worse | 5 ms |" in rendering.markdown(samples, judge(samples))
-    assert json.loads(rendering.to_json(samples, judge(samples)))["costs"]["step"]["outcome"] == "worse"
+    assert main(["race", "--samples", str(path), "--format", "json"]) == 1
+    verdict = json.loads(capsys.readouterr().out)["verdicts"][0]
+    assert (verdict["cost"]["key"], verdict["outcome"]) == ("step", "worse")
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"version": 1}', b"[]"])
@@ -260,7 +265,7 @@ def test_race_leaves_out_a_work_that_one_side_lacks() -> None:
     [
         ({"load": {"refused": "x cannot be imported"}}, "new: load: x cannot be imported"),
         ({"first": "die"}, "new: its process ended: the interpreter died"),
-        ({"first": "no json"}, "new: got b'no json' from its process, want JSON"),
+        ({"first": "no json"}, "new: got b'no json\\n' from its process, want JSON"),
         ({"first": {"value": -1}}, "new: first: got '-1', want a positive number"),
         ({"first": {"value": "7"}}, "new: first: got '7', want a positive number"),
         ({"kinds": {"kinds": ["yardstick"]}}, "the sides can do yardstick in rounds, want step first"),
@@ -295,18 +300,64 @@ def test_started_serves_a_real_framework() -> None:
         assert process.value("memory") > 10 * 2**20
 
 
+@pytest.fixture
+def environments(monkeypatch: pytest.MonkeyPatch) -> list[Requirements]:
+    """The environments that are made; nothing is installed, and torch 2.6.0 cannot be."""
+    result: list[Requirements] = []
+
+    def make(_: Path, wanted: Requirements, __: Commands) -> Path:
+        if wanted.names[0] == "torch==2.6.0":
+            raise NotJudged("no solution", "there is no torch 2.6.0")
+        result.append(wanted)
+        return Path(wanted.names[0])
+
+    def known(package: str) -> dict[Version, Release]:
+        if package != "torch":
+            raise RecordError(package, "its releases cannot be listed", "correct the name")
+        return {Version(text): Release() for text in ("2.6.0", "2.12.1", "2.13.0")}
+
+    monkeypatch.setattr(racing, "make_environment", make)
+    monkeypatch.setattr(plan, "releases", known)
+    return result
+
+
+def test_interpreter_of_a_version_is_of_an_environment(environments: list[Requirements]) -> None:
+    with racing.interpreter(racing.side_of("old", "torch==2.12.1", "cpu", "accelerate")) as python:
+        assert str(python) == "torch==2.12.1"
+    assert environments[0].names[:2] == ("torch==2.12.1", "accelerate")
+    with racing.interpreter(racing.side_of("new", f"reference@{HERE}", "auto", "")) as python:
+        assert python == HERE
+    with racing.interpreter(racing.side_of("new", "torch", "auto", "compile")) as python:
+        assert python == HERE
+    refused_side = racing.side_of("old", "torch==2.6.0", "cpu", "")
+    with pytest.raises(RaceError, match=r"^old: torch-2.6.0-cpu-\w+: there is no torch 2.6.0"):
+        racing.interpreter(refused_side).__enter__()
+    assert len(environments) == 1
+
+
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("argv", "why"),
     [
         ((), "name two versions, such as torch==2.12.1 torch==2.13.0, or samples by --samples"),
         (("nothing", "nothing"), "unknown framework 'nothing'"),
         (("reference",), "got reference and nothing, want two versions of one framework"),
-        (("torch==2.12.1", "jax==0.10.2"), "got torch==2.12.1 and jax==0.10.2, want two versions of one framework"),
-        (("reference@/x/python", "reference"), "old: /x/python: no such file or directory; name a Python that has"),
+        (("torch==2.12.1", "reference"), "got torch==2.12.1 and reference, want two versions of one framework"),
+        (("reference@/x/python", "reference"), "old: /x/python: no such program; name a Python that has"),
+        (("torch==2.12.1", "torch@/x/python"), "new: /x/python: no such program; name a Python that has"),
+        ((f"torch==2.6.0@{HERE}", "torch"), "old: got a version and a Python, want one of them"),
+        (("torch==2.5", "torch"), "old: no index has torch 2.5"),
+        (("torch==abc", "torch"), "old: torch: got 'abc', want"),
+        (("jax==0.9", "jax"), "jax: its releases cannot be listed"),
+        (("reference==2", "reference"), "old: nothing is installed for reference; name reference@PYTHON"),
+        (("reference", "reference", "--mode", "eagr"), "old: reference: got mode 'eagr', want a mode of reference"),
+        (("torch", "torch", "--device", "cpuu"), "old: torch: got device 'cpuu', want cpu, auto or an accelerator"),
         (("reference", "reference", "--pairs", "4"), "--pairs"),
         (("reference", "reference", "--output", "x/y/z"), "--output: there is no folder x/y; make it, or name another"),
         (("reference", "reference", "--samples", "x/y"), "--samples: there is no folder x; make it, or name another"),
     ],
 )
-def test_race_refuses_in_one_line(words: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert why in refused(capsys, "race", *words)
+def test_race_refuses_in_one_line(
+    argv: tuple[str, ...], why: str, environments: list[Requirements], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert why in refused(capsys, "race", *argv)
+    assert environments == []

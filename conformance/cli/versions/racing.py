@@ -1,14 +1,36 @@
 """`conformance race`: whether a version is slower than another, or takes more memory."""
 
-from contextlib import ExitStack
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
-from conformance.cli.options import FORMAT, OUTPUT, PATH, put, watched
-from conformance.race.environments import SideRequest, check, check_named, interpreter
+from conformance.cli.options import OUTPUT, PATH, put, watched
 from conformance.race.processes import FEWEST_PAIRS, FIXTURES, PAIRS, RaceError, Racer, race
-from frameworks.registry import DEVICE_HELP, path_of
+from conformance.sweep.cell import Commands, NotJudged, make_environment, requirements_of
+from conformance.sweep.plan import CellGroup, SweepCell, cells_of_group, check_group
+from frameworks.installer.resolution import distribution_of
+from frameworks.registry import DEVICE_HELP
+
+
+@dataclass(frozen=True)
+class RaceSide:
+    """A side as the user names it: FRAMEWORK==VERSION, FRAMEWORK@PYTHON, or FRAMEWORK for this Python.
+
+    Attributes:
+        cell: of a sweep, whose environment a version has.
+    """
+
+    name: str
+    framework: str
+    python: Path = Path(sys.executable)
+    cell: SweepCell | None = None
 
 
 @click.command(name="race")
@@ -19,7 +41,7 @@ from frameworks.registry import DEVICE_HELP, path_of
 @click.option("--fixture", type=click.Choice(FIXTURES), default=FIXTURES[0], show_default=True, help="Model to train.")
 @click.option("--pairs", type=click.IntRange(min=FEWEST_PAIRS), default=PAIRS, show_default=True, help="Process pairs.")
 @click.option("--samples", type=PATH, metavar="FILE", help="Store the samples; without OLD, judge those in FILE.")
-@FORMAT
+@click.option("--format", "style", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @OUTPUT
 def race_command(
     old: str,
@@ -47,45 +69,75 @@ def race_command(
     for option, file in (("--output", output), ("--samples", samples)):
         if file is not None and not file.absolute().parent.is_dir():
             raise click.BadParameter(f"there is no folder {file.parent}; make it, or name another", param_hint=option)
-    if old:
-        sides = _side("old", old, device, mode), _side("new", new, device, mode)
-        if sides[0].framework != sides[1].framework:
-            raise click.UsageError(f"got {old} and {new or 'nothing'}, want two versions of one framework")
-        path_of(sides[0].framework)
-        try:
-            for side in sides:
-                check_named(side)
-        except RaceError as error:
-            raise click.ClickException(str(error)) from None
-    elif samples is None:
+    if not old and samples is None:
         raise click.UsageError("name two versions, such as torch==2.12.1 torch==2.13.0, or samples by --samples")
-    from conformance.race import rendering, statistics  # takes NumPy
+    if re.split("[=@]", old)[0] != re.split("[=@]", new)[0]:
+        raise click.UsageError(f"got {old} and {new or 'nothing'}, want two versions of one framework")
+    try:
+        sides = [side_of(name, text, device, mode) for name, text in (("old", old), ("new", new))] if old else []
+        from conformance.race import statistics  # takes NumPy
 
-    if old:
-        try:
+        if sides:
             with ExitStack() as stack:
-                first, second = (
+                racers = [
                     Racer(stack.enter_context(interpreter(side)), side.framework, device, mode, fixture)
                     for side in sides
-                )
-                taken = race(first, second, pairs, watch=lambda numbers: watched(numbers, "pairs of processes"))
-            for side, version in zip(sides, (taken.old, taken.new), strict=True):
-                check(side, version)
-        except RaceError as error:
-            raise click.ClickException(str(error)) from None
-        if samples is not None:
-            statistics.write(samples, taken)
-    else:
+                ]
+                raced = race(racers[0], racers[1], pairs, watch=lambda numbers: watched(numbers, "pairs of processes"))
+            if samples is not None:
+                statistics.write(samples, raced)
+    except RaceError as error:
+        raise click.ClickException(str(error)) from None
+    if not sides:
         assert samples is not None
-        taken = statistics.load(samples)
-    judgement = statistics.judge(taken)
-    styles = {"table": rendering.table, "markdown": rendering.markdown, "json": rendering.to_json}
-    put(styles[style](taken, judgement), output)
+        raced = statistics.load(samples)
+    judgement = statistics.judge(raced)
+    put(statistics.to_json(raced, judgement) if style == "json" else statistics.table(raced, judgement), output)
     return judgement.status
 
 
-def _side(side: str, text: str, device: str, mode: str) -> SideRequest:
-    """FRAMEWORK==VERSION, FRAMEWORK@PYTHON, or FRAMEWORK for this Python."""
+def side_of(name: str, text: str, device: str, mode: str) -> RaceSide:
+    """The side that a text names, which can run as far as is known before anything is installed.
+
+    Args:
+        name: "old" or "new".
+
+    Raises:
+        RaceError: it cannot. UnknownFramework: there is no such adapter. RecordError: versions cannot be listed.
+    """
     named, at, python = text.partition("@")
     framework, _, version = named.partition("==")
-    return SideRequest(side, framework, version, Path(python) if at else None, device, mode)
+    group = CellGroup(framework, (version or "1",), modes=(mode,) if mode else (), devices=(device,))
+    if version and at:
+        raise RaceError(f"{name}: got a version and a Python, want one of them")
+    if version and framework and distribution_of(framework) is None:
+        raise RaceError(f"{name}: nothing is installed for {framework}; name {framework}@PYTHON")
+    try:
+        check_group(group, group.modes)
+        cells = [*cells_of_group(group)] if version else []
+    except ValueError as error:
+        raise RaceError(f"{name}: {framework}: {error}") from None
+    if cells and cells[0].outcome:
+        raise RaceError(f"{name}: {cells[0].reason}")
+    if at and not (Path(python).is_file() and os.access(python, os.X_OK)):
+        raise RaceError(f"{name}: {python}: no such program; name a Python that has the framework")
+    interpreter_ = Path(python).absolute() if at else Path(sys.executable)
+    return RaceSide(name, framework, interpreter_, cells[0] if cells else None)
+
+
+@contextmanager
+def interpreter(side: RaceSide) -> Iterator[Path]:
+    """The Python of a side; that of a version is of an environment of its time, which ends with the context.
+
+    Raises:
+        RaceError: it cannot be installed.
+    """
+    if side.cell is None:
+        yield side.python
+        return
+    with TemporaryDirectory(prefix="conformance-race-", ignore_cleanup_errors=True) as folder:
+        try:
+            python = make_environment(Path(folder, "environment"), requirements_of(side.cell), Commands())
+        except NotJudged as refusal:
+            raise RaceError(f"{side.name}: {side.cell.name}: {refusal.args[1]}") from None
+        yield python
