@@ -2,7 +2,7 @@
 
 python -m tools test -k scaling
 python -m tools faults ScaleGrowsToInfinity
-python -m tools bench torch
+python -m tools bench --framework=torch
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ TOOLS: Mapping[str, Tool] = {
     "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),
     "screenshot": Tool("The picture of the report, taken in Chromium.", ("tools.screenshot",)),
     "lock": Tool("Make locks/*.txt again.", ("frameworks.installer.locks",)),
-    "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("tools.benchmarks.steps",)),
+    "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("pytest", "tools/benchmarks/steps", "-rs")),
 }
 """By the name of the command."""
 
@@ -79,7 +79,7 @@ def commands() -> None:
     \b
     python -m tools test -k scaling
     python -m tools faults ScaleGrowsToInfinity
-    python -m tools bench torch
+    python -m tools bench --framework=torch
     """
 
 
