@@ -137,12 +137,10 @@ def import_from_here() -> None:
 
 
 def _train(name: str, framework: str, device: str, mode: str, rounds: int) -> int:
-    from rich.console import Console
-
     from conformance.runner.identity import name_of
     from conformance.scenarios import table
     from conformance.scenarios.definitions import SCENARIOS
-    from conformance.scenarios.training import NoPart, load_framework, run_scenario
+    from conformance.scenarios.scenario import NoPart, load_framework, run_scenario
     from frameworks.contract import MissingDevice, Unsupported
     from results.record.folders import listed
     from results.record.reading import load, write
@@ -162,5 +160,6 @@ def _train(name: str, framework: str, device: str, mode: str, rounds: int) -> in
     except (MissingDevice, NoPart, Unsupported, ValueError) as error:
         raise click.ClickException(one_line(f"{framework}: {error}")) from None
     write(folder / f"{name_of(record.series, subject.version())}.json.gz", record)
-    table.draw(scenario, [load(path) for path in listed(folder)], Console())
+    records = [load(path) for path in listed(folder)]
+    click.echo(f"{scenario.title}\n\n{table.markdown(scenario, records)}")
     return int(any(verdict.outcome.bad for verdict in record.verdicts))

@@ -1,14 +1,9 @@
 """The table of a scenario's records: sides and quantities by framework."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from conformance.scenarios.scenario import (
     MODEL,
@@ -129,26 +124,8 @@ def _ratio_text(times: Measurement) -> str:
     return f"{result.new / result.old:.2g}, too few rounds" if result.pairs and result.old else NONE
 
 
-def draw(scenario: Scenario, records: Sequence[Record], console: Console) -> None:
-    """Prints the table, the reasons and the notes."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("side", "quantity", "document", *("\n".join(title(record)) for record in records)):
-        table.add_column(Text(heading), overflow="fold")
-    side = ""
-    for row in rows(scenario, records):
-        if side and row.side != side:
-            table.add_section()
-        cells = ("" if row.side == side else row.side, row.quantity, row.document, *row.cells)
-        table.add_row(*map(Text, cells))
-        side = row.side
-    console.print(Text(scenario.title, style="bold"))
-    console.print(table)
-    for line in remarks(records):
-        console.print(Text(line), soft_wrap=True)
-
-
 def markdown(scenario: Scenario, records: Sequence[Record]) -> str:
-    """The same as Markdown."""
+    """The table, the reasons and the notes."""
     lines, side = [], ""
     for row in rows(scenario, records):
         lines.append(["" if row.side == side else f"**{row.side}**", row.quantity, row.document, *row.cells])
@@ -157,23 +134,10 @@ def markdown(scenario: Scenario, records: Sequence[Record]) -> str:
     return "\n".join((markdown_table(headings, lines), "", *(f"- {line}" for line in remarks(records))))
 
 
-def durations(by_scenario: Mapping[str, Sequence[Record]]) -> str:
-    """Seconds of each scenario in each framework, as Markdown."""
-    names = sorted({record.series.framework for records in by_scenario.values() for record in records})
-    seconds = {
-        scenario: [sum(record.duration_s for record in records if record.series.framework == name) for name in names]
-        for scenario, records in by_scenario.items()
-    }
-    seconds["all"] = [sum(column) for column in zip(*seconds.values(), strict=True)]
-    lines = [
-        (name, *(f"{value:.0f}" if value else NONE for value in (*values, sum(values))))
-        for name, values in seconds.items()
-    ]
-    return markdown_table(("seconds", *names, "together"), lines, right=len(names) + 1)
-
-
-def markdown_table(header: Sequence[str], lines: Iterable[Sequence[str]], right: int = 0) -> str:
-    """A Markdown table of which the last `right` columns are aligned to the right."""
-    rule = ["---"] * (len(header) - right) + ["--:"] * right
-    safe = ([cell.replace("|", r"\|") for cell in row] for row in (header, rule, *lines))
-    return "\n".join(f"| {' | '.join(row)} |" for row in safe)
+def markdown_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    rule = ["---"] * len(header)
+    safe = [[cell.replace("|", r"\|") for cell in row] for row in (header, rule, *lines)]
+    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in safe)
+    return "\n".join(f"| {' | '.join(row)} |" for row in padded)

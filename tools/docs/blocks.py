@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
-from itertools import chain
 
 from conformance.runner.baselines import BASELINES
 from conformance.scenarios.definitions import SCENARIOS
-from conformance.scenarios.table import FOLDER, durations
+from conformance.scenarios.table import FOLDER
 from conformance.scenarios.table import markdown as scenario_table
 from results.record.folders import listed
 from results.record.outcomes import Outcome
@@ -98,11 +97,9 @@ def times_taken() -> Mapping[str, str]:
 
 def promises() -> Mapping[str, str]:
     """A table for each published promise."""
-    records = [*baselines(), *chain.from_iterable(trained().values())]
-    return {name: promise_table(quantities, records) for name, quantities in PROMISES.items()}
+    return {name: promise_table(promise, baselines(), trained()) for name, promise in PROMISES.items()}
 
 
 def scenarios() -> Mapping[str, str]:
-    """A table of each scenario's records, and one of the time that they took."""
-    tables = {f"scenario {name}": scenario_table(SCENARIOS[name], records) for name, records in trained().items()}
-    return {"scenario times": durations(trained()), **tables}
+    """A table of each scenario's records."""
+    return {f"scenario {name}": scenario_table(SCENARIOS[name], records) for name, records in trained().items()}

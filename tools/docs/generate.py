@@ -32,7 +32,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "tools.docs.blocks:ranks": ("ranks",),
     "tools.docs.upgrades:blocks": ("upgrades", "change points"),
     "tools.docs.blocks:promises": tuple(PROMISES),
-    "tools.docs.blocks:scenarios": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
+    "tools.docs.blocks:scenarios": tuple(f"scenario {name}" for name in SCENARIOS),
     "tools.docs.adapters:ways": ("ways",),
     "tools.docs.laws:blocks": ("drawn", "left out of drawing", "beyond drawing"),
 }
