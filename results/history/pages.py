@@ -94,11 +94,10 @@ def _clause_page(name: str, histories: Sequence[LineHistory], rows: Sequence[dic
 
 def _page(template: str, scripts: Sequence[str], **values: object) -> str:
     style = asset("results.report", "style.css") + asset(__package__, "history.css")
-    theme = asset("results.report", "theme.js")
     code = [asset(__package__, name) for name in scripts]
-    given = {**values, "policy": policy(style, [theme, *code]), "scripts": [Markup(each) for each in code]}
+    given = {**values, "policy": policy(style, code), "scripts": [Markup(each) for each in code]}
     page = environment(__package__).get_template(template)
-    return str(page.render(style=Markup(style), theme=Markup(theme), **given))
+    return str(page.render(style=Markup(style), **given))
 
 
 def _rows(histories: Sequence[LineHistory]) -> list[dict[str, Any]]:

@@ -143,7 +143,7 @@ def compared(pair: list[Path], number: int) -> None:
 
 def test_every_damaged_record_is_read_or_refused(place: Place) -> None:
     rng = random.Random(0)
-    drawable = find_spec("altair") is not None
+    drawable = find_spec("jinja2") is not None
     counts: Counter[bool] = Counter()
     for number, (ending, content) in enumerate(mutants(place.record.read_bytes(), place.journal, COUNT, 0)):
         path = place.folder / f"damaged{ending}"

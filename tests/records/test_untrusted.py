@@ -155,7 +155,7 @@ def test_a_folder_with_a_broken_record_is_refused_by_the_name_of_that_record(kin
 
 
 def test_a_report_of_a_folder_with_a_broken_record_is_refused_and_the_old_page_stays(good: Path) -> None:
-    pytest.importorskip("altair")
+    pytest.importorskip("jinja2")
     page = good.with_name("page.html")
     page.write_text("old", "utf-8")
     good.with_name("broken.json").write_text("{", "utf-8")
@@ -206,7 +206,7 @@ def test_a_file_name_cannot_act_on_the_terminal(tmp_path: Path) -> None:
 
 
 def test_the_name_of_a_page_cannot_act_on_the_terminal(good: Path) -> None:
-    pytest.importorskip("altair")
+    pytest.importorskip("jinja2")
     output = said(call(cli.main, "report", good, "--output", good.with_name(ESCAPING)))
     assert len(output.splitlines()) == 1
 
@@ -223,7 +223,7 @@ def test_what_the_terminal_cannot_show_is_a_question_mark(good: Path) -> None:
 @pytest.mark.parametrize("output", ["records", "no/such/folder/page", "/", "", "/dev/full/x", "x" * 300])
 def test_output_that_cannot_be_written_is_told(command: str, output: str, good: Path) -> None:
     if command == "report":
-        pytest.importorskip("altair")
+        pytest.importorskip("jinja2")
     words = [good, good] if command == "compare" else [good]
     target = good.parent.parent / output if output else Path()
     before = sorted(good.parent.parent.rglob("*"))

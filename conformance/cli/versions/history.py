@@ -55,9 +55,7 @@ def history(paths: tuple[Path, ...], output: Path | None, style: str) -> int:
         try:
             from results.history.pages import write
         except ModuleNotFoundError as error:
-            needed = (
-                f"{error.name} is missing: pip install altair jinja2 vl-convert-python, or choose --format markdown"
-            )
+            needed = f"{error.name} is missing: pip install jinja2, or choose --format markdown"
             raise click.ClickException(needed) from None
         folder = output or PAGES
         size = write(histories, folder)
