@@ -55,7 +55,7 @@
     const drawn = lines.map(({ points, label, colour, dash, isStepped }) =>
       draw("path", { class: colour === undefined ? "oracle" : `k${colour % 8}`, d: path(points, isStepped), "stroke-dasharray": dashes[dash % 8] ?? "" }, draw("title", {}, label)),
     );
-    chart.replaceChildren(area, ...grid, ...below, draw("text", { x: right, y: bottom + 20, "text-anchor": "end" }, "update"), ...drawn);
+    chart.replaceChildren(area, ...grid, ...below, draw("text", { x: 6, y: bottom + 20 }, "update"), ...drawn);
   };
 
   const losses = ({ exact, spread, lines }) => {
