@@ -1,5 +1,1 @@
 """Adapters: the contract, the registry, and one package for each adapter."""
-
-from frameworks.former_names import install
-
-install()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from frameworks.installer import install, locks, request, uv
-from frameworks.installer.pip import INSTALLER
 from results.record.journal import Journal
-from tests.support.installers import LOCKS, Installers
 from tests.support.recorded import filled, header
 from tests.support.runner import Runner
 from tools import browser
@@ -54,29 +48,3 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A browser."""
     with browser.chromium(tmp_path_factory.mktemp("profile")) as result:
         yield result
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The installed packages, none at first."""
-    packages: dict[str, str] = {}
-    for module in (locks, install):
-        name = "installed_version" if module is locks else "installed"
-        monkeypatch.setattr(module, name, packages.get)
-    return packages
-
-
-@pytest.fixture
-def pip(here: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installers:  # noqa: ARG001
-    """A machine without GPU and without any framework, whose locks are `LOCKS`."""
-    made = Installers()
-    for variable in list(os.environ):
-        if variable.endswith(("_VERSION", "_INDEX", "_REQUIREMENT")) or variable == INSTALLER:
-            monkeypatch.delenv(variable)
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(request, "driver", lambda: None)
-    monkeypatch.setattr(uv, "program", lambda: "uv")
-    monkeypatch.setattr(locks, "read", LOCKS.__getitem__)
-    monkeypatch.setattr(locks, "examples", LOCKS.__getitem__)
-    monkeypatch.setattr(subprocess, "run", made)
-    return made

@@ -15,9 +15,7 @@ from pathlib import Path
 
 import click
 
-from conformance.test_ids.inventory import inventory
-from results.record.files import one_line, replace
-from tools.review import revisions
+from results.record.files import one_line
 from tools.review import style as phrases
 
 ROOT = Path(__file__).parents[1]
@@ -62,6 +60,7 @@ TOOLS: Mapping[str, Tool] = {
     ),
     "baselines": Tool("Were the baselines written by this suite?", ("tools.baselines",)),
     "processors": Tool("Frameworks as on processors with fewer instruction sets.", ("tools.processors",)),
+    "limits": Tool("Is the tree as small as LIMITS.toml says?", ("tools.limits",)),
     "schema": Tool("Make results/schema.json again, from the classes of a record.", ("results.record.schema",)),
     "selections": Tool("Make the selections of tests again, from kills and seconds.", ("tools.selections",)),
     "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),
@@ -129,45 +128,6 @@ def docs(folder: Path, page: str | None) -> None:
             click.echo(site.text(page))
     except generate.PageError as error:
         raise click.ClickException(str(error)) from None
-
-
-@commands.command(short_help="Review clauses whose tests changed.")
-@click.argument("clauses", nargs=-1, metavar="[CLAUSE]...")
-@click.option("--refactoring", metavar="WHY", help="Confirm that no change affects a meaning, and say why.")
-@click.option("--raised", is_flag=True, help="Confirm clauses that are new or have a higher revision.")
-def review(clauses: tuple[str, ...], refactoring: str | None, raised: bool) -> int:
-    """List clauses, all or these, whose text or test code has changed since the last review, and store reviews.
-
-    Verdicts of two versions of the suite are compared if the clause has the same revision in both. Raise the revision,
-    in conformance/spec/FAMILY.toml, if the meaning of the clause or of its tests' results has changed.
-
-    \b
-    python -m tools review
-    python -m tools review --refactoring "the helper started has another name"
-    python -m tools review --raised
-
-    Exit status: 0, no change is left to review; 1, some clauses need a review.
-    """
-    stored, now = revisions.reviews(), revisions.present()
-    if unknown := sorted(set(clauses) - now.keys()):
-        raise click.UsageError(f"no clause {unknown[0]!r} with a test")
-    now = {name: each if not clauses or name in clauses else stored.get(name, each) for name, each in now.items()}
-    asked = revisions.questions(stored, now, inventory())
-    fallen = [each for each in asked if each.former is not None and each.revision < each.former.revision]
-    reason = " ".join((refactoring or "").split())
-    wanting = fallen or [each for each in asked if not (each.answered if raised else reason)]
-    for each in wanting or asked:
-        click.echo(one_line(str(each), 1000))
-    if wanting:
-        ways = "raise the revision and use --raised, or use --refactoring WHY"
-        if all(each.former is None for each in wanting):
-            ways = "--raised records what is new"
-        count = f"{len(wanting)} clauses need" if len(wanting) > 1 else "1 clause needs"
-        click.echo(f"{count} a review: {'a revision cannot decrease' if fallen else ways}", err=True)
-        return 1
-    if asked or stored.keys() != now.keys():
-        replace(revisions.FILE, revisions.answered(stored, now, asked, reason).encode())
-    return 0
 
 
 @commands.command(short_help="Find phrases that need a second reading.")

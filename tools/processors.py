@@ -46,9 +46,10 @@ LEVELS: Mapping[str, Mapping[str, str]] = {
 """Switches by level of kernels; that of XLA is a flag of `XLA_FLAGS`. TensorFlow uses oneDNN by default where the
 processor has AVX-512 VNNI or AVX-VNNI, whatever `ONEDNN_MAX_CPU_ISA` says, so both lower levels turn it off."""
 
-APART = {("torch", "ONEDNN_MAX_CPU_ISA")}
-"""Switches that make a processor which does not exist: PyTorch asks cpuinfo, not oneDNN, whether there is VNNI, and
-takes oneDNN's integer products by that. Limited to AVX2 on a processor with VNNI they are wrong (`torch._int_mm`)."""
+APART = {("torch", "ONEDNN_MAX_CPU_ISA"), ("paddle", "ONEDNN_MAX_CPU_ISA")}
+"""Switches that make a processor which does not exist. PyTorch and Paddle ask the processor, not oneDNN, what it has,
+and take oneDNN's kernels by that. Limited to AVX2 on a processor with VNNI and bfloat16, PyTorch's integer products
+are wrong (`torch._int_mm`), and Paddle's products of bfloat16 in the static graph end with "std::exception"."""
 
 NUMPY = {"avx2": ("AVX512", "X86_V4"), "none": ("AVX512", "X86_V4", "AVX2", "FMA3", "X86_V3")}
 """Beginnings of the names of NumPy's dispatched features that a level lacks."""
@@ -77,7 +78,7 @@ def judge(framework: str, mode: str, level: str, arguments: Sequence[str], folde
         RecordError: the run left no record.
     """
     path = folder / f"{framework}-{mode}-{level}.json".replace(" ", "-")
-    words = [f"--modes={mode}", framework, f"--record={path}", *arguments]
+    words = [f"--mode={mode}", framework, f"--record={path}", *arguments]
     begun = time.monotonic()
     subprocess.run(
         [sys.executable, "-m", "conformance", "run", *words],

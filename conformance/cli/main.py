@@ -36,30 +36,20 @@ class Entry:
 SECTIONS: Mapping[str, tuple[Entry, ...]] = {
     "Start": (
         Entry("quickstart", "starting:quickstart", "Demonstrate the suite in half a minute, without a framework."),
+        Entry("new", "starting:new", "Create a training loop to judge, or an adapter."),
+        Entry("install", "starting:install", "Install frameworks, at the locked or at other versions."),
+        Entry("doctor", "doctor:doctor", "Check whether a run can work here."),
         Entry("spec", "specifying:spec", "List, search and show clauses."),
-        Entry("frameworks", "adapters:frameworks", "List adapters and their capabilities."),
-        Entry("surface", "surface:surface", "List a framework's public parameters, and those that the suites use."),
-        Entry("ways", "surface:ways", "List the public calls of a technique that a run can choose."),
-        Entry("new", "adapters:new", "Create a training loop to judge, or an adapter."),
-        Entry("install", "starting:install", "Install frameworks, at the pinned or at other versions."),
-        Entry("bundle", "bundling:bundle", "Pack the suite and a framework's wheels for a machine without a network."),
-        Entry("doctor", "doctor:doctor", "Check what a run needs, step by step, and name the step that fails."),
+        Entry("ways", "specifying:ways", "List the public calls of a technique that a run can choose."),
     ),
     "Run the suites": (
         Entry("run", "running:run", "Run the suites on a framework and write a record, or run a scenario."),
         Entry("judge-model", "judging_models:judge_model", "Judge a model without an adapter, or all of a library."),
     ),
     "Read records": (
-        Entry("table", "tables:table", "Show outcomes by family, or one word for each clause."),
-        Entry("slowest", "tables:slowest", "List the slowest tests or clauses."),
-        Entry("report", "exporting:report", "Write one HTML page."),
-        Entry("export", "exporting:export", "Convert records to Markdown."),
-        Entry("validate", "tables:validate", "Check that files are valid records."),
-        Entry("recover", "tables:recover", "Convert the journal of a killed run to a record."),
-    ),
-    "Compare records": (
-        Entry("compare", "comparing:compare", "Show what changed between two records, or two sets of records."),
-        Entry("baseline", "comparing:baseline", "Accept a record as the baseline of later runs."),
+        Entry("table", "records:table", "Show outcomes by family, or one word for each clause."),
+        Entry("report", "records:report", "Write one HTML page."),
+        Entry("compare", "records:compare", "Show what changed between two records, or two sets of records."),
     ),
     "Compare versions": (
         Entry(
@@ -81,9 +71,8 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
     ),
     "Act on failures": (
         Entry("findings", "finding:findings", "List the known defects of a framework, with reproducers."),
-        Entry("expectations", "expecting:expectations", "Update the known failures of an adapter from records."),
         Entry("issue", "finding:issue", "Draft an upstream issue for a known failure."),
-        Entry("comment", "commenting:comment", "Write or update a comment on a pull request."),
+        Entry("accept", "acceptance:accept", "Make a record the baseline, or its failures known ones."),
     ),
 }
 """Commands by heading of the help."""

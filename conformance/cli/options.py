@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.progress import track
 
 from frameworks.registry import known
 from results.record.files import one_line, replace
@@ -67,6 +65,9 @@ def put_entries(entries: Iterable[Sequence[str]]) -> None:
 
 def watched(items: Sequence[T], label: str) -> Iterator[T]:
     """The items, with a progress bar on standard error, in a terminal, that disappears at the end."""
+    from rich.console import Console  # takes a tenth of a second
+    from rich.progress import track
+
     console = Console(stderr=True)
     hidden = not console.is_terminal or len(items) < 2
     return iter(track(items, label, console=console, transient=True, disable=hidden))

@@ -1,38 +1,26 @@
-"""`conformance run`: a framework is judged, or a scenario is run in some of them."""
+"""`conformance run`: judges a framework, or trains a scenario in it."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
-from conformance.cli.options import PATH, completing, names, watched
+from conformance.cli.options import completing, names, watched
 from conformance.runner.selection import NAMES
 from frameworks.adapter_file import adapter_file
-from frameworks.registry import DEVICE_HELP, known, path_of
+from frameworks.registry import DEVICE_HELP
 from frameworks.ways import declared, sets
 from results.record.files import one_line
 
-if TYPE_CHECKING:
-    from conformance.scenarios import Scenario
-    from conformance.scenarios.launching import FrameworkResult
-
 
 def _scenarios() -> Iterable[str]:
-    from conformance.scenarios import SCENARIOS
+    from conformance.scenarios.definitions import SCENARIOS
 
     return SCENARIOS
-
-
-def _folder() -> Path:
-    from conformance.scenarios.launching import FOLDER
-
-    return FOLDER
 
 
 class RunCommand(click.Command):
@@ -56,7 +44,8 @@ class RunCommand(click.Command):
 @click.command(cls=RunCommand, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("framework", required=False, default="", shell_complete=names)
 @click.option(
-    "--modes",
+    "--mode",
+    "modes",
     envvar="CONFORMANCE_MODES",
     default="",
     metavar="A,B",
@@ -80,9 +69,7 @@ class RunCommand(click.Command):
 @click.option(
     "--scenario", metavar="NAME", shell_complete=completing(_scenarios), help="Run this scenario instead of the tests."
 )
-@click.option("--list-scenarios", is_flag=True, help="List scenarios and exit.")
 @click.option("--rounds", type=click.IntRange(min=2), metavar="N", help="End the scenario after N rounds.")
-@click.option("--folder", type=PATH, default=_folder, metavar="FOLDER", help="Directory for the scenario's records.")
 @click.argument("pytest_arguments", nargs=-1, metavar="[PYTEST ARGUMENTS]...")
 def run(
     framework: str,
@@ -91,9 +78,7 @@ def run(
     tests: str | None,
     device: str,
     scenario: str | None,
-    list_scenarios: bool,
     rounds: int | None,
-    folder: Path,
     pytest_arguments: tuple[str, ...],
 ) -> int:
     """Runs the suites on the FRAMEWORK that is installed here, in each mode, prints the table of the new records and
@@ -102,33 +87,25 @@ def run(
     \b
     conformance run torch
     conformance run torch --tests quick
-    conformance run --modes graph,xla tf
+    conformance run --mode graph,xla tf
     conformance run torch --ways clip.two-calls
     conformance run torch -k scaling --seed=1
     conformance run package.module:Class    an adapter or training loop of your own
 
-    With --scenario it trains the scenario's recipes in each FRAMEWORK (by default in all installed
-    ones), writes results/scenarios/NAME/FRAMEWORK-VERSION-DEVICE-MODE.json, and compares the records with the
-    publication or guide that the scenario comes from.
+    With --scenario it trains the scenario's recipes in FRAMEWORK, writes
+    results/scenarios/NAME/FRAMEWORK-VERSION-DEVICE-MODE.json.gz, and shows the scenario's records next to the
+    figures of the publication or guide that it comes from.
 
     \b
-    conformance run --list-scenarios
-    conformance run --scenario sincos torch tf
-    conformance run --scenario segments --rounds 20 reference
+    conformance run torch --scenario sincos
+    conformance run reference --scenario segments --rounds 20
     """
-    if list_scenarios:
-        from conformance.scenarios import SCENARIOS
-
-        for each in SCENARIOS.values():
-            click.echo(f"{each.name:<20} {each.title}")
-        return 0
     if scenario is not None:
-        wanted = [word for word in (framework, *pytest_arguments) if word]
-        return _scene(_named(scenario), wanted, device, modes.split(","), rounds or 0, folder)
-    context = click.get_current_context()
-    for name in ("rounds", "folder"):
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name} is for scenarios; name one with --scenario")
+        if not framework or pytest_arguments:
+            raise click.UsageError("a scenario takes one FRAMEWORK and no other words")
+        return _train(scenario, framework, device, modes, rounds or 0)
+    if rounds is not None:
+        raise click.UsageError("--rounds is for scenarios; name one with --scenario")
     if not framework:
         raise click.MissingParameter(param_hint="'FRAMEWORK'", param_type="argument")
     if ":" in framework:
@@ -138,7 +115,7 @@ def run(
     adapter = adapter_file(framework)
     judged = [*dict.fromkeys(modes.split(","))] if modes else [*adapter.modes] or [""]
     if modes and not all(judged):
-        raise click.UsageError(f"--modes: got {modes!r}, want names with commas between them")
+        raise click.UsageError(f"--mode: got {modes!r}, want names with commas between them")
     chosen = tests or ("all" if jobs.selects(pytest_arguments) else "core")
     return jobs.job(framework, judged, device, [f"--tests={chosen}", *pytest_arguments], _runs_of(framework, ways))
 
@@ -159,42 +136,31 @@ def import_from_here() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([*first, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def _named(scenario: str) -> Scenario:
-    from conformance.scenarios import SCENARIOS
-
-    if scenario not in SCENARIOS:
-        raise click.BadParameter(f"no scenario {scenario!r}: one of {', '.join(SCENARIOS)}", param_hint="--scenario")
-    return SCENARIOS[scenario]
-
-
-def _scene(
-    scenario: Scenario, wanted: Sequence[str], device: str, modes: Sequence[str], rounds: int, folder: Path
-) -> int:
+def _train(name: str, framework: str, device: str, mode: str, rounds: int) -> int:
     from rich.console import Console
 
-    from conformance.scenarios.launching import launch
-    from conformance.scenarios.table import draw
+    from conformance.runner.identity import name_of
+    from conformance.scenarios import table
+    from conformance.scenarios.definitions import SCENARIOS
+    from conformance.scenarios.training import NoPart, load_framework, run_scenario
+    from frameworks.contract import MissingDevice, Unsupported
+    from results.record.folders import listed
+    from results.record.reading import load, write
 
-    for name in wanted:
-        if name.startswith("-"):
-            raise click.BadParameter(f"{name!r} is no framework; options stand before the frameworks")
-        path_of(name)
-    ended = [
-        launch(scenario, name, device, mode, rounds, folder, watched)
-        for name in wanted or sorted(known())
-        for mode in modes
-    ]
-    records = [one.record for one in ended if one.record is not None]
-    for one in ended:
-        if one.reason:
-            click.echo(one_line(f"{one.framework}: {one.reason}"), err=True)
-    if records:
-        draw(scenario, records, Console())
-    return _status(ended, named=bool(wanted))
-
-
-def _status(ended: Sequence[FrameworkResult], *, named: bool) -> int:
-    broken = [one for one in ended if one.record is None and (named or not one.absent)]
-    if broken or not any(one.record for one in ended):
-        return 2
-    return 1 if any(one.status for one in ended) else 0
+    if name not in SCENARIOS:
+        raise click.BadParameter(f"no scenario {name!r}: one of {', '.join(SCENARIOS)}", param_hint="--scenario")
+    if ":" in framework:
+        import_from_here()
+    scenario, folder = SCENARIOS[name], table.FOLDER / name
+    try:
+        subject = load_framework(scenario, framework, device, mode)
+        folder.mkdir(parents=True, exist_ok=True)
+        record = run_scenario(scenario, framework, subject, rounds, watched)
+    except ModuleNotFoundError as error:
+        remedy = "`conformance doctor` names what to install"
+        raise click.ClickException(f"{framework}: {error.name} is missing: {remedy}") from None
+    except (MissingDevice, NoPart, Unsupported, ValueError) as error:
+        raise click.ClickException(one_line(f"{framework}: {error}")) from None
+    write(folder / f"{name_of(record.series, subject.version())}.json.gz", record)
+    table.draw(scenario, [load(path) for path in listed(folder)], Console())
+    return int(any(verdict.outcome.bad for verdict in record.verdicts))

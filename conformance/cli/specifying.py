@@ -1,10 +1,7 @@
-"""`conformance spec` and `conformance frameworks`."""
+"""Commands that look up what is judged: `conformance spec` and `conformance ways`."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
 import click
 from rich.box import SIMPLE_HEAD
@@ -12,24 +9,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from conformance.cli.options import completing, put_entries, watched
+from conformance.cli.options import completing, put_entries
 from conformance.known_failures.reading import load_known
 from conformance.spec.clauses import Clause, Level, load_clauses
 from conformance.spec.findings import ANY
 from conformance.test_ids.inventory import inventory
-from frameworks.registry import DEVICE_HELP, clashes, known, path_of
-from results.record.files import RecordError, one_line
+from frameworks.adapter_file import folder_of
+from frameworks.registry import built_in, known, path_of
+from frameworks.ways import declared
+from results.record.files import RecordError
 from results.record.folders import LAST_RUNS, SHIPPED, listed
 from results.record.reading import Record, load
-from results.record.values import Json
-
-if TYPE_CHECKING:
-    from conformance.runner.adapter_info import AdapterInfo
 
 BASELINES = SHIPPED / "baselines"
 
-_CONFIRMED = ("autocast.request-is-honoured-or-refused", "composition.declarations-hold")
-
+WAYS_HEADER = ("way", "calls", "documented limits")
 
 clause_ids = completing(load_clauses)
 """Completes the id of a clause."""
@@ -174,60 +168,52 @@ def newest(framework: str = "") -> list[Record]:
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--device", default="auto", show_default=True, help=DEVICE_HELP)
-def frameworks(names: tuple[str, ...], device: str) -> int:
-    """List adapters, built in or installed: version, device, modes, declared and confirmed capabilities.
+@click.argument("frameworks", nargs=-1, metavar="[FRAMEWORK]...")
+def ways(frameworks: tuple[str, ...]) -> int:
+    """List the public calls of each technique that FRAMEWORK (by default every adapter) can use instead of its default
+    ones.
 
-    With NAMEs, also list the reasons for unsupported capabilities.
+    \b
+    conformance ways torch
+    conformance run torch --ways clip.two-calls    the suites with one of them
+    conformance run torch --ways all               with all of them, in as few runs as can be
+
+    Into a pipe: one line for each, with tabs between framework, way, calls and documented limits.
     """
-    from conformance.runner.adapter_info import AdapterInfo, ask
-    from frameworks.contract import NOT_OFFERED
-
-    for name in names:
-        path_of(name)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("adapter", "version", "device", "modes", "declares", "confirmed by a run"):
-        table.add_column(heading)
-    asked = {name: ask(name, device) for name in watched(names or sorted(known()), "asking the adapters")}
-    answers = [answer for answer in asked.values() if isinstance(answer, AdapterInfo)]
-    records = newest()
-    for declared in answers:
-        table.add_row(*_row(declared, records))
     console = Console()
-    if answers:
-        console.print(table)
-    for declared in answers if names else ():
-        for capability, reason in declared.refused.items():
-            offered = reason != NOT_OFFERED.reason
-            does = f"refuses {capability}: {one_line(reason)}" if offered else f"does not offer {capability}"
-            _line(console, f"{declared.name} {does}")
-    for name, answer in asked.items():
-        if isinstance(answer, str):
-            _line(console, f"{name}: {one_line(answer)}")
-    for line in clashes():
-        _line(console, one_line(line))
-    return 2 if names and len(answers) < len(names) else 0
+    for name in frameworks:
+        path = path_of(name)
+        if name not in built_in() and folder_of(path) is None:
+            module = path.partition(":")[0]
+            raise click.UsageError(f"no module {module} can be imported from here; want package.module:Class")
+    for name in frameworks or sorted(known()):
+        lines = ways_rows(name)
+        if lines and not console.is_terminal:
+            put_entries((name, *line) for line in lines)
+        elif lines:
+            table = Table(box=SIMPLE_HEAD, title=name)
+            for heading in WAYS_HEADER:
+                table.add_column(heading, overflow="fold")
+            table.columns[0].no_wrap = True
+            for line in lines:
+                table.add_row(*line)
+            console.print(table)
+        elif frameworks:
+            click.echo(f"{name}: its adapter declares no ways")
+    return 0
 
 
-def _row(declared: AdapterInfo, records: Iterable[Record]) -> tuple[str, ...]:
-    answers: list[Json] = [
-        one.value
-        for record in records
-        if (record.series.framework, record.variant.framework_version) == (declared.name, declared.version)
-        and record.series.mode == declared.modes[0]
-        for one in record.observations
-        if one.clause in _CONFIRMED
+def ways_rows(framework: str) -> list[tuple[str, str, str]]:
+    """A row for each way of an adapter.
+
+    Raises:
+        UnknownFramework: there is no such adapter, or its file cannot be read.
+    """
+    return [
+        (str(way), "; ".join(_call(name, given) for name, given in way.calls.items()), way.limits)
+        for way in declared(framework)
     ]
-    observable = [a for a in answers if isinstance(a, dict) and a.get("observed") is not None]
-    agreed = sum(1 for answer in observable if answer["observed"] == answer["declared"])
-    asked = len(declared.supported) + len(declared.refused)
-    confirmed = f"{agreed} of {len(observable)} observable" if observable else "no record of this version"
-    return (
-        declared.name,
-        declared.version,
-        declared.device,
-        ", ".join(declared.modes),
-        f"{len(declared.supported)} of {asked}",
-        confirmed,
-    )
+
+
+def _call(name: str, given: Mapping[str, object]) -> str:
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})" if given else name

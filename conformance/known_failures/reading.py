@@ -32,7 +32,6 @@ from conformance.spec.findings import (
 from conformance.spec.tables import Kind, Table, read_file
 from frameworks.adapter_file import folder_of
 from frameworks.registry import built_in
-from results.record.upgrading import present_case
 
 if TYPE_CHECKING:
     from frameworks.contract import Framework
@@ -171,7 +170,7 @@ def _expectation(
         versions=_specifiers(table),
         device=table.text("device", "*"),
         mode=table.text("mode", "*"),
-        cases=tuple(present_case(table.text("clause"), case) for case in table.texts("cases")),
+        cases=tuple(table.texts("cases")),
         signature=table.text("signature"),
         finding=finding_of(table, findings),
         processor=read_processor(table),

@@ -106,9 +106,9 @@ def update(records: Sequence[Record], known: Known, text: str, cause: Cause | No
 def _check(cause: Cause, known: Known) -> None:
     there = cause.id in {finding.id for finding in known.findings}
     if there and cause.text is not None:
-        raise ConfirmError(f"the finding {cause.id!r} exists already", "omit --class and --reason")
+        raise ConfirmError(f"the finding {cause.id!r} exists already", "omit --text")
     if not there and cause.text is None:
-        remedy = "describe it with --class, --consequence, --reason and --link"
+        remedy = "describe it with --text CLASS CONSEQUENCE REASON"
         raise ConfirmError(f"the finding {cause.id!r} does not exist", remedy)
 
 

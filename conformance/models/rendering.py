@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from conformance.models.judgements import JudgedModel, ModelCheck, Sweep, clauses, known
 
@@ -15,8 +15,8 @@ MOST_NAMES = 6
 def one(model: JudgedModel, versions: Mapping[str, str]) -> Iterator[str]:
     """Lines for one model: every check, for each failure the requirement and its source, and the number of each."""
     yield f"{model.model} ({_versions(versions)}), {model.seconds:.1f} s"
-    results = [_result(model, check) for check in model.checks]
-    for result, check in zip(results, model.checks, strict=True):
+    for check in model.checks:
+        result = _result(model, check)
         yield f"  {_WORDS.get(result, result):<10} {_name(check)}: {_said(check)}"
     for identifier in dict.fromkeys(check.clause for check in model.checks if check.outcome == "fail"):
         clause = clauses()[identifier]
@@ -27,9 +27,15 @@ def one(model: JudgedModel, versions: Mapping[str, str]) -> Iterator[str]:
             yield f"  cause: {cause}"
             if name := known(model.model, cause):
                 yield f"  finding: {name}, in `conformance findings torch`"
-    words = {"fail": "failed", "known": "known", "pass": "passed", "not judged": "not judged"}
     yield ""
-    yield ", ".join(f"{results.count(result)} {word}" for result, word in words.items() if result in results)
+    yield count_results([model])
+
+
+def count_results(models: Sequence[JudgedModel]) -> str:
+    """The number of each result, in one line."""
+    results = Counter(_result(model, check) for model in models for check in model.checks)
+    texts = {"fail": "failed", "known": "known", "pass": "passed", "not judged": "not judged"}
+    return ", ".join(f"{results[result]} {text}" for result, text in texts.items() if results[result]) or "no results"
 
 
 def _result(model: JudgedModel, check: ModelCheck) -> str:
@@ -86,6 +92,8 @@ def table(sweep: Sweep) -> Iterator[str]:
         reasons.setdefault(_reason(model.not_run), []).append(model.model)
     for reason, names in sorted(reasons.items(), key=lambda each: -len(each[1])):
         yield f"- {reason} ({_classes(len(names))}): {_some(names)}"
+    yield ""
+    yield count_results(sweep.models)
 
 
 def _kinds(sweep: Sweep, failing: list[str]) -> Iterator[str]:

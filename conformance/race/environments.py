@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from packaging.version import InvalidVersion, Version
 
 from conformance.race.processes import RaceError
 from conformance.runner.adapter_info import check_mode
-from conformance.sweep.environments import EnvironmentCache, environments_folder
-from conformance.sweep.index import PackageIndex
+from conformance.sweep.cell import Commands, NotJudged, make_environment, requirements_of
 from conformance.sweep.known_names import check_device
-from conformance.sweep.versions import check_release
-from frameworks.installer import locks, request
-from frameworks.installer.distributions import Unavailable, bare
-from frameworks.installer.resolution import EnvironmentRequest, distribution_of, resolve
+from conformance.sweep.plan import CellGroup, SweepPlan, cells_of
+from conformance.sweep.releases import check_release, releases
+from frameworks.installer import locks
+from frameworks.installer.distributions import bare
+from frameworks.installer.resolution import distribution_of
+from results.record.files import RecordError
 
 
 @dataclass(frozen=True)
@@ -49,35 +51,37 @@ def interpreter(wanted: SideRequest) -> Iterator[Path]:
     if wanted.python is not None:
         yield wanted.python.absolute()
     elif wanted.version:
-        gpu = None if wanted.device == "cpu" else request.driver()
-        asked = EnvironmentRequest(wanted.framework, wanted.version, wanted.mode, gpu=gpu)
-        with ExitStack() as stack:
+        modes = (wanted.mode,) if wanted.mode else ()
+        group = CellGroup(wanted.framework, (wanted.version,), modes=modes, devices=(wanted.device,))
+        with TemporaryDirectory(prefix="conformance-race-", ignore_cleanup_errors=True) as folder:
             try:
-                python = stack.enter_context(EnvironmentCache(environments_folder()).using(resolve(asked)))
-            except Unavailable as refusal:
-                raise RaceError(f"{wanted.side}: {wanted.framework} {wanted.version}: {refusal}") from None
+                (cell, *_) = cells_of(SweepPlan("race", (group,)))
+                python = make_environment(Path(folder, "environment"), requirements_of(cell), Commands())
+            except NotJudged as refusal:
+                raise RaceError(f"{wanted.side}: {wanted.framework} {wanted.version}: {refusal.args[1]}") from None
             yield python
     else:
         yield Path(sys.executable)
 
 
 def _unnamed(wanted: SideRequest, why: str = "") -> RaceError:
-    python = f"--{wanted.side}-python, the Python of an environment with {wanted.framework}"
-    if distribution_of(wanted.framework) is None:
-        return RaceError(f"{wanted.side}: nothing is installed for {wanted.framework}; name {python}")
-    return RaceError(f"{wanted.side}: {why}name --{wanted.side}, its version, or {python}")
+    name = wanted.framework
+    python = f"{name}@PYTHON, the Python of an environment with {name}"
+    if distribution_of(name) is None:
+        return RaceError(f"{wanted.side}: nothing is installed for {name}; name {python}")
+    return RaceError(f"{wanted.side}: {why}name {name}==VERSION, or {python}")
 
 
-def check_named(wanted: SideRequest, index: PackageIndex) -> None:
+def check_named(wanted: SideRequest) -> None:
     """Refuses a side that cannot run, as far as that is known before anything is resolved or installed.
 
     Raises:
-        RaceError: version and Python are both named, or neither, or one is none.
+        RaceError: version and Python are both named, or one is none.
         RecordError: no index has the version. UnknownFramework: there is no such adapter.
     """
     side, chosen = wanted.side, distribution_of(wanted.framework)
     if wanted.version and wanted.python is not None:
-        raise RaceError(f"{side}: got --{side} and --{side}-python, want one of them")
+        raise RaceError(f"{side}: got a version and a Python, want one of them")
     try:
         check_mode(wanted.framework, wanted.mode)
         check_device(wanted.framework, wanted.device)
@@ -88,26 +92,25 @@ def check_named(wanted: SideRequest, index: PackageIndex) -> None:
         if not problem and not (wanted.python.is_file() and os.access(wanted.python, os.X_OK)):
             problem = "no program"
         if problem:
-            where = f"{side}: --{side}-python: {wanted.python}"
-            raise RaceError(f"{where}: {problem}; name a Python that has the framework")
+            raise RaceError(f"{side}: {wanted.python}: {problem}; name a Python that has the framework")
     elif wanted.version and chosen is not None:
-        _check_version(wanted, bare(chosen.cpu), index)
-    elif wanted.version or side != "new":
+        _check_version(wanted, bare(chosen.cpu))
+    elif wanted.version:
         raise _unnamed(wanted)
     elif chosen is not None and not any(locks.installed_version(bare(each)) for each in (chosen.cpu, chosen.gpu)):
         raise _unnamed(wanted, f"this Python has no {wanted.framework}; ")
 
 
-def _check_version(wanted: SideRequest, package: str, index: PackageIndex) -> None:
+def _check_version(wanted: SideRequest, package: str) -> None:
     try:
         version = Version(wanted.version)
     except InvalidVersion:
         raise RaceError(f"{wanted.side}: got {wanted.version!r}, want a version such as 2.6.0") from None
     try:
-        releases = index.releases(package)
-    except Unavailable as refusal:
+        known = releases(package)
+    except RecordError as refusal:
         raise RaceError(f"{wanted.side}: {refusal}") from None
-    check_release(package, version, releases)
+    check_release(package, version, known)
 
 
 def check(wanted: SideRequest, got: str) -> None:

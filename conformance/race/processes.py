@@ -1,32 +1,55 @@
-"""Racing processes as the driver sees them: one question, one answer, within a time limit."""
-
-from __future__ import annotations
+"""Runs a race: pairs of processes one after the other, and within each pair rounds in which the sides take turns."""
 
 import json
+import math
 import os
 import select
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from conformance.runner.subprocesses import guarded
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from conformance.race.statistics import RaceSamples, SideSamples
+
 ROOT = Path(__file__).parents[2]
 
-START_S = 300.0
-"""Seconds in which a process has to start, to import its framework, and to make its first step."""
+SAMPLE_NS = 5_000_000
+"""What a sample of steps takes at least: far more than the clock's resolution, and so short that what slows the machine
+slows the sides of a round alike."""
 
-WORK_S = 120.0
-"""Seconds for any other work."""
+FEWEST_PAIRS = 5
+PAIRS = 8
+ROUNDS = 240
+LIMIT_S = 300.0
 
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+EVERY = 3
+"""Rounds from one sample of the optimizer step and of NumPy work to the next."""
+
+YARDSTICKS = 2
+"""Rounds of NumPy work in a sample of it."""
+
+START_S, WORK_S = 300.0, 120.0
+"""Seconds in which a process has to start, to import its framework, and to make its first step; and for other work."""
+
+FIXTURES = ("encoder", "digits-mlp", "small-mlp")
+"""Models that can be raced; `conformance.race.worker` makes them."""
+
+_MOST_STEPS = 1000
 _LONGEST = 64 * 2**10
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+Watch = Callable[[range], Iterator[int]]
 
 
 class RaceError(RuntimeError):
@@ -58,16 +81,22 @@ class RaceProcess:
         self._rest = b""
 
     def ask(self, what: str, count: int = 1, limit_s: float = WORK_S) -> dict[str, Any]:
-        """The answer to a question.
+        """The answer to a question; the first line that the process prints answers "".
 
         Raises:
             RaceError: the process refused, died, took too long or answered something else.
         """
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
-            self._process.stdin.write(f"{what} {count}\n".encode())
+            self._process.stdin.write(f"{what} {count}\n".encode() if what else b"")
             self._process.stdin.flush()
-        answer = self.answer(limit_s)
+        line = self._line(limit_s)
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise RaceError(f"{self._side}: got {line[:80]!r} from its process, want JSON")
         if "refused" in answer:
             raise RaceError(f"{self._side}: {what}: {str(answer['refused'])[:300]}")
         return answer
@@ -83,21 +112,6 @@ class RaceProcess:
             raise RaceError(f"{self._side}: {what}: got {str(value)[:40]!r}, want a positive number")
         return value
 
-    def answer(self, limit_s: float) -> dict[str, Any]:
-        """The next line of the process.
-
-        Raises:
-            RaceError: as `ask`.
-        """
-        line = self._line(limit_s)
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise RaceError(f"{self._side}: got {line[:80]!r} from its process, want JSON")
-        return answer
-
     def _line(self, limit_s: float) -> bytes:
         assert self._process.stdout is not None
         descriptor, end = self._process.stdout.fileno(), time.monotonic() + limit_s
@@ -107,18 +121,15 @@ class RaceProcess:
                 raise RaceError(f"{self._side}: no answer within {limit_s:.0f} s; choose a smaller --fixture")
             piece = os.read(descriptor, _LONGEST)
             if not piece or len(self._rest) > _LONGEST:
-                raise RaceError(f"{self._side}: its process ended: {self._last_words()}")
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(1.0)
+                self._errors.seek(0)
+                lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+                text = lines[-1] if lines else f"exit status {self._process.poll()}"
+                raise RaceError(f"{self._side}: its process ended: {' '.join(text.split())[:300]}")
             self._rest += piece
         line, _, self._rest = self._rest.partition(b"\n")
         return line
-
-    def _last_words(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        self._errors.seek(0)
-        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        said = lines[-1] if lines else f"exit status {self._process.poll()}"
-        return " ".join(said.split())[:300]
 
 
 @contextmanager
@@ -129,29 +140,109 @@ def started(side: str, racer: Racer) -> Iterator[RaceProcess]:
         RaceError: it cannot be started.
     """
     variables = os.environ | dict.fromkeys(_THREADS, "1") | {"PYTHONHASHSEED": "0"}
+    pipe = subprocess.PIPE
     with ExitStack() as stack:
         errors = stack.enter_context(tempfile.TemporaryFile())
         try:
             process = subprocess.Popen(
-                racer.command,
-                cwd=ROOT,
-                env=variables,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                process_group=0,
+                racer.command, cwd=ROOT, env=variables, stdin=pipe, stdout=pipe, stderr=errors, process_group=0
             )
         except OSError as error:
             why = (error.strerror or type(error).__name__).lower()
             raise RaceError(f"{side}: {racer.python}: {why}; name a Python that has the framework") from None
         stack.callback(_end, process)
         stack.enter_context(guarded(process.pid))
-        one = RaceProcess(side, process, errors)
-        one.answer(START_S)
-        yield one
+        result = RaceProcess(side, process, errors)
+        result.ask("", limit_s=START_S)
+        yield result
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
+
+
+def race(
+    old: Racer, new: Racer, pairs: int = PAIRS, rounds: int = ROUNDS, limit_s: float = LIMIT_S, watch: Watch = iter
+) -> "RaceSamples":
+    """The samples of a race of two versions, with a second process of the old one in each pair.
+
+    Args:
+        limit_s: after so many seconds no pair begins, if there are FEWEST_PAIRS.
+
+    Raises:
+        RaceError: a side cannot be started or measured, or the sides differ in more than their version.
+    """
+    import numpy as np
+
+    from conformance.race.statistics import NEW, OLD, TWIN, RaceSamples
+
+    facts = {side: _probe(side, racer) for side, racer in ((OLD, old), (NEW, new))}
+    if facts[OLD]["place"] != facts[NEW]["place"]:
+        raise RaceError(f"the sides run on {facts[OLD]['place']} and {facts[NEW]['place']}; choose --device and --mode")
+    kinds = [kind for kind in facts[OLD]["kinds"] if kind in facts[NEW]["kinds"]]
+    if kinds[:1] != ["step"]:
+        raise RaceError(f"the sides can do {', '.join(kinds) or 'nothing'} in rounds, want step first")
+    count = min(max(1, math.ceil(SAMPLE_NS / facts[OLD]["step_ns"])), _MOST_STEPS)
+    rng = np.random.default_rng(0)
+    start, load, when = time.monotonic(), os.getloadavg()[0], datetime.now(UTC).isoformat(timespec="seconds")
+    taken: list[dict[str, SideSamples]] = []
+    for _ in watch(range(pairs)):
+        if len(taken) >= FEWEST_PAIRS and time.monotonic() - start > limit_s:
+            break
+        taken.append(_run_pair({OLD: old, NEW: new, TWIN: old}, kinds, count, rounds, rng))
+    return RaceSamples(
+        framework=old.framework,
+        place=facts[OLD]["place"],
+        fixture=old.fixture,
+        old=facts[OLD]["version"],
+        new=facts[NEW]["version"],
+        numpy=(facts[OLD]["numpy"], facts[NEW]["numpy"]),
+        count=count,
+        pairs=tuple(taken),
+        load=(round(load, 2), round(os.getloadavg()[0], 2)),
+        started=when,
+    )
+
+
+def _probe(side: str, racer: Racer) -> dict[str, Any]:
+    """What a process says before the race, which also reads the files that later ones import."""
+    with started(side, racer) as process:
+        answer = process.ask("load", limit_s=START_S)
+        process.value("first", limit_s=START_S)
+        kinds = tuple(map(str, process.ask("kinds", limit_s=START_S)["kinds"]))
+        texts = {name: str(answer[name]) for name in ("version", "numpy", "place")}
+        return {**texts, "kinds": kinds, "step_ns": min(process.value("step") for _ in range(3))}
+
+
+def _run_pair(
+    sides: Mapping[str, Racer], kinds: list[str], count: int, rounds: int, rng: "np.random.Generator"
+) -> "dict[str, SideSamples]":
+    """Starts the processes in a drawn order, and lets them take turns."""
+    from conformance.race.statistics import SideSamples
+
+    names = [*sides]
+    counts = {"step": count, "optimizer": count, "yardstick": YARDSTICKS}
+    processes: dict[str, RaceProcess] = {}
+    once: dict[str, dict[str, float]] = {side: {} for side in names}
+    times: dict[str, dict[str, list[float]]] = {side: {kind: [] for kind in kinds} for side in names}
+
+    def shuffled() -> list[str]:
+        return [names[index] for index in rng.permutation(len(names))]
+
+    with ExitStack() as stack:
+        for side in shuffled():
+            processes[side] = stack.enter_context(started(side, sides[side]))
+            once[side]["import"] = processes[side].value("load", limit_s=START_S)
+        for side in shuffled():
+            once[side]["first"] = processes[side].value("first", limit_s=START_S)
+        for turn in range(-EVERY, rounds):
+            for kind in kinds if turn % EVERY == 0 else kinds[:1]:
+                for side in shuffled():
+                    spent = processes[side].value(kind, counts[kind])
+                    if turn >= 0:
+                        times[side][kind].append(spent)
+        for side in names:
+            once[side]["memory"] = processes[side].value("memory")
+    return {side: SideSamples(times[side], once[side]) for side in names}

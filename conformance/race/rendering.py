@@ -1,13 +1,9 @@
 """A race as text, Markdown and JSON."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
-from conformance.race.estimates import PairInterval
-from conformance.race.judgement import RaceJudgement, RaceVerdict
-from conformance.race.samples import RaceSamples
+from conformance.race.statistics import PairInterval, RaceJudgement, RaceSamples, RaceVerdict
 from results.record.files import one_line
 from results.record.values import plain, to_text
 from results.show.marks import words
@@ -18,18 +14,18 @@ _HEAD = ("cost", "verdict", "old", "new", "new / old (99 %)", "old / old (99 %)"
 
 def table(samples: RaceSamples, judgement: RaceJudgement) -> str:
     """One line for each cost, after what raced."""
-    rows = [_HEAD, *(_row(each) for each in judgement.verdicts)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEAD))]
+    rows = [_HEAD, *map(_row, judgement.verdicts)]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(_HEAD))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "".join(f"{one_line(line)}\n" for line in (*_about(samples, judgement), *lines, _last(judgement)))
+    return "".join(f"{one_line(line)}\n" for line in (*_heading(samples, judgement), *lines, _conclusion(judgement)))
 
 
 def markdown(samples: RaceSamples, judgement: RaceJudgement) -> str:
     """The same as Markdown."""
-    about = [words(line) for line in _about(samples, judgement)]
-    rows = [_HEAD, tuple("---" for _ in _HEAD), *(tuple(map(words, _row(each))) for each in judgement.verdicts)]
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join((*about, "", *lines, "", words(_last(judgement)))) + "\n"
+    rows = [_HEAD, ("---",) * len(_HEAD), *(tuple(map(words, _row(verdict))) for verdict in judgement.verdicts)]
+    heading = map(words, _heading(samples, judgement))
+    lines = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join((*heading, "", *lines, "", words(_conclusion(judgement)))) + "\n"
 
 
 def to_json(samples: RaceSamples, judgement: RaceJudgement) -> str:
@@ -42,37 +38,41 @@ def to_json(samples: RaceSamples, judgement: RaceJudgement) -> str:
         "pairs": len(samples.pairs),
         "load": list(samples.load),
         "status": judgement.status,
-        "yardstick": _interval(judgement.yardstick),
-        "costs": {each.cost.key: _document(each) for each in judgement.verdicts},
+        "yardstick": _bounds(judgement.yardstick),
+        "costs": {
+            verdict.cost.key: {
+                "outcome": verdict.outcome.value,
+                "old": verdict.old,
+                "new": verdict.new,
+                "ratio": _bounds(verdict.ratio),
+                "twin": _bounds(verdict.twin),
+                "why": verdict.why,
+            }
+            for verdict in judgement.verdicts
+        },
     }
     return to_text(plain(document))
 
 
-def _document(one: RaceVerdict) -> dict[str, object]:
-    sides = {"old": one.old, "new": one.new}
-    ratios = {"ratio": _interval(one.ratio), "twin": _interval(one.twin)}
-    return {"outcome": one.outcome.value, **sides, **ratios, "why": one.why}
+def _bounds(interval: PairInterval) -> list[float] | None:
+    return None if interval.refusal else [interval.estimate, interval.low, interval.high]
 
 
-def _interval(one: PairInterval) -> list[float] | None:
-    return None if one.refusal else [one.estimate, one.low, one.high]
-
-
-def _about(samples: RaceSamples, judgement: RaceJudgement) -> Iterator[str]:
-    loads = f"; load {' to '.join(f'{each:.1f}' for each in samples.load)}" if samples.load else ""
+def _heading(samples: RaceSamples, judgement: RaceJudgement) -> Iterator[str]:
+    loads = f"; load {' to '.join(f'{load:.1f}' for load in samples.load)}" if samples.load else ""
     yield f"{samples.framework} {samples.old} → {samples.new}, {samples.place}, {samples.fixture}{loads}"
     yield f"yardstick, the same NumPy work: {judgement.yardstick}"
     yield from judgement.notes
-    yield from (f"{each.cost.title}: {each.why}" for each in judgement.verdicts if each.why)
+    yield from (f"{verdict.cost.title}: {verdict.why}" for verdict in judgement.verdicts if verdict.why)
 
 
-def _row(one: RaceVerdict) -> tuple[str, ...]:
-    sides = [_amount(value, one.cost.timed) for value in (one.old, one.new)]
-    return one.cost.title, one.outcome.value, *sides, _range(one.ratio), _range(one.twin)
-
-
-def _range(one: PairInterval) -> str:
-    return "none" if one.refusal else f"{one.estimate:.3f} ({one.low:.3f}–{one.high:.3f})"
+def _row(verdict: RaceVerdict) -> tuple[str, ...]:
+    sides = (_amount(value, verdict.cost.timed) for value in (verdict.old, verdict.new))
+    ratios = (
+        "none" if interval.refusal else f"{interval.estimate:.3f} ({interval.low:.3f}–{interval.high:.3f})"
+        for interval in (verdict.ratio, verdict.twin)
+    )
+    return verdict.cost.title, verdict.outcome.value, *sides, *ratios
 
 
 def _amount(value: float, timed: bool) -> str:
@@ -82,9 +82,8 @@ def _amount(value: float, timed: bool) -> str:
     return f"{value / size:.3g} {unit}" if math.isfinite(value) else "none"
 
 
-def _last(judgement: RaceJudgement) -> str:
-    return {
-        0: "Nothing is worse.",
-        1: f"Worse: {', '.join(each.cost.title for each in judgement.verdicts if each.outcome == 'worse')}.",
-        2: "Cannot be judged; free a core, or race more --pairs.",
-    }[judgement.status]
+def _conclusion(judgement: RaceJudgement) -> str:
+    worse = [verdict.cost.title for verdict in judgement.verdicts if verdict.outcome == "worse"]
+    if judgement.status == 2:
+        return "Cannot be judged; free a core, or race more --pairs."
+    return f"Worse: {', '.join(worse)}." if worse else "Nothing is worse."

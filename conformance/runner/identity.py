@@ -44,7 +44,7 @@ _CODE = frozenset({".py", ".toml"})
 _GIT_S = 10.0
 
 COMMIT = "COMMIT"
-"""File of a bundle's copy of the suite: the commit that it was packed from."""
+"""File of a copy of the suite without git: the commit that it was made from."""
 
 
 def suite_version() -> str:
@@ -118,7 +118,7 @@ def _is_text(node: ast.stmt) -> bool:
 def commit(root: Path = ROOT) -> str:
     """The commit of a checkout, followed by "+" if tracked files differ from it.
 
-    Outside of git it is what the file `COMMIT` of a bundle says, "" without one.
+    Outside of git it is what the file `COMMIT` says, "" without one.
     """
     if (root / COMMIT).is_file():
         return one_line((root / COMMIT).read_text("utf-8", "replace").strip(), 64)

@@ -1,5 +1,4 @@
-"""Contains the damage of a test: unprintable exceptions, changed settings and process state, signals, forked processes
-and threads.
+"""Contains the damage of a test: exceptions, changed settings and process state, signals, forked processes and threads.
 
 Process-wide state is saved before each test and restored after it; a framework's own settings are judged by a clause
 (`global_state`).
@@ -14,11 +13,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +25,7 @@ from conformance.checks.outcome import Judgement, conclude
 from conformance.known_failures.entries import Expectation
 from frameworks.contract import Framework
 from frameworks.ranks.folders import WorkerGroupFolder
-from results.record.files import one_line
+from results.record.files import one_line, printable
 from results.record.outcomes import Outcome
 
 LONGEST = 20_000
@@ -38,10 +36,6 @@ PATIENCE_S = 5.0
 
 BEAT_S = 0.5
 """Seconds between two checks whether the parent process is alive."""
-
-_CAUSES = 20
-
-Restore = Callable[[], object]
 
 
 class Interrupts:
@@ -107,37 +101,25 @@ def judged(framework: Framework, error: BaseException | None, matching: Sequence
     """`conclude`, even if the exception's text or the framework's probe raises."""
     try:
         judgement = conclude(framework, error, matching)
-        return Judgement(judgement.outcome, *(_sendable(text) for text in astuple(judgement)[1:]))
-    except BaseException as problem:
+    except Exception as problem:
         name, why = type(error).__name__, type(problem).__name__
         return Judgement(Outcome.ERROR, f"raises-{name}", f"{name}: cannot be judged or shown ({why})")
-
-
-def _sendable(text: object) -> str:
-    return str(text).encode("utf-8", "replace").decode("utf-8")
+    texts = (str(text).encode("utf-8", "replace").decode("utf-8") for text in astuple(judgement)[1:])
+    return Judgement(judgement.outcome, *texts)
 
 
 def traceback_of(item: pytest.Item, error: BaseException) -> str:
     """The traceback as pytest shows it, at most `LONGEST` characters of it, or why there is none."""
     try:
-        if len(str(error)) > LONGEST or _causes(error) > _CAUSES:
-            return "the exception's text or its chain of causes is too long to show"
         return clipped(str(item.repr_failure(pytest.ExceptionInfo.from_exception(error))))
-    except BaseException as problem:
+    except Exception as problem:
         return f"the traceback cannot be shown ({type(problem).__name__})"
-
-
-def _causes(error: BaseException) -> int:
-    count, cause = 0, error.__cause__ or error.__context__
-    while cause is not None and count <= _CAUSES:
-        count, cause = count + 1, cause.__cause__ or cause.__context__
-    return count
 
 
 def clipped(text: str) -> str:
     """The end of a text, in characters that every terminal accepts."""
     tail = text if len(text) <= LONGEST else f"…{text[-LONGEST:]}"
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in tail)
+    return printable(tail, "\N{REPLACEMENT CHARACTER}", allowed="\n\t")
 
 
 @contextmanager
@@ -190,117 +172,27 @@ def end_with_parent() -> None:
 
 
 class ProcessState:
-    """A snapshot of the state; `restore` can be called once."""
+    """A snapshot of the standard streams, working directory, environment, signal handlers and NumPy's error state."""
 
     def __init__(self) -> None:
-        self._parts = [part() for part in _PARTS]
+        self._streams = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
+        self._folder = os.getcwd()
+        self._environ, self._variables = os.environ, dict(os.environ)
+        self._handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        self._errors = np.geterr()
 
     def restore(self) -> None:
-        """Restores every part that can be restored."""
-        for part in self._parts:
-            with suppress(Exception):
-                part()
-
-
-class Unclosable:
-    """A stream that ignores `close`; everything else is passed on."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def close(self) -> None:
-        """Flushes the stream."""
-        self._stream.flush()
-
-    detach = close
-
-    @property
-    def buffer(self) -> Unclosable:
-        """The stream's bytes, which stay open too."""
-        return Unclosable(self._stream.buffer)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def __iter__(self) -> Any:
-        return iter(self._stream)
-
-    def __enter__(self) -> Unclosable:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _streams() -> Restore:
-    """The standard streams and the files behind them; while a test runs it cannot close the streams."""
-    stored = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
-    numbers = {0, 1, 2}
-    for name, stream in stored.items():
-        with suppress(Exception):
-            numbers.add(stream.fileno())
-        if stream is not None and name != "stdin":
-            setattr(sys, name, Unclosable(stream))
-    copies = {number: os.dup(number) for number in numbers if _is_open(number)}
-
-    def restore() -> None:
-        for name, stream in stored.items():
+        """Restores all that has changed."""
+        for name, stream in self._streams.items():
             setattr(sys, name, stream)
-        for number, copy in copies.items():
-            with suppress(OSError):
-                os.dup2(copy, number, inheritable=number < 3)
-                os.close(copy)
-
-    return restore
-
-
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
-
-
-def _folder() -> Restore:
-    folder = os.getcwd()
-    return lambda: os.chdir(folder)
-
-
-def _environment() -> Restore:
-    environ, stored = os.environ, dict(os.environ)
-
-    def restore() -> None:
-        os.environ = environ  # noqa: B003 - the very object, which os.getenv reads
-        for name in environ.keys() - stored.keys():
-            del environ[name]
-        for name, value in stored.items():
-            if environ.get(name) != value:
-                environ[name] = value
+        with suppress(OSError):
+            os.chdir(self._folder)
+        os.environ = self._environ  # noqa: B003 - the very object, which os.getenv reads
+        for name in os.environ.keys() - self._variables.keys():
+            del os.environ[name]
+        os.environ.update({name: value for name, value in self._variables.items() if os.environ.get(name) != value})
         time.tzset()
-
-    return restore
-
-
-def _signals() -> Restore:
-    """Handlers, and the alarm clock with the time that is left of it."""
-    stored = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    left, interval = signal.getitimer(signal.ITIMER_REAL)
-    begun = time.monotonic()
-
-    def restore() -> None:
-        for number, handler in stored.items():
+        for number, handler in self._handlers.items():
             if handler is not None and signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
-        remaining = left - (time.monotonic() - begun)  # an alarm whose time is over has rung: it is not set again
-        signal.setitimer(signal.ITIMER_REAL, max(remaining, 0.0), interval)
-
-    return restore
-
-
-def _errors() -> Restore:
-    errors = np.geterr()
-    return lambda: np.seterr(**errors)
-
-
-_PARTS: tuple[Callable[[], Restore], ...] = (_streams, _folder, _environment, _signals, _errors)
+        np.seterr(**self._errors)

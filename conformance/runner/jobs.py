@@ -29,7 +29,7 @@ from results.show.table import draw as draw_table
 
 ROOT = Path(__file__).parents[2]
 _JUNIT = ("--junitxml", "--junit-xml")
-_FILES = ("--record", "--surface", *_JUNIT)
+_FILES = ("--record", *_JUNIT)
 """Options that name a file, which may lie elsewhere than the suite, where pytest runs."""
 
 NO_TEST = "no test is selected; correct the selection"
@@ -190,7 +190,7 @@ def job(
 def _beside_baseline(path: Path, record: Record) -> Comparisons:
     result = former(record)
     if result is None:
-        print(f"{one_line(path.name)}: no baseline of its series; `conformance baseline accept` makes it one")
+        print(f"{one_line(path.name)}: no baseline of its series; `conformance accept` makes it one")
         return NONE
     place, baseline = result
     print(one_line(f"against results/baselines/{place.name}:"))

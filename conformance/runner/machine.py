@@ -60,7 +60,7 @@ PREFIXES = (
 """Prefixes of the environment variables that frameworks, compilers, kernels, allocators and thread pools read."""
 
 _OWN = re.compile(r".*_(VERSION|INDEX|REQUIREMENT)")
-"""Variables of `frameworks.installer.install`; their effect is visible in the list of packages."""
+"""Variables of `conformance install`; their effect is visible in the list of packages."""
 
 _READ_ALL_THE_SAME = frozenset({"HSA_OVERRIDE_GFX_VERSION"})
 

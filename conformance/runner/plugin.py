@@ -41,7 +41,6 @@ from conformance.runner.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.runner.reports import described, junit_properties, show
 from conformance.runner.selection import ALL, NAMES, SelectedTests
 from conformance.runner.streams import no_commands
-from conformance.runner.surface import RecordingPause, Surface
 from conformance.runner.trained_runs import recorded_runs
 from conformance.runner.ways import Ways, WayTests, chosen_ways
 from conformance.runner.workers import CachedPrograms, FullWorkers, LostWorkers
@@ -108,13 +107,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="file for the record; by default a run of all tests writes "
         "results/records/FRAMEWORK-VERSION-DEVICE-MODE.json, a run of selected tests writes none",
     )
-    group.addoption(
-        "--surface",
-        default=None,
-        type=Path,
-        metavar="FILE",
-        help="file for the parameters of the framework that the run sets, for `conformance surface`",
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -137,11 +129,6 @@ def pytest_configure(config: pytest.Config) -> None:
         check_expressions(config)
         if not 0 <= option.seed < 2**63:
             raise ValueError(f"--seed: got {option.seed}, want 0 to {2**63 - 1}")
-        if option.surface:
-            config.pluginmanager.register(RecordingPause(TIMED), "conformance-unrecorded")
-            if not worker:
-                recording = Surface(config, option.framework, option.surface.absolute())
-                config.pluginmanager.register(recording, "conformance-surface")
         framework = load(option.framework, option.device, option.mode)
         config.stash[_WAYS] = chosen_ways(option.framework, framework, option.way)
         known = known_of(

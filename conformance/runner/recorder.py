@@ -285,7 +285,7 @@ def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:
     """The command that repeats one test."""
     option = config.option
     if INSTALLED:  # pytest would need the suite's folder
-        words = ["conformance", "run", option.framework, f"--device={framework.device}", f"--modes={framework.mode}"]
+        words = ["conformance", "run", option.framework, f"--device={framework.device}", f"--mode={framework.mode}"]
         words += [f"--ways={','.join(option.way)}"] if option.way else []
         return shlex.join([*words, f"--seed={option.seed}", node_id])
     words = [f"--framework={option.framework}", f"--device={framework.device}", f"--mode={framework.mode}"]

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING
 
 from pluggy import HookimplMarker
 
-from conformance.runner.baselines import BASELINES, nearest
 from conformance.test_ids.inventory import code_of, id_of
-from results.record.reading import load
 
 if TYPE_CHECKING:
     import pytest
@@ -100,13 +98,16 @@ class SelectedTests:
         items[:] = kept
 
 
-def durations(name: str, mode: str, device: str, folder: Path = BASELINES) -> dict[str, float]:
+def durations(name: str, mode: str, device: str, folder: Path | None = None) -> dict[str, float]:
     """Seconds of each test in the nearest baseline of a framework; also of each function, the median of its cases.
 
     Raises:
         RecordError: a baseline cannot be read.
     """
-    path = nearest(name, mode, device, folder)
+    from conformance.runner.baselines import BASELINES, nearest  # takes long, and `conformance run --help` is quick
+    from results.record.reading import load
+
+    path = nearest(name, mode, device, folder or BASELINES)
     seconds = {} if path is None else {verdict.test: verdict.duration_s for verdict in load(path).verdicts}
     cases: dict[str, list[float]] = {}
     for test, taken in seconds.items():

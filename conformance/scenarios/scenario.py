@@ -1,7 +1,5 @@
 """A scenario: one model with its data, and the recipes to compare."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +24,9 @@ MODEL = "model bytes"
 REDUCED = "gradients reduced a window"
 """Name of the number of gradients that a rank reduces in a window."""
 
+SECONDS = "seconds a round"
+"""Name of the time of a round."""
+
 
 @dataclass(frozen=True)
 class Side:
@@ -35,8 +36,7 @@ class Side:
         label: short name, such as "mixed float16".
         micro: samples in a micro-batch; 0 takes a round's whole batch.
         beside: the side with which final parameters are compared; "" for the scenario's first side.
-        equal: the two end with the same parameters, bit for bit, or this side has failed, unless a compiler may round
-            the two differently; what is only kept elsewhere is computed no differently.
+        equal: the parameters of both sides end with the same bits, unless a compiler may round them differently.
         whole: drops the micro-batches at an epoch's end that fill no window; otherwise they form a shorter window.
     """
 
@@ -54,10 +54,9 @@ class Side:
 
     def windows(self, batch: Batch) -> tuple[Window, ...]:
         """The windows of a round's batch."""
-        size = self.micro or len(batch)
-        parts = [batch.part(at, min(at + size, len(batch))) for at in range(0, len(batch), size)]
-        k = self.recipe.accumulation
-        windows = [tuple(parts[at : at + k]) for at in range(0, len(parts), k)]
+        size, k = self.micro or len(batch), self.recipe.accumulation
+        parts = [batch.part(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
+        windows = [tuple(parts[start : start + k]) for start in range(0, len(parts), k)]
         return tuple(window for window in windows if len(window) == k or not self.whole)
 
     def needs(self, batch: Batch) -> tuple[Capability, ...]:
@@ -71,8 +70,7 @@ class QuantizedSide(Side):
     """The quantized model of the side `beside`, or of the first one, after its training; it is not trained itself.
 
     Attributes:
-        technique: one of `PostTraining`, calibrated with samples of the first round; "" converts a QAT
-            model.
+        technique: one of `PostTraining`, calibrated with samples of the first round; "" converts a QAT model.
     """
 
     technique: str = ""
@@ -83,7 +81,6 @@ class Quality:
     """The quality of a run on test data.
 
     Attributes:
-        label: its name.
         of: function of the outputs by head and the test batch.
         constant: quality of the best answer that ignores the inputs, on the test batch.
         rising: whether higher is better.
@@ -151,8 +148,7 @@ class Scenario:
     def stretches(self) -> tuple[tuple[Side, ...], ...]:
         """Sides to train, in stretches, each of which repeats the first side.
 
-        A process has one number of ranks at a time, so sides with another number form another stretch. Sides that are
-        quantized after training are in none.
+        A process has one number of ranks at a time, so sides with another number form another stretch.
         """
         first, *others = (side for side in self.sides if not isinstance(side, QuantizedSide))
         counts = dict.fromkeys(side.ranks for side in others) or {0: None}
@@ -168,6 +164,10 @@ class Scenario:
         """Names of the sides."""
         return tuple(side.label for side in self.sides)
 
+    def base(self, side: Side) -> str:
+        """Name of the side that a side is compared with."""
+        return side.beside or self.sides[0].label
+
     def rounds(self, setting: Setting) -> int:
         """The number of rounds of the document's epochs."""
         return self.epochs * -(-len(setting.train) // self.batch)
@@ -178,8 +178,8 @@ class Scenario:
 
     def fingerprint(self, side: Side, setting: Setting, rounds: int) -> str:
         """Hash of everything that determines a side's numbers, except the framework and the suite's code."""
-        said = (setting.model.layers, setting.model.losses, side, self.batch, rounds, setting.about)
-        digest = hashlib.sha256(repr(said).encode())
+        settings = (setting.model.layers, setting.model.losses, side, self.batch, rounds, setting.about)
+        digest = hashlib.sha256(repr(settings).encode())
         for batch in (setting.train, setting.test):
             for array in (batch.inputs, *batch.targets.values()):
                 digest.update(np.ascontiguousarray(array).tobytes())
@@ -210,18 +210,18 @@ def share_of(quantity: str, base: str) -> str:
     return f"{quantity} ÷ {base}'s"
 
 
-def accuracy(head: str = "output", position: int | None = None) -> Quality:
-    """Accuracy: the share of labels equal to the largest output, at one position of a sequence if given."""
+def accuracy(position: int | None = None) -> Quality:
+    """Accuracy of the head "output": the share of labels equal to the largest output, at one position if given."""
 
-    def chosen(values: Array) -> Array:
+    def select(values: Array) -> Array:
         return values if position is None else values[:, position]
 
     def share(outputs: Mapping[str, Array], test: Batch) -> float:
-        named = chosen(outputs[head]).astype(np.float64).argmax(axis=-1)
-        return float(np.mean(named == chosen(test.targets[head])))
+        answers = select(outputs["output"]).astype(np.float64).argmax(axis=-1)
+        return float(np.mean(answers == select(test.targets["output"])))
 
     def commonest(test: Batch) -> float:
-        labels = chosen(test.targets[head])
+        labels = select(test.targets["output"])
         return float(np.bincount(labels).max() / labels.size)
 
     return Quality("accuracy", share, commonest, rising=True)

@@ -1,20 +1,25 @@
-"""Trains the sides of a scenario interleaved, round by round, so that disturbances affect all of them."""
+"""Trains the sides of a scenario interleaved, round by round, so that disturbances affect all of them, and makes the
+record."""
 
-from __future__ import annotations
-
+import math
+import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median
 
 import numpy as np
 
+from conformance.checks.evidence import Abstention, Violation
+from conformance.checks.outcome import conclude
+from conformance.runner.identity import series, suite, variant
 from conformance.scenarios.scenario import (
     MODEL,
     REDUCED,
     SAVED,
-    Quality,
+    SECONDS,
     QuantizedSide,
     Scenario,
     Setting,
@@ -23,15 +28,28 @@ from conformance.scenarios.scenario import (
     rank_bytes,
 )
 from fixtures.arrays import Array
-from fixtures.model import Batch, Model, Window
-from fixtures.recipe import Recipe
+from fixtures.model import Batch, Window
 from frameworks.base import window_across_ranks
 from frameworks.contract import Capability, Framework, PostTraining, QuantizedModel, Trainer, Unsupported, needs
+from frameworks.registry import load
+from results.record.journal import now
+from results.record.model import CheckResult, Measurement, Record, TestVerdict, Trace
+from results.record.texts import ClauseText
+
+SHARE = 10
+"""The initial and final loss are taken over one in so many updates, at the beginning and at the end."""
+
+_SIGNATURES = {"loss": "loss-did-not-fall", "accuracy": "learned-nothing", "squared error": "learned-nothing"}
+_RECORDED = {"method": "recorded, not judged"}
+_CUT = {"method": "recorded, not judged: the run was too short to learn"}
+
+Watch = Callable[[range, str], Iterable[int]]
+"""Iterates over the rounds with a labelled progress bar, like `conformance.cli.options.watched`."""
 
 
 @dataclass(eq=False)
-class SideResult:
-    """Results of one side.
+class SideRun:
+    """The training of one side, and its results.
 
     Attributes:
         losses, scales, skipped: of every update; the scale is the one after it.
@@ -40,11 +58,13 @@ class SideResult:
         quality: on the test batch after the last round, None if it was not reached.
         counts: bytes and reductions that were counted, by their names in a record.
         apart: relative distance of a quantized model's outputs on the test batch from the float ones.
-        distance: distance of the final parameters from those of the side `beside`, as a share of that side's change.
+        distance: distance of the final parameters from those of the base, as a share of the base's change.
         error: the exception that ended the side early.
-        lasted: seconds, including the construction of the trainer.
+        duration_s: includes the construction of the trainer.
     """
 
+    framework: Framework
+    setting: Setting
     side: Side
     losses: list[float] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
@@ -56,150 +76,156 @@ class SideResult:
     apart: float | None = None
     distance: float | None = None
     error: Exception | None = None
-    lasted: float = 0.0
-
-
-class _TrainedSide:
-    """One side's training run."""
-
-    def __init__(self, framework: Framework, setting: Setting, side: Side) -> None:
-        self.result = SideResult(side)
-        self.trainer: Trainer
-        self.outputs: dict[str, Array]
-        self.parameters: dict[str, Array]
-        self._framework, self._setting = framework, setting
-
-    @property
-    def going(self) -> bool:
-        return self.result.error is None
+    duration_s: float = 0.0
+    trainer: Trainer = field(init=False)
+    outputs: dict[str, Array] = field(init=False)
+    parameters: dict[str, Array] = field(init=False)
 
     def attempt(self, step: Callable[[], None]) -> None:
         """Runs a step unless an earlier one failed; an error ends this side and no other."""
-        if not self.going:
+        if self.error is not None:
             return
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
             step()
         except Exception as error:
-            self.result.error = error
-        self.result.lasted += time.perf_counter() - begun
+            self.error = error
+        self.duration_s += time.perf_counter() - start
 
     def begin(self, last: Batch) -> None:
-        recipe = self.result.side.recipe
-        for capability in (*_asked(self._setting), *needs(recipe), *self.result.side.needs(last)):
-            declared = self._framework.declares(capability)
+        """Makes the trainer.
+
+        Args:
+            last: the last batch of an epoch.
+        """
+        wide = any(head.format == "float64" for head in self.setting.model.heads.heads)
+        asked = (*needs(self.side.recipe), *self.side.needs(last))
+        self._require(*asked, *((Capability.FLOAT64_HEADS,) if wide else ()))
+        self.trainer = self.framework.trainer(self.setting.model, self.side.recipe)
+
+    def _require(self, *capabilities: Capability) -> None:
+        for capability in capabilities:
+            declared = self.framework.declares(capability)
             if not declared.supported:
                 raise Unsupported(capability, declared.reason)
-        self.trainer = self._framework.trainer(self._setting.model, recipe)
 
-    def round(self, windows: tuple[Window, ...]) -> None:
-        begun = time.perf_counter()
+    def train(self, windows: tuple[Window, ...]) -> None:
+        """Trains on the windows of one round."""
+        start = time.perf_counter()
         updates = [self.trainer.update(window) for window in windows]
-        self.result.seconds.append(time.perf_counter() - begun)
-        self.result.losses += [float(update.loss) for update in updates]
-        self.result.scales += [float(update.scale_after) for update in updates]
-        self.result.skipped += [bool(update.skipped) for update in updates]
+        self.seconds.append(time.perf_counter() - start)
+        self.losses += [float(update.loss) for update in updates]
+        self.scales += [float(update.scale_after) for update in updates]
+        self.skipped += [bool(update.skipped) for update in updates]
 
-    def end(self, quality: Quality) -> None:
-        test = self._setting.test
-        self.outputs = self.trainer.predict(test.inputs)
-        self.result.quality = quality.of(self.outputs, test)
+    def end(self, scenario: Scenario) -> None:
+        """Evaluates the side."""
+        self.outputs = self.trainer.predict(self.setting.test.inputs)
+        self.quality = scenario.quality.of(self.outputs, self.setting.test)
         self.parameters = self.trainer.parameters()
 
-    def quantize(self, side: QuantizedSide, trained: _TrainedSide, quality: Quality, calibration: Array) -> None:
+    def quantize(self, side: QuantizedSide, trained: "SideRun", scenario: Scenario, calibration: Array) -> None:
         """Quantizes another side's trained model, and evaluates the result."""
-        if not trained.going:
-            raise trained.result.error or RuntimeError(f"{trained.result.side.label} was not trained")
-        made = self._quantized(side.technique, trained, calibration)
-        test = self._setting.test
-        outputs = made.predict(test.inputs)
-        self.result.quality, self.result.counts[MODEL] = quality.of(outputs, test), made.stored_bytes()
-        wide, beside = _flat(outputs), _flat({name: trained.outputs[name] for name in outputs})
-        self.result.apart = float(np.linalg.norm(wide - beside) / np.linalg.norm(beside))
-
-    def _quantized(self, technique: str, trained: _TrainedSide, calibration: Array) -> QuantizedModel:
-        capability = Capability(f"quantization.{technique or 'convert'}")
-        declared = self._framework.declares(capability)
-        if not declared.supported:
-            raise Unsupported(capability, declared.reason)
-        if not technique:
-            return trained.trainer.convert()
-        post_training, model = self._framework.rule(PostTraining), self._setting.model
-        return post_training.quantized(technique, model, trained.parameters, (calibration,))
+        if trained.error is not None:
+            raise trained.error
+        self._require(Capability(f"quantization.{side.technique or 'convert'}"))
+        model: QuantizedModel
+        if side.technique:
+            rule = self.framework.rule(PostTraining)
+            model = rule.quantized(side.technique, self.setting.model, trained.parameters, (calibration,))
+        else:
+            model = trained.trainer.convert()
+        outputs = model.predict(self.setting.test.inputs)
+        self.quality = scenario.quality.of(outputs, self.setting.test)
+        self.counts[MODEL] = model.stored_bytes()
+        exact = _flat({name: trained.outputs[name] for name in outputs})
+        self.apart = float(np.linalg.norm(_flat(outputs) - exact) / np.linalg.norm(exact))
 
     def count_saved_bytes(self, batch: Batch) -> None:
-        if self._framework.declares(Capability.SAVED_BYTES).supported:
-            fresh = self._framework.trainer(self._setting.model, self.result.side.recipe)
-            self.result.counts[SAVED] = int(fresh.saved_bytes(batch))
+        """Counts what a fresh trainer saves between forward and backward of a micro-batch."""
+        if self.framework.declares(Capability.SAVED_BYTES).supported:
+            fresh = self.framework.trainer(self.setting.model, self.side.recipe)
+            self.counts[SAVED] = int(fresh.saved_bytes(batch))
+
+    def count_offloaded_bytes(self, window: Window) -> None:
+        """Counts offloaded bytes after one more update; for activations, bytes offloaded during it."""
+        self.trainer.offloaded()
+        self.trainer.update(window)
+        self.counts |= {offloaded_bytes(kind): size for kind, size in self.trainer.offloaded().items()}
 
     def count_resident_bytes(self, window: Window) -> None:
-        side = self.result.side
-        if side.ranks:
-            self.result.counts |= _rank_resident_bytes(self._framework, self._setting.model, side.recipe, window)
-        else:
-            self.result.counts |= _process_resident_bytes(self.trainer, window)
+        """Counts whole arrays and the optimizer's moments; with ranks, those of the rank with the most."""
+        if self.side.ranks:
+            self._count_rank_bytes(window)
+            return
+        parameters = self.trainer.parameters()
+        self.counts |= {
+            rank_bytes("parameter"): _size(parameters.values()),
+            rank_bytes("gradient"): _size(self.trainer.gradients(window).values()),
+            rank_bytes("optimizer"): _size(_moments(self.trainer.optimizer_state(), parameters)),
+        }
 
-    def count_offloaded(self, window: Window) -> None:
-        self.result.counts |= _offloaded_in_an_update(self.trainer, window)
+    def _count_rank_bytes(self, window: Window) -> None:
+        """Counts of new ranks after an update from a window that is split across them, with a window's reductions."""
+        with closing(self.framework.rank_group(self.setting.model, self.side.recipe)) as group:
+            group.update(window_across_ranks(window, group.count))
+            resident = group.resident_bytes()
+            self.counts |= {
+                rank_bytes(kind): max(own[kind] for own in resident) for kind in resident[0] if kind != "buffer"
+            }
+            if self.framework.declares(Capability.RANKS_COLLECTIVES).supported:
+                self.counts[REDUCED] = max(counted["gradients"] for counted in group.collectives())
 
 
-def train(
-    framework: Framework, scenario: Scenario, setting: Setting, rounds: int, tell: Callable[[int], None]
-) -> tuple[SideResult, ...]:
+def train(framework: Framework, scenario: Scenario, setting: Setting, rounds: int, watch: Watch) -> tuple[SideRun, ...]:
     """Trains every side that the framework declares, from the same weights, on the same batches.
 
     Args:
         rounds: how many; the training data are gone through again and again.
-        tell: called with the number of each finished round, counted over all stretches.
+        watch: iterates over the rounds of a stretch.
     """
     starts = range(0, len(setting.train), scenario.batch)
-    batches = [setting.train.part(at, min(at + scenario.batch, len(setting.train))) for at in starts]
+    batches = [setting.train.part(start, min(start + scenario.batch, len(setting.train))) for start in starts]
     order = np.random.default_rng(0)
-    runs: list[_TrainedSide] = []
-    for number, sides in enumerate(scenario.stretches):
-        first, *others = [_TrainedSide(framework, setting, side) for side in sides]
-        for run in (first, *others):
+    runs: list[SideRun] = []
+    for sides in scenario.stretches:
+        first, *others = stretch = [SideRun(framework, setting, side) for side in sides]
+        for run in stretch:
             run.attempt(partial(run.begin, batches[-1]))
-        wanted = not runs or any(run.going for run in others)
-        for done in range(rounds if wanted else 0):
-            _round((first, *others), batches[done % len(batches)], order)
-            tell(number * rounds + done + 1)
-        members = others if runs else [first, *others]
-        for run in members:
+        if not runs or any(run.error is None for run in others):
+            for number in watch(range(rounds), f"{scenario.name}, {framework.name}"):
+                for index in order.permutation(len(stretch)):
+                    _train_round(stretch[index], batches[number % len(batches)])
+        for run in others if runs else stretch:
             _end(run, scenario, batches[0])
         for run in others:
-            run.result.control = list(first.result.seconds) if first.going else []
-        runs += members
-        runs[0].result.error = runs[0].result.error or first.result.error
-    _distances(scenario, setting, runs)
-    by_label = {run.result.side.label: run for run in runs}
+            run.control = [] if first.error else list(first.seconds)
+        runs += others if runs else stretch
+        runs[0].error = runs[0].error or first.error
+    _set_distances(scenario, setting, runs)
+    by_label = {run.side.label: run for run in runs}
     for side in scenario.quantized:
-        run = _TrainedSide(framework, setting, side)
-        trained = by_label[side.beside or scenario.sides[0].label]
-        run.attempt(partial(run.quantize, side, trained, scenario.quality, batches[0].inputs))
+        run = SideRun(framework, setting, side)
+        run.attempt(partial(run.quantize, side, by_label[scenario.base(side)], scenario, batches[0].inputs))
         runs.append(run)
-    if scenario.quantized and runs[0].going:
-        runs[0].result.counts[MODEL] = sum(value.nbytes for value in runs[0].parameters.values())
-    return tuple(sorted((run.result for run in runs), key=lambda result: scenario.labels.index(result.side.label)))
+    if scenario.quantized and runs[0].error is None:
+        runs[0].counts[MODEL] = _size(runs[0].parameters.values())
+    return tuple(sorted(runs, key=lambda run: scenario.labels.index(run.side.label)))
 
 
-def _round(runs: Sequence[_TrainedSide], batch: Batch, order: np.random.Generator) -> None:
-    """Trains every side on a round's batch, in random order."""
-    for place in order.permutation(len(runs)):
-        run = runs[place]
-        windows = run.result.side.windows(batch)
-        if windows:
-            run.attempt(partial(run.round, windows))
-        else:
-            run.result.seconds.append(float("nan"))
+def _train_round(run: SideRun, batch: Batch) -> None:
+    if windows := run.side.windows(batch):
+        run.attempt(partial(run.train, windows))
+    else:
+        run.seconds.append(math.nan)
 
 
-def _end(run: _TrainedSide, scenario: Scenario, batch: Batch) -> None:
+def _end(run: SideRun, scenario: Scenario, batch: Batch) -> None:
     """Evaluates a side before the next stretch, which may end its ranks."""
-    window = run.result.side.windows(batch)[0]
-    run.attempt(partial(run.end, scenario.quality))
-    if run.result.side.recipe.offload is not None:
-        run.attempt(partial(run.count_offloaded, window))
+    window = run.side.windows(batch)[0]
+    run.attempt(partial(run.end, scenario))
+    if run.side.recipe.offload is not None:
+        run.attempt(partial(run.count_offloaded_bytes, window))
         return
     if not any(side.ranks for side in scenario.sides):
         run.attempt(partial(run.count_saved_bytes, window[0]))
@@ -207,39 +233,26 @@ def _end(run: _TrainedSide, scenario: Scenario, batch: Batch) -> None:
         run.attempt(partial(run.count_resident_bytes, window))
 
 
-def _asked(setting: Setting) -> tuple[Capability, ...]:
-    wide = any(head.format == "float64" for head in setting.model.heads.heads)
-    return (Capability.FLOAT64_HEADS,) if wide else ()
-
-
 def _flat(parameters: dict[str, Array]) -> Array:
     return np.concatenate([np.asarray(value, np.float64).ravel() for value in parameters.values()])
 
 
-def _distances(scenario: Scenario, setting: Setting, runs: list[_TrainedSide]) -> None:
-    ends = {run.result.side.label: _flat(run.parameters) for run in runs if run.going}
-    seeds = {run.result.side.label: run.result.side.recipe.seed for run in runs}
-    base = scenario.sides[0].label
-    for run in runs:
-        label, beside = run.result.side.label, run.result.side.beside or base
-        if run.going and beside != label and beside in ends:
-            far = float(np.linalg.norm(ends[label] - ends[beside]))
-            way = ends[beside] - _flat(setting.model.weights(seeds[beside]))
-            run.result.distance = far / float(np.linalg.norm(way)) if far else 0.0
+def _size(arrays: Iterable[Array]) -> int:
+    return sum(array.nbytes for array in arrays)
 
 
-def _process_resident_bytes(trainer: Trainer, window: Window) -> dict[str, int]:
-    """Resident bytes of a run without ranks: whole arrays, and the optimizer's moments."""
-    parameters = trainer.parameters()
-    kinds = {
-        "parameter": parameters,
-        "gradient": trainer.gradients(window),
-        "optimizer": dict(_moments(trainer.optimizer_state(), parameters)),
-    }
-    return {rank_bytes(kind): sum(value.nbytes for value in arrays.values()) for kind, arrays in kinds.items()}
+def _set_distances(scenario: Scenario, setting: Setting, runs: Sequence[SideRun]) -> None:
+    trained = {run.side.label: run for run in runs if run.error is None}
+    for run in trained.values():
+        base = trained.get(scenario.base(run.side))
+        if base is not None and base is not run:
+            end = _flat(base.parameters)
+            distance = float(np.linalg.norm(_flat(run.parameters) - end))
+            change = end - _flat(setting.model.weights(base.side.recipe.seed))
+            run.distance = distance / float(np.linalg.norm(change)) if distance else 0.0
 
 
-def _moments(state: Mapping[str, Array], parameters: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+def _moments(state: dict[str, Array], parameters: dict[str, Array]) -> Iterator[Array]:
     """The optimizer's moments of each parameter, without counters and averages.
 
     An 8-bit moment counts as its codes and absmax values, not as the values that they encode.
@@ -250,23 +263,148 @@ def _moments(state: Mapping[str, Array], parameters: Mapping[str, Array]) -> Ite
         if slot in ("codes", "absmax") or (
             not coded and parameter in parameters and value.shape == parameters[parameter].shape
         ):
-            yield name, value
+            yield value
 
 
-def _offloaded_in_an_update(trainer: Trainer, window: Window) -> dict[str, int]:
-    """Offloaded bytes after one more update; for activations, bytes offloaded during it."""
-    trainer.offloaded()
-    trainer.update(window)
-    return {offloaded_bytes(kind): size for kind, size in trainer.offloaded().items()}
+class NoPart(Exception):
+    """The framework has no part in the scenario; the message says why."""
 
 
-def _rank_resident_bytes(framework: Framework, model: Model, recipe: Recipe, window: Window) -> dict[str, int]:
-    """Counts of a new run's ranks after an update from this window, split across them: resident bytes of the rank with
-    the most, and the gradients that a rank reduces in a window, where they are counted."""
-    with closing(framework.rank_group(model, recipe)) as rank_group:
-        rank_group.update(window_across_ranks(window, rank_group.count))
-        by_rank = rank_group.resident_bytes()
-        counts = {rank_bytes(kind): max(own[kind] for own in by_rank) for kind in by_rank[0] if kind != "buffer"}
-        if framework.declares(Capability.RANKS_COLLECTIVES).supported:
-            counts[REDUCED] = max(counted["gradients"] for counted in rank_group.collectives())
-        return counts
+def load_framework(scenario: Scenario, name: str, device: str, mode: str) -> Framework:
+    """The framework in a mode; "" is the scenario's choice.
+
+    Raises:
+        NoPart: the scenario is of other frameworks.
+        UnknownFramework, MissingDevice, ValueError: it cannot be loaded.
+    """
+    framework = load(name, device, mode or None)
+    own = scenario.modes.get(framework.name)
+    if own is None and scenario.only:
+        raise NoPart(scenario.only)
+    return framework if mode or own in (None, framework.mode) else load(name, device, own)
+
+
+def run_scenario(scenario: Scenario, name: str, framework: Framework, limit: int, watch: Watch) -> Record:
+    """Trains every side and returns the record.
+
+    Args:
+        name: the framework as the user named it.
+        limit: the largest number of rounds, 0 for all.
+
+    Raises:
+        Unsupported: the first side cannot be trained here.
+    """
+    started, start = now(), time.perf_counter()
+    setting = scenario.setting()
+    documented, all_rounds = scenario.rounds(setting), scenario.rounds_on(framework.device, framework.mode, setting)
+    rounds = min(limit or all_rounds, all_rounds)
+    runs = train(framework, scenario, setting, rounds, watch)
+    if isinstance(runs[0].error, Unsupported):
+        raise runs[0].error
+    options = ["--scenario", scenario.name, *(["--rounds", str(rounds)] if rounds < all_rounds else [])]
+    place = ["--modes", framework.mode, "--device", framework.device]
+    length = f"{rounds:,} rounds of {scenario.batch:,} samples"
+    return Record(
+        suite=suite(name, (scenario.clause,), ()),
+        series=series(name, framework),
+        variant=variant(framework),
+        started=started,
+        seed=scenario.sides[0].recipe.seed,
+        selection=" ".join(options),
+        clauses={scenario.clause: ClauseText("MEASUREMENT", scenario.title, scenario.source, (), "scenario")},
+        finished=now(),
+        duration_s=round(time.perf_counter() - start, 3),
+        status="complete",
+        verdicts=verdicts(
+            scenario, runs, rounds, shlex.join(["python", "-m", "conformance", "run", *options, *place, name])
+        ),
+        measurements=measurements(scenario, runs),
+        traces=tuple(
+            Trace(scenario.name, run.side.label, {"loss": tuple(run.losses), **_scales(run)})
+            for run in runs
+            if run.losses
+        ),
+        notes=(setting.about, length if rounds == documented else f"{length}, of {documented:,}"),
+    )
+
+
+def _scales(run: SideRun) -> dict[str, tuple[float, ...]]:
+    return {} if run.side.recipe.scaling is None else {"scale": tuple(run.scales)}
+
+
+def verdicts(scenario: Scenario, runs: Sequence[SideRun], rounds: int, repro: str) -> tuple[TestVerdict, ...]:
+    """One verdict for each side: a refusal with its reason, or whether it learned and met its promises."""
+    return tuple(_verdict(scenario, run, rounds, repro) for run in runs)
+
+
+def _verdict(scenario: Scenario, run: SideRun, rounds: int, repro: str) -> TestVerdict:
+    cut = rounds < scenario.learns_in
+    # A compiler may round another program differently, but offload does not change the program.
+    same_bits = run.side.equal and (run.side.recipe.offload is not None or not run.framework.conventions().compiled)
+    checks = tuple(_checks(scenario, run, cut, same_bits))
+    failed = [check for check in checks if not check.passed]
+    error = run.error
+    if error is None and failed:
+        texts = (f"{check.what}: {check.measured} where {check.expected} was expected" for check in failed)
+        error = Violation(_SIGNATURES.get(failed[0].what, "parameters-differ"), "; ".join(texts))
+    elif error is None and cut and not same_bits:
+        error = Abstention(f"{rounds} rounds are too few to learn in; {scenario.learns_in} are judged")
+    result = conclude(run.framework, error, ())
+    return TestVerdict(
+        test=f"{scenario.clause}/{run.side.label}",
+        clause=scenario.clause,
+        outcome=result.outcome,
+        signature=result.signature,
+        message=result.message,
+        checks=checks,
+        reason=result.reason,
+        link=result.link,
+        setup_hash=scenario.fingerprint(run.side, run.setting, rounds),
+        seed=run.side.recipe.seed,
+        repro=repro,
+        duration_s=run.duration_s,
+    )
+
+
+def _checks(scenario: Scenario, run: SideRun, cut: bool, same_bits: bool) -> Iterator[CheckResult]:
+    if run.losses:
+        part = max(1, len(run.losses) // SHARE)
+        first, last = median(run.losses[:part]), median(run.losses[-part:])
+        derivation = _CUT if cut else {"method": f"median of the first and of the last {part} updates"}
+        yield CheckResult("loss", last, first, f"below {first:.4g}", cut or last < first, derivation)
+    if run.losses and run.side.recipe.scaling is not None:
+        yield CheckResult("skipped updates", sum(run.skipped), None, f"of {len(run.skipped)}", True, _RECORDED)
+    if run.quality is not None:
+        quality = scenario.quality
+        constant = quality.constant(run.setting.test)
+        better = run.quality > constant if quality.rising else run.quality < constant
+        expected = f"{'above' if quality.rising else 'below'} {constant:.4g}"
+        derivation = _CUT if cut else {"method": "the best answer that ignores the inputs"}
+        yield CheckResult(quality.label, run.quality, constant, expected, cut or better, derivation)
+    base = scenario.base(run.side)
+    if run.apart is not None:
+        unit = {**_RECORDED, "unit": f"the 2-norm of {base}'s outputs"}
+        yield CheckResult(f"distance from {base}'s outputs", run.apart, None, None, True, unit)
+    if run.distance is not None:
+        what = f"distance from {base}'s parameters"
+        if same_bits:
+            promise = {"method": "the same bits are promised"}
+            yield CheckResult(what, run.distance, 0.0, "0", run.distance == 0.0, promise)
+        else:
+            unit = {**_RECORDED, "unit": f"the way that {base}'s went"}
+            yield CheckResult(what, run.distance, None, None, True, unit)
+
+
+def measurements(scenario: Scenario, runs: Sequence[SideRun]) -> tuple[Measurement, ...]:
+    """Counted quantities, and seconds of each round next to the first side's of the same round, by side."""
+    result: list[Measurement] = []
+    for run in runs:
+        for name, count in run.counts.items():
+            unit = "1" if name == REDUCED else "B"
+            result.append(Measurement(scenario.clause, name, run.side.label, unit, (float(count),)))
+        if run.error is None and run.control:
+            pairs = [pair for pair in zip(run.seconds, run.control, strict=True) if all(map(math.isfinite, pair))]
+            if pairs:
+                times, control = zip(*pairs, strict=True)
+                result.append(Measurement(scenario.clause, SECONDS, run.side.label, "s", times, control))
+    return tuple(result)

@@ -1,238 +1,169 @@
-"""Runs a sweep: every cell once, in an engine, with a journal, until each has a record or a reason."""
-
-from __future__ import annotations
+"""Runs a sweep: every cell that has no record, in an engine, until each has a record or a reason."""
 
 import hashlib
 import json
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conformance.runner.subprocesses import ending_signals
-from conformance.sweep import launching
-from conformance.sweep.cell_locks import CellLocks
-from conformance.sweep.cells import SweepCell
+from conformance.sweep.cell import CellRequest, CellResult, finished
 from conformance.sweep.engines import CellEngine, NoEngine
-from conformance.sweep.environments import LARGEST
-from conformance.sweep.journal import CellEnding, SweepJournal, asked_of, opened
-from conformance.sweep.plan import SweepPlan
-from conformance.sweep.requests import CellRequest, CellResult
-from frameworks.installer.resolution import Lock
-from results.record.files import inside, one_line
+from conformance.sweep.plan import SweepCell, SweepPlan
+from results.record.files import inside, one_line, unwritable
 from results.record.files import replace as replace_file
 
-RECORDS, OUTCOMES, LOCKS, LOGS = "records", "outcomes.json", "locks", "logs"
+RECORDS, OUTCOMES, LOGS = "records", "outcomes.json", "logs"
 ATTEMPTS = 3
 """How often a cell is started whose worker or machine was lost."""
 
-_WRITE_S = 2.0
-"""Seconds between two versions of `outcomes.json` while cells end."""
+Tell = Callable[[SweepCell, CellResult, bool], object]
+"""Called with a cell, its result, and whether it ended in this run."""
 
 
 @dataclass(frozen=True)
-class SweepSettings:
-    """What is not part of a plan.
+class CellFolder:
+    """The folder of a sweep or a bisection.
 
     Attributes:
-        folder: of the sweep.
-        workers: processes of the suite in each cell.
-        beneath: site-packages with the suite's packages, "" for none.
-        largest: bytes of all environments.
-        fresh: whether verdicts of earlier runs are ignored.
-        retry: whether cells that were not judged are tried again.
-        path: folders from which adapters are imported, as in PYTHONPATH.
+        path: it. plan: what decides whether a record in it counts.
     """
 
-    folder: Path
-    workers: int = 2
-    beneath: str = ""
-    largest: int = LARGEST
-    fresh: bool = False
-    retry: bool = False
-    path: str = ""
+    path: Path
+    plan: SweepPlan
 
     @property
-    def sweep(self) -> str:
-        """Digest of the folder, 8 hexadecimal digits; processes and temporary folders of the sweep have it."""
-        return hashlib.sha256(os.path.realpath(self.folder).encode()).hexdigest()[:8]
+    def digest(self) -> str:
+        """8 hexadecimal digits of the path, in the names of jobs and temporary folders."""
+        return hashlib.sha256(os.path.realpath(self.path).encode()).hexdigest()[:8]
 
-    @property
-    def locks(self) -> CellLocks:
-        """The locks of the sweep's environments."""
-        return CellLocks(self.folder / LOCKS, suite=not self.beneath)
+    def request(self, cell: SweepCell) -> CellRequest:
+        """The request to judge a cell."""
+        path = str(Path.cwd()) if ":" in cell.framework else ""
+        return CellRequest(cell, replace(self.plan, groups=()), f"conformance-{self.digest}-", path)
 
+    def record(self, cell: SweepCell) -> Path:
+        """The file of a cell's record."""
+        return inside(self.path / RECORDS, f"{cell.name}.json.gz")
 
-def request_of(
-    cell: SweepCell, plan: SweepPlan, settings: SweepSettings, lock: Lock | None, attempt: int = 1
-) -> CellRequest:
-    """The request to judge a cell."""
-    return CellRequest(
-        cell,
-        lock,
-        f"{settings.sweep}-{cell.key}-{attempt}",
-        replace(plan, groups=()),
-        settings.workers,
-        settings.beneath,
-        settings.largest,
-        settings.fresh,
-        settings.path if ":" in cell.framework else "",
-    )
+    def is_done(self, cell: SweepCell) -> bool:
+        """Whether a cell has a record of the plan's selection and seed."""
+        return finished(self.record(cell), self.plan) is not None
 
+    def store(self, cell: SweepCell, result: CellResult) -> None:
+        """Write the record of a result, or the end of its output."""
+        for folder, name, content in (
+            (RECORDS, f"{cell.name}.json.gz", result.record),
+            (LOGS, f"{cell.name}.txt", result.log.encode()),
+        ):
+            if content:
+                (self.path / folder).mkdir(parents=True, exist_ok=True)
+                replace_file(inside(self.path / folder, name), content)
 
-def judge_cell(cell: SweepCell, plan: SweepPlan, settings: SweepSettings) -> CellResult:
-    """Judges one cell here, without a journal.
-
-    Raises:
-        LostCell: its process ended without a result.
-    """
-    if cell.outcome:
-        return CellResult(cell.outcome, cell.reason)
-    lock = settings.locks.read([cell], again=settings.retry)[cell.key]
-    if isinstance(lock, str):
-        return CellResult("no solution", lock)
-    return launching.CellProcesses().judge(request_of(cell, plan, settings, lock))
-
-
-Tell = Callable[[SweepCell, CellEnding, bool], object]
-"""Called with a cell that has ended, how, and whether that was in this run."""
+    def clean(self) -> None:
+        """Remove temporary folders that a killed run left on this machine."""
+        for folder in Path(tempfile.gettempdir()).glob(f"conformance-{self.digest}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass
-class VersionSweep:
-    """One sweep in its folder.
+class Sweep:
+    """One sweep.
 
     Attributes:
-        cells: all cells of the plan, those that are not judged in this run too.
-        chosen: keys of the cells to judge.
-        tell: called when a cell has ended.
+        cells: all cells of the plan.
+        chosen: names of the cells to judge.
+        fresh: whether cells that have a record are judged again.
+        tell: called for each chosen cell.
     """
 
-    plan: SweepPlan
+    folder: CellFolder
     cells: Sequence[SweepCell]
-    settings: SweepSettings
-    chosen: frozenset[str]
+    chosen: Collection[str]
     tell: Tell
+    fresh: bool = False
+    results: dict[str, CellResult] = field(default_factory=dict)
 
-    def run(self, engine: Callable[[], CellEngine]) -> dict[str, CellEnding]:
-        """Judges the chosen cells that the journal does not have; the endings of all by key.
+    def run(self, engine: Callable[[], CellEngine]) -> Mapping[str, CellResult]:
+        """Judge the chosen cells that have no record; the results of all that are known, by name.
 
         Args:
-            engine: starts the engine; it is called if a cell is due.
+            engine: starts the engine; called if a cell is due.
 
         Raises:
             NoEngine: the engine cannot be started, or takes a cell not even once.
-            RecordBusy: another sweep uses the folder. RecordError: it cannot be written.
+            RecordError: the folder cannot be written.
         """
-        with opened(self.settings.folder) as journal:
-            launching.clean(self.settings.sweep)
-            self._asked = asked_of(self.plan)
-            self._endings = {key: ending for key, ending in journal.endings.items() if ending.answers(self.plan)}
-            self._written = 0.0
-            try:
-                self._run(journal, engine)
-            finally:
-                self._write_outcomes()
-                launching.clean(self.settings.sweep)
-            return self._endings
-
-    def _run(self, journal: SweepJournal, engine: Callable[[], CellEngine]) -> None:
-        chosen = [cell for cell in self.cells if cell.key in self.chosen]
-        for cell in chosen:
-            if self._done(cell):
-                self.tell(cell, self._endings[cell.key], False)
-        due = [cell for cell in chosen if not self._done(cell)]
-        locks = self.settings.locks.read([cell for cell in due if not cell.outcome], again=self.settings.retry)
-        ready = []
-        for cell in due:
-            lock = None if cell.outcome else locks[cell.key]
-            if cell.outcome:
-                self._end(journal, cell, CellResult(cell.outcome, cell.reason), 1)
-            elif isinstance(lock, str):
-                self._end(journal, cell, CellResult("no solution", lock), 1)
+        try:
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(self.folder.path, error) from None
+        self.folder.clean()
+        self.results = self._earlier()
+        due = []
+        for cell in self.cells:
+            if cell.name not in self.chosen:
+                continue
+            if self.folder.is_done(cell) and not self.fresh:
+                self._end(cell, CellResult("judged"), now=False)
+            elif cell.outcome:
+                self._end(cell, CellResult(cell.outcome, cell.reason))
             else:
-                ready.append((cell, lock))
-        if ready:
+                due.append(cell)
+        if due:
             with ending_signals(once=True):
                 started = engine()
                 try:
-                    self._judge(journal, started, {cell.key: (cell, lock) for cell, lock in ready})
+                    self._judge(started, due)
                 finally:
                     started.close()
+                    self.folder.clean()
+        self._write_outcomes()
+        return self.results
 
-    def _judge(
-        self, journal: SweepJournal, engine: CellEngine, due: Mapping[str, tuple[SweepCell, Lock | None]]
-    ) -> None:
-        attempts = dict.fromkeys(due, 0)
-
-        def submit(key: str) -> None:
-            cell, lock = due[key]
-            attempt = attempts[key] + 1
-            journal.begun(key, cell.name, attempt)
-            engine.submit(key, request_of(cell, self.plan, self.settings, lock, attempt))
-            attempts[key] = attempt
-
-        for key in due:
-            submit(key)
-        left = set(due)
-        while left:
-            key, result = engine.next()
-            if key not in left:
+    def _judge(self, engine: CellEngine, due: Sequence[SweepCell]) -> None:
+        attempts = {cell.name: 1 for cell in due}
+        for cell in due:
+            engine.submit(self.folder.request(cell))
+        while attempts:
+            request, result = engine.next()
+            name = request.cell.name
+            if name not in attempts:
                 continue
-            if isinstance(result, str) and attempts[key] < ATTEMPTS:
-                try:
-                    submit(key)
+            if isinstance(result, str) and attempts[name] < ATTEMPTS:
+                with suppress(NoEngine):
+                    engine.submit(request)
+                    attempts[name] += 1
                     continue
-                except NoEngine as refusal:
-                    result = f"{result}; {refusal}"
             if isinstance(result, str):
-                times = "once" if attempts[key] == 1 else f"{attempts[key]} times"
-                result = CellResult("crash", one_line(f"lost {times} ({result})"))
-            left.discard(key)
-            self._end(journal, due[key][0], result, attempts[key])
+                result = CellResult("crash", one_line(f"lost {attempts[name]} times ({result})"))
+            del attempts[name]
+            self._end(request.cell, result)
 
-    def _done(self, cell: SweepCell) -> bool:
-        ending = self._endings.get(cell.key)
-        if ending is None:
-            return False
-        if ending.outcome != "judged":
-            return not self.settings.retry
-        return not self.settings.fresh and (self.settings.folder / RECORDS / ending.record).is_file()
-
-    def _end(self, journal: SweepJournal, cell: SweepCell, result: CellResult, attempts: int) -> None:
-        name = ""
-        if result.record:
-            name = f"{cell.name}.json.gz"
-            (self.settings.folder / RECORDS).mkdir(exist_ok=True)
-            replace_file(inside(self.settings.folder / RECORDS, name), result.record)
-        if result.log:
-            (self.settings.folder / LOGS).mkdir(exist_ok=True)
-            replace_file(inside(self.settings.folder / LOGS, f"{cell.name}.txt"), result.log.encode())
-        ending = CellEnding(
-            cell.key,
-            self._asked,
-            result.outcome,
-            result.reason,
-            name,
-            result.ran,
-            result.cached,
-            attempts,
-            dict(result.seconds),
-            self.plan.limit_s,
-        )
-        journal.ended(ending)
-        self._endings[cell.key] = ending
-        self.tell(cell, ending, True)
-        if time.monotonic() > self._written + _WRITE_S:
+    def _end(self, cell: SweepCell, result: CellResult, *, now: bool = True) -> None:
+        self.folder.store(cell, result)
+        self.results[cell.name] = replace(result, record=b"", log="")
+        self.tell(cell, result, now)
+        if now:
             self._write_outcomes()
 
+    def _earlier(self) -> dict[str, CellResult]:
+        """Results of cells in earlier runs."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            cells = json.loads((self.folder.path / OUTCOMES).read_bytes())["cells"]
+            return {str(cell["name"]): CellResult(str(cell["outcome"]), str(cell["reason"])) for cell in cells}
+        return {}
+
     def _write_outcomes(self) -> None:
-        self._written = time.monotonic()
-        content = [
-            {**cell.document(), "outcome": ending.outcome, "reason": ending.reason, "record": ending.record}
-            for cell in self.cells
-            if (ending := self._endings.get(cell.key)) is not None
-        ]
+        content = []
+        for cell in self.cells:
+            if (result := self.results.get(cell.name)) is not None:
+                record = self.folder.record(cell).name if result.outcome == "judged" else ""
+                ending = {"outcome": result.outcome, "reason": result.reason, "record": record}
+                content.append({"name": cell.name, **cell.document(), **ending})
         text = json.dumps({"version": 1, "cells": content}, indent=1, ensure_ascii=False)
-        replace_file(self.settings.folder / OUTCOMES, text.encode() + b"\n")
+        replace_file(self.folder.path / OUTCOMES, text.encode() + b"\n")

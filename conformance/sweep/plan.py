@@ -1,21 +1,27 @@
-"""The plan of a sweep: a TOML file with versions, companions, modes, ways and devices. docs/sweep.md has its keys."""
-
-from __future__ import annotations
+"""The plan of a sweep, a TOML file (docs/sweep.md has its keys), and its cells: one version in one mode each."""
 
 import re
 import shlex
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
-from typing import Annotated
+from platform import python_version
+from typing import Annotated, Any
 
 import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from conformance.runner.adapter_info import check_mode
 from conformance.runner.selection import NAMES
-from conformance.sweep.versions import read_rule
+from conformance.sweep.known_names import check_companions, check_device, check_place, check_ways
+from conformance.sweep.releases import Releases, newest_at, next_upload, releases
+from frameworks.adapter_file import adapter_file
+from frameworks.installer.resolution import distribution_of, package_of
+from frameworks.registry import UnknownFramework, path_of
 from results.record.files import RecordError, one_line, os_problem
 
 LARGEST = 2**20
@@ -26,10 +32,14 @@ OF_ITS_TIME = "of its time"
 _OPTIONS = ("-k", "-m", "--tests", "--deselect", "--timeout")
 """Options of pytest that a selection may have, each with one value."""
 
+_FORMS = "a version, a range such as >=0.6,<0.9, latest N, or minor RANGE"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _ADAPTER = re.compile(r"\w[\w.+-]*(:[\w.]+)?")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:-]*")
+_LATEST = re.compile(r"latest(?: ([1-9][0-9]{0,2}))?")
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h)?")
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _Names = tuple[Annotated[str, msgspec.Meta(min_length=1)], ...]
 _Some = Annotated[_Names, msgspec.Meta(min_length=1)]
 
@@ -39,7 +49,7 @@ class CellGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
 
     Attributes:
         framework: an adapter's name, or package.module:Class.
-        versions: rules for the package that varies, as `read_rule` takes them.
+        versions: rules for the package that varies, as `choose` takes them.
         package: the package that varies, where that is not the framework's own; "" else.
         framework_version: of the framework while another package varies: a version, `OF_ITS_TIME`, or "" for the
             pinned one.
@@ -57,12 +67,18 @@ class CellGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     ways: tuple[_Names, ...] = ((),)
     devices: _Some = ("cpu",)
 
+    @property
+    def varying(self) -> str:
+        """The normalized name of the package that varies; "" if nothing is installed for the framework."""
+        return self.package or str(canonicalize_name(package_of(self.framework)))
+
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     cells: Annotated[tuple[CellGroup, ...], msgspec.Meta(min_length=1)]
     name: Annotated[str, msgspec.Meta(min_length=1)] = ""
     selection: str = ""
     limit: str = "30m"
+    workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
     repeat: bool = True
 
@@ -72,9 +88,10 @@ class SweepPlan:
     """A plan.
 
     Attributes:
-        name: of the sweep; it is the name of its folder too.
+        name: of the sweep, and of its folder.
         selection: words for pytest that select tests.
         limit_s: seconds for the suite in one cell, repetitions included.
+        workers: processes of the suite in one cell.
         repeat: whether verdicts that need action are repeated in new processes.
         file: where the plan is, "" for one that no file has.
     """
@@ -83,13 +100,64 @@ class SweepPlan:
     groups: tuple[CellGroup, ...]
     selection: tuple[str, ...] = ()
     limit_s: float = 1800.0
+    workers: int = 2
     seed: int = 0
     repeat: bool = True
     file: str = ""
 
 
+@dataclass(frozen=True)
+class SweepCell:
+    """What one run of the suite judges.
+
+    Attributes:
+        framework: an adapter's name, or package.module:Class.
+        framework_version: "" where the adapter says nothing of what is to be installed.
+        package: the package that varies.
+        version: of that package.
+        released: its day, YYYY-MM-DD, "" where unknown.
+        before: time before which companions were uploaded, "" for any.
+        companions: versions of other packages that the plan asks for, by normalized name.
+        mode: "" for the adapter's first.
+        outcome, reason: why it cannot be judged, as the index says; "" else.
+    """
+
+    framework: str
+    framework_version: str
+    package: str
+    version: str
+    released: str = ""
+    before: str = ""
+    companions: Mapping[str, str] = field(default_factory=dict)
+    mode: str = ""
+    ways: tuple[str, ...] = ()
+    device: str = "cpu"
+    outcome: str = ""
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name, which a file may have: FRAMEWORK-VERSION[+PACKAGE.VERSION]-DEVICE-MODE[+WAYS]."""
+        packages = ".".join(f"{name}.{version}" for name, version in self.packages.items() if name)
+        version = f"{self.framework_version or 'here'}{f'+{packages}' if packages else ''}"
+        mode = "+".join((self.mode or "default", *self.ways))
+        return f"{self.framework.replace(':', '.')}-{version}-{self.device}-{mode}"
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Versions of packages next to the framework, by normalized name."""
+        own = {} if self.package == package_of(self.framework) else {self.package: self.version}
+        return {**own, **self.companions}
+
+    def document(self) -> dict[str, Any]:
+        """Its part of `outcomes.json`."""
+        names = ("framework", "framework_version", "package", "version", "released", "mode", "ways", "device")
+        values = {name: getattr(self, name) for name in names}
+        return {**values, "companions": dict(self.companions), "python": python_version()}
+
+
 def read_plan(path: Path) -> SweepPlan:
-    """The plan in a file.
+    """Read the plan in a file.
 
     Raises:
         RecordError: it cannot be read, or something in it is not as docs/sweep.md says.
@@ -99,49 +167,28 @@ def read_plan(path: Path) -> SweepPlan:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
             raise ValueError(f"is larger than {LARGEST >> 20} MiB")
-        read = msgspec.convert(tomllib.loads(content.decode()), _File, strict=True)
-        return replace(_plan(read, path.stem), file=str(path))
+        return _plan(msgspec.convert(tomllib.loads(content.decode()), _File, strict=True), path)
     except OSError as error:
         raise RecordError(path, f"cannot be read ({os_problem(error)})", "name a plan's .toml file") from None
     except UnicodeDecodeError:
         raise RecordError(path, "is no text in UTF-8", "name a plan's .toml file") from None
     except (ValueError, RecursionError) as error:
-        raise RecordError(path, _problem(error), "docs/sweep.md has the keys of a plan") from None
+        text, _, key = str(error).partition(" - at `$")
+        problem = one_line(f"{key.removesuffix('`').lstrip('.')}: {text}" if key else text)
+        raise RecordError(path, problem, "docs/sweep.md has the keys of a plan") from None
 
 
-def _problem(error: Exception) -> str:
-    """The message of a reader, with the place first."""
-    text, _, place = str(error).partition(" - at `$")
-    return one_line(f"{place.removesuffix('`').lstrip('.')}: {text}" if place else text)
-
-
-def _plan(file: _File, stem: str) -> SweepPlan:
-    name = file.name or stem
+def _plan(file: _File, path: Path) -> SweepPlan:
+    name = file.name or path.stem
     if not _NAME.fullmatch(name):
         raise ValueError(f"name: got {name!r}, want letters, digits, '.', '_' and '-'")
-    try:
-        limit = seconds_of(file.limit)
-    except ValueError:
-        raise ValueError(f"limit: got {file.limit!r}, want a time such as 20m") from None
-    groups = tuple(_group(each, f"cells[{place}]") for place, each in enumerate(file.cells))
-    return SweepPlan(name, groups, _selection(file.selection), limit, file.seed, file.repeat)
-
-
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h)?")
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-
-
-def seconds_of(text: str) -> float:
-    """The seconds of a duration such as "60s", "2m" or "90".
-
-    Raises:
-        ValueError: it is none, or is zero.
-    """
-    match = _TIME.fullmatch(text.strip())
-    seconds = float(match[1]) * _UNITS[match[2] or ""] if match else 0.0
-    if seconds <= 0:
-        raise ValueError(f"got {text!r}, want a time such as 60s or 5m")
-    return seconds
+    match = _TIME.fullmatch(file.limit.strip())
+    limit_s = float(match[1]) * _UNITS[match[2] or ""] if match else 0.0
+    if limit_s <= 0:
+        raise ValueError(f"limit: got {file.limit!r}, want a time such as 20m")
+    groups = tuple(_checked_group(group, f"cells[{index}]") for index, group in enumerate(file.cells))
+    selection = _selection(file.selection)
+    return SweepPlan(name, groups, selection, limit_s, file.workers, file.seed, file.repeat, str(path))
 
 
 def _selection(text: str) -> tuple[str, ...]:
@@ -149,11 +196,11 @@ def _selection(text: str) -> tuple[str, ...]:
         words = shlex.split(text)
     except ValueError as error:
         raise ValueError(f"selection: {error}") from None
-    chosen: list[str] = []
+    result: list[str] = []
     following = iter(words)
     for word in following:
-        option, given, value = word.partition("=")
-        value = value if given else next(following, "")
+        option, has_value, value = word.partition("=")
+        value = value if has_value else next(following, "")
         if option not in _OPTIONS or not value:
             raise ValueError(f"selection: got {word!r}, want options among {', '.join(_OPTIONS)}, each with a value")
         if option == "--tests" and value not in NAMES:
@@ -162,57 +209,166 @@ def _selection(text: str) -> tuple[str, ...]:
 
         if option in ("-k", "-m") and (problem := problem_of(value)):
             raise ValueError(f"selection: got {option} {value!r}, want an expression of pytest ({problem})")
-        chosen += [option, value] if option.startswith("-") and len(option) == 2 else [f"{option}={value}"]
-    return tuple(chosen)
-
-
-def _group(group: CellGroup, place: str) -> CellGroup:
-    def refused(key: str, got: object, want: str) -> ValueError:
-        return ValueError(f"{place}.{key}: got {got!r}, want {want}")
-
-    for key, names in (("modes", group.modes), ("devices", group.devices), ("ways", sum(group.ways, ()))):
-        if bad := [name for name in names if not _WORD.fullmatch(name)]:
-            raise refused(key, bad[0], "a name")
-    if not _ADAPTER.fullmatch(group.framework):
-        raise refused("framework", group.framework, "an adapter's name or package.module:Class")
-    if group.package and not _PACKAGE.fullmatch(group.package):
-        raise refused("package", group.package, "the name of a package")
-    if group.framework_version and not group.package:
-        raise refused("framework-version", group.framework_version, "it next to `package` alone; name `versions`")
-    if group.framework_version not in ("", OF_ITS_TIME):
-        _version(group.framework_version, f"{place}.framework-version", f' or "{OF_ITS_TIME}"')
-    try:
-        for rule in group.versions:
-            read_rule(rule)
-    except ValueError as error:
-        raise ValueError(f"{place}.versions: {error}") from None
-    companions = tuple(
-        {_package(name, place): _version(version, f"{place}.companions.{name}") for name, version in each.items()}
-        for each in group.companions
-    )
-    if not companions or not group.ways:
-        raise ValueError(f"{place}.{'ways' if companions else 'companions'}: got [], want at least one entry")
-    package = str(canonicalize_name(group.package)) if group.package else ""
-    return msgspec.structs.replace(group, package=package, companions=companions)
-
-
-def _package(name: str, place: str) -> str:
-    if not _PACKAGE.fullmatch(name):
-        raise ValueError(f"{place}.companions: got {name!r}, want the name of a package")
-    return str(canonicalize_name(name))
-
-
-def _version(text: str, place: str, others: str = "") -> str:
-    try:
-        return str(Version(text))
-    except InvalidVersion:
-        raise ValueError(f"{place}: got {text!r}, want a version{others}") from None
+        result += [option, value] if len(option) == 2 else [f"{option}={value}"]
+    return tuple(result)
 
 
 def selection_text(selection: Sequence[str]) -> str:
     """The selection as a record has it."""
-    words = []
-    following = iter(selection)
-    for word in following:
-        words.append(f"{word} {next(following)}" if len(word) == 2 else word)
-    return " ".join(words)
+    return " ".join(selection)
+
+
+def _checked_group(group: CellGroup, where: str) -> CellGroup:
+    def refusal(key: str, got: object, want: str) -> ValueError:
+        return ValueError(f"{where}.{key}: got {got!r}, want {want}")
+
+    for key, names in (("modes", group.modes), ("devices", group.devices), ("ways", sum(group.ways, ()))):
+        if bad := [name for name in names if not _WORD.fullmatch(name)]:
+            raise refusal(key, bad[0], "a name")
+    if not _ADAPTER.fullmatch(group.framework):
+        raise refusal("framework", group.framework, "an adapter's name or package.module:Class")
+    if group.package and not _PACKAGE.fullmatch(group.package):
+        raise refusal("package", group.package, "the name of a package")
+    if group.framework_version and not group.package:
+        raise refusal("framework-version", group.framework_version, "it next to `package` alone; name `versions`")
+    if group.framework_version not in ("", OF_ITS_TIME):
+        _version(group.framework_version, f"{where}.framework-version", f' or "{OF_ITS_TIME}"')
+    for rule in group.versions:
+        try:
+            choose([rule], None)
+        except ValueError as error:
+            raise ValueError(f"{where}.versions: {error}") from None
+    companions = []
+    for versions in group.companions:
+        if bad := [name for name in versions if not _PACKAGE.fullmatch(name)]:
+            raise refusal("companions", bad[0], "the name of a package")
+        pins = {name: _version(version, f"{where}.companions.{name}") for name, version in versions.items()}
+        companions.append({str(canonicalize_name(name)): version for name, version in pins.items()})
+    if not companions or not group.ways:
+        raise refusal("ways" if companions else "companions", [], "at least one entry")
+    package = str(canonicalize_name(group.package)) if group.package else ""
+    return msgspec.structs.replace(group, package=package, companions=tuple(companions))
+
+
+def _version(text: str, where: str, others: str = "") -> str:
+    try:
+        return str(Version(text))
+    except InvalidVersion:
+        raise ValueError(f"{where}: got {text!r}, want a version{others}") from None
+
+
+def choose(rules: Iterable[str], known: Releases | None) -> list[str]:
+    """The versions that rules name, oldest first, each once: "0.9.2", ">=0.6,<0.9", "latest 3" or "minor >=3.3".
+
+    Only exact versions may be yanked, missing or prereleases. `minor` takes the newest patch of each minor version.
+
+    Args:
+        known: None to check the rules alone.
+
+    Raises:
+        ValueError: one is no rule, or fits no release.
+    """
+    result: dict[Version, str] = {}
+    for rule in rules:
+        latest, is_minor = _LATEST.fullmatch(rule), rule.startswith("minor ")
+        wanted = "" if latest else rule.removeprefix("minor ").strip()
+        try:
+            if re.match(r"[0-9]", rule):
+                result[Version(rule)] = str(Version(rule))
+                continue
+            if not wanted and not latest:
+                raise InvalidSpecifier
+            range_ = SpecifierSet(wanted)
+        except (InvalidVersion, InvalidSpecifier):
+            raise ValueError(f"got {rule!r}, want {_FORMS}") from None
+        if known is None:
+            continue
+        fitting = sorted(version for version in known if range_.contains(version) and not version.is_prerelease)
+        fitting = [version for version in fitting if known[version].outcome != "yanked"]
+        if is_minor:
+            fitting = [*{version.release[:2]: version for version in fitting}.values()]
+        fitting = fitting[-int(latest[1] or 1) :] if latest else fitting
+        if not fitting:
+            raise ValueError(f"{rule!r} fits no release")
+        result |= {version: str(version) for version in fitting}
+    return [result[version] for version in sorted(result)]
+
+
+def cells_of(plan: SweepPlan) -> tuple[SweepCell, ...]:
+    """The cells of a plan, in its order, each once.
+
+    Raises:
+        RecordError: an adapter is unknown or has no such mode, versions cannot be listed, or none fits.
+    """
+    result: dict[str, SweepCell] = {}
+    for index, group in enumerate(plan.groups):
+        try:
+            for cell in _cells_of_group(group):
+                result.setdefault(cell.name, cell)
+        except (ValueError, UnknownFramework) as error:
+            known = "" if isinstance(error, UnknownFramework) else f"{group.framework}: "
+            where = f"{plan.file}: cells[{index}]" if plan.file else f"cells[{index}] of the plan"
+            raise RecordError(where, f"{known}{error}", "correct the plan") from None
+    return tuple(result.values())
+
+
+def _cells_of_group(group: CellGroup) -> Iterator[SweepCell]:
+    path_of(group.framework)
+    distribution = distribution_of(group.framework)
+    modes = group.modes or adapter_file(group.framework).modes or ("",)
+    check_group(group, modes)
+    lists = [*product(group.companions, modes, group.ways, group.devices)]
+    if distribution is None:
+        if group.package or list(group.versions) != ["1"]:
+            raise ValueError('nothing is installed for it; write versions = ["1"] and no package')
+        for companions, mode, ways, device in lists:
+            yield SweepCell(group.framework, "", "", "1", companions=companions, mode=mode, ways=ways, device=device)
+        return
+    known = releases(group.varying)
+    for version in choose(group.versions, known):
+        cell = _cell(group, version, known, distribution.pinned)
+        for companions, mode, ways, device in lists:
+            yield replace(cell, companions=companions, mode=mode, ways=ways, device=device)
+
+
+def check_group(group: CellGroup, modes: Sequence[str]) -> None:
+    """Refuse what cannot be judged whatever is installed.
+
+    Raises:
+        ValueError: there is no such mode, device, way or companion. UnknownFramework: there is no such adapter.
+    """
+    check_place(group.framework)
+    for mode in modes:
+        check_mode(group.framework, mode)
+    for device in group.devices:
+        check_device(group.framework, device)
+    for ways in group.ways:
+        check_ways(group.framework, modes, ways)
+    for companions in group.companions:
+        check_companions(group.framework, group.varying, [*companions])
+
+
+def _cell(group: CellGroup, version: str, known: Releases, pinned: str) -> SweepCell:
+    """The cell of a version, without what the lists of its group add."""
+    release = known.get(Version(Version(version).public))
+    cell = SweepCell(group.framework, version, group.varying, version, before=next_upload(known, version))
+    if release is None:
+        return replace(cell, outcome="no solution", reason=f"no index has {group.varying} {version}")
+    cell = replace(cell, released=release.day, outcome=release.outcome, reason=release.reason)
+    if not group.package:
+        return cell
+    own = package_of(group.framework)
+    frameworks = releases(own)
+    of_its_time = newest_at(frameworks, release.day)
+    other = of_its_time if group.framework_version == OF_ITS_TIME else group.framework_version or pinned
+    cell = replace(cell, framework_version=other)
+    if cell.outcome:
+        return cell
+    if not other:
+        return replace(cell, outcome="no solution", reason="the framework has no wheel of that time for this Python")
+    framework = frameworks.get(Version(Version(other).public))
+    if framework is None:
+        return replace(cell, outcome="no solution", reason=f"no index has {own} {other}")
+    later = next_upload(frameworks, other)
+    before = max(cell.before, later) if cell.before and later else ""
+    return replace(cell, before=before, outcome=framework.outcome, reason=framework.reason)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from conformance.test_ids.dependencies import Tree, code_hash
-
 ROOT = Path(__file__).parents[2]
 SUITES = ROOT / "conformance" / "suites"
 
@@ -63,21 +61,6 @@ def read_inventory(root: Path) -> dict[str, TestCode]:
                 file = path.relative_to(root / "conformance" / "suites").as_posix()
                 tests[node.name] = TestCode(file, node.name, _clause(path, node), parameters)
     return tests
-
-
-def code_hashes(root: Path = ROOT) -> dict[str, str]:
-    """By the name of each test function, the hash of its code and of all that it depends on.
-
-    The hash is the same whatever comments and layout.
-    """
-    tree, hashes = Tree(root), dict[str, str]()
-    for path in _files(root):
-        module = tree.module(path.relative_to(root).with_suffix("").parts)
-        for name, definition in module.definitions.items() if module else ():
-            node = definition.nodes[-1]
-            if module and name.startswith("test_") and isinstance(node, ast.FunctionDef):
-                hashes[name] = code_hash(module, node)
-    return hashes
 
 
 def _files(root: Path) -> list[Path]:

@@ -27,17 +27,6 @@ from frameworks.base.traces import traced_paths, unscaled_in_trace
 from frameworks.base.trainer import NO_AVERAGE, NO_SCALER, BaseTrainer
 from frameworks.base.window import AppliedMicroBatch, LossLedger, MicroBatch, ending, over_window
 
-_WITHOUT_ATTEMPTS = frozenset(
-    {"aware_attempts", "follows_metric", "format_attempts", "structure_attempts", "takes_state", "uses_function"}
-)
-
-
-def __getattr__(name: str) -> object:
-    if name in _WITHOUT_ATTEMPTS:
-        raise ImportError(f"frameworks.base has no {name}: name its capabilities in supported(); see docs/adapters.md")
-    raise AttributeError(name)
-
-
 __all__ = [
     "GPU",
     "KERNEL",

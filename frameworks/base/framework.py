@@ -15,7 +15,6 @@ from fixtures.functions import FunctionUse
 from fixtures.model import Model
 from fixtures.plateau import Plateau
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
-from frameworks import former_names
 from frameworks.adapter_file import adapter_file
 from frameworks.base.gpus import named_device
 from frameworks.base.introspection import elapsed, observed
@@ -77,10 +76,6 @@ class BaseFramework(ABC):
         self._shipped: dict[Part, BaseShipped] = {}
         own = f"{type(self).__module__}:{type(self).__qualname__}"
         self._file = adapter_file(self.name if self.name in known() else own)
-
-    def __init_subclass__(cls, **named: object) -> None:
-        super().__init_subclass__(**named)
-        former_names.rename(cls)
 
     @abstractmethod
     def devices(self) -> tuple[str, ...]:
@@ -218,7 +213,7 @@ class BaseFramework(ABC):
 
     def rule(self, kind: type[R]) -> R:
         capability, several = offer_of(kind)
-        made = self.rules().get(kind) or former_names.former_rule(self, kind.__name__)
+        made = self.rules().get(kind)
         if made is None:
             raise self.refusal(capability)
         if not several:

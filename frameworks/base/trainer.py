@@ -11,7 +11,6 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
-from frameworks import former_names
 from frameworks.base.window import over_window
 from frameworks.contract import (
     NOT_OFFERED,
@@ -46,10 +45,6 @@ class BaseTrainer(ABC):
     """
 
     declares: Callable[[Capability], Declaration] = staticmethod(_nothing_offered)
-
-    def __init_subclass__(cls, **named: object) -> None:
-        super().__init_subclass__(**named)
-        former_names.rename(cls)
 
     @abstractmethod
     def accumulate(self, batch: Batch, items: int) -> float: ...

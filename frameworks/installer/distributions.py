@@ -5,7 +5,6 @@ Each adapter's `adapter.toml` says it, in a table `distribution` with the attrib
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,34 +16,13 @@ from packaging.version import Version
 from frameworks.adapter_file import FILE, adapter_file
 from frameworks.registry import UnknownFramework, built_in
 
-_CTRL_C = 130
-_CANCELLED = "Operation cancelled by user"
-"""What pip prints after Ctrl-C; its exit status is then that of a refusal."""
-
 
 class Unavailable(Exception):
     """What was asked for is not to be had; the message says so in one line, with what to do."""
 
 
 class InstallerInterrupted(Unavailable):
-    """The installer did not finish (Ctrl-C, a signal, no network): what was asked for may be available all the same."""
-
-
-def check_ended(status: int, errors: str) -> None:
-    """Distinguishes an installer that was ended from one that refuses.
-
-    Args:
-        status: its exit status, negative for a signal.
-        errors: what it printed as errors.
-
-    Raises:
-        InstallerInterrupted: it was ended.
-    """
-    if status < 0:
-        names = {number.value: number.name for number in signal.Signals}
-        raise InstallerInterrupted(f"the installer was ended by {names.get(-status, f'signal {-status}')}")
-    if status == _CTRL_C or (status and _CANCELLED in errors):
-        raise InstallerInterrupted(f"the installer was ended by {signal.SIGINT.name}")
+    """The environment lacks a part of what was to be installed."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +85,6 @@ class Distribution:
         limits: requirements that no package declares.
         wheels: where wheels for GPUs are; the first whose versions fit counts.
         index: address of the framework's own index; {cuda} stands for the digits of a CUDA version, such as 126.
-        cpu_index: address of the index with builds for the CPU, where the main one has builds for GPUs.
         aliases: variables that name a companion's version by another name.
         modes: packages that a mode needs as well, by mode.
     """
@@ -119,7 +96,6 @@ class Distribution:
     limits: tuple[Limit, ...] = ()
     wheels: tuple[Wheels, ...] = ()
     index: str = ""
-    cpu_index: str = ""
     aliases: Mapping[str, str] = field(default_factory=dict)
     modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

@@ -1,7 +1,5 @@
 """What the user asks for, read from environment variables, and the GPU's driver."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -24,58 +22,68 @@ class InstallRequest:
     """What the user asks for.
 
     Attributes:
-        versions: of frameworks by their names here, where they are not the pinned ones.
+        versions: of the frameworks by their names here.
         packages: versions of other packages by normalized name.
-        places: NAME_INDEX and NAME_REQUIREMENT as they are set.
+        sources: NAME_INDEX and NAME_REQUIREMENT as they are set.
         gpu: newest CUDA version that the driver runs, "" where it does not say, None without a driver.
         modes: modes of the frameworks, whose packages are wanted too.
     """
 
     versions: Mapping[str, str]
     packages: Mapping[str, str]
-    places: Mapping[str, str]
+    sources: Mapping[str, str]
     gpu: str | None
     modes: tuple[str, ...] = ()
 
-    def version(self, name: str) -> str:
-        """The version of a framework that is asked for."""
-        return self.versions.get(name, DISTRIBUTIONS[name].pinned)
-
     @property
-    def pinned(self) -> bool:
-        """Whether every framework is asked for at its pinned version, whatever the label, from where it usually is."""
+    def locked(self) -> bool:
+        """Whether every framework has its locked version, whatever the label, from where it usually is."""
         usual = all(Version(version).public == DISTRIBUTIONS[name].pinned for name, version in self.versions.items())
-        return usual and not any(variable.endswith("_REQUIREMENT") for variable in self.places)
+        return usual and not any(variable.endswith("_REQUIREMENT") for variable in self.sources)
 
 
-def read_request(names: list[str], modes: Collection[str] = ()) -> InstallRequest:
-    """What the environment asks for the named frameworks, in these modes.
+def read_request(names: Collection[str], modes: Collection[str] = ()) -> InstallRequest:
+    """Read what the environment asks for the named frameworks, in these modes.
 
     Raises:
         Unavailable: a variable holds no version, or an option of pip.
     """
     versions = {
-        name: asked for name in names if (asked := _asked(f"{name.upper()}_VERSION", DISTRIBUTIONS[name].pinned))
+        name: _version(f"{name.upper()}_VERSION", DISTRIBUTIONS[name].pinned) or DISTRIBUTIONS[name].pinned
+        for name in names
     }
     known = {package: pinned for name in (locks.SUITE, *names) for package, pinned in locks.examples(name).items()}
-    own = {canonicalize_name(package) for each in DISTRIBUTIONS.values() for package in each.packages}
+    own = {canonicalize_name(package) for one in DISTRIBUTIONS.values() for package in one.packages}
     variables = {variable_of(package): package for package in known.keys() - own} | ALIASES
     packages = {
-        package: asked
+        package: version
         for variable, package in sorted(variables.items())
-        if package in known and (asked := _asked(variable, known[package]))
+        if package in known and (version := _version(variable, known[package]))
     }
-    places = {
-        variable: os.environ[variable]
+    sources = {
+        variable: source
         for name in names
         for variable in (f"{name.upper()}_INDEX", f"{name.upper()}_REQUIREMENT")
-        if _placed(variable)
+        if (source := os.environ.get(variable))
     }
-    return InstallRequest(versions, packages, places, driver(), tuple(modes))
+    for variable, source in sources.items():
+        if source.lstrip().startswith("-"):
+            raise Unavailable(f"{variable} begins with '-', as an option does; write an address, a path or a name")
+    return InstallRequest(versions, packages, sources, driver(), tuple(modes))
+
+
+def _version(variable: str, example: str) -> str:
+    version = os.environ.get(variable, "")
+    try:
+        if version and (not _VERSION.fullmatch(version) or not Version(version)):
+            raise InvalidVersion
+    except InvalidVersion:
+        raise Unavailable(f"{variable}={version!r} is not a version; write one such as {example}") from None
+    return version
 
 
 def driver() -> str | None:
-    """The newest CUDA version that the NVIDIA driver runs, "" if it does not say, None if there is no driver."""
+    """Return the newest CUDA version that the NVIDIA driver runs, "" if it does not say, None without a driver."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
@@ -87,20 +95,3 @@ def driver() -> str | None:
 def redacted(text: str) -> str:
     """The text without names and passwords in addresses."""
     return _LOGIN.sub(r"\1***@", text)
-
-
-def _placed(variable: str) -> bool:
-    place = os.environ.get(variable, "")
-    if place.lstrip().startswith("-"):
-        raise Unavailable(f"{variable} begins with '-', as an option of pip does; write an address, a path or a name")
-    return bool(place)
-
-
-def _asked(variable: str, example: str) -> str:
-    asked = os.environ.get(variable, "")
-    try:
-        if asked and (not _VERSION.fullmatch(asked) or not Version(asked)):
-            raise InvalidVersion
-    except InvalidVersion:
-        raise Unavailable(f"{variable}={asked!r} is not a version; write one such as {example}") from None
-    return asked

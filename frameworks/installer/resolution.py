@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import sys
+import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +16,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from frameworks.installer import locks, pip, uv
-from frameworks.installer.distributions import (
-    DISTRIBUTIONS,
-    Distribution,
-    InstallerInterrupted,
-    Unavailable,
-    bare,
-    read_distribution,
-)
+from frameworks.installer.distributions import DISTRIBUTIONS, Distribution, Unavailable, bare, read_distribution
 
 _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -115,35 +110,35 @@ def requirements_of(wanted: EnvironmentRequest) -> tuple[list[str], list[str]]:
 
 
 def resolve(wanted: EnvironmentRequest) -> Lock:
-    """The lock of an environment: the newest versions of its time, by uv; where uv finds none, the newest by pip.
+    """Resolve an environment: the newest versions of its time, by uv; where uv finds none, the newest by pip.
 
     Raises:
-        Unavailable: there is no solution. InstallerInterrupted: a signal ended the installer.
+        Unavailable: there is no solution.
     """
     requirements, indexes = requirements_of(wanted)
-    asked, suite = dict(wanted.packages or {}), locks.read(locks.SUITE)
+    suite, packages = locks.read(locks.SUITE), dict(wanted.packages or {})
     package = package_of(wanted.framework)
-    others = {wanted.varying: asked[wanted.varying]} if wanted.varying in asked else {}
-    fixed = asked | {canonicalize_name(package): wanted.version}
-    options = ("--python", sys.executable)
+    fixed = packages | {canonicalize_name(package): wanted.version}
+    remark = ""
     try:
-        pins = uv.of_its_time(package, wanted.version, requirements, fixed, suite, others, *options)
-        return Lock(tuple(requirements), _without_labels(pins), tuple(indexes))
-    except InstallerInterrupted:
-        raise
+        pins = uv.companions(package, wanted.version, requirements, fixed, suite, "--python", sys.executable)
     except Unavailable as refusal:
         remark = f"the newest versions that go with each other, whatever their time ({refusal})"
-    return Lock(tuple(requirements), _by_pip(requirements, suite, indexes), tuple(indexes), remark)
+        try:
+            pins = _by_pip(requirements, suite, indexes)
+        except Unavailable:
+            pins = _by_pip(requirements, {}, indexes)
+    return Lock(tuple(requirements), _without_labels(pins), tuple(indexes), remark)
 
 
-def _by_pip(requirements: Sequence[str], suite: Mapping[str, str], indexes: Sequence[str]) -> dict[str, str]:
-    """pip's solution under the suite's lock, or without it where there is none."""
-    try:
-        return _without_labels(pip.resolve(requirements, suite, indexes))
-    except InstallerInterrupted:
-        raise
-    except Unavailable:
-        return _without_labels(pip.resolve(requirements, {}, indexes))
+def _by_pip(requirements: Sequence[str], pins: Mapping[str, str], indexes: Sequence[str]) -> dict[str, str]:
+    """What pip would install for requirements, versions by normalized name."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        program = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--report", str(report)]
+        pip.run(program, requirements, pins, indexes)
+        packages = [entry["metadata"] for entry in json.loads(report.read_bytes())["install"]]
+    return {canonicalize_name(package["name"]): str(package["version"]) for package in packages}
 
 
 def _without_labels(pins: Mapping[str, str]) -> dict[str, str]:

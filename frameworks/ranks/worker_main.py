@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 from fixtures.model import Model
 from fixtures.recipe import Recipe
-from frameworks import calls, former_names
 from frameworks.base import Arguments
 from frameworks.contract import Stop
 from frameworks.ranks.messages import Answer, Command, Opening, packed
@@ -41,8 +40,6 @@ class CommandHandler:
         self.opening = opening
         sys.path.extend(path for path in opening.search if path not in sys.path)
         module, _, name = opening.kind.partition(":")
-        calls.start()
-        former_names.alias()
         self.kind = getattr(import_module(module), name)
 
     def join(self) -> None:

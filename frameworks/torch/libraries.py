@@ -28,7 +28,7 @@ class Stack:
 
     def problem(self, mode: str) -> str:
         """Why the mode cannot run here, with what to do; "" if it can."""
-        remedy = f"run `conformance run --modes {mode} torch`, which installs it"
+        remedy = f"run `conformance run --mode {mode} torch`, which installs it"
         try:
             here = version(self.library)
         except PackageNotFoundError:

@@ -2,17 +2,13 @@
 
 A test is the same where its clause has one revision in both records and it trained the same recipes, whatever became of
 its code. That one record alone has a test is a change of the framework, unless the suite of the other record may not
-have had it or runs it in another mode alone, or the function has other cases there: rows of a covering array follow
-from what is declared.
+have had it, or the function has other cases there: rows of a covering array follow from what is declared.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import Record, RunSetup, TestVerdict
@@ -27,7 +23,6 @@ Verdicts = Mapping[str, TestVerdict]
 """Verdicts by test."""
 
 _DIGITS = 12
-_SINGLE_MODES = Path(__file__).with_name("single_modes.toml")
 
 
 @dataclass(frozen=True)
@@ -142,10 +137,7 @@ def _one_sided(old: Record, new: Record, suite: SuiteChange) -> Iterator[tuple[s
     for side, other, name in ((0, 1, "new"), (1, 0, "old")):
         for test in only[side]:
             function = _function(test)
-            mode = single_modes().get((old.series.framework, test), old.series.mode)
-            if mode != old.series.mode:
-                yield test, f"later suites run the test in mode {mode} alone"
-            elif function in drawn:
+            if function in drawn:
                 yield test, "the test function has different cases in the two records"
             elif function not in functions[other] and not suite.asks_the_same:
                 yield test, f"the suite of the {name} record has no such test"
@@ -155,15 +147,3 @@ def _one_sided(old: Record, new: Record, suite: SuiteChange) -> Iterator[tuple[s
 
 def _function(test: str) -> str:
     return test.partition("[")[0]
-
-
-@cache
-def single_modes() -> Mapping[tuple[str, str], str]:
-    """Modes by framework and test, CLAUSE/CASE, of tests that later suites run in one mode alone."""
-    return {
-        (framework, f"{clause}/{case}"): mode
-        for clause, frameworks in tomllib.loads(_SINGLE_MODES.read_text("utf-8")).items()
-        for framework, modes in frameworks.items()
-        for mode, cases in modes.items()
-        for case in cases
-    }

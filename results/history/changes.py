@@ -1,20 +1,35 @@
-"""The history of a clause in a line of versions: its word in each, runs of equal words, and the changes between them.
+"""The history of a clause in a line of versions: its word in each, runs of equal words, the changes, and their reasons.
 
 Two versions are compared by the tests that both judged, with equal identity and training runs. So a test that only some
 records have, or that abstains or is unstable somewhere, changes nothing; partial records count for the tests that they
 judged. A version is compared with the nearest older one. If that one lacks some of its tests, the next older ones that
-have them are compared too, and a difference is a change within that wider interval.
+have them are compared too, and a difference is a change within that wider interval. Upstream changes that explain a
+change are in `explanations.toml`, written by hand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Literal
+from fnmatch import fnmatchcase
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Annotated, Literal
 
-from results.history.lines import VersionColumn, VersionLine
-from results.history.states import STATEMENTS, CaseState, CaseWord, ClauseFacts, comparable, gravest
+import msgspec
+from msgspec import Meta, Struct
+
+from results.history.versions import (
+    STATEMENTS,
+    CaseState,
+    CaseWord,
+    ClauseFacts,
+    VersionColumn,
+    VersionLine,
+    comparable,
+    gravest,
+)
+from results.show.portability import age
 
 PointKind = Literal["outcome", "failure", "support"]
 """outcome: another word. failure: it fails before and after, but in other tests or with another signature. support: it
@@ -93,6 +108,10 @@ class LineHistory:
 
     line: VersionLine
     clauses: Mapping[str, ClauseHistory]
+
+    def only(self, clause: str) -> LineHistory | None:
+        """The history of one clause; None if no record of the line has it."""
+        return LineHistory(self.line, {clause: self.clauses[clause]}) if clause in self.clauses else None
 
     @cached_property
     def points(self) -> tuple[ChangePoint, ...]:
@@ -238,3 +257,76 @@ def _runs(words: Sequence[CaseWord | None], points: Sequence[ChangePoint]) -> It
         run = VersionRun(place, place, word, other, point)
     if run is not None:
         yield run
+
+
+EXPLANATIONS = Path(__file__).with_name("explanations.toml")
+
+_Text = Annotated[str, Meta(min_length=1)]
+
+
+class Explanation(Struct, frozen=True, forbid_unknown_fields=True):
+    """An upstream change.
+
+    Attributes:
+        package: the one that changed: the framework, or a companion.
+        clauses: patterns of clause ids. tests: a pattern of test ids, "*" for all.
+        between: versions of the package; the change came after the one and by the other.
+        link: of the change, its release notes or its issue.
+    """
+
+    framework: _Text
+    package: _Text
+    clauses: Annotated[tuple[_Text, ...], Meta(min_length=1)]
+    between: tuple[_Text, _Text]
+    text: _Text
+    link: Annotated[str, Meta(pattern="^https://")]
+    tests: _Text = "*"
+
+    def explains(self, line: VersionLine, point: ChangePoint) -> bool:
+        """Whether the point is about one of the clauses, and its interval of versions contains part of this one."""
+        if line.framework != self.framework or not any(fnmatchcase(point.clause, each) for each in self.clauses):
+            return False
+        moved = (*point.fails, *point.passes, *point.refused, *(test for test, _, _ in point.otherwise))
+        if not any(fnmatchcase(test, self.tests) for test in moved):
+            return False
+        sides = [_version(line, place, self.package) for place in (point.before, point.after)]
+        after, by = self.between
+        return all(sides) and age(sides[0]) < age(by) and age(after) < age(sides[1])
+
+
+class _Explanations(Struct, forbid_unknown_fields=True):
+    explanation: tuple[Explanation, ...] = ()
+
+
+def _version(line: VersionLine, place: int, package: str) -> str:
+    column = line.columns[place]
+    return (
+        column.version if package == line.package else column.companions.get(package, dict(line.fixed).get(package, ""))
+    )
+
+
+@cache
+def explanations(path: Path = EXPLANATIONS) -> tuple[Explanation, ...]:
+    """The entries of a file.
+
+    Raises:
+        ValueError: an entry lacks a key, has another, or a value of another kind.
+    """
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=_Explanations).explanation
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def explained(
+    line: VersionLine, point: ChangePoint, known: Iterable[Explanation] | None = None
+) -> tuple[tuple[str, str], ...]:
+    """Text and link of what explains a point: entries of the file, else findings with a link; none if nothing does."""
+    entries = explanations() if known is None else known
+    listed = tuple((each.text, each.link) for each in entries if each.explains(line, point))
+    return listed or tuple((text, link) for text, link in point.links if link.startswith(("http://", "https://")))
+
+
+def unexplained(line: VersionLine, points: Sequence[ChangePoint]) -> Iterator[ChangePoint]:
+    """The points that nothing explains."""
+    return (point for point in points if not explained(line, point))

@@ -12,11 +12,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field, to_builtins
 
-from results.history.changes import ChangePoint, ClauseHistory, LineHistory, PointKind, VersionRun
-from results.history.explanations import explained
-from results.history.lines import VersionColumn, VersionLine
-from results.history.statements import alongside, statement
-from results.history.states import CaseWord, ClauseFacts
+from results.history.changes import ChangePoint, ClauseHistory, LineHistory, PointKind, VersionRun, explained
+from results.history.statements import alongside
+from results.history.versions import CaseWord, ClauseFacts, VersionColumn, VersionLine
 from results.record.files import RecordError, read
 from results.record.texts import ClauseId
 from results.record.values import parse, plain, to_line
@@ -144,18 +142,6 @@ def _point(line: VersionLine, point: ChangePoint) -> _Point:
         otherwise=tuple((test.removeprefix(prefix), old, new) for test, old, new in point.otherwise),
         alongside=alongside(line, point),
     )
-
-
-def clause_document(name: str, histories: Sequence[LineHistory]) -> str:
-    """One clause in every line that has it, with the texts of the page."""
-    having = [(one.line, one.clauses[name]) for one in histories if name in one.clauses]
-    facts = having[-1][1].facts
-    lines = [
-        {**to_builtins(_heading(line)), **to_builtins(_clause(line, clause)), "statement": statement(line, clause)}
-        for line, clause in having
-    ]
-    head = {"version": VERSION, "clause": name, "level": facts.level, "requirement": facts.requirement}
-    return _text({**head, "lines": lines}) + "\n"
 
 
 def is_history(path: Path) -> bool:

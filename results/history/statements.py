@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from results.history.changes import ChangePoint, ClauseHistory, LineHistory, VersionRun
-from results.history.explanations import explained
-from results.history.lines import VersionColumn, VersionLine
-from results.history.states import STATEMENTS
+from results.history.changes import ChangePoint, ClauseHistory, LineHistory, VersionRun, explained
+from results.history.versions import STATEMENTS, VersionColumn, VersionLine
 from results.show.clauses import number
 from results.show.marks import code, cut, source, words
 
@@ -46,9 +44,13 @@ class Stretch:
         return f"{self.versions} {self.word}{note}{since}"
 
 
-def statement(line: VersionLine, clause: ClauseHistory) -> str:
-    """The history of a clause in one line of text."""
-    return DOT.join(map(str, segments(line, clause)))
+def statement(line: VersionLine, clause: ClauseHistory, *, gaps: bool = True) -> str:
+    """The history of a clause in one line of text.
+
+    Args:
+        gaps: whether versions that were not judged are named.
+    """
+    return DOT.join(str(stretch) for stretch in segments(line, clause) if gaps or stretch.word != NOT_JUDGED)
 
 
 def segments(line: VersionLine, clause: ClauseHistory) -> Iterator[Stretch]:
@@ -142,6 +144,31 @@ def signatures(point: ChangePoint) -> tuple[str, ...]:
     return tuple(f"{old} → {new}" for old, new in pairs)
 
 
+def summary(one: LineHistory) -> str:
+    """The judged versions of a line, and how many clauses changed."""
+    judged = [column.version for column in one.line.columns if column.judged]
+    changed = sum(bool(clause.points) for clause in one.clauses.values())
+    counted = f"{changed} of {number(len(one.clauses), 'clause')} changed"
+    return f"{number(len(judged), 'judged version')} ({', '.join(judged)}), {counted}"
+
+
+def rows(one: LineHistory, *, unchanged: bool = False) -> Iterator[tuple[str, str, str]]:
+    """Clause, history, and what explains its changes, of each clause that changed.
+
+    Args:
+        unchanged: whether clauses that did not change have a row too.
+    """
+    for name, clause in sorted(one.clauses.items()):
+        if clause.points or unchanged:
+            reasons = dict.fromkeys(reason for point in clause.points for reason in explained(one.line, point))
+            texts = [f"{text} {link}".strip() for text, link in reasons]
+            yield (
+                name,
+                statement(one.line, clause, gaps=False),
+                "; ".join(texts) or ("unexplained" if clause.points else ""),
+            )
+
+
 def markdown(histories: Sequence[LineHistory]) -> str:
     """Every line of several versions: these, and its change points from the newest version back.
 
@@ -204,6 +231,5 @@ def _point(line: VersionLine, one: LineHistory, point: ChangePoint) -> str:
     text = "; ".join((change(point), *signatures(point)))
     why = explained(line, point)
     because = "; ".join(f"{words(text)}{source(link)}" for text, link in why) if why else "*unexplained*"
-    stretches = segments(line, one.clauses[point.clause])
-    history = words(DOT.join(str(stretch) for stretch in stretches if stretch.word != NOT_JUDGED))
+    history = words(statement(line, one.clauses[point.clause], gaps=False))
     return f"{code(point.clause)} {words(text)}. History: {history}. {because}"

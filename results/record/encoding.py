@@ -15,10 +15,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from results.record.model import JudgedTest, Record
+from results.record.model import PARTS, JudgedTest, Measurement, Observation, Record, TestVerdict
 from results.record.schema import SCHEMA_VERSION, strict
-from results.record.upgrading import upgrade
-from results.record.values import decoded, plain, refuse_repeated_keys, to_line, to_text
+from results.record.values import parse, plain, to_line, to_text
 
 _Kind = TypeVar("_Kind")
 
@@ -27,8 +26,7 @@ class VersionError(ValueError):
     """A record of another version of the schema; `remedy` says what to do with it."""
 
     def __init__(self, version: object) -> None:
-        got = repr(version)[:40]
-        super().__init__(f"schema_version: got {got}, want an integer from 1 to {SCHEMA_VERSION}")
+        super().__init__(f"schema_version: got {repr(version)[:40]}, want {SCHEMA_VERSION}")
         anew = "run the suite to write it again, or remove it"
         newer = isinstance(version, int) and version > SCHEMA_VERSION
         self.remedy = f"a newer suite wrote it: update this one, {anew}" if newer else anew
@@ -51,38 +49,19 @@ def to_json(record: Record) -> bytes:
 
 
 def from_json(content: bytes) -> Record:
-    """The record in `content`, of this version of the schema or an earlier one.
+    """The record in `content`.
 
     Raises:
-        VersionError: it is of another version.
+        VersionError: it is of another version of the schema.
         ValueError: where and why it is no record, in one sentence.
     """
     with without_collecting():
-        return _read(content)
-
-
-def _read(content: bytes) -> Record:
-    document = _as_written(content)
-    if document is not None:
-        return _converted(_whole(document), Record)
-    refuse_repeated_keys(content)
-    version = _version(decoded(content, _Versioned).schema_version)
-    if version < SCHEMA_VERSION:
-        return from_document(decoded(content, Any))
-    return _whole(_converted(decoded(content, strict(Record)), Record))
-
-
-def _as_written(content: bytes) -> Any:
-    """The document of a record in exactly the bytes that `to_json` writes (nearly every file), else None.
-
-    Such bytes repeat no key. Spaces and line breaks between values do not matter.
-    """
-    try:
-        document = decoded(content, strict(Record))
-        written = msgspec.json.encode(document, order="sorted")
-    except (ValueError, OverflowError, RecursionError):
-        return None
-    return document if written == msgspec.json.format(content, indent=-1) else None
+        try:
+            document = parse(content, strict(Record))
+        except ValueError:
+            check_version(parse(content, _Versioned).schema_version)
+            raise
+        return check(convert(document, Record))
 
 
 @contextmanager
@@ -100,11 +79,16 @@ def without_collecting() -> Iterator[None]:
             gc.enable()
 
 
-def from_document(document: dict[str, Any]) -> Record:
-    """The record of a parsed document; errors as of `from_json`."""
-    if _version(document.get("schema_version")) < SCHEMA_VERSION:
-        document = upgrade(document)
-    return _whole(_checked(document, Record))
+def check_version(version: object) -> None:
+    """Refuses another version of the schema than this suite's.
+
+    Raises:
+        VersionError: it is another one. ValueError: there is none.
+    """
+    if version is None:
+        raise ValueError("not a record: it has no schema_version")
+    if type(version) is not int or version != SCHEMA_VERSION:
+        raise VersionError(version)
 
 
 def part(value: object, kind: type[_Kind]) -> dict[str, Any]:
@@ -115,7 +99,7 @@ def part(value: object, kind: type[_Kind]) -> dict[str, Any]:
         ValueError: the schema refuses it.
     """
     document: dict[str, Any] = plain(value)
-    _checked(document, kind)
+    convert(convert(document, strict(kind)), kind)
     return document
 
 
@@ -125,71 +109,52 @@ def encode_judged(judged: JudgedTest) -> str:
 
 
 def decode_judged(line: str) -> JudgedTest:
-    """What `encode_judged` was given.
+    """The inverse of `encode_judged`.
 
     Raises:
         ValueError: the schema refuses it.
     """
-    return _converted(decoded(line.encode("utf-8"), strict(JudgedTest)), JudgedTest)
+    return convert(parse(line.encode("utf-8"), strict(JudgedTest)), JudgedTest)
 
 
-def _version(version: object) -> int:
-    if version is None:
-        raise ValueError("not a record: it has no schema_version")
-    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
-        raise VersionError(version)
-    return version
+def convert(document: object, kind: type[_Kind]) -> _Kind:
+    """An instance of `kind` from a document or from the struct that `strict` gives for the kind.
 
-
-def _checked(document: object, kind: type[_Kind]) -> _Kind:
-    try:
-        return _converted(msgspec.convert(document, strict(kind)), kind)
-    except msgspec.MsgspecError as error:
-        raise ValueError(str(error)) from None
-
-
-def _converted(document: object, kind: type[_Kind]) -> _Kind:
+    Raises:
+        ValueError: the kind refuses it.
+    """
     try:
         return msgspec.convert(document, kind, from_attributes=True)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from None
 
 
-def _whole(whole: _Kind) -> _Kind:
-    """A record or its document, if its parts are sorted and no text is missing."""
-    record: Any = whole
+def check(record: Record) -> Record:
+    """The record, if its parts are sorted, each occurs once, and no text is missing.
+
+    Raises:
+        ValueError: the first of them that is not so.
+    """
     if record.status == "complete" and not record.verdicts:
         raise ValueError("status: got complete without a verdict, want at least one")
-    for places in _places(record):
-        for before, after in pairwise(places):
-            if before >= after:
-                raise ValueError(f"{' '.join(after)[:120]!r} occurs twice or out of order")
-    for what, clause in _clauses(record):
-        if clause not in record.clauses:
-            raise ValueError(f"{what} names clause {clause[:80]!r}, whose text is missing")
     for date in (record.started, record.finished):
         try:
             datetime.fromisoformat(date)
         except ValueError:
             raise ValueError(f"{date!r} is not a date") from None
+    verdicts = [(verdict.test,) for verdict in record.verdicts]
+    for places in (verdicts, *([one.place for one in getattr(record, name)] for name in PARTS)):
+        for before, after in pairwise(places):
+            if before >= after:
+                raise ValueError(f"{' '.join(after)[:120]!r} occurs twice or out of order")
+    named: tuple[TestVerdict | Observation | Measurement, ...]
+    named = (*record.verdicts, *record.observations, *record.measurements)
+    for one in named:
+        if one.clause not in record.clauses:
+            raise ValueError(f"{type(one).__name__} names clause {one.clause[:80]!r}, whose text is missing")
     for verdict in record.verdicts:
         if not verdict.test.startswith(f"{verdict.clause}/"):
             raise ValueError(f"test {verdict.test[:80]!r} is not of clause {verdict.clause[:80]!r}")
         if verdict.finding and verdict.finding not in record.findings:
             raise ValueError(f"a verdict names finding {verdict.finding[:80]!r}, whose text is missing")
-    return whole
-
-
-def _places(record: Any) -> Iterator[list[tuple[str, ...]]]:
-    """Keys of the parts of each kind, in the order of the record."""
-    yield [(verdict.test,) for verdict in record.verdicts]
-    yield [(one.clause, one.key, one.case) for one in record.observations]
-    yield [(one.clause, one.key, one.case) for one in record.measurements]
-    yield [(one.key, one.case) for one in record.traces]
-    yield [(one.key, one.case) for one in record.tensors]
-
-
-def _clauses(record: Any) -> Iterator[tuple[str, str]]:
-    yield from (("a verdict", verdict.clause) for verdict in record.verdicts)
-    yield from (("an observation", one.clause) for one in record.observations)
-    yield from (("a measurement", one.clause) for one in record.measurements)
+    return record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
 import os
 import stat
 import zlib
@@ -15,8 +16,6 @@ MAX_BYTES = 32 * 2**20
 
 COMPRESSED = ".gz"
 """Suffix of compressed files; committed records are NAME.json.gz."""
-
-_GZIP = 16 + zlib.MAX_WBITS
 
 
 class RecordError(Exception):
@@ -32,8 +31,13 @@ class RecordBusy(RecordError):
 
 def one_line(text: str, limit: int = 500) -> str:
     """`text` without control characters and line breaks, cut to `limit` characters."""
-    clean = "".join(c if c.isprintable() else " " for c in text[: 2 * limit])
+    clean = printable(text[: 2 * limit], " ")
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def printable(text: str, substitute: str, allowed: str = "") -> str:
+    """`text` with a substitute for every character that a terminal or a page may act on, but those in `allowed`."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in allowed else substitute for c in text)
 
 
 def os_problem(error: OSError) -> str:
@@ -48,43 +52,27 @@ def read(path: Path) -> bytes:
         RecordError: it is missing, no regular file, unreadable, too large or not gzip's.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise RecordError(path, "is not a regular file", "name another file")
-            with open(descriptor, "rb", closefd=False) as file:
-                content = file.read(MAX_BYTES + 1)
-        finally:
-            os.close(descriptor)
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise RecordError(path, "is not a regular file", "name another file")
+        with gzip.open(path) if path.suffix == COMPRESSED else path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        problem = one_line(str(error)) or "it is cut short"
+        raise RecordError(path, f"is not compressed by gzip ({problem})", "restore it, or name another file") from None
     except OSError as error:
         raise RecordError(path, f"cannot be read ({os_problem(error)})", "check the name and its permissions") from None
     except ValueError:
         raise RecordError(path, "is not a file name", "name another file") from None
-    if path.suffix == COMPRESSED and len(content) <= MAX_BYTES:
-        content = _expanded(path, content)
     if len(content) > MAX_BYTES:
         raise RecordError(path, f"is larger than {MAX_BYTES >> 20} MiB", "name another file")
     return content
-
-
-def _expanded(path: Path, content: bytes) -> bytes:
-    """The decompressed content, at most `MAX_BYTES` + 1 bytes of it."""
-    expanding = zlib.decompressobj(wbits=_GZIP)
-    try:
-        expanded = expanding.decompress(content, MAX_BYTES + 1)
-    except zlib.error as error:
-        raise RecordError(path, f"is not compressed by gzip ({error})", "name another file") from None
-    if len(expanded) <= MAX_BYTES and (not expanding.eof or expanding.unused_data):
-        problem = "goes on after its end" if expanding.eof else "is cut short"
-        raise RecordError(path, problem, "restore it, or name another file")
-    return expanded
 
 
 def packed(path: Path, content: bytes) -> bytes:
     """The bytes of a file of that name: compressed for NAME.gz, reproducibly."""
     if path.suffix != COMPRESSED:
         return content
-    packing = zlib.compressobj(9, wbits=_GZIP)
+    packing = zlib.compressobj(9, wbits=16 + zlib.MAX_WBITS)
     return packing.compress(content) + packing.flush()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import stat
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -14,31 +13,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from results.record.encoding import encode_judged, part
-from results.record.files import RecordBusy, RecordError, remove_leftovers, replace, sync_folder, unwritable
+from results.record.files import RecordBusy, RecordError, remove_leftovers, replace, unwritable
 from results.record.lines import NO_VERDICT, encode_judged_line, encode_line
 from results.record.model import Header, JudgedTest, Record, Status, TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import load, write
 from results.record.schema import SCHEMA_VERSION
 
-SYNC_INTERVAL = 0.5
-"""Seconds of results that a power failure may lose. The death of the process loses no appended line."""
-
 
 def now() -> str:
     """The date and time in ISO 8601 and UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def recover(path: Path) -> Record:
-    """The record of a journal, which may be cut at any byte; a test without a verdict has crashed.
-
-    Raises:
-        RecordError: the file cannot be read or is no journal.
-    """
-    if path.suffix != ".jsonl":
-        raise RecordError(path, "is not a journal", "name a .jsonl file; a .json record needs no recovery")
-    return load(path)
 
 
 def journal_of(path: Path) -> Path:
@@ -55,29 +40,33 @@ def journal_of(path: Path) -> Path:
 class Journal:
     """Writer of one run, made by `create`; one process writes, under an exclusive lock.
 
-    Every call appends one line with one system call. All of them raise RecordError if the line cannot be written (the
-    disk is full, ...), ValueError if a clause has no text in the header, TypeError if a value has no JSON form.
+    Every call appends one line with one system call, which the death of the process does not undo. All of them raise
+    RecordError if the line cannot be written (the disk is full, ...), ValueError if a clause has no text in the header,
+    TypeError if a value has no JSON form.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
-        self._began = self._synced = time.monotonic()
+        self._began = time.monotonic()
         self._clauses: frozenset[str] = frozenset()
 
     @classmethod
     def create(cls, path: Path, header: Header) -> Journal:
         """Starts the journal of the record `path`, NAME.json.
 
-        The journal of an earlier run that lies there is kept: as NAME.interrupted-N.json, or as NAME.json if all that
-        it lacked was its last step, or unread as NAME.interrupted-N.damaged if it says nothing any more.
+        The journal of an earlier run that lies there stays: as NAME.interrupted-N.json, or as NAME.json if all that
+        it lacked was its last step, or unread as NAME.interrupted-N.damaged if it cannot be read any more.
 
         Raises:
             ValueError: the header breaks the schema.
             RecordBusy: another run is writing it.
-            RecordError: the folder or the file cannot be written, or record or journal is not a regular file there.
+            RecordError: the folder or the file cannot be written, or something other than a file is there.
         """
-        _check_place(path)
+        for file in (path, journal_of(path)):
+            if file.exists() and not file.is_file():
+                problem = "is not a regular file, which a record cannot replace"
+                raise RecordError(file, problem, "remove it or choose another name")
         document = part(header, Header)
         journal = cls(journal_of(path), _lock(journal_of(path)))
         try:
@@ -87,8 +76,6 @@ class Journal:
             remove_leftovers(journal.path.with_suffix(".json"))
             journal._clauses = frozenset(header.clauses)
             journal._append("header", schema_version=SCHEMA_VERSION, header=document)
-            os.fsync(journal._descriptor)
-            sync_folder(journal.path.parent)
         except OSError as error:
             journal.close()
             raise unwritable(journal.path, error) from None
@@ -99,7 +86,7 @@ class Journal:
 
     def start(self, test: str, clause: str, *, seed: int | None = None, repro: str = "") -> None:
         """A test begins; this is recorded unless a verdict follows."""
-        self._know(clause)
+        self._check_clause(clause)
         crash = TestVerdict(test, clause, Outcome.CRASH, "", NO_VERDICT, seed=seed, repro=repro)
         self._append("started", verdict=part(crash, TestVerdict))
 
@@ -109,7 +96,7 @@ class Journal:
 
     def judged_line(self, line: str, clause: str) -> None:
         """The same of what `encode_judged` made of it, where `clause` is that of the verdict."""
-        self._know(clause)
+        self._check_clause(clause)
         self._write(lambda at: encode_judged_line(at, line))
 
     def finish(self, status: Status = "complete", notes: Sequence[str] = ()) -> Path:
@@ -125,28 +112,17 @@ class Journal:
         Raises:
             RecordError: the record cannot be written; the journal stays.
         """
-        self._append("end", status=status, finished=now(), notes=list(notes))
         try:
-            os.fsync(self._descriptor)
-            target = _convert(self.path)
-        except OSError as error:
-            raise unwritable(self.path, error) from None
+            self._append("end", status=status, finished=now(), notes=list(notes))
+            return _convert(self.path)
         finally:
             self.close()
-        return target
 
     def close(self) -> None:
-        """Closes the journal without finishing it; `recover` reads it, the next run keeps it."""
-        if self._descriptor < 0:
-            return
-        descriptor, self._descriptor = self._descriptor, -1
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            raise unwritable(self.path, error) from None
-        finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
+        """Closes the journal without finishing it; `load` reads it, and the next run sets it aside."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def __enter__(self) -> Self:
         return self
@@ -156,27 +132,23 @@ class Journal:
     ) -> None:
         self.close()
 
-    def _know(self, clause: str) -> None:
+    def _check_clause(self, clause: str) -> None:
         if clause not in self._clauses:
             raise ValueError(f"the journal's header has no text of clause {clause!r}")
 
     def _append(self, kind: str, **content: Any) -> None:
-        self._write(lambda at: encode_line({"kind": kind, "at": at, **content}))
+        self._write(lambda at: encode_line(kind, at, **content))
 
     def _write(self, encode: Callable[[float], bytes]) -> None:
         """Appends the line that `encode` gives for the seconds since the journal began."""
         if self._descriptor < 0:
             raise ValueError(f"{self.path} is closed")
-        moment = time.monotonic()
-        line = encode(round(moment - self._began, 3))
+        line = encode(round(time.monotonic() - self._began, 3))
         before = os.fstat(self._descriptor).st_size
         try:
             written = 0
             while written < len(line):
                 written += os.write(self._descriptor, line[written:])
-            if moment - self._synced > SYNC_INTERVAL:
-                os.fsync(self._descriptor)
-                self._synced = moment
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, before)
@@ -189,33 +161,14 @@ def convert(path: Path) -> Path:
     Raises:
         RecordBusy: the run is not over. RecordError: there is no such journal, or it cannot be written.
     """
-    recover(path)
+    if path.suffix != ".jsonl":
+        raise RecordError(path, "is not a journal", "name a .jsonl file; a .json record needs no recovery")
+    load(path)
     descriptor = _lock(path)
     try:
         return _convert(path)
-    except OSError as error:
-        raise unwritable(path, error) from None
     finally:
         os.close(descriptor)
-
-
-_OPENED = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-
-
-def _check_place(path: Path) -> None:
-    """Raises an error where there is something other than a file: a folder, a pipe, a link to another file.
-
-    Raises:
-        ValueError: `path` does not end in .json. RecordError: something else is there.
-    """
-    for place in (path, journal_of(path)):
-        try:
-            mode = place.lstat().st_mode
-        except OSError:
-            continue
-        if not stat.S_ISREG(mode):
-            what = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
-            raise RecordError(place, f"is {what}, which a record cannot replace", "remove it or choose another name")
 
 
 def _lock(path: Path) -> int:
@@ -226,10 +179,10 @@ def _lock(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            descriptor = os.open(path, _OPENED, 0o666)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _same(descriptor, path):
+                if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
                     return descriptor
             except BaseException:
                 os.close(descriptor)
@@ -241,21 +194,16 @@ def _lock(path: Path) -> int:
         raise unwritable(path, error) from None
 
 
-def _same(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def _convert(path: Path) -> Path:
-    target = _keep(path, load(path))
-    path.unlink()
-    sync_folder(path.parent)
+    target = _write_record(path, load(path))
+    try:
+        path.unlink()
+    except OSError as error:
+        raise unwritable(path, error) from None
     return target
 
 
-def _keep(path: Path, record: Record) -> Path:
+def _write_record(path: Path, record: Record) -> Path:
     whole = record.status == "complete" or (record.status == "partial" and record.selection)
     target = path.with_suffix(".json") if whole else _free(path, ".json", record.status)
     write(target, record)
@@ -264,7 +212,7 @@ def _keep(path: Path, record: Record) -> Path:
 
 def _set_aside(path: Path) -> None:
     try:
-        _keep(path, load(path))
+        _write_record(path, load(path))
     except RecordError:
         replace(_free(path, ".damaged"), path.read_bytes())
 

@@ -30,7 +30,7 @@ class Suite:
     Attributes:
         clauses_with_tests, clauses_without_tests: its clauses, by whether a test names them.
         commit: of its checkout, followed by "+" if files differed from it; "" where it is unknown.
-        areas: digest of each area of its files, such as "judging" or "adapter"; none in records before schema 3.
+        areas: digest of each area of its files, such as "judging" or "adapter"; none in records of older suites.
     """
 
     version: str

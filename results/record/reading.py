@@ -7,8 +7,9 @@ A record is a JSON document of the published schema, `results/schema.json`. Whil
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from results.record.encoding import VersionError, from_json, to_json
 from results.record.files import RecordError, packed, read, replace
@@ -31,8 +32,7 @@ from results.record.model import (
 )
 from results.record.outcomes import Outcome
 from results.record.texts import ClauseText
-from results.record.upgrading import with_present_names
-from results.record.values import decoded
+from results.record.values import parse
 
 __all__ = [
     "CheckResult",
@@ -61,14 +61,13 @@ __all__ = [
 
 
 SIGNS = b"[{,:"
-"""What stands before the values of a document; there is at least one for each."""
+"""Characters before the values of a document; there is at least one for each value."""
 
 MAX_SIGNS = 1_000_000
 """Most of them in a record that is read, in its texts too, with the lines of a journal; the largest has a third."""
 
 
-@dataclass(frozen=True)
-class _OfSeries:
+class _SeriesOnly(Struct):
     series: Series
 
 
@@ -76,14 +75,13 @@ def load(path: Path) -> Record:
     """The record in a .json or .json.gz file, or the record so far of a .jsonl journal.
 
     Raises:
-        RecordError: the file cannot be read, or is no record of a version that this suite reads.
+        RecordError: the file cannot be read, or is no record of the version that this suite reads.
     """
-    content = read(path)
-    journal = path.suffix == ".jsonl"
+    content, journal = read(path), path.suffix == ".jsonl"
     if len(content) - len(content.translate(None, SIGNS + b"\n" if journal else SIGNS)) > MAX_SIGNS:
         raise RecordError(path, "has too many values", f"no record has {MAX_SIGNS:,} brackets, commas and colons")
     try:
-        return with_present_names(replay(content) if journal else from_json(content))
+        return replay(content) if journal else from_json(content)
     except VersionError as error:
         raise RecordError(path, f"is a record of another version ({error})", error.remedy) from None
     except (ValueError, RecursionError) as error:
@@ -99,7 +97,7 @@ def load_series(path: Path) -> Series:
     """
     if path.suffix != ".jsonl":
         with suppress(ValueError):
-            partly: _OfSeries = decoded(read(path), _OfSeries)
+            partly: _SeriesOnly = parse(read(path), _SeriesOnly)
             return partly.series
     return load(path).series
 

@@ -1,4 +1,4 @@
-"""Plain JSON values: numbers that JSON lacks, the byte-stable text of a document, and reading text that is not trusted.
+"""Plain JSON values: numbers that JSON lacks, the byte-stable text of a document, and bounded reading.
 
 JSON has no infinity and no NaN. Wherever a record has a value (a check's `measured`, `bound`, `expected` and
 `derivation`, a recipe's field, an observation, a sample, a point of a curve, a norm) the strings "inf", "-inf" and
@@ -7,11 +7,10 @@ JSON has no infinity and no NaN. Wherever a record has a value (a check's `measu
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsFloat, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeAlias
 
 import msgspec
 
@@ -37,7 +36,6 @@ MAX_BITS = 1023
 _NONFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _AS_THEY_ARE = frozenset({float, bool, type(None)})
 _LONGEST_NUMBER = 40
-_LONGEST_INTEGER = 400
 
 
 def encode_number(value: float) -> int | float | str:
@@ -172,17 +170,6 @@ def parse(content: bytes, kind: Any = Any) -> Any:
     """The JSON document in `content`, as an instance of `kind`.
 
     Raises:
-        ValueError: not UTF-8, not JSON, a number out of a float's range, a text with half of a surrogate pair, a
-            repeated key, nested too deeply, or no such instance; in one line.
-    """
-    refuse_repeated_keys(content)
-    return decoded(content, kind)
-
-
-def decoded(content: bytes, kind: Any) -> Any:
-    """What `content` says, as an instance of `kind` by msgspec.
-
-    Raises:
         ValueError: not UTF-8, not JSON, nested too deeply, or no such instance; in one line.
     """
     try:
@@ -193,39 +180,3 @@ def decoded(content: bytes, kind: Any) -> Any:
         raise ValueError("nested too deeply") from None
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from None
-
-
-def refuse_repeated_keys(content: bytes) -> None:
-    """Reads JSON without keeping anything of it, for msgspec takes the last of several values of one key.
-
-    Raises:
-        ValueError: as `parse`.
-    """
-    try:
-        json.loads(
-            content.decode("utf-8"),
-            object_pairs_hook=_unique,
-            parse_constant=_no_constant,
-            parse_int=_in_range,
-            parse_float=len,
-        )
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 at byte {error.start}") from None
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON at line {error.lineno}, column {error.colno}: {error.msg}") from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> None:
-    if len(dict(pairs)) != len(pairs):
-        raise ValueError("an object has the same key twice")
-
-
-def _in_range(digits: str) -> None:
-    if len(digits) > _LONGEST_INTEGER:
-        raise ValueError("a number is out of range")
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")

@@ -1,11 +1,14 @@
 """The page: one self-contained HTML file that makes no request. Every text of a record is cleaned as it is printed."""
 
+import base64
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from results.compare.changes import Change, ChangeKind
@@ -17,7 +20,6 @@ from results.record.files import replace_by
 from results.record.outcomes import Outcome
 from results.record.reading import Record
 from results.report import values
-from results.report.assets import asset, environment, policy
 from results.report.details import Details
 from results.report.matrix import CHOICES, by_framework, matrix, sentences
 from results.report.text import VALUE, clean, embedded, href, linked, number, packed
@@ -72,7 +74,7 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
     records = by_framework(records)
     page = matrix(records)
     used = {verdict.outcome for record in records for verdict in record.verdicts}
-    style, script = asset(__package__, "style.css"), _script()
+    style, script = _asset("style.css"), _script()
     curves = values.curves(page, records)
     yield from (
         _environment()
@@ -96,22 +98,41 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
             tests_json=map(Markup, packed(Details().pieces(page, records))),
             style=Markup(style),
             script=Markup(script),
-            policy=Markup(policy(style, [script])),
+            policy=_policy(style, script),
         )
     )
 
 
 @cache
+def _asset(name: str) -> str:
+    return files(__package__).joinpath("templates", name).read_text("utf-8")
+
+
+def _policy(style: str, script: str) -> Markup:
+    """A content security policy under which the page makes no request and runs this script and style alone."""
+    hashes = (base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode() for text in (script, style))
+    allowed = "script-src 'sha256-{}'; style-src 'sha256-{}'".format(*hashes)
+    return Markup(f"default-src 'none'; {allowed}; img-src data:; base-uri 'none'; form-action 'none'")
+
+
+@cache
 def _script() -> str:
     """The script of the page: its parts in one scope, in order."""
-    parts = (asset(__package__, name) for name in ("matrix.js", "cells.js", "charts.js"))
+    parts = map(_asset, ("matrix.js", "cells.js", "charts.js"))
     return "\n".join(['(() => {\n  "use strict";', *parts, "})();"])
 
 
 @cache
 def _environment() -> Environment:
     """The templates, which clean and escape every text."""
-    result = environment(__package__).overlay(finalize=_finalize)
+    result = Environment(
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     result.filters |= {"clean": _clean, "href": href, "linked": _linked, "number": number}
     result.filters |= {"short": short, "grouped": grouped, "movements": movements, "compared": _compared}
     result.globals |= {"UNSET": UNSET}

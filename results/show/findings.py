@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from results.record.outcomes import Outcome
 from results.record.reading import Record
 from results.record.texts import Consequence, FindingKind, FindingText
-from results.show.marks import code, is_url, source, title, words
+from results.show.marks import code, is_url, source, words
 
 HEADINGS: Mapping[FindingKind, str] = {
     FindingKind.DEFECT: "Defects",
@@ -69,15 +69,6 @@ def by_consequence(record: Record) -> dict[FindingKind, Counter[Consequence]]:
         if finding.text is not None:
             counts.setdefault(finding.text.kind, Counter())[finding.text.consequence] += 1
     return counts
-
-
-def markdown(records: Sequence[Record]) -> str:
-    """The findings of every record, one heading a record and one a class."""
-    blocks = []
-    for record in records:
-        lines = [*classed(findings(record))] or ["No known failures."]
-        blocks.append("\n".join([f"### {words(' · '.join(title(record)))}", "", *lines]))
-    return "\n\n".join(blocks) + "\n"
 
 
 def classed(listed: Sequence[ListedFinding]) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -53,21 +52,17 @@ def draw(records: Sequence[Record], console: Console) -> None:
         table.add_row(Text(one_line(family, _NAME_LIMIT)), *cells, end_section=family == families[-1])
     table.add_row(Text("total", style="bold"), *(_seconds(sum(result.values())) for result in spent))
     console.print(table)
-    for line in listed(records, "test", SLOWEST):
+    for line in listed(records):
         console.print(Text(line), soft_wrap=True)
 
 
-def listed(records: Sequence[Record], by: Literal["test", "clause"], count: int) -> Iterator[str]:
-    """The slowest tests or clauses of each record, at most `count`, one a line under the record's name."""
+def listed(records: Sequence[Record]) -> Iterator[str]:
+    """List the slowest tests of each record, one a line under the record's name."""
     for record in records:
         if record.verdicts:
-            yield f"Slowest {by}s of {' '.join(title(record)[:3])}:"
-        if by == "test":
-            result = [(verdict.test, verdict.duration_s) for verdict in slowest(record, count)]
-        else:
-            result = sorted(by_clause(record).items(), key=lambda item: (-item[1], item[0]))[:count]
-        for name, spent in result:
-            yield f"{_seconds(spent):>9}  {one_line(name, _NAME_LIMIT)}"
+            yield f"Slowest tests of {' '.join(title(record)[:3])}:"
+        for verdict in slowest(record):
+            yield f"{_seconds(verdict.duration_s):>9}  {one_line(verdict.test, _NAME_LIMIT)}"
 
 
 def markdown(records: Sequence[Record], of: Callable[[Record], dict[str, float]], most: int | None = None) -> str:

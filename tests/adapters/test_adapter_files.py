@@ -71,7 +71,7 @@ def test_the_modes_of_a_run_are_those_that_the_adapter_names(judged: list[tuple[
 
 
 def test_a_mode_that_is_named_twice_is_judged_once(judged: list[tuple[object, ...]]) -> None:
-    assert main(["run", "reference", "--modes", "emulated,ranks,emulated"]) == 0
+    assert main(["run", "reference", "--mode", "emulated,ranks,emulated"]) == 0
     assert judged[0][1] == ["emulated", "ranks"]
 
 

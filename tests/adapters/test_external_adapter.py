@@ -30,13 +30,6 @@ FLOOR_ENTRY, FINITE_ENTRY = (
 )
 PART = ("conformance/suites/scaling/test_scaling.py", "-k", "stays or static or defaults")
 
-AWKWARD = """
-[conformance.frameworks]
-crooked = awkward:Crooked
-torch = awkward:Torch
-mine = zzz:Mine
-"""
-
 
 def documented() -> dict[str, str]:
     """The files of the package as the documentation shows them, by their names."""
@@ -100,27 +93,6 @@ def test_it_is_judged_and_its_own_expectation_is_met(record: Path) -> None:
     assert clauses_of(result, {Outcome.KNOWN}) == {FLOOR}
     assert clauses_of(result, set(Outcome) - {Outcome.KNOWN, Outcome.PASS}) == set()
     assert len(clauses_of(result, {Outcome.PASS})) >= 3
-
-
-def test_it_is_listed_beside_the_built_in_ones_and_what_is_wrong_with_another_is_told(
-    package: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "awkward.py").write_text("raise RuntimeError('it is\\ncrooked')")
-    (tmp_path / "awkward-1.0.dist-info").mkdir()
-    (tmp_path / "awkward-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: awkward\nVersion: 1.0\n")
-    (tmp_path / "awkward-1.0.dist-info" / "entry_points.txt").write_text(AWKWARD)
-    ended = run([sys.executable, "-m", "conformance", "frameworks"], PYTHONPATH=f"{tmp_path}:{package}")
-    assert ended.status == 0
-    assert re.search(r"^ *mine +1\.0 +cpu +emulated, ranks, offload ", ended.output, re.MULTILINE)
-    assert re.search(r"^ *reference +1 +cpu +emulated, ranks, offload ", ended.output, re.MULTILINE)
-    lines = [line for line in ended.lines if line.startswith(("crooked: ", "torch: ", "mine: "))]
-    assert [line for line in lines if "crooked" in line] == [
-        "crooked: framework 'crooked' cannot be imported (RuntimeError: it is crooked); "
-        "check its name and what it imports"
-    ]
-    passed_over = "is ignored, because {} has the same name; rename one of them"
-    assert f"torch: adapter awkward:Torch {passed_over.format('frameworks.torch:adapter')}" in lines
-    assert f"mine: adapter zzz:Mine {passed_over.format('my_package.adapter:MyFramework')}" in lines
 
 
 def test_a_built_in_name_stands_whoever_lays_claim_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,13 @@ class DrawsTwice(Network):
         return super().forward(x + torch.rand(()))
 
 
+class SavesNothingWithin(Network):
+    """No layer saves more than its input."""
+
+    def forward(self, x: Any) -> Any:
+        return self.reduced(self.outer(self.inner(x)))
+
+
 def results(module: Any) -> dict[str, str]:
     """The result of each check, by clause."""
     torch.manual_seed(0)
@@ -81,6 +88,21 @@ def test_a_plain_module_passes_every_check() -> None:
 )
 def test_a_fault_fails_its_clauses_alone(kind: Any, clauses: set[str]) -> None:
     assert {clause for clause, outcome in results(kind()).items() if outcome == "fail"} == clauses
+
+
+FREES = "recompute.frees-activations"
+
+
+def test_frees_activations_without_inner_tensors_is_not_judged() -> None:
+    torch.manual_seed(0)
+    model = plain.ModuleAndBatch(SavesNothingWithin(), torch.randn(8, 4))
+    (check,) = (check for check in plain.checks(model, ()) if check.clause == FREES)
+    assert (check.outcome, check.got[:24]) == ("not judged", "nothing is to be freed: ")
+
+
+def test_frees_activations_with_a_checkpoint_that_frees_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "checkpoint", lambda forward, *arguments, **_: forward(*arguments))
+    assert results(Network())[FREES] == "fail"
 
 
 def test_state_outside_the_state_dict_is_not_resumed() -> None:

@@ -19,7 +19,7 @@ from tests.support.suite_runs import ROOT, TIMEOUTS, run
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a new adapter, my_own."""
     folder = tmp_path_factory.mktemp("new") / "package"
-    ended = run([sys.executable, "-m", "conformance", "frameworks", "new", "my_own", str(folder)])
+    ended = run([sys.executable, "-m", "conformance", "new", "adapter", "--name", "my_own", str(folder)])
     assert ended.status == 0, ended.lines
     assert ended.lines[-2].endswith(
         f"PYTHONPATH={folder} python -m conformance run my_own_conformance.adapter:MyOwnAdapter"
@@ -64,15 +64,6 @@ def test_it_offers_nothing_to_any_suite(
     assert {verdict.outcome for verdict in record.verdicts} == outcomes
 
 
-def test_the_adapters_are_listed_as_before_where_no_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["frameworks", "caffe"]) == 2
-    assert "unknown framework 'caffe': one of jax" in capsys.readouterr().err
-    assert main(["frameworks", "reference"]) == 0
-    listed = capsys.readouterr().out
-    assert main(["frameworks", "list", "reference"]) == 0
-    assert capsys.readouterr().out == listed
-
-
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
@@ -87,18 +78,10 @@ def test_the_adapters_are_listed_as_before_where_no_command_is_named(capsys: pyt
 def test_a_name_that_cannot_be_taken_ends_in_one_line(
     name: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["frameworks", "new", name, str(tmp_path / "x")]) == 2
+    assert main(["new", "adapter", "--name", name, str(tmp_path / "x")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert problem in line
     assert not (tmp_path / "x").exists()
-
-
-def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "notes").write_text("mine", encoding="utf-8")
-    for place in (tmp_path, tmp_path / "notes"):
-        assert main(["frameworks", "new", "mine", str(place)]) == 2
-        assert "not empty; choose a new folder" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
 def test_the_folder_names_an_adapter(adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

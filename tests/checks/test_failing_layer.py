@@ -35,7 +35,7 @@ from results.record.arrays import fingerprint
 from results.record.reading import load
 from tests.support.recorded import by_name
 from tests.support.suite_runs import judge
-from tools.faults.composition import layers as faults
+from tools.faults.reference import composition as faults
 
 FIXTURES: dict[str, tuple[Callable[[], Model], Callable[[], Batch]]] = {
     "exact-linear": (exact_linear, lambda: exact_batch(8)),

@@ -186,6 +186,32 @@ def test_records_that_cannot_be_read_are_a_warning(compared_runner: Runner) -> N
     assert not re.search(r"^::error::", compared_runner.log, re.MULTILINE)
 
 
+# ---------------------------------------------------------------- comment
+
+GH = """#!/bin/sh
+echo "$*" > "$FAKE_LOG"
+cat > "$FAKE_COMMENTS"
+[ -z "$FAKE_DENIED" ] || { echo "gh: Resource not accessible by integration" >&2; echo "(HTTP 403)" >&2; exit 1; }
+"""
+"""`gh`: keeps its arguments and the comment's text."""
+
+
+@pytest.mark.parametrize("denied", ["", "1"])
+def test_comment_is_cut_and_a_refused_token_is_a_notice(runner: Runner, denied: str) -> None:
+    runner.play("gh", GH)
+    (runner.folder / "out").mkdir()
+    (runner.folder / "out" / "comparison.md").write_text("**worse**\n" * 10_000)
+    runner.step("comment.sh", PULL="7", FAKE_DENIED=denied)
+    assert runner.status == 0, runner.log
+    options = "--repo owner/repo --edit-last --create-if-none --body-file -"
+    assert (runner.folder / "log").read_text() == f"pr comment 7 {options}\n"
+    text = (runner.folder / "comments.json").read_text()
+    assert text.startswith("**worse**\n")
+    assert 50_000 < len(text) < 65_536
+    problem = "gh: Resource not accessible by integration (HTTP 403)"
+    assert runner.log == (f"::notice::{problem}; the comparison stands in the job's summary\n" if denied else "\n")
+
+
 # ---------------------------------------------------------------- conclude
 
 

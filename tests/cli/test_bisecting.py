@@ -1,23 +1,19 @@
 """`conformance bisect` on a toy framework: the release, a range, the guilty package, and what cannot be bisected."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from conformance.cli import main
 from conformance.cli.versions import bisecting
-from conformance.sweep.cells import SweepCell
-from conformance.sweep.driver import SweepSettings
-from conformance.sweep.index import PackageIndex
-from conformance.sweep.judging import CellJudge
-from conformance.sweep.launching import LostCell
-from conformance.sweep.plan import SweepPlan
-from conformance.sweep.requests import CellResult
-from frameworks.installer.resolution import Lock
+from conformance.sweep import plan
+from conformance.sweep import releases as releases_module
+from conformance.sweep.cell import CellRequest, CellResult, LostCell
+from conformance.sweep.plan import SweepCell
+from conformance.sweep.releases import Release
 from results.record.files import packed
 from results.record.journal import Journal
 from results.record.outcomes import Outcome
@@ -25,7 +21,7 @@ from results.record.reading import load, to_json
 from tests.support.recorded import CLAUSE as RECORDED
 from tests.support.recorded import filled, header, verdict
 from tests.support.suite_runs import refused
-from tools.benchmarks.sweeps.wheels import PACKAGE, TOY, here, offline, write_wheel
+from tests.support.wheels import PACKAGE, TOY, here, offline, write_wheel
 
 CLAUSE = "scaling.skip-is-atomic"
 TEST = f"{CLAUSE}/test_skipped_update_keeps_average"
@@ -42,6 +38,9 @@ def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in offline(tmp_path / "wheels").items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CONFORMANCE_SUITE_PACKAGES", here())
+    for function in (releases_module.releases, releases_module._settings_of_pip):
+        function.cache_clear()
     return tmp_path / "wheels"
 
 
@@ -55,9 +54,10 @@ def judged(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
     def use(outcome: Verdicts) -> list[str]:
         asked: list[str] = []
 
-        def judge(cell: SweepCell, plan: SweepPlan, settings: SweepSettings) -> CellResult:
-            assert plan.selection == ("conformance/suites/scaling/test_scaling_skip.py::" + TEST.partition("/")[2],)
-            asked.append(cell.version + ("!" if settings.fresh else ""))
+        def judge(request: CellRequest) -> CellResult:
+            cell, selection = request.cell, request.plan.selection
+            assert selection == ("conformance/suites/scaling/test_scaling_skip.py::" + TEST.partition("/")[2],)
+            asked.append(cell.version)
             result = outcome(cell)
             if not isinstance(result, Outcome):
                 if result == "lost":
@@ -67,11 +67,12 @@ def judged(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
                 replace(verdict(TEST, result), clause=CLAUSE),
                 replace(verdict(OTHER, Outcome.KNOWN), clause=CLAUSE),
             )
+            variant = replace(record.variant, packages={PACKAGE: cell.version, "other": "1"})
             whole = replace(record, verdicts=verdicts, traces=(), tensors=(), measurements=(), observations=())
+            whole = replace(whole, variant=variant, selection=selection[0], seed=0)
             return CellResult("judged", record=packed(Path("r.json.gz"), to_json(whole)))
 
-        monkeypatch.setattr("conformance.sweep.judging.judge_cell", judge)
-        monkeypatch.setattr(CellJudge, "lock", lambda _, cell: Lock((), {PACKAGE: cell.version, "other": "1"}))
+        monkeypatch.setattr("conformance.sweep.bisection.run_cell", judge)
         return asked
 
     return use
@@ -87,12 +88,12 @@ def from_4(cell: SweepCell) -> Outcome:
     return Outcome.FAIL if cell.version[0] in "45" else Outcome.PASS
 
 
-def test_the_first_bad_release_is_named_and_both_are_judged_again(
+def test_bisect_names_the_first_bad_release_and_judges_both_again(
     judged: Callable[[Verdicts], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = judged(from_4)
-    assert bisect("--good", "1.0", "--bad", "5.0", "--folder", str(tmp_path / "f")) == 0
-    assert asked == ["1.0", "5.0", "3.0", "4.0", "4.0!", "3.0!"]
+    assert bisect("--good", "1.0", "--bad", "5.0", "--output", str(tmp_path / "f")) == 0
+    assert asked == ["1.0", "5.0", "3.0", "4.0", "4.0", "3.0"]
     out, errors = capsys.readouterr()
     assert errors.splitlines()[0] == "5 releases, at most 3 of them to judge next to the ends"
     lines = out.splitlines()
@@ -107,11 +108,11 @@ def test_the_first_bad_release_is_named_and_both_are_judged_again(
         assert text in report
 
 
-def test_a_fix_is_found_from_the_other_side(
+def test_bisect_good_is_newer_finds_the_fix(
     judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     judged(lambda cell: Outcome.PASS if cell.version[0] in "345" else Outcome.KNOWN)
-    assert bisect("--good", "5.0", "--bad", "1.0", "--find-fix") == 0
+    assert bisect("--good", "5.0", "--bad", "1.0") == 0
     assert capsys.readouterr().out.splitlines()[:2] == [f"last bad   {PACKAGE} 2.0", f"first good {PACKAGE} 3.0"]
 
 
@@ -124,7 +125,7 @@ def test_a_fix_is_found_from_the_other_side(
         (Outcome.UNSUPPORTED, "not judged: its tests are unsupported"),
     ],
 )
-def test_a_release_that_cannot_be_judged_makes_the_answer_a_range(
+def test_bisect_release_that_cannot_be_judged_gives_a_range(
     judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str], hole: Outcome | str, reason: str
 ) -> None:
     judged(lambda cell: hole if cell.version in ("3.0", "4.0") else from_4(cell))
@@ -134,18 +135,20 @@ def test_a_release_that_cannot_be_judged_makes_the_answer_a_range(
     assert lines[2] == f"or one of 3.0 ({reason}), 4.0 ({reason}), which cannot be judged"
 
 
-def test_a_release_without_a_wheel_is_skipped(
-    judged: Callable[[Verdicts], list[str]], releases: Path, capsys: pytest.CaptureFixture[str]
+def test_bisect_release_without_a_wheel_is_skipped(
+    judged: Callable[[Verdicts], list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (releases / "conformance_toy-3.0-py3-none-any.whl").unlink()
-    write_wheel(releases, PACKAGE, "3.0", tag="cp27-none-any")
-    judged(lambda cell: f"{cell.outcome}: {cell.reason}" if cell.outcome else from_4(cell))
+    known = {**releases_module.releases(PACKAGE), Version("3.0"): Release("", "no wheel", "it has none")}
+    for module in (bisecting, plan):
+        monkeypatch.setattr(module, "releases", lambda _: known)
+    asked = judged(from_4)
     assert bisect("--good", "1.0", "--bad", "5.0") == 0
     out = capsys.readouterr().out
-    assert f"last good  {PACKAGE} 2.0\nfirst bad  {PACKAGE} 4.0\nor one of 3.0 (no wheel: " in out
+    assert f"last good  {PACKAGE} 2.0\nfirst bad  {PACKAGE} 4.0\nor one of 3.0 (no wheel: it has none)" in out
+    assert "3.0" not in asked
 
 
-def test_an_unstable_boundary_is_skipped(
+def test_bisect_unstable_boundary_is_skipped(
     judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     versions: list[str] = []
@@ -172,7 +175,7 @@ def test_an_unstable_boundary_is_skipped(
         ),
     ],
 )
-def test_ends_that_agree_end_in_one_line(
+def test_bisect_ends_that_agree_are_refused(
     judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str], outcome: Verdicts, message: str
 ) -> None:
     judged(outcome)
@@ -185,25 +188,17 @@ def test_ends_that_agree_end_in_one_line(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--good 5.0 --bad 1.0", "5.0 is not older than 1.0; exchange them, or search with --find-fix"),
-        ("--good 1.0 --bad 5.0 --find-fix", "5.0 is not older than 1.0; exchange them, or search without"),
         ("--good 1.x --bad 5.0", "1.x"),
         ("--good 2.0 --bad 2.0.0", "--good and --bad are the same version, 2.0; name an older and a newer"),
         (f"--good 1.0 --bad 5.0 --with {PACKAGE}==2.0", f"got {PACKAGE} as a companion, and it is"),
-        ("--good 1.0 --bad 5.0 --suite-from locks", "locks lacks allpairspy, autograd, click and"),
-        (
-            "--good 1.0 --bad 5.0 --package x --framework-version new",
-            "--framework-version: got 'new', want a version or \"of its time\"",
-        ),
         ("--good 1.0 --bad 4.7", "no index has it; the next one is 5.0"),
         (f"--good 1.0 --bad 5.0 --clause {CLAUSE}", "name either --clause or --test"),
         ("--good 1.0 --bad 5.0 --with numpy", "got 'numpy', want NAME==VERSION"),
-        ("--good 1.0 --bad 5.0 --framework-version 2.0", "the framework itself varies"),
-        ("--good 1.0 --bad 5.0 --package unknown-toy", "releases of unknown-toy cannot be listed"),
+        ("--good 1.0 --bad 5.0 --package unknown-toy", "unknown-toy: its releases cannot be listed"),
     ],
 )
 @pytest.mark.usefixtures("releases")
-def test_bad_usage_is_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bisect_refuses_in_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in refused(capsys, *BISECT, *words.split())
 
 
@@ -213,13 +208,13 @@ def test_bad_usage_is_one_line(words: str, message: str, capsys: pytest.CaptureF
         (["--mode", "eagr"], "got mode 'eagr', want a mode of torch, such as eager, compile"),
         (["--device", "cpuu"], "got device 'cpuu', want cpu, auto or an accelerator: cuda, gpu"),
         (["--with", "torch==2.5"], "got torch as a companion, and it is the package that varies; want another"),
-        (["--package", "accelerate", "--with", "torch==2.5"], "got torch as a companion, want its version as the fra"),
+        (["--with", "numpy==of its time"], '--with: "of its time" is for the framework while another --package varies'),
     ],
 )
-def test_names_are_checked_before_an_index_is_read(
+def test_bisect_checks_names_before_an_index_is_read(
     words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(PackageIndex, "releases", lambda *_: pytest.fail("the index is read"))
+    monkeypatch.setattr(bisecting, "releases", lambda *_: pytest.fail("an index is read"))
     ends = ["--good", "2.6.0", "--bad", "2.13.0", "--clause", CLAUSE]
     assert message in refused(capsys, "bisect", "torch", *ends, *words)
 
@@ -227,27 +222,26 @@ def test_names_are_checked_before_an_index_is_read(
 @pytest.mark.parametrize(
     "words", [["--clause", "scaling.nothing"], ["--test", "scaling.skip-is-atomic/test_nothing"], []]
 )
-def test_a_test_is_named_by_one_id(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bisect_unknown_test_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(capsys, "bisect", "torch", "--good", "2.6.0", "--bad", "2.13.0", *words)
 
 
-def test_a_clause_selects_its_tests() -> None:
-    clause, nodes = bisecting.selected("accumulation.keeps-precision", None)
+def test_select_clause_has_all_its_tests() -> None:
+    clause, nodes = bisecting.select("accumulation.keeps-precision", None)
     assert clause.id == "accumulation.keeps-precision"
     assert all(node.startswith("conformance/suites/accumulation/") and "::test_" in node for node in nodes)
     node = "conformance/suites/scaling/test_scaling_skip.py::test_skipped_update_is_atomic[inf-sgd]"
-    assert bisecting.selected(None, node)[1] == (node,)
-    former = "scaling.skip-is-atomic/test_a_skipped_update_changes_nothing[inf-sgd]"
-    assert bisecting.selected(None, former)[1] == (node,)
+    assert bisecting.select(None, node)[1] == (node,)
+    assert bisecting.select(None, "scaling.skip-is-atomic/test_skipped_update_is_atomic[inf-sgd]")[1] == (node,)
 
 
 @pytest.mark.slow
-def test_real_releases_are_installed_and_judged(
+def test_bisect_real_releases_are_installed_and_judged(
     releases: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_wheel(releases, PACKAGE, "3.5", source="raise ImportError('no such symbol')")
     (releases / "conformance_toy-3.0-py3-none-any.whl").unlink()
-    words = f"--good 2.0 --bad 4.0 --suite-from {here()} --folder {tmp_path / 'f'} --workers 1 --once"
+    words = f"--good 2.0 --bad 4.0 --output {tmp_path / 'f'}"
     assert bisect(*words.split()) == 0
     out = capsys.readouterr().out
     assert f"last good  {PACKAGE} 2.0\nfirst bad  {PACKAGE} 4.0\nor one of 3.5 (import failed: " in out

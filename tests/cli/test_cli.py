@@ -34,7 +34,7 @@ from tools.commands import commands as tools
 
 COMMANDS = [entry for entries in SECTIONS.values() for entry in entries]
 NAMES = {"conformance": {entry.name for entry in COMMANDS}, "tools": set(tools.commands)}
-HELPED = (*(entry.name for entry in COMMANDS), "baseline accept", "expectations update", "spec show")
+HELPED = (*(entry.name for entry in COMMANDS), "new adapter", "spec show")
 
 
 @pytest.mark.parametrize("words", [(), *(tuple(words.split()) for words in HELPED)])
@@ -56,15 +56,13 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
         (("spec", "fault"), "No such command 'fault'"),
         (("install", "caffe"), "'caffe' is not one of 'torch'"),
         (("install", "torch", "torch"), "a framework is named twice"),
-        (("bundle", "torch==2.13.0", "--modes", "foo"), "got mode 'foo', want a mode of torch"),
-        (("bundle", "reference", "--cuda", "13.0"), "reference has no wheels for CUDA; leave --cuda out"),
         (("ways", "nosuch.mod:Cls"), "no module nosuch.mod can be imported from here"),
-        (("install", "jax", "--modes", "keras"), "--modes: got keras, want none, jax needs no more packages"),
-        (("install", "torch", "--modes", "kera"), "--modes: got kera, want one of accelerate, "),
+        (("install", "jax", "--mode", "keras"), "--mode: got keras, want none, jax needs no more packages"),
+        (("install", "torch", "--mode", "kera"), "--mode: got kera, want one of accelerate, "),
         (("table", "--width", "7"), "7 is not in the range"),
-        (("slowest", "--count", "0"), "0 is not in the range"),
-        (("validate",), "Missing argument 'PATH...'"),
-        (("export", "--format", "pdf"), "'pdf' is not one of"),
+        (("table", "--format", "pdf"), "'pdf' is not one of"),
+        (("table", "--output", "x.md"), "--output needs --format markdown"),
+        (("table", "--format", "markdown", "--times"), "are for --format table"),
         (("compare", "one.json"), "Missing argument 'NEW'"),
         (("compare", "nowhere.json", "nowhere.json"), "nowhere.json: cannot be read"),
         (("spec", "show", "scaling.automation"), "no clause 'scaling.automation'"),
@@ -74,8 +72,10 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
         (("findings", "torch", "no-such-word"), "no finding matches; `conformance findings torch` lists all of them"),
         (("findings", "torch", "--clause", "scaling.nosuch"), "no clause 'scaling.nosuch'"),
         (("findings", "torch", "--class", "bug"), "'bug' is not one of"),
-        (("frameworks", "caffe"), "unknown framework 'caffe': one of jax, paddle"),
-        (("baseline", "accept", "nowhere.json", "--reason", " "), "is empty"),
+        (("accept", "nowhere.json"), "want --reason TEXT, or --known with its options"),
+        (("accept", "nowhere.json", "--reason", "x", "--dry-run"), "want --reason TEXT, or --known with its options"),
+        (("accept", "nowhere.json", "--reason", " "), "is empty"),
+        (("ways", "caffe"), "unknown framework 'caffe': one of jax, paddle"),
         (("run", "caffe"), "unknown framework 'caffe'"),
     ],
 )
@@ -167,15 +167,15 @@ def test_modes_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(jobs, "job", lambda *given: calls.append(given) or 0)
     monkeypatch.setenv("CONFORMANCE_MODES", "a,b")
     assert main(["run", "reference"]) == 0
-    assert main(["run", "--modes", "c", "reference"]) == 0
+    assert main(["run", "--mode", "c", "reference"]) == 0
     assert [modes for _, modes, *_ in calls] == [["a", "b"], ["c"]]
 
 
 def test_options_of_a_run_may_follow_the_framework(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(jobs, "job", lambda *given: calls.append(given) or 0)
-    assert main(["run", "torch", "-k", "a and b", "--ways", "clip.two-calls", "--modes=x,y", "--seed=1"]) == 0
-    assert main(["run", "reference", "--", "--modes", "z"]) == 0
+    assert main(["run", "torch", "-k", "a and b", "--ways", "clip.two-calls", "--mode=x,y", "--seed=1"]) == 0
+    assert main(["run", "reference", "--", "--mode", "z"]) == 0
     (framework, modes, _, words, ways), (_, _, _, others, _) = calls
     assert (framework, modes, words, ways) == (
         "torch",
@@ -183,7 +183,7 @@ def test_options_of_a_run_may_follow_the_framework(monkeypatch: pytest.MonkeyPat
         ["--tests=all", "-k", "a and b", "--seed=1"],
         [("clip.two-calls",)],
     )
-    assert others == ["--tests=core", "--modes", "z"]
+    assert others == ["--tests=core", "--mode", "z"]
 
 
 def test_a_part_is_compared_with_what_it_has_partners_of(tmp_path: Path) -> None:
@@ -271,13 +271,6 @@ def test_clauses_are_found_by_their_words() -> None:
     assert (none.status, len(none.lines)) == (2, 1)
     assert "no clause matches; " in none.lines[0]
     assert called("spec", "list", "--family", "scaling", "--level", "may").status == 2
-
-
-def test_adapters_say_what_they_declare() -> None:
-    ended = called("frameworks", "reference")
-    assert ended.status == 0
-    assert "emulated" in ended.output
-    assert "reference refuses" in ended.output
 
 
 def test_nothing_is_compared_with_an_interrupted_run(tmp_path: Path) -> None:

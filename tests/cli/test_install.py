@@ -1,77 +1,144 @@
-"""Installing frameworks: how pip and uv are called, one line where it cannot be done, no call where all is there."""
-
-from __future__ import annotations
+"""Installing frameworks: how uv and pip are called, one line where it cannot be done, no call where all is there."""
 
 import json
+import os
+import subprocess
 import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from conformance.runner import jobs
 from frameworks.installer import install, locks, request, uv
+from frameworks.installer.distributions import DISTRIBUTIONS, Unavailable, variable_of
 from frameworks.installer.pip import INSTALLER
-from tests.support.installers import JAX, NUMPY, OLDER, Installers
 from tests.support.suite_runs import run
 
-# ---------------------------------------------------------------- pinned versions, under their locks
+NUMPY, OLDER = "numpy==2.4.6", "numpy==2.3.5"
+SUITE = {"numpy": "2.4.6", "scipy": "1.17.1"}
+LOCKS = {
+    "suite": SUITE,
+    "torch": SUITE | {"torch": "2.13.0", "sympy": "1.14.0", "transformers": "5.24.0"},
+    "tf": SUITE | {"tensorflow": "2.21.0", "tensorflow-cpu": "2.21.0", "keras": "3.15.1"},
+    "paddle": SUITE | {"paddlepaddle": "3.3.1", "numpy": "2.3.5", "setuptools": "84.2.1"},
+    "jax": SUITE | {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8", "orbax-checkpoint": "0.12.8"},
+    "frameworks": SUITE | {"torch": "2.13.0", "jax": "0.10.2", "numpy": "2.3.5"},
+}
+JAX = ["flax", "optax", "jmp", "orbax-checkpoint"]
+TORCH_INDEX, PADDLE_INDEX = "https://download.pytorch.org/whl/", "https://www.paddlepaddle.org.cn/packages/stable/"
+SMI = "#!/bin/sh\necho '| NVIDIA-SMI 570.86.15    Driver Version: 570.86.15    CUDA Version: {}     |'\n"
+REAL_RUN = subprocess.run
 
 
-@pytest.mark.parametrize("arguments", [[], ["nowhere"], ["torch", "torch"], ["--help"]])
-def test_wrong_usage_is_one_line(pip: Installers, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert install.main(arguments) == 2
-    assert capsys.readouterr().err == "usage: python -m frameworks.installer.install {torch,tf,paddle,jax} ...\n"
-    assert not pip.installed
+@dataclass
+class Installers:
+    """pip and uv in the place of `subprocess.run`; every other command is run.
+
+    Attributes:
+        status, errors: how an installation ends.
+        resolved: what `uv pip compile` finds, None for no solution.
+        release: the pylock.toml of the next release, "" for none.
+        incompatible: a pin under which no installation succeeds.
+        installed: the words of each installation, from the constraints on, and its pins.
+        compiled: the options and the requirements of each resolution.
+        programs: the words of each installation before the constraints.
+    """
+
+    status: int = 0
+    errors: str = ""
+    resolved: Mapping[str, str] | None = None
+    release: str = "packages = [{ wheels = [{ upload-time = 2026-04-16T12:32:11Z }] }]"
+    incompatible: str = ""
+    installed: list[tuple[list[str], list[str]]] = field(default_factory=list)
+    compiled: list[tuple[list[str], list[str]]] = field(default_factory=list)
+    programs: list[str] = field(default_factory=list)
+
+    def __call__(self, words: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        if words[1:3] == ["pip", "compile"]:
+            output = Path(words[words.index("--output-file") + 1])
+            self.compiled.append((words[3:], str(options["input"]).split("\n")))
+            pins = "\n".join(f"{name}=={version}" for name, version in (self.resolved or {}).items())
+            text = self.release if output.name == "pylock.toml" else pins
+            output.write_text(text)
+            return subprocess.CompletedProcess(words, 0 if text else 1, "", "" if text else "error: No solution\n")
+        if "pip" not in words[1:3]:
+            return REAL_RUN(words, **options)  # type: ignore[call-overload]
+        at = words.index("--constraint")
+        pins_of_run = Path(words[at + 1]).read_text().splitlines()
+        self.programs.append(" ".join(words[:at]))
+        self.installed.append((words[at + 2 :], pins_of_run))
+        status = 1 if self.incompatible in pins_of_run else self.status
+        return subprocess.CompletedProcess(words, status, "", self.errors)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The installed packages, none at first."""
+    packages: dict[str, str] = {}
+    monkeypatch.setattr(locks, "installed_version", packages.get)
+    monkeypatch.setattr(install, "installed", packages.get)
+    return packages
+
+
+@pytest.fixture
+def pip(here: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Installers:  # noqa: ARG001
+    """A machine without GPU and without any framework, whose locks are `LOCKS`."""
+    installers = Installers()
+    for variable in list(os.environ):
+        if variable.endswith(("_VERSION", "_INDEX", "_REQUIREMENT")) or variable == INSTALLER:
+            monkeypatch.delenv(variable)
+    monkeypatch.setattr(request, "driver", lambda: None)
+    monkeypatch.setattr(uv, "program", lambda: "uv")
+    monkeypatch.setattr(locks, "read", LOCKS.__getitem__)
+    monkeypatch.setattr(locks, "examples", LOCKS.__getitem__)
+    monkeypatch.setattr(subprocess, "run", installers)
+    return installers
+
+
+# ---------------------------------------------------------------- locked versions
 
 
 @pytest.mark.parametrize(
     ("frameworks", "requirements", "pins"),
     [
-        (["torch"], ["torch==2.13.0"], [NUMPY, "scipy==1.17.1", "sympy==1.14.0"]),
+        (["torch"], ["torch==2.13.0"], [NUMPY, "scipy==1.17.1", "sympy==1.14.0", "transformers==5.24.0"]),
         (["tf"], ["tensorflow-cpu==2.21.0", "keras"], ["keras==3.15.1", NUMPY, "scipy==1.17.1"]),
         (
             ["paddle"],
             ["paddlepaddle==3.3.1", "setuptools", "numpy<2.4"],
             [OLDER, "scipy==1.17.1", "setuptools==84.2.1"],
         ),
-        (
-            ["jax"],
-            ["jax==0.10.2", *JAX],
-            ["flax==0.12.8", "jaxlib==0.10.2", NUMPY, "orbax-checkpoint==0.12.8", "scipy==1.17.1"],
-        ),
         (["torch", "jax"], ["torch==2.13.0", "jax==0.10.2", *JAX], [OLDER, "scipy==1.17.1"]),
     ],
 )
-def test_pinned_versions_are_installed_under_their_lock(
+def test_install_takes_locked_versions_by_uv(
     pip: Installers, frameworks: list[str], requirements: list[str], pins: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert install.main(frameworks) == 0
     assert pip.installed == [(requirements, pins)]
-    assert pip.programs == [f"{sys.executable} -m pip install"]
+    assert pip.programs == [f"uv pip install --python {sys.executable} --torch-backend=auto"]
     assert not pip.compiled
     assert capsys.readouterr().err == ""
 
 
-def test_uv_installs_where_it_is_asked_to(
-    pip: Installers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("variable", "there"), [("pip", True), ("", False)])
+def test_install_falls_back_to_pip(
+    pip: Installers, variable: str, there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(INSTALLER, "uv")
-    monkeypatch.setattr(request, "driver", lambda: "12.8")
+    monkeypatch.setenv(INSTALLER, variable)
+    monkeypatch.setattr(uv, "program", lambda: "uv" if there else None)
     assert install.main(["torch"]) == 0
-    assert pip.programs == [f"uv pip install --python {sys.executable} --torch-backend=auto"]
-    assert pip.installed[0][0] == ["torch==2.13.0"], "uv knows torch's index"
-    monkeypatch.setattr(uv, "program", lambda: None)
-    for asked, problem in (("uv", "uv is not installed: pip install uv"), ("conda", "'conda' is no installer")):
-        monkeypatch.setenv(INSTALLER, asked)
-        assert install.main(["tf"]) == 2
-        assert problem in capsys.readouterr().err
-
-
-# ---------------------------------------------------------------- what is there already
+    assert pip.programs == [f"{sys.executable} -m pip install"]
 
 
 @pytest.mark.parametrize(("wanted", "there"), [("2.13.0", "2.13.0"), ("2.13.0", "2.13.0+cpu"), ("2.12.0", "2.12.0")])
-def test_what_is_installed_is_left_alone(
+def test_install_leaves_what_is_there(
     pip: Installers, here: dict[str, str], wanted: str, there: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCH_VERSION", wanted)
@@ -80,44 +147,18 @@ def test_what_is_installed_is_left_alone(
     assert not pip.installed
 
 
-@pytest.mark.parametrize("packages", [{"torch": "2.12.1"}, {"torch": "2.13.0", "numpy": "2.3.0"}])
-def test_what_is_another_version_is_replaced(
-    pip: Installers, here: dict[str, str], packages: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NUMPY_VERSION", "2.4.6")
+@pytest.mark.parametrize(
+    "packages", [{"torch": "2.12.1"}, {"torch": "2.13.0", "numpy": "2.3.0"}, {"torch": "2.13.0", "sympy": "1.13"}]
+)
+def test_install_replaces_another_version(pip: Installers, here: dict[str, str], packages: dict[str, str]) -> None:
     here.update(packages)
     assert install.main(["torch"]) == 0
     assert pip.installed[0][0] == ["torch==2.13.0"]
 
 
-def test_what_was_installed_is_not_chosen_again_until_something_else_is_asked_for(
-    pip: Installers, here: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here |= {"tensorflow-cpu": "2.21.0", "keras": "3.12.0", "numpy": "2.4.6"}
-    monkeypatch.setenv("KERAS_VERSION", "3.13.2")
-    assert install.main(["tf"]) == 0
-    here["keras"] = "3.13.2"
-    noted = json.loads((tmp_path / "conformance-tf.json").read_text())
-    assert noted["request"]["packages"] == {"keras": "3.13.2"}
-    assert install.main(["tf"]) == 0
-    assert len(pip.installed) == 1, "nothing is to do"
-    here["numpy"] = "2.5.0"
-    assert install.main(["tf"]) == 0
-    assert len(pip.installed) == 2, "NumPy moved away from the lock"
-    here["numpy"] = "2.4.6"
-    monkeypatch.delenv("KERAS_VERSION")
-    assert install.main(["tf"]) == 0
-    assert "keras==3.15.1" in pip.installed[-1][1]
-
-
-def test_installed_versions_are_read_without_label_and_extras(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert locks.installed_version("pytest") == pytest.__version__
-    assert locks.installed_version("no-such-distribution") is None
+def test_installed_version_has_no_label(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install, "installed", {"jax": "0.10.2+local"}.get)
     assert (install.installed_version("jax"), install.installed_version("tf")) == ("0.10.2", None)
-
-
-# ---------------------------------------------------------------- a run installs nothing
 
 
 @pytest.mark.parametrize(
@@ -128,7 +169,7 @@ def test_installed_versions_are_read_without_label_and_extras(monkeypatch: pytes
         (["torch"], {"torch": "2.12.1"}, ["eager", "accelerate"], "not installed: accelerate; pip install accelerate"),
     ],
 )
-def test_a_run_names_what_is_missing_and_installs_nothing(
+def test_run_names_what_is_missing_and_installs_nothing(
     pip: Installers,
     here: dict[str, str],
     modules: list[str],
@@ -147,78 +188,269 @@ def test_a_run_names_what_is_missing_and_installs_nothing(
     assert not pip.installed
 
 
+# ---------------------------------------------------------------- other versions
+
+
+def test_another_version_has_companions_of_its_time(
+    pip: Installers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAX_VERSION", "0.9.2")
+    monkeypatch.setenv("ORBAX_VERSION", "0.12.1")
+    pip.resolved = {"jax": "0.9.2", "jaxlib": "0.9.2", "Flax": "0.12.6", "numpy": "2.4.6", "orbax-checkpoint": "0.12.1"}
+    assert install.main(["jax"]) == 0
+    (_, release), (options, requirements) = pip.compiled
+    companions = [*JAX[:-1], "orbax-checkpoint==0.12.1"]
+    assert release == ["jax>0.9.2"]
+    assert requirements == ["jax==0.9.2", *companions, "orbax-checkpoint==0.12.1"]
+    assert options[options.index("--exclude-newer") + 1] == "2026-04-16T12:32:11+00:00"
+    newer = {name for name in (*SUITE, *JAX) if any(f"--exclude-newer-package={name}=" in word for word in options)}
+    assert newer == {*SUITE, "orbax-checkpoint"}
+    pins = ["flax==0.12.6", "jaxlib==0.9.2", NUMPY, "orbax-checkpoint==0.12.1"]
+    assert pip.installed == [(["jax==0.9.2", *companions], pins)]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_without_a_resolution_declared_requirements_decide(
+    pip: Installers, there: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAX_VERSION", "0.9.2")
+    monkeypatch.setenv("FLAX_VERSION", "0.12.6")
+    if not there:
+        monkeypatch.setattr(uv, "program", lambda: None)
+    assert install.main(["jax"]) == 0
+    assert pip.installed == [(["jax==0.9.2", "flax==0.12.6", *JAX[1:]], ["flax==0.12.6"])]
+    why = "No solution" if there else "uv is not installed"
+    assert capsys.readouterr().err == f"jax: {install.NEWEST} ({why})\n"
+
+
+def test_every_package_of_a_lock_can_be_overridden(
+    pip: Installers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert variable_of("orbax-checkpoint") == variable_of("Orbax_Checkpoint") == "ORBAX_CHECKPOINT_VERSION"
+    monkeypatch.setenv("JAXLIB_VERSION", "0.10.1")
+    monkeypatch.setenv("CUDA_VERSION", "12.8.1")
+    assert install.main(["jax"]) == 0
+    pins = ["flax==0.12.8", "jaxlib==0.10.1", NUMPY, "orbax-checkpoint==0.12.8", "scipy==1.17.1"]
+    assert pip.installed.pop() == (["jax==0.10.2", *JAX], pins)
+    monkeypatch.setenv("TRANSFORMERS_VERSION", "5.17.0")
+    pip.incompatible = "sympy==1.14.0"
+    assert install.main(["torch"]) == 0
+    assert pip.installed[-1][1] == [NUMPY, "scipy==1.17.1", "transformers==5.17.0"]
+    assert capsys.readouterr().err == f"torch: {install.AROUND}\n"
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "limit"),
+    [("paddle", "2.6.2", "numpy<2"), ("paddle", "3.0.0rc1", "numpy<2.4"), ("torch", "2.2.2", "numpy<2")],
+)
+def test_undeclared_limits_are_required_and_old_numpy_takes_scipy_along(
+    pip: Installers, here: dict[str, str], framework: str, version: str, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"{framework.upper()}_VERSION", version)
+    here["scipy"] = "1.17.1"
+    package = DISTRIBUTIONS[framework].cpu
+    pip.resolved = {package: version, "numpy": "1.26.4"}
+    assert install.main([framework]) == 0
+    assert limit in pip.compiled[-1][1]
+    assert pip.installed[0][0] == [f"{package}=={version}", *DISTRIBUTIONS[framework].companions, limit, "scipy"]
+
+
+@pytest.mark.parametrize(
+    "requirement", ["https://name:hunter2@example.org/torch.whl", "torch @ https://name:hun@ter2@example.org/torch.zip"]
+)
+def test_passwords_of_another_source_are_not_printed(
+    pip: Installers, requirement: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TORCH_REQUIREMENT", requirement)
+    monkeypatch.setenv("TORCH_INDEX", "https://name:hunter2@example.org/simple")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert install.main(["torch"]) == 0
+    assert pip.installed == [(["--extra-index-url", "https://name:hunter2@example.org/simple", requirement], [])]
+    pip.status, pip.errors = 1, f"ERROR: Invalid requirement: {requirement!r}\n"
+    assert install.main(["torch"]) == 2
+    text = "".join(capsys.readouterr())
+    assert "://***@example.org/torch" in text
+    assert "ter2" not in text
+
+
+# ---------------------------------------------------------------- GPUs
+
+
+@pytest.mark.parametrize(
+    ("script", "cuda"),
+    [
+        (SMI.format("12.8"), "12.8"),
+        (SMI.format("13.0").replace("CUDA Version", "CUDA UMD Version"), "13.0"),
+        ("#!/bin/sh\necho 'GPU 0: NVIDIA'\n", ""),
+        ("#!/bin/sh\nexit 9\n", None),
+        (None, None),
+    ],
+    ids=["driver", "newer-words", "says-nothing", "no-driver", "no-command"],
+)
+def test_driver_is_read_from_nvidia_smi(
+    script: str | None, cuda: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if script is not None:
+        (tmp_path / "nvidia-smi").write_text(script)
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin" if script else str(tmp_path))
+    assert request.driver() == cuda
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "cuda", "index", "requirement"),
+    [
+        ("torch", "", "13.1", "", "torch==2.13.0"),
+        ("torch", "", "12.8", f"{TORCH_INDEX}cu126", "torch==2.13.0"),
+        ("torch", "2.10.0", "12.4", "", "torch==2.10.0"),
+        ("torch", "2.6.0", "11.8", f"{TORCH_INDEX}cu118", "torch==2.6.0"),
+        ("tf", "", "12.4", "", "tensorflow[and-cuda]==2.21.0"),
+        ("jax", "", "13.0", "", "jax[cuda12]==0.10.2"),
+        ("paddle", "", "13.2", f"{PADDLE_INDEX}cu130/", "paddlepaddle-gpu==3.3.1"),
+        ("paddle", "", "12.8", f"{PADDLE_INDEX}cu126/", "paddlepaddle-gpu==3.3.1"),
+        ("paddle", "", "", f"{PADDLE_INDEX}cu118/", "paddlepaddle-gpu==3.3.1"),
+        ("paddle", "3.0.0", "12.9", f"{PADDLE_INDEX}cu126/", "paddlepaddle-gpu==3.0.0"),
+        ("paddle", "2.6.2", "12.2", "", "paddlepaddle-gpu==2.6.2"),
+    ],
+)
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_a_driver_selects_build_and_index(
+    pip: Installers,
+    framework: str,
+    version: str,
+    cuda: str,
+    index: str,
+    requirement: str,
+    installer: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(INSTALLER, installer)
+    monkeypatch.setattr(request, "driver", lambda: cuda)
+    monkeypatch.setenv(f"{framework.upper()}_VERSION", version)
+    assert install.main([framework]) == 0
+    by_backend = (installer, framework) == ("uv", "torch")
+    words = [*(["--extra-index-url", index] if index and not by_backend else []), requirement]
+    assert pip.installed[0][0][: len(words)] == words
+    assert ("--extra-index-url" in pip.installed[0][0]) is (bool(index) and not by_backend)
+
+
+@pytest.mark.parametrize("cuda", ["12.8", None])
+def test_another_index_can_be_named(pip: Installers, cuda: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "driver", lambda: cuda)
+    monkeypatch.setenv("PADDLE_INDEX", "https://example.org/cu118/")
+    assert install.main(["paddle"]) == 0
+    package = "paddlepaddle-gpu==3.3.1" if cuda else "paddlepaddle==3.3.1"
+    assert pip.installed[0][0][:3] == ["--extra-index-url", "https://example.org/cu118/", package]
+
+
 # ---------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize(
-    ("errors", "output", "problem"),
-    [
-        (
-            "WARNING: x\nERROR: Could not find a version that satisfies the requirement torch==99 (from versions: 1)\n"
-            "ERROR: No matching distribution found for torch==99\n",
-            "",
-            "No matching distribution found for torch==99",
-        ),
-        (
-            "ERROR: Ignored the following versions that require a different python version: 98 Requires-Python >=3.12; "
-            "99 Requires-Python >=3.13,<3.99\nERROR: No matching distribution found for torch==99\n",
-            "",
-            f"torch 99 wants Python >=3.13,<3.99, and this is {sys.version_info[0]}.{sys.version_info[1]}",
-        ),
-        (
-            "ERROR: Cannot install a and b because these package versions have conflicting dependencies.\n"
-            "ERROR: ResolutionImpossible: for help visit https://example.org\n",
-            "\nThe conflict is caused by:\n    The user requested jax==0.9.2\n    flax 0.12.8 depends on jax>=0.10\n\n",
-            "The user requested jax==0.9.2; flax 0.12.8 depends on jax>=0.10",
-        ),
-        (
-            "error: No solution found when resolving dependencies\n  cause: Because there is no version of torch==99\n"
-            "      and you require torch==99, no.\n",
-            "",
-            "Because there is no version of torch==99 and you require torch==99, no.",
-        ),
-        ("", "", "the installer gave no reason"),
-    ],
-)
-def test_what_the_installer_refuses_is_one_line(
-    pip: Installers,
-    errors: str,
-    output: str,
-    problem: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+REFUSALS = {
+    "version": ({"TORCH_VERSION": "latest"}, "TORCH_VERSION='latest' is not a version; write one such as 2.13.0"),
+    "package": ({"NUMPY_VERSION": "-r x"}, "NUMPY_VERSION='-r x' is not a version; write one such as 2.4.6"),
+    "option": ({"TORCH_INDEX": " -e."}, "TORCH_INDEX begins with '-', as an option does; write an address"),
+    "installer": ({INSTALLER: "conda"}, "'conda' is no installer; write pip or uv"),
+    "no uv": ({INSTALLER: "uv", "UV": ""}, "uv is not installed: pip install uv"),
+    "old driver": ({"CUDA": "11.8", INSTALLER: "pip"}, "torch 2.13.0 cannot be installed (the driver runs CUDA 11.8, "),
+    "pip": (
+        {"ERRORS": "WARNING: x\nERROR: Cannot install a and b\nERROR: ResolutionImpossible: for help\n"},
+        "torch 2.13.0 cannot be installed (Cannot install a and b); set TORCH_VERSION to another version",
+    ),
+    "uv": (
+        {"ERRORS": "Using Python 3.11\nerror: No solution\n  cause: no torch==99\n"},
+        "(No solution cause: no torch==99); set TORCH_VERSION",
+    ),
+    "silence": ({"ERRORS": " "}, "(the installer ended with status 1); set TORCH_VERSION"),
+    "extra": ({"EXTRA": "warning: The package `torch` does not have an extra named `x`\n"}, "does not have an extra"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_install_refuses_in_one_line(
+    name: str, pip: Installers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("TORCH_VERSION", "99")
-    pip.status, pip.errors, pip.output = 1, errors, output
+    settings, message = REFUSALS[name]
+    for variable, value in settings.items():
+        monkeypatch.setenv(variable, value)
+    if "UV" in settings:
+        monkeypatch.setattr(uv, "program", lambda: None)
+    monkeypatch.setattr(request, "driver", lambda: settings.get("CUDA"))
+    pip.status, pip.errors = int("ERRORS" in settings), settings.get("ERRORS", settings.get("EXTRA", ""))
     assert install.main(["torch"]) == 2
-    assert (
-        capsys.readouterr().err == f"torch 99 cannot be installed ({problem}); set TORCH_VERSION to another version\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("warning", "problem"),
-    [
-        ("WARNING: tensorflow 2.21.0 does not provide the extra 'and-cuda'\n", "tensorflow 2.21.0 does not provide"),
-        (
-            "warning: The package `tensorflow==2.21.0` does not have an extra named `and-cuda`\n",
-            "does not have an extra",
-        ),
-    ],
-)
-def test_an_extra_that_is_not_there_is_a_refusal(
-    pip: Installers, warning: str, problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(request, "driver", lambda: "12.4")
-    pip.errors = warning
-    assert install.main(["tf"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert problem in line
+    assert message in line
 
 
-def test_pip_itself_cannot_find_it() -> None:
-    offline = {"PIP_NO_INDEX": "1", "UV_OFFLINE": "1"}
-    ended = run([sys.executable, "-m", "frameworks.installer.install", "tf"], TF_VERSION="0.0.99", **offline)
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_a_version_that_no_index_has_is_refused(installer: str) -> None:
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull, "UV_OFFLINE": "1"}
+    words = [sys.executable, "-m", "conformance", "install", "tf"]
+    ended = run(words, TF_VERSION="0.0.99", **offline, **{INSTALLER: installer})
     assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
     assert "0.0.99 cannot be installed" in ended.lines[0]
-    assert "TF_VERSION" in ended.lines[0]
+
+
+# ---------------------------------------------------------------- uv itself, on an index of this machine
+
+
+UPLOADS = {
+    "frame": {"1.0": "2026-01-01", "2.0": "2026-03-01"},
+    "mate": {"1.0": "2026-02-01", "2.0": "2026-04-01", "3.0": "2026-05-01"},
+    "numpy": {"1.0": "2025-01-01", "2.0": "2026-05-01"},
+}
+DECLARED = {"frame": ["numpy>=1", "mate"], "mate": [], "numpy": []}
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An index of small wheels, with the day of each one's upload, as the only one that uv knows."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        extensions_map = {".json": "application/vnd.pypi.simple.v1+json"}  # noqa: RUF012
+
+        def do_GET(self) -> None:
+            self.path += "index.json" if self.path.endswith("/") else ""
+            super().do_GET()
+
+        def log_message(self, *_: object) -> None:
+            """Prints nothing."""
+
+    for package, uploads in UPLOADS.items():
+        folder = tmp_path / "index" / package
+        folder.mkdir(parents=True)
+        files = []
+        for version, day in uploads.items():
+            name = f"{package}-{version}-py3-none-any.whl"
+            declared = "".join(f"Requires-Dist: {requirement}\n" for requirement in DECLARED[package])
+            head = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+            with ZipFile(folder / name, "w") as wheel:
+                info = f"{package}-{version}.dist-info"
+                wheel.writestr(f"{info}/METADATA", head + declared)
+                wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+                wheel.writestr(f"{info}/RECORD", "")
+            files.append({"filename": name, "url": name, "hashes": {}, "upload-time": f"{day}T00:00:00Z"})
+        page = {"meta": {"api-version": "1.1"}, "name": package, "files": files}
+        (folder / "index.json").write_text(json.dumps(page))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path / "index")))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{server.server_port}/")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("UV_NO_CONFIG", "1")
+    yield
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.skipif(uv.program() is None, reason="uv is not installed")
+@pytest.mark.usefixtures("index")
+def test_companions_are_of_the_time_and_keep_what_the_suite_computes_with() -> None:
+    resolve = partial(uv.companions, "frame", "1.0")
+    assert resolve(["frame==1.0"], {}, {"numpy": "2.0"}) == {"frame": "1.0", "mate": "1.0", "numpy": "2.0"}
+    assert resolve(["frame==1.0"], {"mate": "2.0"}, {}) == {"frame": "1.0", "mate": "2.0", "numpy": "1.0"}
+    assert resolve(["frame==1.0", "numpy<2"], {}, {"numpy": "2.0"})["numpy"] == "1.0"
+    newest = uv.companions("frame", "2.0", ["frame==2.0"], {}, {})
+    assert newest == {"frame": "2.0", "mate": "3.0", "numpy": "2.0"}
+    with pytest.raises(Unavailable, match="mate"):
+        resolve(["frame==1.0", "mate==9"], {}, {})

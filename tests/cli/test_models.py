@@ -82,6 +82,7 @@ def test_a_table_has_its_denominators() -> None:
     assert "3 of 5 classes were trained, 2 were not" in text
     assert f"| `{EQUAL}` | 1 | 2 | 0 |" in text
     assert "| MaskedLM | 3 | 2 of 3 | 1 of 3 |" in text
+    assert text.splitlines()[-1] == "1 failed, 2 known, 3 passed"
     assert "no loss: ValueError: N is not N (2 classes): DForCTC, EForCTC" in text
     assert f"{IGNORED} (2 classes, head-ignores-the-count): AForMaskedLM, BForMaskedLM" in text
 

@@ -14,7 +14,7 @@ import pytest
 from conformance import cli
 from results.record.files import RecordError, replace
 from results.record.reading import load, write
-from tests.records.test_fuzz import call, refused
+from tests.support.hostile import call, refused
 from tests.support.small_record import BASE
 from tests.support.suite_runs import ROOT, environment, hang_limit
 
@@ -45,7 +45,7 @@ def compared(good: Path, output: Path | str, **streams: object) -> subprocess.Co
     return subprocess.run(words, cwd=ROOT, env=environment(), text=True, timeout=hang_limit(), check=False, **streams)  # type: ignore[call-overload, no-any-return]
 
 
-@pytest.mark.parametrize("words", [("compare",), ("report",), ("export", "--format", "markdown")])
+@pytest.mark.parametrize("words", [("compare",), ("report",), ("table", "--format", "markdown")])
 def test_a_device_stays_a_device(words: tuple[str, ...], good: Path, null: Path) -> None:
     if words == ("report",):
         pytest.importorskip("jinja2")

@@ -73,7 +73,7 @@ def test_a_run_judges_from_any_folder_and_writes_there_alone(site: Path, project
     assert ended.status == 0, ended.lines
     record = load(project / "mine" / "record.json")
     assert {verdict.clause for verdict in record.verdicts} == {CLAUSE}
-    assert record.verdicts[0].repro.startswith("conformance run reference --device=cpu --modes=emulated --seed=0 ")
+    assert record.verdicts[0].repro.startswith("conformance run reference --device=cpu --mode=emulated --seed=0 ")
     assert record.suite.commit == ""
     written = {path.name for path in project.iterdir()} - {"fixtures", "frameworks", "results", "locks"}
     assert written <= {"mine", "cache"}

@@ -187,7 +187,7 @@ def test_some_members_allow_no_value_more_than_all(case: GeneratedCase) -> None:
 
 
 def test_micro_batches_that_weigh_too_much_are_seen_where_values_are_large() -> None:
-    judged = Subject(load("tools.faults.composition.drawn:ItemsCountedInWholeBatches", "cpu"))
+    judged = Subject(load("tools.faults.reference.composition:ItemsCountedInWholeBatches", "cpu"))
     failed = LARGE.failure(judged, generative_settings(judged.framework))
     assert failed is not None
     assert failed.name == "result/gradient_norm"

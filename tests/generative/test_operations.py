@@ -25,7 +25,7 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.core import scope
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.tensor import Tensor
-from tools.faults.autocast import held_out_autocast
+from tools.faults.reference import autocast
 
 SCOPE = NestedScope("bfloat16")
 JOINED = ScopedOperation("concatenate", (4, 4), "bfloat16", (), False, (SCOPE,), 0, second="float32", empty=True)
@@ -141,14 +141,14 @@ def test_the_reference_takes_any_kernel_and_any_row(instance: ScopedOperation) -
 
 
 def test_a_kernel_of_one_by_one_is_a_product_too() -> None:
-    failed = failure(POINTWISE, held_out_autocast.PointwiseConvolutionsStayWide("cpu"))
+    failed = failure(POINTWISE, autocast.PointwiseConvolutionsStayWide("cpu"))
     assert failed is not None
     assert failed.name == "shape"
-    assert failure(replace(POINTWISE, sizes=(4, 4)), held_out_autocast.PointwiseConvolutionsStayWide("cpu")) is None
+    assert failure(replace(POINTWISE, sizes=(4, 4)), autocast.PointwiseConvolutionsStayWide("cpu")) is None
 
 
 def test_a_row_far_from_zero_is_judged() -> None:
-    failed = failure(FAR, held_out_autocast.SoftmaxMaximumStartsAtZero("cpu"))
+    failed = failure(FAR, autocast.SoftmaxMaximumStartsAtZero("cpu"))
     assert failed is not None
     assert failed.name == "value"
-    assert failure(NEAR, held_out_autocast.SoftmaxMaximumStartsAtZero("cpu")) is None
+    assert failure(NEAR, autocast.SoftmaxMaximumStartsAtZero("cpu")) is None

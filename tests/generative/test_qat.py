@@ -18,7 +18,7 @@ from frameworks.contract import QuantRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
 from frameworks.reference.training.trainer import ReferenceTrainer
-from tools.faults.quantization import qat
+from tools.faults.reference import quantization
 
 MODEL = Model(
     "aware", (Dense(5), Activation("relu"), Heads((Head("output", 3),))), (8,), (("output", "squared_error"),)
@@ -67,13 +67,13 @@ class _LoadsOverItself(ReferenceTrainer):
 @pytest.mark.parametrize(
     ("framework", "verbs", "clause"),
     [
-        (qat.AverageStartsAtOne, (), "quantization.ranges-follow"),
-        (qat.WidestRangeStays, (LARGE, TRAIN), "quantization.ranges-follow"),
-        (qat.PredictionsAreObserved, (PredictQat(3, 4),), "quantization.observers-hold-still"),
-        (qat.ConvertsByAnotherScale, (Convert(2),), "quantization.convert-is-faithful"),
-        (qat.ConvertedClipsElsewhere, (LARGE, Convert(33)), "quantization.convert-is-faithful"),
+        (quantization.AverageStartsAtOne, (), "quantization.ranges-follow"),
+        (quantization.WidestRangeStays, (LARGE, TRAIN), "quantization.ranges-follow"),
+        (quantization.PredictionsAreObserved, (PredictQat(3, 4),), "quantization.observers-hold-still"),
+        (quantization.ConvertsByAnotherScale, (Convert(2),), "quantization.convert-is-faithful"),
+        (quantization.ConvertedClipsElsewhere, (LARGE, Convert(33)), "quantization.convert-is-faithful"),
         (framework_of(_ConvertsOnce), (Convert(2), LARGE, Convert(2)), "quantization.convert-is-faithful"),
-        (qat.RangesAreNotLoaded, (LARGE, Reload("fresh")), "quantization.aware-survives-saving"),
+        (quantization.RangesAreNotLoaded, (LARGE, Reload("fresh")), "quantization.aware-survives-saving"),
         (framework_of(_LoadsOverItself), (Reload("itself"),), "quantization.aware-survives-saving"),
     ],
 )
@@ -91,7 +91,7 @@ def test_the_weights_are_converted_and_not_their_average() -> None:
 
 def test_ranges_that_never_freeze_are_seen() -> None:
     assert failure(ReferenceFramework, LARGE, TRAIN, freeze=2) is None
-    assert failure(qat.NeverFrozen, LARGE, freeze=1).name == "quantization.ranges-follow"
+    assert failure(quantization.NeverFrozen, LARGE, freeze=1).name == "quantization.ranges-follow"
 
 
 class _FreezesByWindows(ReferenceTrainer):

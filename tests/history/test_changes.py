@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from results.history.changes import LineHistory, history
-from results.history.folders import PlannedCell, gather
-from results.history.lines import lines
 from results.history.statements import alongside, between, change, interval, statement
+from results.history.versions import PlannedCell, gather, lines
 from results.record.reading import RecordError, write
 from tests.support.versions import CLAUSE, gathered, history_of, judged, only_line, record
 

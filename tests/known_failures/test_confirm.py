@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cli import expecting
+from conformance.cli import acceptance
 from conformance.cli.main import main
 from conformance.known_failures.confirm import ConfirmError, confirm
 from conformance.known_failures.entries import Expectation
@@ -200,22 +200,22 @@ def test_ranges_hold_in_the_wanted_versions_alone(
 def test_the_command_writes_the_file_and_says_what_changed(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(expecting, "_file", lambda *_: path)
+    monkeypatch.setattr(acceptance, "_known_failures_file", lambda *_: path)
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     write(good, record("3.0", *BOTH))
-    assert main(["expectations", "update", str(good)]) == 0
+    assert main(["accept", "--known", str(good)]) == 0
     output = capsys.readouterr().out
     assert "twin/expectations.toml: 3.0 cpu eager is judged; changed expectations: 2" in output
     assert "  >=1.0,<=2.0 → >=1.0,<=3.0: scaling.stays-finite (1)" in output
     assert read_known(path.parent, "twin").judged == {"twin": {("cpu", "eager"): ("1.0", "2.0", "3.0")}}
     text = path.read_text("utf-8")
-    assert main(["expectations", "update", str(good)]) == 0
+    assert main(["accept", "--known", str(good)]) == 0
     assert "no change" in capsys.readouterr().out
     write(bad, record("3.0", *BOTH, replace(failing("test_d"), outcome=Outcome.FAIL)))
-    assert main(["expectations", "update", str(bad)]) == 1
+    assert main(["accept", "--known", str(bad)]) == 1
     assert f"{CLAUSE} test_d fail (differs)" in capsys.readouterr().out
     write(bad, record("4.0", *BOTH, passing("test_e", "scaling.stays-positive")))
-    assert main(["expectations", "update", str(bad)]) == 2
+    assert main(["accept", "--known", str(bad)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("conformance: twin/expectations.toml: expectation 2 (")
     assert path.read_text("utf-8") == text

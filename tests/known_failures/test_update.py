@@ -1,4 +1,4 @@
-"""`conformance expectations update` writes what records show: new entries, merged cases, dropped ones."""
+"""`conformance accept --known` writes what records show: new entries, merged cases, dropped ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from conformance.cli import expecting
+from conformance.cli import acceptance
 from conformance.cli.main import main
 from conformance.known_failures.confirm import ConfirmError
 from conformance.known_failures.reading import read_known
@@ -126,7 +126,7 @@ def test_an_entry_that_holds_nowhere_any_more_is_dropped_and_its_finding_with_th
 @pytest.mark.parametrize(
     ("cause", "problem"),
     [
-        (Cause("third"), "the finding 'third' does not exist; describe it with --class"),
+        (Cause("third"), "the finding 'third' does not exist; describe it with --text"),
         (Cause("first", NEW), "the finding 'first' exists already; omit"),
     ],
 )
@@ -147,16 +147,15 @@ def test_a_table_says_what_it_is_given(value: str) -> None:
 @pytest.fixture
 def command(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command that updates the file from a run with a failure that no entry names."""
-    monkeypatch.setattr(expecting, "_file", lambda *_: path)
+    monkeypatch.setattr(acceptance, "_known_failures_file", lambda *_: path)
     write(tmp_path / "run.json", record("3.0", *BOTH, failed("test_d")))
-    return ["expectations", "update", str(tmp_path / "run.json")]
+    return ["accept", "--known", str(tmp_path / "run.json")]
 
 
 def test_the_command_writes_and_a_dry_run_does_not(
     path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [*command, "--finding", "new-one", "--class", "limitation"]
-    words += ["--consequence", "error", "--reason", "It raises."]
+    words = [*command, "--finding", "new-one", "--text", "limitation", "error", "It raises."]
     assert main([*words, "--dry-run"]) == 0
     output = capsys.readouterr().out
     assert '+cpu.eager = ["1.0", "2.0", "3.0"]  # by hand' in output
@@ -174,18 +173,14 @@ def test_the_command_writes_and_a_dry_run_does_not(
     ("words", "problem"),
     [
         (("--clause", CLAUSE), "need --finding"),
-        (("--finding", "new-one", "--class", "error"), "'error' is not one of"),
-        (("--finding", "new-one", "--class", "limitation"), "needs --class, --consequence and --reason"),
+        (("--finding", "new-one", "--text", "error", "error", "x"), "got 'error', want one of defect, "),
+        (("--finding", "new-one", "--text", "limitation", "error", " "), "the reason is empty"),
         (
-            ("--finding", "b", "--class", "defect", "--consequence", "error", "--reason", "x", "--link", "http://x"),
-            "--link and --link-shows need each other",
-        ),
-        (
-            ("--finding", "broken", "--class", "defect", "--consequence", "error", "--reason", "x"),
+            ("--finding", "broken", "--text", "defect", "error", "x"),
             "a defect needs a program that shows it, findings/broken.py",
         ),
         (
-            ("--finding", "new-one", "--class", "numerics", "--consequence", "error", "--reason", "x"),
+            ("--finding", "new-one", "--text", "numerics", "error", "x"),
             "the consequence of the class numerics is last-bits, not error",
         ),
         (("--finding", "third"), "the finding 'third' does not exist"),
@@ -203,13 +198,13 @@ def test_an_adapter_without_a_file_gets_one(
 ) -> None:
     place = tmp_path / "twin" / "expectations.toml"
     place.parent.mkdir()
-    monkeypatch.setattr(expecting, "_file", lambda *_: place)
+    monkeypatch.setattr(acceptance, "_known_failures_file", lambda *_: place)
     run = tmp_path / "run.json"
     write(run, record("3.0", failed("test_d"), passing("test_e"), replace(ZERO, outcome=Outcome.PASS)))
-    assert main(["expectations", "update", str(run)]) == 1
+    assert main(["accept", "--known", str(run)]) == 1
     assert "1 failures need a finding" in capsys.readouterr().out
-    words = ["--finding", "a", "--class", "documented", "--consequence", "cost", "--reason", "It does."]
-    assert main(["expectations", "update", str(run), *words]) == 0
+    words = ["--finding", "a", "--text", "documented", "cost", "It does."]
+    assert main(["accept", "--known", str(run), *words]) == 0
     known = read_known(place.parent, "twin")
     assert (known.judged, len(known.expectations)) == ({"twin": {("cpu", "eager"): ("3.0",)}}, 1)
 
@@ -233,7 +228,7 @@ def test_a_record_imports_nothing_and_names_no_place_to_write(
     words: tuple[str, ...], stranger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(stranger.iterdir())
-    line = refused(capsys, "expectations", "update", str(stranger.parent / "run.json"), *words)
+    line = refused(capsys, "accept", "--known", str(stranger.parent / "run.json"), *words)
     assert "is of 'elsewhere.adapter:Adapter', " in line
     assert sorted(stranger.iterdir()) == before
     assert "elsewhere" not in sys.modules
@@ -241,6 +236,6 @@ def test_a_record_imports_nothing_and_names_no_place_to_write(
 
 def test_an_adapter_that_the_user_names_is_written(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--framework", "elsewhere.adapter:Adapter"]
-    assert main(["expectations", "update", str(stranger.parent / "run.json"), *words]) == 1
+    assert main(["accept", "--known", str(stranger.parent / "run.json"), *words]) == 1
     assert "1 failures need a finding" in capsys.readouterr().out
     assert 'cpu.eager = ["3.0"]' in (stranger / "expectations.toml").read_text("utf-8")

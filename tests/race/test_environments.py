@@ -3,53 +3,53 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.version import Version
 
 from conformance.cli.main import main
-from conformance.cli.versions import racing
 from conformance.race import environments
 from conformance.race.environments import SideRequest, check, check_named, interpreter
 from conformance.race.processes import RaceError
-from conformance.sweep.index import IndexSettings, PackageIndex, Release
-from frameworks.installer.distributions import Unavailable
-from frameworks.installer.resolution import EnvironmentRequest, Lock
+from conformance.sweep import plan
+from conformance.sweep.cell import Commands, NotJudged, Requirements
+from conformance.sweep.releases import Release
 from results.record.files import RecordError
 from tests.support.suite_runs import ROOT
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[EnvironmentRequest]:
-    """What is to be resolved; nothing is installed, and no version begins with 9."""
-    result: list[EnvironmentRequest] = []
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Requirements]:
+    """The environments that are made; nothing is installed, and no version begins with 9."""
+    result: list[Requirements] = []
 
-    def resolve(wanted: EnvironmentRequest) -> Lock:
-        if wanted.version.startswith("9"):
-            raise Unavailable("there is no torch 9")
+    def make(folder: Path, wanted: Requirements, commands: Commands) -> Path:  # noqa: ARG001
+        if wanted.names[0].startswith("torch==9"):
+            raise NotJudged("no solution", "there is no torch 9")
         result.append(wanted)
-        return Lock((f"torch=={wanted.version}",), {})
+        return Path(wanted.names[0])
 
-    @contextmanager
-    def using(cache: Any, lock: Lock) -> Iterator[Path]:  # noqa: ARG001
-        yield Path(lock.requirements[0])
-
-    monkeypatch.setattr(environments, "resolve", resolve)
-    monkeypatch.setattr(environments.EnvironmentCache, "using", using)
+    monkeypatch.setattr(environments, "make_environment", make)
+    for module in (environments, plan):
+        monkeypatch.setattr(module, "releases", known)
     return result
 
 
-def test_a_version_has_an_environment(asked: list[EnvironmentRequest]) -> None:
-    with interpreter(SideRequest("old", "torch", "2.12.1", device="cpu", mode="compile")) as python:
+def known(package: str) -> dict[Version, Release]:
+    """The releases of torch on the only index."""
+    if package != "torch":
+        raise RecordError(package, "its releases cannot be listed", "correct the name")
+    return {Version(text): Release() for text in ("2.6.0", "2.12.1", "2.13.0")}
+
+
+def test_a_version_has_an_environment(asked: list[Requirements]) -> None:
+    with interpreter(SideRequest("old", "torch", "2.12.1", device="cpu", mode="accelerate")) as python:
         assert str(python) == "torch==2.12.1"
-    assert asked == [EnvironmentRequest("torch", "2.12.1", "compile")]
+    assert asked[0].names[:2] == ("torch==2.12.1", "accelerate")
 
 
-def test_a_named_python_is_taken(asked: list[EnvironmentRequest]) -> None:
+def test_a_named_python_is_taken(asked: list[Requirements]) -> None:
     with interpreter(SideRequest("old", "torch", "2.12.1", Path("/x/python"))) as python:
         assert python == Path("/x/python")
     with interpreter(SideRequest("new", "torch")) as python:
@@ -57,7 +57,7 @@ def test_a_named_python_is_taken(asked: list[EnvironmentRequest]) -> None:
     assert asked == []
 
 
-def test_a_version_that_cannot_be_installed(asked: list[EnvironmentRequest]) -> None:
+def test_a_version_that_cannot_be_installed(asked: list[Requirements]) -> None:
     wanted = SideRequest("old", "torch", "9.0", device="cpu")
     with pytest.raises(RaceError, match=r"^old: torch 9\.0: there is no torch 9"), interpreter(wanted):
         pass
@@ -70,36 +70,18 @@ def test_another_version_than_the_named_one() -> None:
         check(SideRequest("old", "torch", "2.12.1"), "2.13.0+cpu")
 
 
-def known(*versions: str) -> PackageIndex:
-    """An index with these versions of torch."""
-    return PackageIndex(IndexSettings(()), {"torch": {Version(each): Release(()) for each in versions}})
-
-
 @pytest.mark.parametrize(
     ("wanted", "why"),
     [
-        (
-            SideRequest("old", "torch", "2.6.0", Path(sys.executable)),
-            "old: got --old and --old-python, want one of them",
-        ),
-        (SideRequest("old", "torch", python=Path("/x/python")), "old: --old-python: /x/python: no such file or dire"),
-        (SideRequest("new", "torch", python=ROOT), f"new: --new-python: {ROOT}: no program; name a Python"),
+        (SideRequest("old", "torch", "2.6.0", Path(sys.executable)), "old: got a version and a Python, want one of"),
+        (SideRequest("old", "torch", python=Path("/x/python")), "old: /x/python: no such file or directory; name a"),
+        (SideRequest("new", "torch", python=ROOT), f"new: {ROOT}: no program; name a Python"),
         (SideRequest("old", "torch", "abc"), "old: got 'abc', want a version such as 2.6.0"),
         (SideRequest("old", "torch", "2.5"), "torch 2.5: no index has it; the next one is 2.6.0"),
         (SideRequest("new", "torch", "99.0"), "torch 99.0: no index has it; the next one is 2.13.0"),
-        (SideRequest("new", "jax", "0.9"), "new: releases of jax cannot be listed"),
-        (
-            SideRequest("old", "torch"),
-            "old: name --old, its version, or --old-python, the Python of an environment with",
-        ),
-        (
-            SideRequest("new", "torch"),
-            "new: this Python has no torch; name --new, its version, or --new-python, the Py",
-        ),
-        (
-            SideRequest("new", "reference", "2"),
-            "new: nothing is installed for reference; name --new-python, the Python",
-        ),
+        (SideRequest("new", "jax", "0.9"), "new: jax: its releases cannot be listed"),
+        (SideRequest("new", "torch"), "new: this Python has no torch; name torch==VERSION, or torch@PYTHON, the Py"),
+        (SideRequest("new", "reference", "2"), "new: nothing is installed for reference; name reference@PYTHON, the"),
         (
             SideRequest("old", "torch", "2.6.0", mode="eagr"),
             "old: got mode 'eagr', want a mode of torch, such as eager",
@@ -111,15 +93,16 @@ def known(*versions: str) -> PackageIndex:
     ],
 )
 def test_a_side_that_cannot_run_is_refused_at_once(
-    asked: list[EnvironmentRequest], wanted: SideRequest, why: str, monkeypatch: pytest.MonkeyPatch
+    asked: list[Requirements], wanted: SideRequest, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environments.locks, "installed_version", lambda _: None)
     with pytest.raises((RaceError, RecordError)) as refused:
-        check_named(wanted, known("2.6.0", "2.13.0"))
+        check_named(wanted)
     assert str(refused.value).startswith(why)
     assert asked == []
 
 
+@pytest.mark.usefixtures("asked")
 def test_sides_that_may_run_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments.locks, "installed_version", lambda _: "2.13.0")
     for wanted in (
@@ -129,24 +112,13 @@ def test_sides_that_may_run_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> 
         SideRequest("new", "reference"),
         SideRequest("old", "reference", python=Path(sys.executable)),
     ):
-        check_named(wanted, known("2.6.0", "2.13.0"))
-
-
-@pytest.mark.parametrize("option", ["--output", "--samples"])
-def test_a_folder_that_is_missing_is_refused_before_the_race(
-    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(racing, "check_named", lambda *_: pytest.fail("the sides are looked at"))
-    assert main(["race", "torch", "--old", "2.6.0", "--new", "2.13.0", option, str(tmp_path / "x" / "file")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"{option}: there is no folder {tmp_path / 'x'}; make it, or name another" in line
+        check_named(wanted)
 
 
 def test_both_sides_are_looked_at_before_one_is_installed(
-    asked: list[EnvironmentRequest], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    asked: list[Requirements], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(racing, "PackageIndex", lambda: known("2.6.0", "2.13.0"))
-    assert main(["race", "torch", "--old", "2.6.0", "--new-python", "/x/python"]) == 2
+    assert main(["race", "torch==2.6.0", "torch@/x/python"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("conformance: new: --new-python: /x/python: no such file or directory; name a Python")
+    assert line.startswith("conformance: new: /x/python: no such file or directory; name a Python")
     assert asked == []

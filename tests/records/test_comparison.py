@@ -159,17 +159,6 @@ def test_a_test_that_came_or_went_is_told() -> None:
     assert compare(fewer, BASE).status == 0
 
 
-@pytest.mark.parametrize(
-    ("mode", "kind", "status"), [("compile", ChangeKind.NOT_COMPARABLE, 0), ("eager", ChangeKind.REMOVED, 1)]
-)
-def test_a_test_that_runs_in_another_mode_alone_is_not_comparable(
-    monkeypatch: pytest.MonkeyPatch, mode: str, kind: ChangeKind, status: int
-) -> None:
-    monkeypatch.setattr("results.compare.comparability.single_modes", lambda: {("torch", TESTS[2]): mode})
-    result = compare(BASE, replace(BASE, verdicts=BASE.verdicts[:-1]))
-    assert ([(c.kind, c.subject) for c in result.changes], result.status) == ([(kind, TESTS[2])], status)
-
-
 def test_a_test_of_another_setup_is_not_comparable() -> None:
     result = compare(BASE, verdict(BASE, 0, outcome=Outcome.FAIL, setup_hash="d"))
     assert {c.kind for c in result.changes} == {ChangeKind.NOT_COMPARABLE}

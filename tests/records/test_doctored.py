@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from conformance.cli.comparing import compare as command
+from conformance.cli.records import compare as command
 from results.compare.changes import ChangeKind
 from results.compare.comparison import Comparison, compare
 from results.compare.numbers import Movement

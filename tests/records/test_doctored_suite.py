@@ -274,6 +274,6 @@ def test_every_area_is_there_and_every_package_that_judges_is_in_one() -> None:
     places = {place for area in identity.AREAS.values() for place in area}
     assert [place for place in places if not (ROOT / place).exists()] == []
     packages = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "conformance").glob("*/__init__.py")}
-    others = ("bundle", "cli", "doctor", "models", "race", "scenarios", "spec", "surface", "sweep")
+    others = ("cli", "models", "race", "scenarios", "spec", "sweep")
     without = {f"conformance/{name}" for name in others}
     assert packages - places == without

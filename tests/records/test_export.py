@@ -123,11 +123,11 @@ def test_what_is_cut_leaves_no_fold_open(parts: list[str], limit: int) -> None:
 def test_the_command_writes_a_file_or_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "torch.json"
     write(path, BASE)
-    assert main(["export", str(path), "--format", "markdown", "--output", str(tmp_path / "out.md")]) == 0
+    assert main(["table", str(path), "--format", "markdown", "--output", str(tmp_path / "out.md")]) == 0
     assert (tmp_path / "out.md").read_text("utf-8") == markdown([BASE])
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out.md", "torch.json"]
     capsys.readouterr()
-    assert main(["export", str(path), "--format", "markdown"]) == 0
+    assert main(["table", str(path), "--format", "markdown"]) == 0
     assert capsys.readouterr().out == markdown([BASE])
 
 
@@ -143,7 +143,7 @@ def test_what_cannot_be_exported_ends_in_one_line(tmp_path: Path, capsys: pytest
         ((good, "--format", "html"), "'html' is not one of"),
         ((good, "--format", "markdown", "--output", tmp_path / "no" / "x.md"), "x.md: cannot be written"),
     ):
-        assert message in refused(capsys, "export", *map(str, words))
+        assert message in refused(capsys, "table", *map(str, words))
     assert (tmp_path / "old.json").read_text() == "kept"
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import gzip
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +12,15 @@ from typing import Any
 import pytest
 
 from results.compare.pairing import compare_files, compare_sets
-from results.record import encoding, files
 from results.record.files import replace_by
-from results.record.folders import Outlines, find, listed, read
-from results.record.reading import MAX_SIGNS, SIGNS, Record, RecordError, RunSetup, load, load_series, write
+from results.record.folders import Outlines, find, read
+from results.record.reading import Record, RecordError, RunSetup, load, load_series, write
 from results.report.details import Details
 from results.report.matrix import matrix
 from results.report.text import number
 from results.show import table
-from tests.support.hostile_files import NAMES, QUICK, make
 from tests.support.many import many
 from tests.support.small_record import BASE, verdict
-from tests.support.suite_runs import ROOT, environment, hang_limit
 
 MEBIBYTE = 2**20
 
@@ -128,21 +122,6 @@ def test_a_broken_record_without_a_partner_is_refused(folders: tuple[Path, Path]
         compare_files(find([old]), find([new]))
 
 
-def test_a_record_as_it_was_written_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "record.json"
-    write(path, BASE)
-    again: list[bytes] = []
-    monkeypatch.setattr(encoding, "refuse_repeated_keys", again.append)
-    assert load(path) == BASE
-    assert not again
-    path.write_bytes(path.read_bytes() + b"\n")
-    assert load(path) == BASE
-    assert not again
-    path.write_bytes(path.read_bytes().replace(b'"duration_s": 1.0', b'"duration_s": 1.00'))
-    assert load(path) == BASE
-    assert len(again) == 1
-
-
 def test_a_page_has_equal_verdicts_and_checks_once() -> None:
     def details(*records: Record) -> dict[str, Any]:
         result: dict[str, Any] = json.loads("".join(Details().pieces(matrix(records), records)))
@@ -176,88 +155,3 @@ def test_a_page_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> No
     with pytest.raises(ZeroDivisionError):
         replace_by(path, pieces())
     assert [each.read_text("utf-8") for each in tmp_path.iterdir()] == ["old"]
-
-
-MEMORY, SECONDS = 10**9, 5.0
-_READER = """
-import json, os, resource, sys
-from pathlib import Path
-from results.record.reading import RecordError, load
-
-def read(path):
-    resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
-    resource.setrlimit(resource.RLIMIT_AS, (6 * 10**9, 6 * 10**9))
-    try:
-        said = f"read, {len(load(path).verdicts)} verdicts"
-    except RecordError as error:
-        said = str(error)
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-    print(json.dumps([int(peak.split()[1]) * 1024, used.ru_utime + used.ru_stime, said]), flush=True)
-
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        read(Path(line.removesuffix("\\n")))
-        os._exit(0)
-    if status := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
-        sys.exit(f"the reader ended with {status}")
-"""
-
-
-@pytest.fixture(scope="module")
-def reader() -> Iterator[subprocess.Popen[str]]:
-    """A process that reads each file that it is told in a copy of itself, which has nothing of the files before."""
-    words, pipe = [sys.executable, "-c", _READER], subprocess.PIPE
-    with subprocess.Popen(words, cwd=ROOT, env=environment(), stdin=pipe, stdout=pipe, text=True) as process:
-        yield process
-        process.communicate(timeout=hang_limit())
-
-
-def cost(reader: subprocess.Popen[str], path: Path) -> tuple[int, float, str]:
-    """Peak bytes and seconds of processor time of reading a file, and what was said of it."""
-    assert reader.stdin is not None
-    assert reader.stdout is not None
-    print(path, file=reader.stdin, flush=True)
-    memory, seconds, said = json.loads(reader.stdout.readline())
-    return memory, seconds, said
-
-
-def test_a_large_record_takes_a_bounded_multiple_of_its_size(reader: subprocess.Popen[str], tmp_path: Path) -> None:
-    record = load(listed(ROOT / "results" / "baselines")[-1])
-    copies = (replace(each, test=f"{each.test}#{copy}") for copy in range(4) for each in record.verdicts)
-    path = tmp_path / "large.json"
-    write(path, replace(record, verdicts=tuple(copies)))
-    size = path.stat().st_size
-    assert size > 5 * MEBIBYTE
-    assert cost(reader, path)[0] < 60 * MEBIBYTE + 12 * size, "peak bytes"
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
-)
-def test_a_file_is_read_or_refused_in_bounds(reader: subprocess.Popen[str], name: str, tmp_path: Path) -> None:
-    path = make(name, tmp_path)
-    for _ in range(3):
-        memory, seconds, said = cost(reader, path)
-        if seconds <= SECONDS:
-            break
-    path.unlink()
-    assert "\n" not in said
-    assert (memory <= MEMORY, seconds <= SECONDS) == (True, True), (memory, seconds, said)
-
-
-def test_a_small_file_of_many_values_is_refused_before_they_are_made(tmp_path: Path) -> None:
-    path = make("empty lists", tmp_path)
-    packed = path.with_name(f"{path.name}.gz")
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert packed.stat().st_size < 100_000
-    with pytest.raises(RecordError, match="has too many values"):
-        load(packed)
-
-
-def test_records_have_room_to_grow() -> None:
-    for path in find([ROOT / "results" / "baselines"]):
-        content = files.read(path)
-        assert 2 * len(content) < files.MAX_BYTES, path.name
-        assert 2 * (len(content) - len(content.translate(None, SIGNS))) < MAX_SIGNS, path.name

@@ -177,30 +177,6 @@ def test_a_page_has_what_took_longest_first_and_all_sums() -> None:
     assert "| resume | 2.00 | – |" in times.markdown(runs, times.seconds)
 
 
-def test_the_slowest_are_listed_by_test_or_by_clause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "record.json"
-    write(path, run(scaling_a=0.5, scaling_b=0.75, resume_a=1.0))
-    assert main(["slowest", str(path), "--count", "2"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "Slowest tests of some 1.0 eager cpu:",
-        "     1.00  resume.slug/resume_a",
-        "     0.75  scaling.slug/scaling_b",
-    ]
-    assert main(["slowest", str(path), "--by", "clause"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "Slowest clauses of some 1.0 eager cpu:",
-        "     1.25  scaling.slug",
-        "     1.00  resume.slug",
-    ]
-
-
-@pytest.mark.parametrize("arguments", [["--count", "0"], ["--by", "family"], ["there-is-no-such-record.json"]])
-def test_what_cannot_be_listed_ends_with_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["slowest", *arguments]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("conformance: ")
-
-
 def test_the_command_tells_them_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "record.json"
     write(path, run(scaling_a=0.5))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance.scenarios.use_fp16 import use_fp16
+from conformance.scenarios.definitions import use_fp16
 from fixtures import pretrained, sentences
 
 

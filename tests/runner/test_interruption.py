@@ -16,7 +16,6 @@ import pytest
 
 from conformance.runner.jobs import RESTARTS
 from conformance.runner.workers import MOST, LostWorkers
-from results.record.journal import recover
 from results.record.outcomes import Outcome
 from results.record.reading import load
 from tests.support.suite_runs import (
@@ -149,7 +148,7 @@ def test_kill_9_loses_no_verdict_that_was_told(running: Running) -> None:
     running.process.kill()
     running.process.wait()
     printed, journal = running.printed(), running.record.with_suffix(".jsonl")
-    saved = by_case(recover(journal))
+    saved = by_case(load(journal))
     expected = {case: Outcome.PASS if word == "PASSED" else Outcome.FAIL for case, word in printed.items()}
     assert expected.items() <= saved.items()
     assert len(saved) <= len(printed) + 2
@@ -171,7 +170,7 @@ def test_a_worker_ends_soon_after_its_run_is_killed(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         assert_gone([worker])
-    (crash,) = recover(record.with_suffix(".jsonl")).verdicts
+    (crash,) = load(record.with_suffix(".jsonl")).verdicts
     assert crash.outcome == Outcome.CRASH
 
 

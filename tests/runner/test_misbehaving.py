@@ -23,7 +23,7 @@ from tests.support import behaviours
 
 BEGINNING = behaviours.surroundings()
 STEPS = [step for name in behaviours.{which} for step in (name, f"after {{name}}")]
-VALUES = {{"text_without_a_form": object(), "text_of_100_MB": "x" * behaviours.BIG, "too_deep": [[]]}}
+VALUES = {{"text_without_a_form": object(), "long_text": "x" * behaviours.BIG, "too_deep": [[]]}}
 for _ in range(100):
     VALUES["too_deep"] = [VALUES["too_deep"]]
 
@@ -50,7 +50,7 @@ def ended_with(folder: Path, which: str, *words: str) -> tuple[Ended, Record]:
     """A run of the behaviours, each followed by a test that finds all as it was."""
     root = checkout(folder, behaving=SUITE.format(which=which))
     record = root / "run.json"
-    ended = run([*command(*words), f"--record={record}", "-p", "no:randomly"], root, BEHAVING="1")
+    ended = run([*command(*words), f"--record={record}", "-p", "no:randomly"], root)
     assert record.is_file(), ended.lines[-30:]
     return ended, load(record)
 

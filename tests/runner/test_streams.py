@@ -86,9 +86,7 @@ def test_other_text_stays_as_it_is(text: str, monkeypatch: pytest.MonkeyPatch) -
     assert printed(text, monkeypatch=monkeypatch) == text
 
 
-@pytest.mark.parametrize(
-    "words", [("table",), ("compare",), ("export", "--format", "markdown"), ("export", "--format", "findings")]
-)
+@pytest.mark.parametrize("words", [("table",), ("compare",), ("table", "--format", "markdown")])
 def test_a_record_gives_a_job_no_commands(words: tuple[str, ...], tmp_path: Path) -> None:
     changed = verdict(BASE, 0, test=f"{BASE.verdicts[0].clause}/{EVIL}", message=f"a\n{EVIL}", reason=EVIL)
     series = replace(BASE.series, framework=EVIL, mode=f"\n{EVIL}")

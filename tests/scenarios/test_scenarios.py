@@ -1,55 +1,68 @@
-"""Scenarios: sides in turn on the same batches, what is judged of them, and a table that only repeats the records."""
-
-from __future__ import annotations
+"""Scenarios: interleaved sides, their verdicts and measurements, the command, and the committed records."""
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
 
-from conformance.scenarios import SCENARIOS, Scenario
-from conformance.scenarios.judgement import measurements, traces, verdicts
-from conformance.scenarios.launching import FOLDER
-from conformance.scenarios.scenario import Setting, Side, accuracy, squared_error
+from conformance.scenarios import table
+from conformance.scenarios.definitions import SCENARIOS
+from conformance.scenarios.scenario import (
+    MODEL,
+    OFFLOADED,
+    QuantizedSide,
+    Scenario,
+    Setting,
+    Side,
+    accuracy,
+    squared_error,
+)
 from conformance.scenarios.table import rows
-from conformance.scenarios.training import SideResult, train
+from conformance.scenarios.training import SideRun, measurements, train, verdicts
 from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Batch, Model
-from fixtures.recipe import FLOAT16, SGD, DynamicScaling, Recipe, Recompute
-from frameworks.contract import Capability, Conventions, Framework
+from fixtures.recipe import FLOAT16, SGD, Adam, DynamicScaling, Offload, Ranks, Recipe, Recompute, Sharding
+from frameworks.base import Arguments
+from frameworks.contract import Capability, Conventions, Framework, RankFailed, Trainer
 from frameworks.reference import ReferenceFramework
+from frameworks.reference.distributed.ranks import ReferenceRankGroup
+from frameworks.reference.training.offload import ArrayStore, HostStore
 from frameworks.reference.training.trainer import ReferenceTrainer
 from results.record.files import read
 from results.record.folders import listed
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load
 from tests.support.recorded import by_name
+from tests.support.suite_runs import called, refused
 
-PLAIN = Recipe(SGD(0.1))
+PLAIN, ADAM = Recipe(SGD(0.1)), Recipe(Adam(2.0**-4))
+PASS = (Outcome.PASS, "")
 
 
-def _points(size: int, seed: int) -> Batch:
+def points(size: int, seed: int) -> Batch:
     rng = np.random.default_rng([seed, 3])
     labels = rng.integers(0, 3, size)
     return Batch((np.eye(3)[labels] + 0.3 * rng.standard_normal((size, 3))).astype(np.float32), {"output": labels})
 
 
-def _setting() -> Setting:
+def setting() -> Setting:
     layers = (Dense(8), Activation("gelu"), Dense(8), Activation("gelu"), Heads((Head("output", 3),)))
     model = Model("small", layers, (3,), (("output", "cross_entropy"),))
-    return Setting(model, _points(70, 0), _points(40, 1), "points around three corners")
+    return Setting(model, points(70, 0), points(40, 1), "points around three corners")
 
 
 SMALL = Scenario(
     name="small",
     title="A small one",
     source="this test",
-    setting=_setting,
+    setting=setting,
     sides=(
         Side("plain", PLAIN),
         Side("segments", PLAIN.replace(recompute=Recompute(2)), equal=True),
@@ -61,30 +74,50 @@ SMALL = Scenario(
     epochs=6,
     learns_in=20,
     quality=accuracy(),
-    published={("mixed", "time ÷ plain's"): "0.5"},
 )
 
 
-def trained(framework: Framework, scenario: Scenario = SMALL, rounds: int = 30) -> dict[str, SideResult]:
-    """What is left of each side, by its label."""
-    results = train(framework, scenario, scenario.setting(), rounds, [].append)
-    return {one.side.label: one for one in results}
+def with_ranks(level: Sharding, *counts: int) -> Scenario:
+    sides = (Side(f"{count} ranks", ADAM.replace(ranks=Ranks(count, level))) for count in counts)
+    return replace(SMALL, sides=(Side("one place", ADAM), *sides))
 
 
-def outcomes(framework: Framework, scenario: Scenario = SMALL, rounds: int = 30) -> dict[str, tuple[Outcome, str]]:
+def with_offload(to: Literal["host", "disk"] = "host") -> Scenario:
+    sides = (Side(kind, ADAM.replace(offload=Offload((kind,), to)), equal=True) for kind in OFFLOADED)
+    return replace(SMALL, sides=(Side("here", ADAM), *sides))
+
+
+SHARDED = with_ranks("full", 2, 4)
+QUANTIZED = replace(
+    SMALL,
+    sides=(
+        SMALL.sides[0],
+        QuantizedSide("eight bits", PLAIN, technique="weight-int8"),
+        QuantizedSide("four bits", PLAIN, technique="weight-int4"),
+    ),
+)
+
+
+def run(scenario: Scenario, framework: Framework | None = None, rounds: int = 30) -> dict[str, SideRun]:
+    """The runs of a scenario's sides, by label."""
+    subject = framework or ReferenceFramework("cpu")
+    runs = train(subject, scenario, scenario.setting(), rounds, lambda numbers, _: numbers)
+    return {own.side.label: own for own in runs}
+
+
+def outcomes(scenario: Scenario, framework: Framework | None = None, rounds: int = 30) -> dict[str, tuple[str, str]]:
     """Outcome and signature of each side."""
-    results = list(trained(framework, scenario, rounds).values())
-    judged = verdicts(framework, scenario, scenario.setting(), results, rounds, "again")
-    return {verdict.case: (verdict.outcome, verdict.signature) for verdict in judged}
+    result = verdicts(scenario, [*run(scenario, framework, rounds).values()], rounds, "again")
+    return {verdict.case: (verdict.outcome, verdict.signature) for verdict in result}
 
 
-def measured(scenario: Scenario, results: Mapping[str, SideResult]) -> dict[str, Any]:
-    """What is measured of a run, by quantity and side."""
-    return by_name(measurements(scenario, list(results.values())))
+def measured(scenario: Scenario, runs: Mapping[str, SideRun]) -> dict[str, Any]:
+    """Measurements by quantity and side."""
+    return by_name(measurements(scenario, [*runs.values()]))
 
 
 def refusing(*capabilities: Capability) -> ReferenceFramework:
-    """A twin of the reference that lacks these, and says so."""
+    """A reference that lacks these capabilities, and says so."""
 
     class Refusing(ReferenceFramework):
         def refusals(self) -> Mapping[Capability, str]:
@@ -94,13 +127,17 @@ def refusing(*capabilities: Capability) -> ReferenceFramework:
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, SideResult]:
-    return trained(ReferenceFramework("cpu"))
+def runs() -> dict[str, SideRun]:
+    return run(SMALL)
 
 
-def test_a_round_is_cut_into_windows_that_hold_each_sample_once() -> None:
-    batch = _points(70, 0)
-    side = Side("x", PLAIN.replace(accumulation=4), micro=16)
+@pytest.fixture(scope="module")
+def sharded() -> dict[str, SideRun]:
+    return run(SHARDED)
+
+
+def test_windows_of_a_round_hold_each_sample_once() -> None:
+    batch, side = points(70, 0), Side("x", PLAIN.replace(accumulation=4), micro=16)
     assert [[len(part) for part in window] for window in side.windows(batch)] == [[16] * 4, [6]]
     assert [len(window) for window in replace(side, whole=True).windows(batch)] == [4]
     inputs = np.concatenate([part.inputs for window in side.windows(batch) for part in window])
@@ -109,37 +146,20 @@ def test_a_round_is_cut_into_windows_that_hold_each_sample_once() -> None:
     assert replace(side, whole=True).needs(batch) == side.needs(batch.part(0, 64)) == ()
 
 
-def test_every_side_trains_on_the_same_batches_from_the_same_weights(results: Mapping[str, SideResult]) -> None:
-    assert results["plain"].losses == results["segments"].losses
-    assert results["flushed"].losses[:4] == pytest.approx(results["plain"].losses[:4], rel=2**-22)
-    assert (len(results["plain"].losses), len(results["flushed"].losses), len(results["whole"].losses)) == (30, 30, 24)
-    assert results["segments"].distance == 0.0
-    assert 0.0 < (results["whole"].distance or 0.0) < 1.0
-    assert results["plain"].distance is None
+def test_train_gives_every_side_the_same_batches_and_weights(runs: Mapping[str, SideRun]) -> None:
+    assert runs["plain"].losses == runs["segments"].losses
+    assert runs["flushed"].losses[:4] == pytest.approx(runs["plain"].losses[:4], rel=2**-22)
+    assert (len(runs["plain"].losses), len(runs["flushed"].losses), len(runs["whole"].losses)) == (30, 30, 24)
+    assert runs["segments"].distance == 0.0
+    assert 0.0 < (runs["whole"].distance or 0.0) < 1.0
+    assert runs["plain"].distance is None
 
 
-def test_what_is_kept_of_a_run(results: Mapping[str, SideResult]) -> None:
-    costs = measured(SMALL, results)
+def test_measurements_have_bytes_and_paired_times(runs: Mapping[str, SideRun]) -> None:
+    costs = measured(SMALL, runs)
     assert costs["saved bytes/segments"].samples < costs["saved bytes/plain"].samples
-    assert costs["seconds a round/mixed"].control == tuple(results["plain"].seconds)
-    assert len(costs["seconds a round/whole"].samples) == 24
-    drawn = by_name(traces(SMALL, list(results.values())))
-    assert drawn["small/mixed"].curves.keys() == {"loss", "scale"}
-    assert drawn["small/plain"].curves["loss"] == tuple(results["plain"].losses)
-
-
-def test_a_side_that_never_had_a_round_has_no_times() -> None:
-    seconds, nothing = [1.0, 1.0], [math.nan, math.nan]
-    plain, whole = (
-        SideResult(SMALL.sides[0], seconds=seconds),
-        SideResult(SMALL.sides[-1], seconds=nothing, control=seconds),
-    )
-    assert measurements(SMALL, [plain, whole]) == ()
-    assert measurements(SMALL, [plain, SideResult(SMALL.sides[-1], seconds=seconds, control=seconds)]) != ()
-
-
-def test_a_right_framework_passes_every_side() -> None:
-    assert set(outcomes(ReferenceFramework("cpu")).values()) == {(Outcome.PASS, "")}
+    assert costs["seconds a round/mixed"].control == tuple(runs["plain"].seconds)
+    assert len(costs["seconds a round/whole"].samples) == 24  # without the rounds that fill no window
 
 
 class Still(ReferenceFramework):
@@ -150,7 +170,7 @@ class Still(ReferenceFramework):
 
 
 class Raising(ReferenceFramework):
-    """Making a trainer that accumulates is beyond it, though it does not say so."""
+    """It cannot accumulate, and does not say so."""
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         if recipe.accumulation > 1:
@@ -162,8 +182,7 @@ class Restarting(ReferenceFramework):
     """With recomputation it starts from other weights."""
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
-        other = recipe if recipe.recompute is None else recipe.replace(seed=1)
-        return super().trainer(model, other, weights)
+        return super().trainer(model, recipe if recipe.recompute is None else recipe.replace(seed=1), weights)
 
 
 class Compiled(Restarting):
@@ -173,8 +192,86 @@ class Compiled(Restarting):
         return replace(super().conventions(), compiled=True)
 
 
-def test_a_framework_that_does_not_learn_is_seen() -> None:
-    assert {result for result, _ in outcomes(Still("cpu")).values()} == {Outcome.FAIL}
+class LossyStore(HostStore):
+    def get(self, key: str) -> Array:
+        return super().get(key).astype(np.float16).astype(np.float64)
+
+
+class LossyTrainer(ReferenceTrainer):
+    def make_store(self, offload: Offload) -> ArrayStore:
+        return LossyStore()
+
+
+class Lossy(Compiled):
+    """It loses bits of offloaded arrays."""
+
+    trainer_class = LossyTrainer
+
+
+class DyingRankGroup(ReferenceRankGroup):
+    """Of four ranks one dies in the third update."""
+
+    def apply(self) -> tuple[Any, ...]:
+        if self.count == 4 and self.first.steps == 2:
+            raise RankFailed("rank 1 was ended by SIGKILL")
+        return super().apply()
+
+
+class Dying(ReferenceFramework):
+    rank_group_class = DyingRankGroup
+
+
+FAIL, ABSTAIN, SAME = (Outcome.FAIL, "loss-did-not-fall"), (Outcome.ABSTAIN, ""), (Outcome.FAIL, "parameters-differ")
+
+
+@pytest.mark.parametrize("scenario", [SMALL, SHARDED, with_offload(), with_offload("disk"), QUANTIZED])
+def test_verdicts_of_the_reference_pass(scenario: Scenario) -> None:
+    assert outcomes(scenario) == dict.fromkeys(scenario.labels, PASS)
+
+
+@pytest.mark.parametrize(
+    ("framework", "scenario", "rounds", "wanted"),
+    [
+        (partial(Still, "cpu"), SMALL, 30, dict.fromkeys(SMALL.labels, FAIL)),
+        (partial(Still, "cpu"), SMALL, 4, {"plain": ABSTAIN, "segments": PASS}),
+        (partial(Raising, "cpu"), SMALL, 30, {"flushed": (Outcome.ERROR, "raises-RuntimeError"), "plain": PASS}),
+        (partial(Restarting, "cpu"), SMALL, 30, {"segments": SAME, "mixed": PASS}),
+        (partial(Restarting, "cpu"), SMALL, 4, {"segments": SAME}),
+        (partial(Compiled, "cpu"), SMALL, 30, {"segments": PASS}),
+        (partial(Lossy, "cpu"), with_offload(), 30, {"here": PASS, **dict.fromkeys(OFFLOADED, SAME)}),
+        (partial(Lossy, "cpu"), with_offload(), 2, {"here": ABSTAIN, **dict.fromkeys(OFFLOADED, SAME)}),
+        (partial(Dying, "cpu"), SHARDED, 30, {"4 ranks": (Outcome.ERROR, "raises-RankFailed"), "2 ranks": PASS}),
+        (
+            partial(refusing, Capability.PARTIAL_WINDOW),
+            SMALL,
+            30,
+            {"flushed": (Outcome.NOT_OFFERED, "accumulation.partial-window"), "whole": PASS},
+        ),
+        (
+            partial(refusing, Capability.OFFLOAD_ACTIVATIONS),
+            with_offload(),
+            30,
+            {"activations": (Outcome.NOT_OFFERED, "offload.activations"), "optimizer": PASS},
+        ),
+        (
+            partial(refusing, Capability.RANKS_FULL),
+            SHARDED,
+            30,
+            {"one place": PASS, "2 ranks": (Outcome.NOT_OFFERED, "ranks.full")},
+        ),
+        (
+            partial(refusing, Capability.WEIGHT_INT4),
+            QUANTIZED,
+            30,
+            {"eight bits": PASS, "four bits": (Outcome.NOT_OFFERED, "quantization.weight-int4")},
+        ),
+    ],
+)
+def test_a_fault_or_a_refusal_costs_its_sides_alone(
+    framework: partial[Framework], scenario: Scenario, rounds: int, wanted: dict[str, tuple[Outcome, str]]
+) -> None:
+    result = outcomes(scenario, framework(), rounds)
+    assert {label: result[label] for label in wanted} == wanted
 
 
 @pytest.mark.parametrize(
@@ -182,96 +279,241 @@ def test_a_framework_that_does_not_learn_is_seen() -> None:
     [
         ((2.0, 1.0), 0.1, "learned-nothing"),
         ((1.0, 2.0), 0.9, "loss-did-not-fall"),
-        ((2.0, float("nan")), 0.9, "loss-did-not-fall"),
+        ((2.0, math.nan), 0.9, "loss-did-not-fall"),
     ],
 )
-def test_a_run_has_to_lower_its_loss_and_to_answer_well(
-    losses: tuple[float, ...], quality: float, signature: str
-) -> None:
-    side = SMALL.sides[0]
-    ended = SideResult(side, losses=list(losses), skipped=[False, False], quality=quality)
-    (verdict,) = verdicts(ReferenceFramework("cpu"), SMALL, _setting(), [ended], 30, "again")
+def test_verdicts_need_a_lower_loss_and_good_answers(losses: tuple[float, ...], quality: float, signature: str) -> None:
+    ended = SideRun(ReferenceFramework("cpu"), setting(), SMALL.sides[0], losses=[*losses], quality=quality)
+    (verdict,) = verdicts(SMALL, [ended], 30, "again")
     assert (verdict.outcome, verdict.signature) == (Outcome.FAIL, signature)
 
 
-def test_a_side_that_promises_the_same_bits_keeps_them() -> None:
-    result = outcomes(Restarting("cpu"))
-    assert result["segments"] == (Outcome.FAIL, "parameters-differ")
-    assert result["mixed"][0] is Outcome.PASS
-    assert outcomes(Restarting("cpu"), rounds=4)["segments"][0] is Outcome.FAIL
-
-
-def test_where_a_compiler_rounds_the_same_bits_are_not_asked_for() -> None:
-    assert outcomes(Compiled("cpu"))["segments"][0] is Outcome.PASS
-
-
-def test_a_refusal_or_an_error_ends_one_side_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    framework = refusing(Capability.O1_FLOAT16, Capability.PARTIAL_WINDOW)
-    monkeypatch.setattr(framework, "attempts", lambda: {Capability.O1_FLOAT16: lambda: False})
-    result = outcomes(framework)
-    assert result["mixed"] == (Outcome.UNSUPPORTED, "precision.O1-float16")
-    assert result["flushed"] == (Outcome.NOT_OFFERED, "accumulation.partial-window")
-    assert result["whole"][0] is Outcome.PASS
-    result = outcomes(Raising("cpu"))
-    assert result["flushed"] == (Outcome.ERROR, "raises-RuntimeError")
-    assert result["plain"][0] is Outcome.PASS
-
-
-def test_too_short_a_run_is_not_judged_by_what_it_learned() -> None:
-    result = outcomes(Still("cpu"), rounds=4)
-    assert result["plain"][0] is Outcome.ABSTAIN
-    assert result["segments"][0] is Outcome.PASS
-
-
-def test_the_best_constant_answer_is_what_a_quality_is_held_against() -> None:
+def test_quality_constant_is_the_best_answer_without_inputs() -> None:
     labels = np.array([0, 1, 1, 1])
     batch = Batch(np.zeros((4, 1)), {"output": labels})
-    quality = accuracy()
-    assert quality.constant(batch) == 0.75
-    assert quality.of({"output": np.eye(2)[[0, 1, 1, 0]]}, batch) == 0.75
+    assert accuracy().constant(batch) == 0.75
+    assert accuracy().of({"output": np.eye(2)[[0, 1, 1, 0]]}, batch) == 0.75
     values = Batch(np.zeros((2, 1)), {"sin": np.array([[1.0], [3.0]]), "cos": np.array([[0.0], [0.0]])})
-    error = squared_error()
-    assert error.constant(values) == 1.0
-    assert error.of({"sin": np.array([[1.0], [1.0]]), "cos": np.zeros((2, 1))}, values) == 2.0
+    assert squared_error().constant(values) == 1.0
+    assert squared_error().of({"sin": np.array([[1.0], [1.0]]), "cos": np.zeros((2, 1))}, values) == 2.0
+
+
+def test_stretches_have_one_number_of_ranks_each() -> None:
+    assert SMALL.stretches == (SMALL.sides,)
+    mixed = replace(SHARDED, sides=(*SHARDED.sides, Side("again", ADAM), Side("two more", SHARDED.sides[1].recipe)))
+    assert [[side.label for side in stretch] for stretch in mixed.stretches] == [
+        ["one place", "2 ranks", "two more"],
+        ["one place", "4 ranks"],
+        ["one place", "again"],
+    ]
+
+
+class OneWorkerGroup(ReferenceRankGroup):
+    """Ranks that end when ranks of another number begin, as those of processes do."""
+
+    count_now: ClassVar[int] = 0
+
+    def __init__(self, model: Model, recipe: Recipe, *arguments: Any) -> None:
+        super().__init__(model, recipe, *arguments)
+        OneWorkerGroup.count_now = self.count
+
+    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+        if self.count != OneWorkerGroup.count_now:
+            raise RankFailed("rank group has terminated")
+        return super().ask(verb, given)
+
+    def apply(self) -> tuple[Any, ...]:
+        self.all("state")
+        return super().apply()
+
+
+class LikeProcesses(ReferenceFramework):
+    rank_group_class = OneWorkerGroup
+
+
+def test_train_asks_no_rank_of_an_earlier_stretch(sharded: Mapping[str, SideRun]) -> None:
+    result = run(SHARDED, LikeProcesses("cpu"))
+    assert [own.error for own in result.values()] == [None] * 3
+    assert [own.losses for own in result.values()] == [own.losses for own in sharded.values()]
+
+
+def test_ranks_train_like_one_place_next_to_their_own_control(sharded: Mapping[str, SideRun]) -> None:
+    costs = measured(SHARDED, sharded)
+    for label in ("2 ranks", "4 ranks"):
+        assert sharded[label].losses == pytest.approx(sharded["one place"].losses, rel=1e-3)
+        assert 0.0 < (sharded[label].distance or 0.0) < 0.01
+        assert len(costs[f"seconds a round/{label}"].control) == 30
+    assert costs["seconds a round/2 ranks"].control == tuple(sharded["one place"].seconds)
+    assert costs["seconds a round/4 ranks"].control != tuple(sharded["one place"].seconds)
+
+
+def test_a_control_without_trained_sides_is_not_repeated() -> None:
+    rounds: list[range] = []
+
+    def watch(numbers: range, _: str) -> range:
+        rounds.append(numbers)
+        return numbers
+
+    result = train(refusing(Capability.RANKS_FULL), SHARDED, SHARDED.setting(), 3, watch)
+    assert rounds == [range(3)]
+    assert [len(own.losses) for own in result] == [3, 0, 0]
+
+
+class SecondFails(ReferenceFramework):
+    """The second trainer without ranks cannot be made."""
+
+    made = 0
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
+        if recipe.ranks is None:
+            self.made += 1
+            if self.made == 2:
+                raise RuntimeError("no room")
+        return super().trainer(model, recipe, weights)
+
+
+def test_a_control_that_fails_in_a_later_stretch_fails() -> None:
+    result = run(SHARDED, SecondFails("cpu"))
+    assert [type(own.error) for own in result.values()] == [RuntimeError, type(None), type(None)]
+    costs = measured(SHARDED, result)
+    assert "seconds a round/2 ranks" in costs
+    assert "seconds a round/4 ranks" not in costs
+
+
+@pytest.mark.parametrize("level", ["replicated", "gradients", "full"])
+def test_resident_bytes_are_those_of_the_fullest_rank(level: Sharding) -> None:
+    """Rows of 3 and 8 on four ranks: of a kernel the first ranks hold 1 of 3 rows, or 2 of 8, and so on."""
+    scenario = with_ranks(level, 4)
+    costs = measured(scenario, run(scenario, rounds=2))
+    shapes = list(setting().model.parameter_shapes().values())
+    whole = 4 * sum(int(np.prod(shape)) for shape in shapes)
+    part = 4 * sum(-(-shape[0] // 4) * int(np.prod(shape[1:])) for shape in shapes)
+    for kind, copies in (("parameter", 1), ("gradient", 1), ("optimizer", 2)):
+        share = part if kind in Ranks(4, level).sharded else whole
+        assert costs[f"{kind} bytes/one place"].samples == (float(copies * whole),)
+        assert costs[f"{kind} bytes/4 ranks"].samples == (float(copies * share),)
+    assert costs["gradients reduced a window/4 ranks"].samples == (float(len(shapes)),)
+    assert "saved bytes/one place" not in costs
+
+
+@pytest.mark.parametrize("to", ["host", "disk"])
+def test_offloaded_bytes_are_all_that_the_control_holds(to: Literal["host", "disk"]) -> None:
+    scenario = with_offload(to)
+    costs = measured(scenario, run(scenario, rounds=2))
+    whole = sum(4 * int(np.prod(shape)) for shape in setting().model.parameter_shapes().values())
+    assert costs["parameter bytes/here"].samples == costs["parameter bytes away/parameters"].samples == (whole,)
+    assert costs["optimizer bytes/here"].samples == costs["optimizer bytes away/optimizer"].samples == (2 * whole,)
+    assert costs["activation bytes away/activations"].samples > costs["saved bytes/here"].samples
+    assert len([name for name in costs if " away/" in name]) == 3
+    once, thrice = (run(scenario, rounds=rounds)["activations"].counts for rounds in (1, 3))
+    assert once == thrice  # bytes of one update
+
+
+def test_a_quantized_side_is_the_first_one_after_its_training() -> None:
+    plain, eight, four = run(QUANTIZED).values()
+    assert not eight.losses
+    assert 0 < (eight.apart or 0.0) < (four.apart or 0.0)
+    assert four.counts[MODEL] < eight.counts[MODEL] < plain.counts[MODEL]
+    worthless = verdicts(QUANTIZED, [plain, replace(eight, quality=0.1), four], 30, "again")
+    assert worthless[1].signature == "learned-nothing"
+    assert [check.what for check in worthless[1].checks] == ["accuracy", "distance from plain's outputs"]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_a_scenario_is_well_formed(scenario: Scenario) -> None:
-    labels = [side.label for side in scenario.sides]
-    assert len(set(labels)) == len(labels) > 1
-    assert all(side.beside in ("", *labels) for side in scenario.sides)
-    assert {label for label, _ in scenario.published} <= set(labels)
-    assert {stretch[0] for stretch in scenario.stretches} == {scenario.sides[0]}
+    assert len(set(scenario.labels)) == len(scenario.labels) > 1
+    assert {scenario.base(side) for side in scenario.sides} <= set(scenario.labels)
+    assert {label for label, _ in scenario.published} <= set(scenario.labels)
     assert not scenario.sides[0].ranks
-    setting = scenario.setting()
-    assert scenario.learns_in <= scenario.rounds_on("cpu", "eager", setting) <= scenario.rounds(setting)
+    own = scenario.setting()
+    assert scenario.learns_in <= scenario.rounds_on("cpu", "eager", own) <= scenario.rounds(own)
 
 
 def committed(name: str) -> list[Record]:
-    return [load(path) for path in listed(FOLDER / name)]
+    return [load(path) for path in listed(table.FOLDER / name)]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_what_the_document_says_stands_in_a_row_that_has_numbers(scenario: Scenario) -> None:
-    measured = {(row.side, row.quantity) for row in rows(scenario, committed(scenario.name)) if {*row.cells} - {"–"}}
-    assert scenario.published.keys() <= measured
-
-
-def test_the_committed_records_are_whole_runs_without_this_machines_folders() -> None:
-    for path in FOLDER.rglob("*.json.gz"):
+def test_every_framework_of_a_scenario_has_a_committed_record(scenario: Scenario) -> None:
+    records = committed(scenario.name)
+    frameworks = [record.series.framework for record in records if record.series.device == "cpu"]
+    assert sorted(frameworks) == sorted(
+        scenario.modes if scenario.only else ("jax", "paddle", "reference", "tf", "torch")
+    )
+    with_numbers = {(row.side, row.quantity) for row in rows(scenario, records) if {*row.cells} - {table.NONE}}
+    assert scenario.published.keys() <= with_numbers
+    for path in listed(table.FOLDER / scenario.name):
         record = load(path)
-        assert record.selection == f"--scenario {path.parent.name}"
+        assert record.selection == f"--scenario {scenario.name}"
         assert not any(verdict.outcome.bad for verdict in record.verdicts), path
         assert not re.search(r"/(tmp|home|work|root|usr)/", read(path).decode("utf-8")), path
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_every_framework_with_a_part_in_a_scenario_has_a_committed_record(scenario: Scenario) -> None:
-    taking_part = {*scenario.modes} if scenario.only else {"jax", "paddle", "reference", "tf", "torch"}
-    on_cpus = [record for record in committed(scenario.name) if record.series.device == "cpu"]
-    assert sorted(record.series.framework for record in on_cpus) == sorted(taking_part)
+@pytest.mark.parametrize(
+    "name", ["segments", *(pytest.param(name, marks=pytest.mark.slow) for name in SCENARIOS if name != "segments")]
+)
+def test_run_with_a_scenario_writes_a_record_and_shows_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "FOLDER", tmp_path)
+    scenario = SCENARIOS[name]
+    if scenario.only:
+        assert scenario.only in called("run", "--scenario", name, "reference").errors
+        return
+    ended = called("run", "--scenario", name, "--rounds", "3", "reference")
+    assert ended.status == 0, ended.lines
+    record = load(tmp_path / name / "reference-1-cpu-emulated.json.gz")
+    assert record.selection.startswith(f"--scenario {name}")
+    assert {verdict.case: verdict.outcome for verdict in record.verdicts} == {
+        side.label: Outcome.PASS if side.equal else Outcome.ABSTAIN for side in scenario.sides
+    }
+    assert {trace.case for trace in record.traces} == {
+        side.label for side in scenario.sides if side not in scenario.quantized
+    }
+    assert re.search(r"[23] rounds of [\d,]+ samples, of ", ended.output)
+    for row in rows(scenario, [record]):
+        assert row.cells != (table.NONE,) or (row.side, row.quantity) in scenario.published
 
 
-def test_the_committed_records_took_less_than_twenty_minutes_together() -> None:
-    records = [record for name in SCENARIOS for record in committed(name) if record.series.device == "cpu"]
-    assert 0 < sum(record.duration_s for record in records) < 1200
+def test_rows_repeat_the_numbers_of_the_record() -> None:
+    record = next(own for own in committed("segments") if own.series.framework == "torch")
+    costs, scenario = by_name(record.measurements), SCENARIOS["segments"]
+    saved = costs["saved bytes/two segments"]
+    changed = tuple(replace(cost, samples=(12345.0,)) if cost is saved else cost for cost in record.measurements)
+    cells = {
+        (row.side, row.quantity): (row.document, *row.cells)
+        for row in rows(scenario, [record, replace(record, measurements=changed)])
+    }
+    share = 12345.0 / costs["saved bytes/plain"].samples[0]
+    assert cells["two segments", "bytes held"] == ("", f"{saved.samples[0]:,.0f}", "12,345")
+    assert cells["two segments", "bytes ÷ plain's"][::2] == ("0.4 to 0.5", f"{share:.3g}")
+    text = table.markdown(scenario, [record, replace(record, notes=("another",))])
+    assert "- torch eager: another" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--scenario", "sinus", "reference"), "no scenario 'sinus': one of sincos, segments"),
+        (("--scenario", "segments"), "a scenario takes one FRAMEWORK"),
+        (("--scenario", "segments", "reference", "torch"), "a scenario takes one FRAMEWORK"),
+        (("--scenario", "segments", "caffe"), "unknown framework 'caffe'"),
+        (("--scenario", "graph-rewrite", "reference"), "no other framework rewrites a float32 graph"),
+        (("--scenario", "segments", "--modes", "fast", "reference"), "reference has no mode 'fast': one of emulated"),
+        (("--scenario", "segments", "--device", "tpu", "reference"), "reference sees no device 'tpu'"),
+        (("--scenario", "segments", "tests.nowhere:Class"), "cannot be imported"),
+        (("--rounds", "3", "reference"), "--rounds is for scenarios; name one with --scenario"),
+        ((), "Missing argument 'FRAMEWORK'"),
+        (("reference", "--modes", ","), "--modes: got ',', want names with commas between them"),
+    ],
+)
+def test_run_refuses_in_one_line(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in refused(capsys, "run", *words)
+
+
+def test_run_with_a_failing_side_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "FOLDER", tmp_path)
+    ended = called("run", "--scenario", "segments", "--rounds", "3", "tests.scenarios.test_scenarios:Restarting")
+    assert ended.status == 1, ended.lines
+    assert "fail: " in ended.output
+    assert "parameters-differ" in read(next(tmp_path.rglob("*.json.gz"))).decode("utf-8")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance.spec.clauses import SPECIFICATION, Clause, Level, load_clauses, read_clauses
+from conformance.test_ids.inventory import id_of, inventory, node_of, read_inventory
 from tools.docs.clauses import page
 
 CLAUSES = load_clauses()
@@ -150,3 +151,21 @@ def test_a_folder_without_clauses_is_refused(tmp_path: Path) -> None:
 
 def test_a_bar_does_not_break_the_table(tmp_path: Path) -> None:
     assert r"\|x\| is read." in page(read(tmp_path, GOOD.replace("It is read.", "|x| is read.")))
+
+
+def test_id_of_and_node_of_name_the_same_test() -> None:
+    for code in inventory().values():
+        node = f"conformance/suites/{code.file}::{code.function}[a/b::c]"
+        assert id_of(node) == f"{code.id}[a/b::c]"
+        assert node_of(id_of(node)) == node
+    assert node_of("scaling.stays-finite/test_of_nothing") is None
+    assert id_of("tests/test_x.py::test_y") == "tests/test_x.py::test_y"
+
+
+def test_read_inventory_refuses_two_tests_of_one_name(tmp_path: Path) -> None:
+    folder = tmp_path / "conformance" / "suites"
+    folder.mkdir(parents=True)
+    for name in ("test_a.py", "test_b.py"):
+        (folder / name).write_text('@clause("scaling.one")\ndef test_one(): pass\n', "utf-8")
+    with pytest.raises(ValueError, match=r"test_b\.py: test_one is a test of test_a\.py too; rename one of them"):
+        read_inventory(tmp_path)

@@ -25,11 +25,11 @@ def test_the_example_passes_on_the_reference_and_catches_its_fault(tmp_path: Pat
     root = checkout(tmp_path / "checkout", accumulation_order=pieces["test"])
     for path, piece in (
         (root / "conformance" / "spec" / "accumulation.toml", pieces["clause"]),
-        (root / "tools" / "faults" / "accumulation" / "accumulator.py", pieces["fault"]),
+        (root / "tools" / "faults" / "reference" / "accumulation.py", pieces["fault"]),
     ):
         path.write_text(f"{path.read_text('utf-8')}\n\n{piece}", "utf-8")
     results = {}
-    for framework in ("reference", "tools.faults.accumulation.accumulator:FirstMicroBatchCountsTwice"):
+    for framework in ("reference", "tools.faults.reference.accumulation:FirstMicroBatchCountsTwice"):
         record = tmp_path / "record.json"
         ended = judge(f"--framework={framework}", f"--record={record}", "conformance/suites", root=root)
         results[framework] = ended.status, outcomes(load(record), CLAUSE)

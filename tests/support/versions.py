@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from results.history.changes import LineHistory, history
-from results.history.folders import FolderContents, PlannedCell
-from results.history.lines import VersionLine, lines
-from results.history.states import Condenser, JudgedVersion
+from results.history.versions import Condenser, FolderContents, JudgedVersion, PlannedCell, VersionLine, lines
 from results.record.reading import ClauseText, Outcome, Record, Series, Suite, TestVerdict, Variant
 from tests.support.small_record import DATE
 

@@ -1,16 +1,19 @@
-"""Plans: every key, and one line with the place for anything that is not as docs/sweep.md says."""
-
-from __future__ import annotations
+"""Plans and their cells: every key, combinations, versions, and one line for anything that is wrong."""
 
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
-from conformance.sweep.index import Release, ReleaseFile
-from conformance.sweep.plan import SweepPlan, read_plan, seconds_of, selection_text
-from conformance.sweep.versions import chosen, read_rule
+from conformance.runner.adapter_info import check_mode
+from conformance.sweep import plan as plan_module
+from conformance.sweep.cell import requirements_of
+from conformance.sweep.known_names import check_device
+from conformance.sweep.plan import SweepCell, SweepPlan, cells_of, choose, read_plan, selection_text
+from conformance.sweep.releases import Release, Releases, newest_at
+from frameworks.registry import UnknownFramework
 from results.record.files import RecordError
+from tests.support.wheels import TOY
 
 WHOLE = """
 name = "both"
@@ -38,7 +41,7 @@ def plan_of(folder: Path, text: str) -> SweepPlan:
     return read_plan(path)
 
 
-def test_every_key_is_read(tmp_path: Path) -> None:
+def test_read_plan_every_key_is_kept(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, WHOLE)
     assert (plan.name, plan.limit_s, plan.seed, plan.repeat) == ("both", 1200.0, 3, False)
     assert plan.selection == ("--tests=quick", "-k", "scaling and not laws")
@@ -50,7 +53,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert (group.modes, group.ways, group.devices) == (("graph", "eager"), ((), ("clip.two-calls",)), ("cpu", "cuda"))
 
 
-def test_the_defaults_are_those_of_one_framework(tmp_path: Path) -> None:
+def test_read_plan_without_keys_has_defaults(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, CELLS)
     assert (plan.name, plan.selection, plan.limit_s, plan.seed, plan.repeat) == ("plan", (), 1800.0, 0, True)
     (group,) = plan.groups
@@ -69,6 +72,8 @@ def test_the_defaults_are_those_of_one_framework(tmp_path: Path) -> None:
         (f"seed = -1\n{CELLS}", "seed: Expected `int` >= 0"),
         (f'seed = "0"\n{CELLS}', "seed: Expected `int`, got `str`"),
         (f'limit = "soon"\n{CELLS}', "limit: got 'soon', want a time such as 20m"),
+        (f'limit = "0s"\n{CELLS}', "limit: got '0s', want a time such as 20m"),
+        (f"workers = 0\n{CELLS}", "workers: Expected `int` >= 1"),
         (f'selection = "conformance/suites"\n{CELLS}', "selection: got 'conformance/suites', want options among"),
         (f'selection = "-k"\n{CELLS}', "selection: got '-k', want options among"),
         (f'selection = "--record=x"\n{CELLS}', "selection: got '--record=x', want options among"),
@@ -102,7 +107,7 @@ def test_the_defaults_are_those_of_one_framework(tmp_path: Path) -> None:
         ("[[cells]", "Expected ']]'"),
     ],
 )
-def test_anything_else_is_refused_in_one_line(tmp_path: Path, text: str, problem: str) -> None:
+def test_read_plan_wrong_value_is_refused_in_one_line(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(RecordError) as refused:
         plan_of(tmp_path, text)
     message = str(refused.value)
@@ -111,18 +116,7 @@ def test_anything_else_is_refused_in_one_line(tmp_path: Path, text: str, problem
     assert "\n" not in message
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("60s", 60), ("90", 90), ("2m", 120), ("1.5min", 90), ("1h", 3600)])
-def test_a_limit_is_a_time(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "0s", "-3s", "soon", "60 s s", "1e3", "infs"])
-def test_any_other_limit_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="want a time such as 60s"):
-        seconds_of(text)
-
-
-def test_a_plan_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_read_plan_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(RecordError, match=r"is no text in UTF-8; name a plan's \.toml file"):
         read_plan(tmp_path / "plan.toml")
@@ -130,12 +124,9 @@ def test_a_plan_that_is_no_text_is_refused(tmp_path: Path) -> None:
         read_plan(tmp_path / "nowhere.toml")
 
 
-# ---------------------------------------------------------------- versions
-
-
-def releases(*versions: str, yanked: tuple[str, ...] = ()) -> dict[Version, Release]:
-    """Releases of one file each, in this order."""
-    return {Version(each): Release((ReleaseFile(yanked=each in yanked),)) for each in versions}
+def known(*versions: str, yanked: str = "") -> Releases:
+    """Releases, in this order."""
+    return {Version(text): Release(outcome="yanked" if text == yanked else "") for text in versions}
 
 
 @pytest.mark.parametrize(
@@ -152,12 +143,159 @@ def releases(*versions: str, yanked: tuple[str, ...] = ()) -> dict[Version, Rele
         (["2.1.0rc1"], ["2.1.0rc1"]),
     ],
 )
-def test_rules_choose_versions(rules: list[str], want: list[str]) -> None:
-    known = releases("1.0.0", "1.1.0", "1.2.0", "1.2.1", "1.2.2", "1.3.0", "2.0.0", "2.1.0rc1", yanked=("1.2.1",))
-    assert chosen(map(read_rule, rules), known) == want
+def test_choose_rules_name_versions_in_order(rules: list[str], want: list[str]) -> None:
+    versions = ("1.0.0", "1.1.0", "1.2.0", "1.2.1", "1.2.2", "1.3.0", "2.0.0", "2.1.0rc1")
+    assert choose(rules, known(*versions, yanked="1.2.1")) == want
 
 
 @pytest.mark.parametrize("rule", [">=3", "minor >=3", "latest"])
-def test_a_rule_that_fits_nothing_is_an_error(rule: str) -> None:
+def test_choose_rule_that_fits_nothing_is_refused(rule: str) -> None:
     with pytest.raises(ValueError, match="fits no release"):
-        chosen([read_rule(rule)], releases("1.0rc1"))
+        choose([rule], known("1.0rc1"))
+
+
+DATES = {
+    "tensorflow-cpu": {"2.16.1": "2024-03-08", "2.17.0": "2024-07-11", "2.18.0": "2024-10-24", "2.21.0": "2026-03-01"},
+    "keras": {"3.3.3": "2024-04-26", "3.4.1": "2024-06-26", "3.5.0": "2024-08-12", "3.15.1": "2026-07-29"},
+    "jax": {"0.4.30": "2024-06-18", "0.4.32": "2024-09-11", "0.9.2": "2026-03-18", "0.12.0": "2026-10-19"},
+}
+
+
+REFUSED = {"0.12.0": ("no wheel", "it wants Python >=9"), "0.4.32": ("yanked", "jax 0.4.32 was withdrawn")}
+
+
+@pytest.fixture(autouse=True)
+def index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index with the packages of `DATES`: jax 0.12 is for another Python, and 0.4.32 is yanked."""
+
+    def read(package: str) -> Releases:
+        if package not in DATES:
+            raise RecordError(package, "its releases cannot be listed", "correct the name")
+        return {
+            Version(text): Release(f"{day}T00:00:00Z", *REFUSED.get(text, ())) for text, day in DATES[package].items()
+        }
+
+    monkeypatch.setattr(plan_module, "releases", read)
+
+
+JAX = 'framework = "jax"\nversions = ["0.9.2"]\n'
+
+
+def cells(folder: Path, text: str) -> tuple[SweepCell, ...]:
+    """The cells of a plan of one table."""
+    (folder / "plan.toml").write_text(f"[[cells]]\n{text}", encoding="utf-8")
+    return cells_of(read_plan(folder / "plan.toml"))
+
+
+def test_cells_of_lists_have_every_combination(tmp_path: Path) -> None:
+    result = cells(
+        tmp_path,
+        """framework = "jax"
+        versions = ["0.4.30", "0.9.2", "0.9.2"]
+        companions = [{ flax = "0.8.0" }, {}]
+        modes = ["jit"]
+        ways = [[], ["clip.stateless", "optimizer.chain"]]
+        devices = ["cpu", "cuda"]""",
+    )
+    assert len(result) == len({cell.name for cell in result}) == 2 * 2 * 2 * 2
+    assert result[0].name == "jax-0.4.30+flax.0.8.0-cpu-jit"
+    assert (result[0].released, result[0].before) == ("2024-06-18", "2026-03-18T00:00:00Z")
+    assert result[-1].name == "jax-0.9.2-cuda-jit+clip.stateless+optimizer.chain"
+
+
+def test_cells_of_no_modes_have_those_of_the_adapter(tmp_path: Path) -> None:
+    result = cells(tmp_path, 'framework = "jax"\nversions = ["0.9.2"]')
+    assert [cell.mode for cell in result] == [""]
+    with pytest.raises(RecordError, match="paddlepaddle: its releases cannot be listed"):
+        cells(tmp_path, 'framework = "paddle"\nversions = ["3.3.1"]')
+
+
+def test_cells_of_unavailable_versions_have_reasons(tmp_path: Path) -> None:
+    result = cells(tmp_path, 'framework = "jax"\nversions = ["0.4.32", ">=0.4.30", "0.7"]')
+    assert [(cell.version, cell.outcome) for cell in result] == [
+        ("0.4.30", ""),
+        ("0.4.32", "yanked"),
+        ("0.7", "no solution"),
+        ("0.9.2", ""),
+        ("0.12.0", "no wheel"),
+    ]
+    assert result[1].reason == "jax 0.4.32 was withdrawn"
+    assert result[2].reason == "no index has jax 0.7"
+    assert result[4].reason == "it wants Python >=9"
+
+
+def test_cells_of_companion_framework_is_pinned_named_or_of_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = 'framework = "tf"\npackage = "keras"\nversions = ["minor >=3.3"]\nmodes = ["graph"]\n'
+    pinned = cells(tmp_path, table)
+    assert pinned[0].name == "tf-2.21.0+keras.3.3.3-cpu-graph"
+    fixed = cells(tmp_path, f'{table}framework-version = "2.18.0"')
+    assert {cell.framework_version for cell in fixed} == {"2.18.0"}
+    assert {cell.packages["keras"] for cell in fixed} == {*DATES["keras"]}
+    past = cells(tmp_path, f'{table}framework-version = "of its time"')
+    assert [cell.framework_version for cell in past] == ["2.16.1", "2.16.1", "2.17.0", "2.21.0"]
+    assert newest_at(plan_module.releases("tensorflow-cpu"), "2024-03-07") == ""
+    assert [cell.before[:10] for cell in past] == ["2024-07-11", "2024-08-12", "2026-07-29", ""]
+    monkeypatch.setenv("CONFORMANCE_SUITE_PACKAGES", "/x")
+    wanted = requirements_of(past[0])
+    assert wanted.names == ("tensorflow-cpu==2.16.1", "keras==3.3.3")
+    assert (wanted.before[:10], wanted.exempt) == ("2024-07-11", ("keras", "tensorflow-cpu"))
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ('framework = "reference"\nversions = ["2"]', "nothing is installed for it"),
+        ('framework = "jax"\nversions = [">=5"]', "'>=5' fits no release; correct the plan$"),
+        ('framework = "jaxx"\nversions = ["1"]', "unknown framework 'jaxx': one of "),
+        ('framework = "nosuch.mod:Cls"\nversions = ["1"]', "no module nosuch.mod can be imported from here"),
+        (f'{JAX}modes = ["jitt"]', "jax: got mode 'jitt', want a mode of jax, such as jit, nojit"),
+        (f'{JAX}devices = ["cpuu"]', "jax: got device 'cpuu', want cpu, auto or an accelerator: cuda, "),
+        ('framework = "reference"\nversions = ["1"]\ndevices = ["cuda"]', "want cpu or auto: reference has no other"),
+        (f'{JAX}ways = [["clip.foo"]]', "jax: got way 'clip.foo', want one that `conformance ways jax` lists"),
+        (
+            f'{JAX}modes = ["nojit"]\nways = [["clip.stateless"]]',
+            "way 'clip.stateless' in mode 'nojit', want it in jit",
+        ),
+        (f'{JAX}ways = [["clip.stateless", "clip.named-chain"]]', "want at most one of each technique"),
+        ('framework = "reference"\nversions = ["1"]\nmodes = ["eager"]', "want a mode of reference, such as emulated"),
+        (f'{JAX}companions = [{{ jax = "0.4.30" }}]', "got jax as a companion, and it is the package that varies"),
+        (
+            'framework = "tf"\npackage = "keras"\nversions = ["3.3.3"]\ncompanions = [{ tensorflow = "2.16.1" }]',
+            "got tensorflow as a companion, want its version as the framework's",
+        ),
+    ],
+)
+def test_cells_of_wrong_names_is_refused(tmp_path: Path, table: str, problem: str) -> None:
+    with pytest.raises(RecordError, match=rf"plan\.toml: cells\[0\]: .*{problem}"):
+        cells(tmp_path, table)
+
+
+@pytest.mark.parametrize(
+    ("framework", "modes"),
+    [
+        ("reference", ["emulated", "ranks", "offload"]),
+        ("tf", ["graph", "eager", "xla", "rewrite", "mirrored", "tflite"]),
+        ("paddle", ["dygraph", "static", "data-parallel"]),
+        ("torch", ["eager", "compile", "ddp", "fsdp", "trainer-plain", "torchao", "fabric"]),
+        (TOY, ["of-its-own"]),
+    ],
+)
+def test_check_mode_known_mode_is_taken(framework: str, modes: list[str]) -> None:
+    for mode in ["", *modes]:
+        check_mode(framework, mode)
+
+
+def test_check_mode_unknown_to_files_asks_the_adapter() -> None:
+    with pytest.raises(ValueError, match="got mode 'master', want a mode of reference, such as emulated, ranks, offl"):
+        check_mode("reference", "master")
+    with pytest.raises(UnknownFramework, match="conformance_toy"):
+        check_mode(TOY, "of-its-own", loadable=True)
+
+
+@pytest.mark.parametrize(
+    ("framework", "device"), [("jax", "METAL"), ("torch", "mtia"), (TOY, "x"), ("reference", "auto")]
+)
+def test_check_device_possible_device_is_taken(framework: str, device: str) -> None:
+    check_device(framework, device)

@@ -14,9 +14,8 @@ from conformance.cli import main
 from conformance.known_failures.reading import load_known
 from conformance.runner.baselines import BASELINES
 from conformance.spec.clauses import load_clauses
-from results.history.changes import LineHistory
+from results.history.changes import LineHistory, unexplained
 from results.history.documents import load
-from results.history.explanations import unexplained
 from results.record.folders import listed
 from results.show.clauses import FAILURE_OUTCOMES
 from results.show.findings import findings as known_findings
@@ -165,21 +164,21 @@ def test_the_committed_tables_and_the_schema_are_up_to_date() -> None:
 
 def test_a_stale_block_is_reported_and_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "README.md"
-    page.write_text("Above.\n<!-- scores: begin -->\nold\n<!-- scores: end -->\nBelow.\n")
+    page.write_text("Above.\n<!-- ranks: begin -->\nold\n<!-- ranks: end -->\nBelow.\n")
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     assert main(["pages", "--check"], commands) == 1
     assert "\nold\n" in page.read_text()
     assert main(["pages"], commands) == 0
-    assert page.read_text().startswith("Above.\n<!-- scores: begin -->\n")
-    assert "\n  regression gate " in page.read_text()
-    assert page.read_text().endswith("<!-- scores: end -->\nBelow.\n")
+    assert page.read_text().startswith("Above.\n<!-- ranks: begin -->\n")
+    assert "\n| family | jax `sharded` |" in page.read_text()
+    assert page.read_text().endswith("<!-- ranks: end -->\nBelow.\n")
     assert main(["pages", "--check"], commands) == 0
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("<!-- scores: begin -->\n", "there is no <!-- scores: begin --> … <!-- scores: end -->"),
+        ("<!-- ranks: begin -->\n", "there is no <!-- ranks: begin --> … <!-- ranks: end -->"),
         ("<!-- score: begin --><!-- score: end -->", "nothing makes a block 'score'"),
     ],
 )

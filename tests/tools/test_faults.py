@@ -27,7 +27,7 @@ from tools.faults.score import Score, must_clauses
 
 EVERY = faults()
 RESERVED = frozenset({"example", "invalid", "localhost", "test"})
-FAULT = Fault("tools.faults.m:Broken", "reference", "It is.", "https://a.org/1", "scaler", ("scaling.a", "scaling.b"))
+FAULT = Fault("tools.faults.m:Broken", "reference", "It is.", "https://a.org/1", ("scaling.a", "scaling.b"))
 BASELINE = Baseline(
     {"scaling.a": [("s.py::test_slow", 2.0), ("s.py::test_quick", 1.0)], "scaling.b": [("s.py::test_b", 0.5)]}
 )
@@ -90,9 +90,8 @@ def test_a_placeholder_is_noticed() -> None:
 def test_every_fault_is_declared_whole() -> None:
     clauses = load_clauses()
     for fault in EVERY:
-        assert fault.link.startswith("https://") or (not fault.link and ".held_out_" in fault.name), fault.name
+        assert fault.link.startswith("https://") or not fault.link, fault.name
         assert not (fault.link and is_placeholder(fault.link)), fault.name
-        assert fault.component, fault.name
         assert fault.clauses, fault.name
         assert not set(fault.clauses) - clauses.keys(), fault.name
         assert all(clauses[clause].level is not Level.OBSERVATION for clause in fault.clauses), fault.name
@@ -254,16 +253,14 @@ def test_bad_arguments_are_refused_in_one_line(words: list[str], message: str) -
 
 
 @pytest.mark.parametrize(
-    ("component", "body", "message"),
+    ("link", "body", "message"),
     [
-        ("NAME", '"A."', "f.m:A: @fault takes one link and keywords, all of them literals"),
-        ('"x"', "pass", "f.m:A: a docstring says what is wrong"),
+        ("NAME", '"A."', "f.m:A: @fault takes a link, clauses and keywords, all of them literals"),
+        ('"https://a.org"', "pass", "f.m:A: a docstring says what is wrong"),
     ],
 )
-def test_a_fault_without_literals_or_docstring_is_refused(
-    component: str, body: str, message: str, tmp_path: Path
-) -> None:
-    source = f'@fault("https://a.org", component={component}, clauses=("a.b",))\nclass A:\n    {body}\n'
+def test_a_fault_without_literals_or_docstring_is_refused(link: str, body: str, message: str, tmp_path: Path) -> None:
+    source = f'@fault({link}, "a.b")\nclass A:\n    {body}\n'
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "m.py").write_text(source, "utf-8")
     with pytest.raises(ValueError, match=message):

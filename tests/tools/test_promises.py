@@ -11,16 +11,13 @@ import pytest
 from conformance.test_ids.inventory import inventory
 from results.record.reading import CheckResult, Measurement, Outcome, Record, TestVerdict
 from tests.support.suite_runs import ROOT
-from tools.docs import figures
 from tools.docs.blocks import baselines, trained
-from tools.docs.promises import PROMISES, Quantity, table
+from tools.docs.promises import PROMISES, Quantity, checked, table, timed
 
 CASES = "a_test_of_whatever_name"
 CLAUSE = "cost.mixed-speed"
 PLACE = CLAUSE, "seconds a step, O1-float16", f"{CASES}[O1-float16]"
-TIMED = Quantity(
-    "a step", "0.5", CLAUSE, "O1-", figures.checked(CLAUSE, "O1-"), figures.timed(r"seconds a step, O1-\w+", "O1-")
-)
+TIMED = Quantity("a step", "0.5", CLAUSE, "O1-", checked(CLAUSE, "O1-"), timed(r"seconds a step, O1-\w+", "O1-"))
 
 
 @pytest.fixture(scope="module")

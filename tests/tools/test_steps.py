@@ -18,9 +18,8 @@ from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Declaration, Trainer
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.trainer import ReferenceTrainer
-from tests.support.suite_runs import ROOT, Ended, run
+from tests.support.suite_runs import Ended, run
 from tools.benchmarks.steps.cases import AT_MOST, FIXTURES, SETTLING, NotTheStep, reach_all, settle, techniques
-from tools.commands import TOOLS
 
 BATCH = exact_batch(8)
 
@@ -89,15 +88,6 @@ def test_the_json_tells_framework_fixture_and_technique(tmp_path: Path) -> None:
     assert all(b["stats"]["rounds"] >= 2 and b["stats"]["min"] > 0.0 for b in benchmarks)
 
 
-def test_a_run_that_was_saved_is_compared_with(tmp_path: Path) -> None:
-    words = ("-k", "digits-mlp and plain", f"--benchmark-storage=file://{tmp_path}")
-    assert steps("reference", *words, "--benchmark-autosave").status == 0
-    ended = steps("reference", *words, "--benchmark-compare")
-    assert ended.status == 0, ended.lines
-    assert any("(NOW)" in line for line in ended.lines)
-    assert any("(0001_" in line for line in ended.lines)
-
-
 def test_what_cannot_be_timed_is_skipped_with_its_reason() -> None:
     ended = steps("tests.tools.test_steps:Narrow", "-k", "digits-mlp and (bfloat16 or recomputation)")
     assert ended.status == 0, ended.lines
@@ -156,13 +146,5 @@ def test_every_technique_takes_the_same_samples(fixture: str) -> None:
         window = batch.into(recipe.accumulation)
         assert len(window) == recipe.accumulation
         assert sum(len(part) for part in window) == len(batch)
-
-
-def test_recomputation_is_timed_in_every_variant_and_without_one() -> None:
     assert [*techniques(("one", "two"))][-2:] == ["recomputation-one", "recomputation-two"]
     assert [*techniques(())][-1] == "recomputation"
-
-
-def test_the_command_runs_what_the_page_says() -> None:
-    assert TOOLS["bench"].words == ("tools.benchmarks.steps",)
-    assert "tox -e dev -- tools bench torch" in (ROOT / "docs" / "bench.md").read_text("utf-8")

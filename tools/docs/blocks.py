@@ -8,9 +8,8 @@ from functools import cache
 from itertools import chain
 
 from conformance.runner.baselines import BASELINES
-from conformance.scenarios import SCENARIOS
-from conformance.scenarios.launching import FOLDER
-from conformance.scenarios.table import durations
+from conformance.scenarios.definitions import SCENARIOS
+from conformance.scenarios.table import FOLDER, durations
 from conformance.scenarios.table import markdown as scenario_table
 from results.record.folders import listed
 from results.record.outcomes import Outcome
@@ -93,7 +92,7 @@ def times_taken() -> Mapping[str, str]:
     return {
         "seconds by family": times.markdown(records, times.seconds),
         "seconds by clause": times.markdown(records, times.by_clause, COSTLIEST),
-        "slowest tests": "\n".join(("```text", *times.listed(records, "test", times.SLOWEST), "```")),
+        "slowest tests": "\n".join(("```text", *times.listed(records), "```")),
     }
 
 

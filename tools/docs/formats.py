@@ -10,8 +10,8 @@ from results.record.model import TestVerdict
 from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import Record
 from results.show.clauses import outcome
-from tools.docs.figures import parameters
 from tools.docs.generate import table
+from tools.docs.promises import parameters
 
 FAMILIES = ("formats", "quantization")
 _Cells = Mapping[str, Sequence[TestVerdict]]

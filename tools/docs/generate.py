@@ -14,7 +14,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from conformance.scenarios import SCENARIOS
+from conformance.scenarios.definitions import SCENARIOS
 from results.record.files import read, replace
 from tools.docs.promises import PROMISES
 
@@ -33,10 +33,8 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "tools.docs.upgrades:blocks": ("upgrades", "change points"),
     "tools.docs.blocks:promises": tuple(PROMISES),
     "tools.docs.blocks:scenarios": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
-    "tools.docs.adapters:surface": ("surface", "surface by technique"),
     "tools.docs.adapters:ways": ("ways",),
     "tools.docs.laws:blocks": ("drawn", "left out of drawing", "beyond drawing"),
-    "tools.faults.rounds:blocks": ("scores", "rounds", "rounds by family", "missed faults"),
 }
 """The blocks by what makes them, a function that returns the text of each by its name."""
 

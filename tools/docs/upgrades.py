@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from conformance.runner.baselines import BASELINES
 from results.compare.comparison import Comparison, compare
 from results.compare.pairing import Comparisons, series
-from results.history.changes import LineHistory
+from results.history.changes import LineHistory, explained
 from results.history.documents import load as load_history
-from results.history.explanations import explained
-from results.history.statements import DOT, NOT_JUDGED, by_interval, interval, markdown, segments
+from results.history.statements import by_interval, interval, markdown, statement
 from results.record.folders import listed
 from results.record.reading import load
 from results.show.clauses import number
@@ -71,8 +70,7 @@ def _change_points() -> Iterator[str]:
         alike: dict[str, list[str]] = {}
         for name, clause in one.clauses.items():
             if clause.points:
-                said = DOT.join(str(each) for each in segments(one.line, clause) if each.word != NOT_JUDGED)
-                alike.setdefault(said, []).append(f"`{name}`")
+                alike.setdefault(statement(one.line, clause, gaps=False), []).append(f"`{name}`")
         judged = [column.version for column in one.line.columns if column.judged]
         none = "" if alike else " No clause changed."
         yield f"### {_title(one)}\n\n{number(len(judged), 'judged version')}: {', '.join(judged)}.{none}\n"

@@ -1,12 +1,12 @@
 """Faults: frameworks with one fault each, small overrides that bring a real bug back.
 
-    @fault("https://…", component="scaler", clauses=("scaling.stays-finite",))
+    @fault("https://…", "scaling.stays-finite")
     class ScaleGrowsToInfinity(ReferenceTrainer):
         \"\"\"The scale has no largest value.\"\"\"
 
         def next_scale(self, scaler, finite): ...
 
-The decorator makes a framework of it, so that `--framework=tools.faults.scaling.scale_updates:ScaleGrowsToInfinity`
+The decorator makes a framework of it, so that `--framework=tools.faults.reference.scaling:ScaleGrowsToInfinity`
 runs it. The decorator's arguments are literals: `tools.faults.catalogue` reads them without importing a framework.
 """
 
@@ -40,23 +40,20 @@ PLACES: Mapping[type, tuple[str, type]] = {
 """The attribute that names each replaceable class of the reference, and the class that has it."""
 
 
-def fault(
-    link: str, *, component: str, clauses: tuple[str, ...], raises: bool = False, mode: str = "", names: str = ""
-) -> Callable[[type], type]:
+def fault(link: str, *clauses: str, raises: bool = False, mode: str = "", names: str = "") -> Callable[[type], type]:
     """Makes a framework of a class that overrides part of one.
 
     A subclass of one of `PLACES` replaces that class in the reference; a framework stays as it is.
 
     Args:
         link: the real bug that the fault brings back, "" for an invented one.
-        component: where it lives, such as "scaler".
         clauses: the clauses that are about it. Each of them must fail.
         raises: the fault is an exception of the framework's own, so an outcome `error` is what must be seen.
         mode: the adapter's mode in which it is run, the first one by default.
         names: text that the message of every failing verdict of `clauses` must contain, none by default: the layer that
             a parity failure blames, as its message puts it, such as "(SelfAttention), output".
     """
-    del link, component, clauses, raises, mode, names
+    del link, clauses, raises, mode, names
     return _framework
 
 

@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
         return _refuse("--write takes the score of all faults: leave out names, --of, --sample, --alone and --matrix")
     if given.list:
         for m in chosen:
-            print(f"{m.name}  {m.component}: {m.text} [{', '.join(m.clauses)}] {m.link}")
+            print(f"{m.name}: {m.text} [{', '.join(m.clauses)}] {m.link}")
         return 0
     if given.alone:
         print("", alone.table(alone.run(chosen, given.workers)), sep="\n")
@@ -125,7 +125,7 @@ def _measure(chosen: Sequence[Fault], every: Sequence[Fault], workers: int) -> i
         known[fault.id] = tests
         print(f"{count} of {len(chosen)}  {fault.id}: {len(tests)} tests fail", flush=True)
         kills.write({each.id: known[each.id] for each in every if each.id in known})
-    print(*(f"dominated: {name}" for name in kills.dominated(known) if name.startswith("held_out_")), sep="\n")
+    print(*(f"dominated: {name}" for name in kills.dominated(known)), sep="\n")
     return 0
 
 

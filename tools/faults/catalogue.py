@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
 ADAPTERS = "adapters"
-"""The package of a package for each adapter; faults in every other package are the reference's."""
+"""The package of a module ADAPTER or ADAPTER_PART for each adapter; the other one's faults are the reference's."""
 
 
 @dataclass(frozen=True)
@@ -18,12 +16,10 @@ class Fault:
     """A framework with one fault.
 
     Attributes:
-        name: what `--framework` takes, "tools.faults.FAMILY.MODULE:CLASS" or
-            "tools.faults.adapters.ADAPTER.MODULE:CLASS".
+        name: what `--framework` takes, "tools.faults.PACKAGE.MODULE:CLASS".
         framework: whose fault it is, "reference" or an adapter's name.
         text: what is wrong, in one sentence.
         link: the real bug that it brings back, "" for an invented one.
-        component: where the fault lives.
         clauses: the clauses that are about it, each of which must fail.
         raises: the fault shows as an exception of the framework's own.
         mode: the adapter's mode, "" for its first.
@@ -34,7 +30,6 @@ class Fault:
     framework: str
     text: str
     link: str
-    component: str
     clauses: tuple[str, ...]
     raises: bool = False
     mode: str = ""
@@ -47,8 +42,8 @@ class Fault:
 
     @property
     def id(self) -> str:
-        """Module and class, after an adapter's name if it is not the reference's; no other fault shares them."""
-        return ".".join(re.split("[.:]", self.name)[-2 if self.framework == "reference" else -3 :])
+        """The framework and the class; no other fault shares them."""
+        return f"{self.framework}.{self.label}"
 
     @property
     def label(self) -> str:
@@ -59,17 +54,14 @@ class Fault:
 def faults(folder: Path = FOLDER) -> tuple[Fault, ...]:
     """Every fault, by module and in the order of the source.
 
-    A package NAME of the package `adapters` has faults of the adapter NAME.
-
     Raises:
         ValueError: a `fault` decorator is not made of literals, or a fault has no docstring.
     """
     result: list[Fault] = []
-    for path in sorted([*folder.glob("*/*.py"), *folder.glob(f"{ADAPTERS}/*/*.py")]):
-        packages = path.parent.relative_to(folder).parts
+    for path in sorted(folder.glob("*/*.py")):
         for node in ast.parse(path.read_text("utf-8")).body:
             if isinstance(node, ast.ClassDef) and (mark := _mark(node)) is not None:
-                result.append(_fault(packages, path.stem, node, mark))
+                result.append(_fault(path.parent.name, path.stem, node, mark))
     return tuple(result)
 
 
@@ -81,18 +73,18 @@ def _mark(node: ast.ClassDef) -> ast.Call | None:
     return None
 
 
-def _fault(packages: Sequence[str], module: str, node: ast.ClassDef, mark: ast.Call) -> Fault:
-    where = f"{'.'.join(packages)}.{module}:{node.name}"
+def _fault(package: str, module: str, node: ast.ClassDef, mark: ast.Call) -> Fault:
+    where = f"{package}.{module}:{node.name}"
     try:
-        (link,) = (ast.literal_eval(argument) for argument in mark.args)
+        link, *clauses = (ast.literal_eval(argument) for argument in mark.args)
         given = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in mark.keywords}
     except ValueError:
-        raise ValueError(f"{where}: @fault takes one link and keywords, all of them literals") from None
+        raise ValueError(f"{where}: @fault takes a link, clauses and keywords, all of them literals") from None
     docstring = ast.get_docstring(node)
     if not docstring:
         raise ValueError(f"{where}: a docstring says what is wrong")
-    framework = packages[-1] if packages[0] == ADAPTERS else "reference"
-    return Fault(f"tools.faults.{where}", framework, " ".join(docstring.split()), link, **given)
+    framework = module.partition("_")[0] if package == ADAPTERS else "reference"
+    return Fault(f"tools.faults.{where}", framework, " ".join(docstring.split()), link, tuple(clauses), **given)
 
 
 def page() -> str:
@@ -103,14 +95,14 @@ def page() -> str:
         "# Faults",
         "",
         f"{len(listed)} faults, {real} of which bring a real bug back. `python -m tools faults CLASS` runs one and",
-        "`python -m pytest --framework=tools.faults.FAMILY.MODULE:CLASS` shows what the suites say of it; an adapter's",
-        "faults are in `tools.faults.adapters.ADAPTER.MODULE`.",
+        "`python -m pytest --framework=tools.faults.reference.FAMILY:CLASS` shows what the suites say of it;",
+        "an adapter's faults are in `tools.faults.adapters.ADAPTER`.",
     ]
     for family in sorted({fault.family for fault in listed}):
-        lines += ["", f"## {family}", "", "| fault | of | component | what is wrong | must be caught by |"]
-        lines.append("|---|---|---|---|---|")
+        lines += ["", f"## {family}", "", "| fault | of | what is wrong | must be caught by |"]
+        lines.append("|---|---|---|---|")
         for each in (each for each in listed if each.family == family):
             clauses = ", ".join(f"[{clause}](clauses.md#{clause})" for clause in each.clauses)
             text = each.text.replace("|", "\\|") + (f" ([bug]({each.link}))" if each.link else "")
-            lines.append(f"| {each.label} | {each.framework} | {each.component} | {text} | {clauses} |")
+            lines.append(f"| {each.label} | {each.framework} | {text} | {clauses} |")
     return "\n".join(lines) + "\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 FILE = Path(__file__).with_name("kills.json.gz")
 
 Kills = Mapping[str, Sequence[str]]
-"""Test ids, CLAUSE/function[parameters], by MODULE.CLASS of a fault; a test that is not named passed or was not run."""
+"""Test ids, CLAUSE/function[parameters], by FRAMEWORK.CLASS of a fault; other tests passed or were not run."""
 
 
 def read(path: Path = FILE) -> dict[str, list[str]]:

@@ -22,8 +22,6 @@ PACKAGES = ("conformance", "frameworks", "results", "fixtures", "tools")
 _PAGE = ROOT / "docs" / "style.md"
 _SUFFIXES = (".py", ".toml", ".html", ".js", ".jinja", ".j2")
 _NOT_PROSE = re.compile(r"```.*?```|<!-- ([\w' ]+): begin -->.*?<!-- \1: end -->|`[^`\n]*`|\]\([^)\n]*\)", re.DOTALL)
-FORMER = "former_names.py"
-"""The module of former names."""
 
 _WORD = re.compile("[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _NAME = re.compile(r'"[^"\s]*"')
@@ -86,7 +84,7 @@ def hits(paths: Iterable[Path], root: Path = ROOT) -> Iterator[Phrase]:
                 for match in pattern.finditer(text):
                     line = first + text.count("\n", 0, match.start())
                     yield Phrase(place, line, " ".join(match[0].split()), better)
-        if path.suffix == ".py" and path.name != FORMER:
+        if path.suffix == ".py":
             tree = ast.parse(source)
             yield from _named(place, tree)
             yield from _defined(place, tree)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs tox and the environment that draws the report. Writes to GITHUB_OUTPUT: suite, the checkout that this action
-# stands in; folder, a new one for what will be written; name, of artifact and comment; python, of that environment.
+# stands in; folder, a new one for what will be written; name, of the artifact; python, of that environment.
 set -euo pipefail
 
 suite=$(cd "$GITHUB_ACTION_PATH/../../.." && pwd)

@@ -17,7 +17,7 @@ baseline=${BASELINE:-$SUITE/results/baselines}
 [[ $baseline == /* ]] || baseline=$GITHUB_WORKSPACE/$baseline
 records=$OUT/records
 
-attempt export "$records" --format markdown --output "$OUT/summary.md"
+attempt table "$records" --format markdown --output "$OUT/summary.md"
 attempt report "$records" --output "$OUT/report.html"
 status=0
 worst=worse

@@ -1,16 +1,12 @@
 """The result of a bisection: a summary for the terminal, and the draft of an upstream issue as Markdown."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from conformance.cli.upstream_issue import clause_lines, failed_checks
 from conformance.spec.clauses import Clause
-from conformance.sweep.bisect import Boundary
-from conformance.sweep.cells import SweepCell
-from conformance.sweep.crossing import Crossing
-from conformance.sweep.judging import FAILED, JudgedCell
+from conformance.sweep.bisection import FAILED, Boundary, CellVerdicts, Crossing
+from conformance.sweep.plan import SweepCell
 from frameworks.installer.distributions import variable_of
 from frameworks.installer.resolution import package_of
 from results.record.files import one_line
@@ -35,10 +31,10 @@ class Bisection:
     clause: Clause
     cells: Sequence[SweepCell]
     boundary: Boundary
-    good: JudgedCell
-    bad: JudgedCell
+    good: CellVerdicts
+    bad: CellVerdicts
     tests: Sequence[str]
-    crossing: Crossing | None
+    crossing: Crossing
     fix: bool
     repeat: str
 
@@ -61,7 +57,7 @@ def summary(bisection: Bisection) -> Iterator[str]:
     yield f"{older} {bisection.package} {first.version}{_day(first)}"
     yield f"{newer} {bisection.package} {second.version}{_day(second)}"
     if between := bisection.boundary.between:
-        named = [f"{bisection.cells[place].version} ({reason})" for place, reason in between.items()]
+        named = [f"{bisection.cells[index].version} ({reason})" for index, reason in between.items()]
         yield one_line(f"or one of {', '.join(named[:MOST])}, which cannot be judged", 2000)
     yield ""
     for verdict in bisection.failures[:MOST]:
@@ -83,14 +79,12 @@ def _day(cell: SweepCell) -> str:
 
 def _crossed(bisection: Bisection) -> Iterator[str]:
     crossing = bisection.crossing
-    if crossing is None:
-        return
     for name, (before, after) in [*crossing.differences.items()][:MOST]:
         yield f"  {name}: {before or 'missing'} in the good environment, {after or 'missing'} in the bad one"
     if len(crossing.differences) > MOST:
         yield f"  and {len(crossing.differences) - MOST} more packages"
     for cell in crossing.cells:
-        yield one_line(f"  {cell.what}: {cell.side or f'not judged ({cell.reason})'}")
+        yield one_line(f"  {cell.name}: {cell.side or f'not judged ({cell.reason})'}")
     yield f"guilty: {crossing.guilty or 'not one package alone'}; {crossing.why}"
     yield ""
 
@@ -110,7 +104,7 @@ def draft(bisection: Bisection) -> str:
 
 def _draft(bisection: Bisection) -> Iterator[str]:
     good, bad = bisection.good.cell, bisection.bad.cell
-    guilty = (bisection.crossing.guilty if bisection.crossing else "") or bisection.package
+    guilty = bisection.crossing.guilty or bisection.package
     what = f"works since {good.version}" if bisection.fix else f"fails since {bad.version}"
     subject = (
         f"{bisection.package} {what}" if guilty == bisection.package else f"{guilty} with {bisection.package}: {what}"
@@ -118,11 +112,10 @@ def _draft(bisection: Bisection) -> Iterator[str]:
     yield from (f"# {subject}: {_sentence(bisection.clause.requirement)}", "")
     yield f"- good: {bisection.package} {good.version}{_day(good)}"
     yield f"- bad: {bisection.package} {bad.version}{_day(bad)}"
-    for place, reason in bisection.boundary.between.items():
-        yield one_line(f"- {bisection.cells[place].version} cannot be judged: {reason}")
-    if bisection.crossing is not None:
-        yield f"- guilty: {bisection.crossing.guilty or 'not one package alone'} ({bisection.crossing.why})"
-        yield from (one_line(f"- {cell.what}: {cell.side or 'not judged'}") for cell in bisection.crossing.cells)
+    for index, reason in bisection.boundary.between.items():
+        yield one_line(f"- {bisection.cells[index].version} cannot be judged: {reason}")
+    yield f"- guilty: {bisection.crossing.guilty or 'not one package alone'} ({bisection.crossing.why})"
+    yield from (one_line(f"- {cell.name}: {cell.side or 'not judged'}") for cell in bisection.crossing.cells)
     yield from ("", "## To reproduce", "", "```sh", f"{install_words(bad)}")
     yield from (f"{verdict.repro}" for verdict in bisection.failures[:1])
     yield from ("```", "", f"Found by `{bisection.repeat}`.", "")
@@ -146,7 +139,7 @@ def _messages(failures: Sequence[TestVerdict]) -> Iterator[str]:
 
 def _environment(bisection: Bisection) -> Iterator[str]:
     yield from ("## Versions", "", "| package | good | bad |", "|---|---|---|")
-    packages: Mapping[str, tuple[str, str]] = bisection.crossing.differences if bisection.crossing else {}
+    packages = bisection.crossing.differences
     own = package_of(bisection.bad.cell.framework)
     if own and own not in packages:
         yield f"| {own} | {bisection.good.cell.framework_version} | {bisection.bad.cell.framework_version} |"

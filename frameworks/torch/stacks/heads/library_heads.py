@@ -153,14 +153,28 @@ def _recomputation(head: TinyHead) -> Iterator[HeadCheck]:
     if not head.kind.supports_gradient_checkpointing:
         yield from (left_out(clause, "", "the class says that it does not support it") for clause in clauses)
         return
-    plain, other, segments = loud(head.model()), loud(head.model()), recomputed.Segments()
-    other.gradient_checkpointing_enable()
-    for module in other.modules():
-        if (function := getattr(module, "_gradient_checkpointing_func", None)) is not None:
-            module._gradient_checkpointing_func = _counted(function, segments)
-    loss = _loss(head.rows)
+    segments, loss = recomputed.Segments(), _loss(head.rows)
+    other = _checkpointed(head, lambda function: _counted(function, segments))
     bound = partial(bounds, quiet(head.model()), loss, FLOAT32)
-    yield from recomputed.checks(plain, other, segments, loss, bound)
+    yield from recomputed.checks(loud(head.model()), other, segments, loss, bound, partial(_inner_bytes, head))
+
+
+def _checkpointed(head: TinyHead, wrap: Callable[[Any], Any]) -> Any:
+    """A model with checkpointing by a wrapped function."""
+    model = loud(head.model())
+    model.gradient_checkpointing_enable()
+    for module in model.modules():
+        if (function := getattr(module, "_gradient_checkpointing_func", None)) is not None:
+            module._gradient_checkpointing_func = wrap(function)
+    return model
+
+
+def _inner_bytes(head: TinyHead) -> int:
+    """Bytes that autograd saves within the segments."""
+    inner = recomputed.InnerBytes(head.model())
+    inner.model = _checkpointed(head, lambda _: inner.call)
+    _loss(head.rows)(inner.model)
+    return inner.size
 
 
 def _counted(function: Any, segments: recomputed.Segments) -> Any:

@@ -175,7 +175,7 @@ def _accumulated(instance: ModuleAndBatch) -> MeasuredPass:
 
 def _recomputation(instance: ModuleAndBatch, whole: Any) -> Iterator[HeadCheck]:
     plain, other, segments = instance.model(), instance.model(), recomputed.Segments()
-    layers = [layer for child in other.children() for layer in _layers(child)]
+    layers = _layers(other)
     if len(layers) < 2:
         clauses = ("recompute.same-loss", "recompute.same-gradients", "recompute.frees-activations")
         yield from (left_out(clause, "", "the module has fewer than two layers") for clause in clauses)
@@ -183,12 +183,26 @@ def _recomputation(instance: ModuleAndBatch, whole: Any) -> Iterator[HeadCheck]:
     for layer in layers:
         layer.forward = partial(_checkpointed, segments, layer.forward)
     bound = partial(bounds, quiet(instance.model()), whole, FLOAT32)
-    yield from recomputed.checks(plain, other, segments, whole, bound)
+    yield from recomputed.checks(plain, other, segments, whole, bound, partial(_inner_bytes, instance, whole))
 
 
-def _layers(child: nn.Module) -> list[nn.Module]:
-    """The child, or what it contains if it is a container."""
-    return list(child) if isinstance(child, nn.Sequential | nn.ModuleList) else [child]
+def _inner_bytes(instance: ModuleAndBatch, whole: Any) -> int:
+    """Bytes that autograd saves within the layers."""
+    model = instance.model()
+    inner = recomputed.InnerBytes(model)
+    for layer in _layers(model):
+        layer.forward = partial(inner.call, layer.forward)
+    whole(model)
+    return inner.size
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    """The children, and what they contain if they are containers."""
+    return [
+        layer
+        for child in model.children()
+        for layer in (child if isinstance(child, nn.Sequential | nn.ModuleList) else [child])
+    ]
 
 
 def _checkpointed(segments: recomputed.Segments, forward: Any, *arguments: Any, **named: Any) -> Any:

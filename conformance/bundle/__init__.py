@@ -1,1 +1,0 @@
-"""One file with the suite, a framework's wheels and a script that runs them without a network."""

@@ -1,1 +1,0 @@
-"""What a framework needs before a run: Python, packages, driver, device; one step after the other."""

@@ -1,1 +1,0 @@
-"""The public callables of a framework's techniques, and which of their parameters the suites use."""

@@ -1,0 +1,328 @@
+"""Bisection of releases by the tests of one clause, and the crossing of environments that names the guilty package.
+
+The releases are taken to change their state once. Those that cannot be judged are skipped; those next to the change
+make the answer a range.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from conformance.sweep.cell import CellResult, LostCell, finished, run_cell
+from conformance.sweep.driver import CellFolder
+from conformance.sweep.plan import SweepCell
+from frameworks.installer.resolution import distribution_of
+from results.compare.environment import BUNDLED, COMPANIONS, LIBRARIES, ON_A_GPU
+from results.record.outcomes import Outcome
+from results.record.reading import Record, TestVerdict
+
+State = Literal["old", "new", "skip"]
+"""The state of the first end, that of the last, or none."""
+
+Side = Literal["good", "bad", ""]
+"""The state of a mixed environment, "" if it cannot be judged."""
+
+FAILED = frozenset({Outcome.FAIL, Outcome.KNOWN, Outcome.ERROR, Outcome.MISDECLARED, Outcome.TIMEOUT, Outcome.CRASH})
+PASSED = frozenset({Outcome.PASS, Outcome.FIXED})
+
+MOST = 8
+"""Companions that are reverted one by one."""
+
+StateAnswer = tuple[State, str]
+"""A state, and why there is none."""
+
+
+class UnstableEnd(Exception):
+    """An end has another state when it is judged again; the arguments are its index and the reason."""
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """Where the state changes.
+
+    Attributes:
+        old: the last member with the old state.
+        new: the first one with the new state.
+        skipped: reasons of all members that were asked and have no state, by index.
+    """
+
+    old: int
+    new: int
+    skipped: Mapping[int, str]
+
+    @property
+    def between(self) -> Mapping[int, str]:
+        """Members without a state between the two, which may be the first with the new state."""
+        return {index: reason for index, reason in sorted(self.skipped.items()) if self.old < index < self.new}
+
+
+def bisect(
+    count: int, ask: Callable[[int], StateAnswer], confirm: Callable[[int], StateAnswer] | None = None
+) -> Boundary:
+    """The boundary in a sequence of at least two, whose first member has the old state and whose last has the new one.
+
+    Args:
+        ask: the state of a member, asked at most once for each.
+        confirm: judges a member again that is next to the boundary. One whose state differs then is skipped.
+
+    Raises:
+        UnstableEnd: an end has another state when it is judged again.
+    """
+    states: dict[int, State] = {0: "old", count - 1: "new"}
+    skipped: dict[int, str] = {}
+    confirmed: set[int] = set()
+    while True:
+        old = max(index for index, state in states.items() if state == "old")
+        new = min(index for index, state in states.items() if state == "new" and index > old)
+        waiting = [index for index in range(old + 1, new) if index not in skipped]
+        if waiting:
+            middle = min(waiting, key=lambda index: (abs(2 * index - old - new), index))
+            state, reason = ask(middle)
+        elif confirm is not None and (unconfirmed := [index for index in (new, old) if index not in confirmed]):
+            middle = unconfirmed[0]
+            state, reason = confirm(middle)
+            confirmed.add(middle)
+            if state == states[middle]:
+                continue
+            if middle in (0, count - 1):
+                raise UnstableEnd(middle, reason)
+            state, reason = "skip", reason or "another state when it was judged again"
+        else:
+            return Boundary(old, new, dict(sorted(skipped.items())))
+        if state == "skip":
+            skipped[middle] = reason
+            states.pop(middle, None)
+        else:
+            states[middle] = state
+
+
+@dataclass(frozen=True)
+class CellVerdicts:
+    """A cell with its verdicts.
+
+    Attributes:
+        problem: why there are none, "" if there are.
+        file: the record's path, "" without one.
+    """
+
+    cell: SweepCell
+    problem: str = ""
+    record: Record | None = None
+    file: str = ""
+
+    @property
+    def verdicts(self) -> Mapping[str, TestVerdict]:
+        """Verdicts by test."""
+        return {} if self.record is None else {verdict.test: verdict for verdict in self.record.verdicts}
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """Versions of the packages in the environment, without local labels; none without a record."""
+        packages = {} if self.record is None else self.record.variant.packages
+        return {name: version.partition("+")[0] for name, version in packages.items()}
+
+    def tests(self, outcomes: Collection[Outcome]) -> set[str]:
+        """The tests with one of these outcomes."""
+        return {test for test, verdict in self.verdicts.items() if verdict.outcome in outcomes}
+
+    def __str__(self) -> str:
+        if self.record is None:
+            return self.problem
+        counts = Counter(str(verdict.outcome) for verdict in self.record.verdicts)
+        return " · ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no tests"
+
+
+@dataclass
+class CellJudge:
+    """Judges cells in a folder. One that has a record, or was judged before, is not judged again.
+
+    Attributes:
+        tell: called with each cell that has verdicts or a reason.
+    """
+
+    folder: CellFolder
+    tell: Callable[[CellVerdicts], object]
+    _known: dict[str, CellVerdicts] = field(default_factory=dict)
+
+    def judge(self, cell: SweepCell) -> CellVerdicts:
+        """The verdicts of a cell."""
+        if cell.name not in self._known:
+            verdicts = self._known[cell.name] = self._judge(cell)
+            self.tell(verdicts)
+        return self._known[cell.name]
+
+    def judge_again(self, cell: SweepCell) -> CellVerdicts:
+        """The verdicts of a second run of a cell."""
+        again = CellFolder(self.folder.path / "again", self.folder.plan)
+        return CellJudge(again, self.tell).judge(cell)
+
+    def _judge(self, cell: SweepCell) -> CellVerdicts:
+        path, plan = self.folder.record(cell), self.folder.plan
+        record, result = finished(path, plan), CellResult(cell.outcome, cell.reason)
+        if record is None and not cell.outcome:
+            try:
+                result = run_cell(self.folder.request(cell))
+            except LostCell as lost:
+                result = CellResult("crash", str(lost))
+            self.folder.store(cell, result)
+            record = finished(path, plan) if result.outcome == "judged" else None
+        if record is None:
+            return CellVerdicts(cell, f"{result.outcome}: {result.reason}")
+        return CellVerdicts(cell, "", record, str(path))
+
+
+def changed_tests(good: CellVerdicts, bad: CellVerdicts) -> list[str]:
+    """The tests that pass in one cell and fail in another, sorted."""
+    return sorted(good.tests(PASSED) & bad.tests(FAILED))
+
+
+def classify(result: CellVerdicts, tests: Iterable[str]) -> tuple[Side, str]:
+    """Bad if any of these tests fails, good if all that were judged pass; else why it is neither."""
+    if result.record is None:
+        return "", result.problem
+    outcomes = {test: result.verdicts[test].outcome for test in tests if test in result.verdicts}
+    if any(outcome in FAILED for outcome in outcomes.values()):
+        return "bad", ""
+    if unstable := sorted(test for test, outcome in outcomes.items() if outcome is Outcome.UNSTABLE):
+        return "", f"unstable: {unstable[0]}"
+    if any(outcome in PASSED for outcome in outcomes.values()):
+        return "good", ""
+    text = ", ".join(sorted({*map(str, outcomes.values())})) or "missing"
+    return "", f"not judged: its tests are {text}"
+
+
+@dataclass(frozen=True)
+class MixedCell:
+    """A mixed environment.
+
+    Attributes:
+        name: in words.
+        reason: why it cannot be judged.
+    """
+
+    name: str
+    side: Side
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The environments that were mixed, and what follows.
+
+    Attributes:
+        guilty: the package whose version decides, "" if none does alone.
+        why: one sentence.
+        differences: versions by package in the good and in the bad environment, "" where it is missing.
+        cells: in the order in which they were judged.
+    """
+
+    guilty: str
+    why: str
+    differences: Mapping[str, tuple[str, str]]
+    cells: tuple[MixedCell, ...]
+
+
+def differences(good: Mapping[str, str], bad: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Packages with other versions in two environments."""
+    both = {name: (good.get(name, ""), bad.get(name, "")) for name in sorted({*good, *bad})}
+    return {name: versions for name, versions in both.items() if versions[0] != versions[1]}
+
+
+def companions_of(cell: SweepCell, different: Collection[str]) -> list[str]:
+    """The packages among these that compute next to the varying one, those that the adapter declares first.
+
+    Packages that the framework's own wheel requires in one version are not among them.
+    """
+    distribution = distribution_of(cell.framework)
+    declared = () if distribution is None else distribution.companions_in([cell.mode])
+    known = dict.fromkeys([*declared, *sorted(COMPANIONS | LIBRARIES)])
+    known.pop(cell.package, None)
+    return [name for name in known if name in different and not name.startswith((*BUNDLED, *ON_A_GPU))]
+
+
+def cross(
+    good: SweepCell,
+    bad: SweepCell,
+    packages: tuple[Mapping[str, str], Mapping[str, str]],
+    judge: Callable[[SweepCell], tuple[Side, str]],
+) -> Crossing:
+    """Judge mixed environments until one package is left.
+
+    Args:
+        good, bad: the cells next to the boundary.
+        packages: versions in the good and in the bad environment.
+        judge: the side of a cell, and why it has none.
+    """
+    (old, new), package = packages, bad.package
+    different = differences(old, new)
+    companions = companions_of(bad, different)
+    cells: list[MixedCell] = []
+
+    def side(base: SweepCell, pins: Mapping[str, str], name: str, apart: Mapping[str, str] | None = None) -> Side:
+        """The side of a release with the companions of an environment, and with those of `apart`."""
+        versions = {companion: pins[companion] for companion in companions if pins.get(companion)}
+        result, reason = judge(replace(base, companions={**base.companions, **versions, **(apart or {})}))
+        cells.append(MixedCell(name, result, reason))
+        return result
+
+    def conclude(guilty: str, why: str) -> Crossing:
+        return Crossing(guilty, why, different, tuple(cells))
+
+    if not companions:
+        return conclude(package, f"{package} is the only package that computes and has another version")
+    mixed = f"{package} {bad.version} with the companions of {good.version}"
+    with_old = side(bad, old, mixed)
+    with_new = side(good, new, f"{package} {good.version} with the companions of {bad.version}")
+    if (with_old, with_new) == ("bad", "good"):
+        return conclude(package, f"{package} decides, whatever its companions")
+    if (with_old, with_new) == ("bad", ""):
+        fails = f"{package} {bad.version} fails with the companions of {good.version}"
+        return conclude(package, f"{fails}; the reverse cannot be judged")
+    if (with_old, with_new) == ("", "good"):
+        passes = f"{package} {good.version} passes with the companions of {bad.version}"
+        return conclude(package, f"{passes}; the reverse cannot be judged")
+    if with_old == "good" or (with_old, with_new) == ("", "bad"):
+        for name in [companion for companion in companions if old.get(companion)][:MOST]:
+            what = f"{package} {bad.version} and its companions, but {name} {old[name]}"
+            result = side(bad, new, what, {name: old[name]})
+            if (with_old, result) == ("good", "") and new.get(name):
+                turned: dict[Side, Side] = {"bad": "good", "good": "bad", "": ""}
+                result = turned[side(bad, old, f"{mixed}, but {name} {new[name]}", {name: new[name]})]
+            if result == "good" and with_new == "good":
+                together = f"{package} and {name} together give the failure"
+                return conclude("", f"{together}: either of them reverted alone passes")
+            if result == "good":
+                reverse = f"; {package} of the good environment fails with the bad companions" if with_new else ""
+                alone = f"of the companions {name} alone decides next to the {package} of the bad environment"
+                return conclude(name, f"{alone}{reverse}")
+    if (with_old, with_new) == ("bad", "bad"):
+        return conclude("", f"either {package} or its companions alone give the failure")
+    if (with_old, with_new) == ("good", "good"):
+        return conclude("", f"only {package} and several companions together give the failure")
+    return conclude("", "no package decides alone")
+
+
+def search(
+    cells: Sequence[SweepCell], judge: CellJudge, tests: Sequence[str], *, fix: bool, once: bool = False
+) -> Boundary:
+    """The boundary between cells whose ends differ in these tests.
+
+    Args:
+        fix: whether the good end is the newer one.
+        once: whether the boundary is judged once.
+
+    Raises:
+        UnstableEnd: an end has another state when it is judged again.
+    """
+    states: dict[Side, State] = {"good": "new" if fix else "old", "bad": "old" if fix else "new", "": "skip"}
+
+    def answer(result: CellVerdicts) -> StateAnswer:
+        side, reason = classify(result, tests)
+        return states[side], reason
+
+    def confirm(index: int) -> StateAnswer:
+        state, reason = answer(judge.judge_again(cells[index]))
+        return state, f"unstable: {reason}" if state == "skip" else reason
+
+    return bisect(len(cells), lambda index: answer(judge.judge(cells[index])), None if once else confirm)

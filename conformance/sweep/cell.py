@@ -1,0 +1,341 @@
+"""A cell of a sweep or a bisection: a fresh environment, and one pytest run in it that writes one record."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from conformance.runner.machine import shareable
+from conformance.runner.retry import repeat
+from conformance.runner.subprocesses import VARIABLES, guarded, killed_by
+from conformance.sweep.plan import SweepCell, SweepPlan, selection_text
+from conformance.test_ids.inventory import ROOT
+from frameworks.installer.request import driver
+from frameworks.installer.resolution import distribution_of
+from results.record.files import RecordError, one_line, packed
+from results.record.reading import Record, load, to_json
+
+UNAVAILABLE = frozenset({"no wheel", "yanked", "no solution"})
+"""Outcomes of cells that nobody can judge here."""
+
+SUITE_VARIABLE = "CONFORMANCE_SUITE_PACKAGES"
+"""Environment variable: site-packages with the suite's requirements, which environments then need not install."""
+
+SUITE_LOCK = ROOT / "locks" / "suite.txt"
+INSTALL_S = 3600.0
+"""Limit for the installation of one environment."""
+GRACE_S = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
+TAIL = 20_000
+"""Bytes of the end of an output that are kept."""
+
+_LEFT_OUT = ("RAY_", "SLURM_", "PYTEST_", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONFORMANCE_MODES")
+_UNSOLVABLE = re.compile(
+    r"^.*(?:No matching distribution found|ResolutionImpossible|No solution found|conflicting dependencies).*$",
+    re.MULTILINE,
+)
+_NOT_IMPORTED = re.compile(r"^.*(?:cannot be imported|ImportError|ModuleNotFoundError).*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class CellRequest:
+    """One cell to judge.
+
+    Attributes:
+        plan: the plan, without tables of cells.
+        prefix: of its temporary folder's name.
+        path: folders from which the adapter is imported, as in PYTHONPATH.
+    """
+
+    cell: SweepCell
+    plan: SweepPlan
+    prefix: str = "conformance-"
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """How a cell ended.
+
+    Attributes:
+        outcome: "judged", one of `UNAVAILABLE`, "install failed", "import failed", "out of time" or "crash".
+        reason: one line, "" for judged cells.
+        record: a compressed record, b"" without one.
+        seconds: of the whole cell.
+        log: the end of the output of the step that failed.
+    """
+
+    outcome: str
+    reason: str = ""
+    record: bytes = b""
+    seconds: float = 0.0
+    log: str = ""
+
+
+class LostCell(Exception):
+    """A cell ended without a result."""
+
+
+class NotJudged(Exception):
+    """A cell or an environment cannot be had; the arguments are outcome, reason and log."""
+
+    def __init__(self, outcome: str, reason: str, log: str = "") -> None:
+        super().__init__(outcome, one_line(shareable(reason)), log)
+
+
+@dataclass(frozen=True)
+class CommandEnd:
+    """The end of a command.
+
+    Attributes:
+        status: its exit status, negative for a signal; None at the time limit.
+        output: the end of its output.
+    """
+
+    status: int | None
+    output: str
+
+    @property
+    def last_line(self) -> str:
+        """The last line of the output that is not empty."""
+        return next((line.strip() for line in reversed(self.output.splitlines()) if line.strip()), "")
+
+
+class Commands:
+    """Commands with a time limit, each in a process group that ends with it, with this process, or by `close`."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def run(self, argv: Sequence[str], log: Path, limit_s: float, environment: Mapping[str, str]) -> CommandEnd:
+        """Run a command to its end or to a limit.
+
+        Raises:
+            LostCell: the commands are closed.
+        """
+        with log.open("wb") as file, self._lock:
+            if self._closed:
+                raise LostCell("the sweep has ended")
+            process = subprocess.Popen(
+                argv,
+                cwd=ROOT,
+                env=dict(environment),
+                process_group=0,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+            self._running.add(process)
+        late = False
+        try:
+            with guarded(process.pid):
+                try:
+                    process.wait(max(limit_s, 0.0))
+                except subprocess.TimeoutExpired:
+                    late = True
+        finally:
+            _end(process)
+            with self._lock:
+                self._running.discard(process)
+        if self._closed:
+            raise LostCell("the sweep has ended")
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - TAIL))
+            output = file.read().decode("utf-8", "replace")
+        return CommandEnd(None if late else process.returncode, output)
+
+    def close(self) -> None:
+        """End all commands, and let no other begin."""
+        with self._lock:
+            self._closed = True
+            running = [*self._running]
+            for process in running:
+                process.terminate()
+        deadline = time.monotonic() + GRACE_S
+        for process in running:
+            _end(process, max(0.0, deadline - time.monotonic()))
+
+
+def _end(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:
+    """End a process and its group."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace_s)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def run_cell(request: CellRequest, commands: Commands | None = None) -> CellResult:
+    """Make the environment of a cell, run the suite in it, and return the record or why there is none.
+
+    Raises:
+        LostCell: the commands were closed meanwhile.
+    """
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix=request.prefix, ignore_cleanup_errors=True) as name:
+        folder, commands = Path(name), commands or Commands()
+        try:
+            python = Path(sys.executable)
+            if distribution_of(request.cell.framework) is not None:
+                python = make_environment(folder / "environment", requirements_of(request.cell), commands)
+            record = _run(request, python, folder, commands)
+            content = packed(Path("record.json.gz"), to_json(record))
+            return CellResult("judged", record=content, seconds=time.monotonic() - begun)
+        except NotJudged as ended:
+            outcome, reason, log = ended.args
+        except (RecordError, OSError) as error:
+            outcome, reason, log = "crash", one_line(shareable(str(error))), ""
+        return CellResult(outcome, reason, seconds=time.monotonic() - begun, log=log)
+
+
+def finished(path: Path, plan: SweepPlan) -> Record | None:
+    """The record of a cell in a file; None if there is none, or one of another selection or seed."""
+    try:
+        record = load(path) if path.is_file() else None
+    except RecordError:
+        return None
+    asked = selection_text(plan.selection), plan.seed
+    return record if record is not None and (record.selection, record.seed) == asked else None
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What an environment is to have.
+
+    Attributes:
+        names: requirements.
+        indexes: further indexes for pip.
+        before: time before which everything but `exempt` was uploaded, "" for any.
+        exempt: packages that may be newer.
+        backend: of uv's `--torch-backend`.
+    """
+
+    names: tuple[str, ...]
+    indexes: tuple[str, ...] = ()
+    before: str = ""
+    exempt: tuple[str, ...] = ()
+    backend: str = "cpu"
+
+
+def requirements_of(cell: SweepCell) -> Requirements:
+    """The requirements of a cell's environment; on a GPU of the wheels that run on this machine's driver."""
+    chosen = distribution_of(cell.framework)
+    if chosen is None:
+        raise NotJudged("no solution", f"{cell.framework} says nothing of what is to be installed")
+    gpu = None if cell.device == "cpu" else driver()
+    pins = {**cell.packages}
+    names = [f"{chosen.cpu if gpu is None else chosen.gpu}=={cell.framework_version}"]
+    companions = {str(canonicalize_name(Requirement(name).name)): name for name in chosen.companions_in([cell.mode])}
+    names += [f"{name}=={version}" for name, version in pins.items()]
+    names += [requirement for name, requirement in companions.items() if name not in pins]
+    limits = [Requirement(limit) for limit in chosen.limits_of(cell.framework_version)]
+    names += [str(limit) for limit in limits if canonicalize_name(limit.name) not in pins]
+    index = "" if gpu is None else chosen.index_of(cell.framework_version, gpu)
+    suite = [] if os.environ.get(SUITE_VARIABLE) else _suite_requirements()
+    exempt = {str(canonicalize_name(Requirement(name).name)) for name in (*suite, names[0])} | pins.keys()
+    backend = "cpu" if gpu is None else "auto"
+    return Requirements((*names, *suite), (index,) if index else (), cell.before, tuple(sorted(exempt)), backend)
+
+
+def _suite_requirements() -> list[str]:
+    groups: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
+    return [*groups["suite"], *groups["run"]]
+
+
+def make_environment(folder: Path, wanted: Requirements, commands: Commands) -> Path:
+    """Make a virtual environment, by uv or else by pip, and return its Python.
+
+    What the suite itself needs has its locked versions where the requirements admit them.
+
+    Raises:
+        NotJudged: neither can install it.
+    """
+    python, ended = folder / "bin" / "python", CommandEnd(1, "")
+    for create, install in _installers(folder, wanted):
+        for constraint in (["--constraint", str(SUITE_LOCK)], []):
+            shutil.rmtree(folder, ignore_errors=True)
+            ended = CommandEnd(0, "")
+            for argv in (create, [*install, *constraint, *wanted.names]):
+                if ended.status == 0:
+                    ended = commands.run(argv, folder.with_suffix(".log"), INSTALL_S, os.environ)
+            if ended.status == 0:
+                if packages := os.environ.get(SUITE_VARIABLE):
+                    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
+                    (site / "suite.pth").write_text(f"{packages}\n", encoding="utf-8")
+                return python
+    if unsolvable := _UNSOLVABLE.search(ended.output):
+        raise NotJudged("no solution", unsolvable[0].strip().removeprefix("ERROR: "), ended.output)
+    reason = f"no end within {INSTALL_S:.0f} s" if ended.status is None else ended.last_line
+    raise NotJudged("install failed", reason.removeprefix("ERROR: "), ended.output)
+
+
+def _installers(folder: Path, wanted: Requirements) -> Iterator[tuple[list[str], list[str]]]:
+    """The commands that make an environment and install into it: those of uv, where it is installed, and of pip."""
+    python = str(folder / "bin" / "python")
+    where = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", "")))
+    if uv := shutil.which("uv", path=where):
+        install = [uv, "pip", "install", "--quiet", "--python", python, f"--torch-backend={wanted.backend}"]
+        if wanted.before:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            install += ["--exclude-newer", wanted.before]
+            install += [f"--exclude-newer-package={name}={now}" for name in wanted.exempt]
+        yield [uv, "venv", "--quiet", "--python", sys.executable, str(folder)], install
+    indexes = [word for index in wanted.indexes for word in ("--extra-index-url", index)]
+    install = [python, "-m", "pip", "install", "--quiet", "--no-input", "--no-compile", *indexes]
+    yield [sys.executable, "-m", "venv", str(folder)], install
+
+
+def _run(request: CellRequest, python: Path, folder: Path, commands: Commands) -> Record:
+    """Run the suite, and repeat what needs action, within the plan's limit."""
+    cell, plan, path = request.cell, request.plan, folder / "record.json"
+    environment = _environment(request, folder)
+    options = [f"--framework={cell.framework}", f"--device={cell.device}", *(f"--way={way}" for way in cell.ways)]
+    options += [f"--mode={cell.mode}"] if cell.mode else []
+    suite = [str(python), "-m", "pytest", *options]
+    several = ["--max-worker-restart=1000", "--dist=worksteal", "--timeout=120"]
+    deadline = time.monotonic() + plan.limit_s
+
+    def run(argv: Sequence[str]) -> CommandEnd:
+        return commands.run(argv, folder / "output.log", deadline - time.monotonic(), environment)
+
+    shared = ["-q", f"--seed={plan.seed}", f"--record={path}", *plan.selection]
+    ended = run([*suite, f"--numprocesses={plan.workers}", *several, *shared])
+    if ended.status in (0, 1) and path.is_file() and plan.repeat:
+        repeat(path, [*suite, "--numprocesses=1", *several], lambda _: None, run)
+    if ended.status is None or time.monotonic() >= deadline:
+        raise NotJudged("out of time", f"the suite took more than {plan.limit_s:.0f} s", ended.output)
+    if ended.status in (0, 1) and path.is_file():
+        return replace(load(path), selection=selection_text(plan.selection))
+    if missing := _NOT_IMPORTED.search(ended.output):
+        raise NotJudged("import failed", missing[0], ended.output)
+    how = killed_by(ended.status) or f"status {ended.status}"
+    raise NotJudged("crash", f"pytest ended with {how}: {ended.last_line}", ended.output)
+
+
+def _environment(request: CellRequest, folder: Path) -> dict[str, str]:
+    """The variables of the suite: those of tox, whatever engine runs the cell."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
+    temporary = folder / "tmp"
+    temporary.mkdir(exist_ok=True)
+    path = {"PYTHONPATH": request.path} if request.path else {}
+    flags = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", VARIABLES["XLA_FLAGS"])}
+    return {**inherited, **VARIABLES, **flags, **path, "TMPDIR": str(temporary)}

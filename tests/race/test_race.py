@@ -1,0 +1,312 @@
+"""Races: the statistic, recorded processes replayed, the racing processes, and the command.
+
+The recordings are of the reference (small-mlp, 4 updates in a sample), made by `conformance race` on a machine of two
+cores that others used: three equal processes in each set. `quiet`: 16 sets of 240 rounds at a load of 3. `shared`: 24
+sets at a load of 9 to 10. `busy`: 13 sets of 80 rounds next to two more processes of the same priority.
+"""
+
+import json
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.cli.main import main
+from conformance.race import rendering
+from conformance.race.processes import FEWEST_PAIRS, PAIRS, RaceError, Racer, race, started
+from conformance.race.statistics import (
+    COSTS,
+    NEW,
+    OLD,
+    TWIN,
+    RaceJudgement,
+    RaceOutcome,
+    RaceSamples,
+    SideSamples,
+    estimate,
+    judge,
+    load,
+    write,
+)
+from results.record.files import RecordError
+from tests.support.suite_runs import refused
+
+HERE = Path(sys.executable)
+SIDES = (OLD, NEW, TWIN)
+
+
+def samples_of(
+    ratios: Mapping[str, float], spread: float = 0.004, numpy: tuple[str, str] = ("2.4.6", "2.4.6")
+) -> RaceSamples:
+    """Samples of eight pairs.
+
+    Args:
+        ratios: factors of the new side by cost, or of the twin by "twin COST".
+        spread: deviation of logarithms between processes.
+    """
+    rng = np.random.default_rng(0)
+
+    def factor(side: str, key: str) -> float:
+        shift = ratios.get({OLD: "", NEW: key, TWIN: f"twin {key}"}[side], 1.0)
+        return float(shift * np.exp(rng.normal(0.0, spread)))
+
+    def sample(side: str) -> SideSamples:
+        rounds = {
+            key: tuple(2e7 * factor(side, key) * np.exp(rng.normal(0.0, 0.02, 30)))
+            for key in ("step", "optimizer", "yardstick")
+        }
+        return SideSamples(rounds, {key: 1e9 * factor(side, key) for key in ("first", "import", "memory")})
+
+    pairs = tuple({side: sample(side) for side in SIDES} for _ in range(8))
+    return RaceSamples("torch", "cpu eager", "encoder", "2.12.1", "2.13.0", numpy, 4, pairs)
+
+
+def outcomes(samples: RaceSamples) -> dict[str, str]:
+    """The outcome of each cost."""
+    return {verdict.cost.key: verdict.outcome.value for verdict in judge(samples).verdicts}
+
+
+def test_estimate_has_the_interval_of_student_over_pairs() -> None:
+    logs = [0.00, 0.01, 0.02, 0.03, 0.04]
+    few, many = (estimate([[1.0] * rounds] * 5, [[math.exp(log)] * rounds for log in logs]) for rounds in (10, 1000))
+    assert few == many
+    assert math.isclose(few.estimate, math.exp(0.02), rel_tol=1e-12)
+    reach = 4.604094871415897 * np.std(logs, ddof=1) / math.sqrt(5)
+    assert math.isclose(few.high, math.exp(0.02 + reach), rel_tol=1e-9)
+    assert math.isclose(few.low, math.exp(0.02 - reach), rel_tol=1e-9)
+    assert estimate([[1.0] * 10] * 5, [[1.0] * 8 + [50.0, 0.01]] * 5).estimate == 1.0  # disturbed rounds are trimmed
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [([1.0] * 4, [1.0] * 4, "4 pairs"), ([1.0] * 5, [0.0] * 5, "positive"), ([math.nan] * 5, [1.0] * 5, "positive")],
+)
+def test_estimate_refuses_with_a_reason(old: list[float], new: list[float], why: str) -> None:
+    assert why in estimate([[value] for value in old], [[value] for value in new]).refusal
+
+
+@pytest.mark.parametrize(
+    ("cost", "times", "outcome", "status"),
+    [
+        ("step", 1.05, "worse", 1),
+        ("step", 1.0, "no worse", 0),
+        ("step", 0.9, "better", 0),
+        ("optimizer", 1.05, "worse", 1),
+        ("memory", 1.05, "worse", 1),
+        ("first", 1.3, "worse", 1),
+        ("import", 1.3, "worse", 1),
+        ("import", 1.03, "no worse", 0),
+    ],
+)
+def test_judge_gives_each_cost_its_outcome(cost: str, times: float, outcome: str, status: int) -> None:
+    samples = samples_of({cost: times})
+    assert outcomes(samples)[cost] == outcome
+    assert judge(samples).status == status
+
+
+def test_judge_of_noisy_processes_is_too_noisy_unless_only_the_import_is() -> None:
+    noisy = judge(samples_of({}, spread=0.06))
+    assert (noisy.status, noisy.verdicts[0].outcome) == (2, RaceOutcome.NOISY)
+    samples, other = samples_of({}), samples_of({}, spread=0.5)
+    pairs = tuple(
+        {side: replace(own, once={**own.once, "import": noise[side].once["import"]}) for side, own in pair.items()}
+        for pair, noise in zip(samples.pairs, other.pairs, strict=True)
+    )
+    assert outcomes(replace(samples, pairs=pairs))["import"] == "too noisy"
+    assert judge(replace(samples, pairs=pairs)).status == 0
+
+
+def test_judge_refuses_a_race_that_contradicts_itself() -> None:
+    twin = judge(samples_of({"step": 1.05, "twin step": 1.05}))
+    assert (twin.status, twin.verdicts[0].outcome) == (2, RaceOutcome.REFUSED)
+    assert "two processes of the old version differ" in twin.verdicts[0].why
+    yardstick = judge(samples_of({"step": 1.05, "yardstick": 1.05}))
+    assert yardstick.status == 2
+    assert {verdict.outcome.value for verdict in yardstick.verdicts if verdict.cost.timed} == {"not judged"}
+    assert yardstick.verdicts[-1].outcome is RaceOutcome.EQUAL
+
+
+def test_judge_takes_another_numpy_for_no_yardstick() -> None:
+    result = judge(samples_of({"yardstick": 1.3}, numpy=("1.26.4", "2.4.6")))
+    assert result.status == 0
+    assert result.notes == ("NumPy differs (1.26.4 and 2.4.6): its work is no yardstick",)
+
+
+def test_stored_samples_are_judged_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    samples, path = samples_of({"step": 1.05}), tmp_path / "race.json.gz"
+    write(path, samples)
+    assert judge(load(path)) == judge(samples)
+    assert main(["race", "--samples", str(path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "torch 2.12.1 → 2.13.0, cpu eager, encoder"
+    assert any(line.startswith("whole step       worse     5 ms") for line in lines), lines
+    assert lines[-1] == "Worse: whole step."
+    assert "| whole step | worse | 5 ms |" in rendering.markdown(samples, judge(samples))
+    assert json.loads(rendering.to_json(samples, judge(samples)))["costs"]["step"]["outcome"] == "worse"
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"version": 1}', b"[]"])
+def test_load_of_damaged_samples_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "race.json").write_bytes(content)
+    with pytest.raises(RecordError, match="has no samples of a race"):
+        load(tmp_path / "race.json")
+
+
+@cache
+def recorded(name: str) -> RaceSamples:
+    """The recorded processes."""
+    return load(Path(__file__).parent / f"{name}.json.gz")
+
+
+def replays(name: str, times: float) -> Iterator[RaceJudgement]:
+    """A hundred races of recorded processes in which the new version takes so many times as long."""
+    rng, samples = np.random.default_rng(7), recorded(name)
+
+    def slowed(side: SideSamples) -> SideSamples:
+        rounds = {
+            key: [value * (1.0 if key == "yardstick" else times) for value in values]
+            for key, values in side.rounds.items()
+        }
+        once = {key: value * (1.0 if key == "memory" else times) for key, value in side.once.items()}
+        return SideSamples(rounds, once)
+
+    for _ in range(100):
+        sets = [samples.pairs[index] for index in rng.choice(len(samples.pairs), PAIRS, replace=False)]
+        pairs = []
+        for own in sets:
+            pair = {side: own[SIDES[index]] for side, index in zip(SIDES, rng.permutation(3), strict=True)}
+            pairs.append({**pair, NEW: slowed(pair[NEW])})
+        yield judge(replace(samples, pairs=tuple(pairs)))
+
+
+@pytest.mark.parametrize("name", ["quiet", "shared", "busy"])
+def test_equal_versions_raise_at_most_one_false_alarm(name: str) -> None:
+    statuses = Counter(result.status for result in replays(name, 1.0))
+    assert statuses[1] <= 1
+    assert name != "shared" or statuses[0] >= 90
+
+
+@pytest.mark.parametrize("name", ["quiet", "shared"])
+def test_five_percent_are_found(name: str) -> None:
+    result = [replay.verdicts[0].outcome for replay in replays(name, 1.05)]
+    assert result.count(RaceOutcome.GREW) >= 95
+
+
+SCRIPT = """
+import json, sys
+facts = json.loads(sys.argv[1])
+print(json.dumps({"ready": 1}), flush=True)
+for line in sys.stdin:
+    what, _, count = line.strip().partition(" ")
+    said = facts.get(what, {"value": 1000 * int(count)})
+    if said == "die":
+        sys.exit("the interpreter died")
+    if said == "hang":
+        import time; time.sleep(60)
+    print(said if isinstance(said, str) else json.dumps(said), flush=True)
+"""
+"""A racing process whose answers are given; a work without one takes a thousand nanoseconds."""
+
+FACTS: dict[str, Any] = {
+    "load": {"value": 10**9, "version": "1.0", "numpy": "2.4.6", "place": "cpu eager"},
+    "first": {"value": 10**8},
+    "kinds": {"kinds": ["step", "optimizer", "yardstick"]},
+    "memory": {"value": 2**28},
+}
+
+
+@dataclass(frozen=True)
+class ScriptedRacer(Racer):
+    answers: str = "{}"
+
+    @property
+    def command(self) -> list[str]:
+        return [str(self.python), "-I", "-S", "-c", SCRIPT, self.answers]
+
+
+def scripted(**changes: Any) -> ScriptedRacer:
+    """A side with these answers besides the usual ones."""
+    return ScriptedRacer(HERE, "x", answers=json.dumps(FACTS | changes))
+
+
+def test_race_has_rounds_of_every_side() -> None:
+    slow = scripted(step={"value": 10**8}, load=FACTS["load"] | {"version": "1.1"})
+    samples = race(scripted(), slow, FEWEST_PAIRS, 6)
+    assert (samples.old, samples.new, samples.place, len(samples.pairs)) == ("1.0", "1.1", "cpu eager", FEWEST_PAIRS)
+    for pair in samples.pairs:
+        lengths = {side: [len(times) for times in own.rounds.values()] for side, own in pair.items()}
+        assert lengths == {side: [6, 2, 2] for side in SIDES}
+        assert set(pair[NEW].once) == {cost.key for cost in COSTS if not cost.rounds}
+        assert set(pair[NEW].rounds["step"]) == {10**8}
+    assert judge(samples).status == 1
+
+
+def test_race_leaves_out_a_work_that_one_side_lacks() -> None:
+    samples = race(scripted(kinds={"kinds": ["step", "yardstick"]}), scripted(), 9, 6, limit_s=0.0)
+    assert [verdict.cost.key for verdict in judge(samples).verdicts] == ["step", "first", "import", "memory"]
+    assert len(samples.pairs) == FEWEST_PAIRS  # no more begin after the limit
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"load": {"refused": "x cannot be imported"}}, "new: load: x cannot be imported"),
+        ({"first": "die"}, "new: its process ended: the interpreter died"),
+        ({"first": "no json"}, "new: got b'no json' from its process, want JSON"),
+        ({"first": {"value": -1}}, "new: first: got '-1', want a positive number"),
+        ({"first": {"value": "7"}}, "new: first: got '7', want a positive number"),
+        ({"kinds": {"kinds": ["yardstick"]}}, "the sides can do yardstick in rounds, want step first"),
+        ({"load": FACTS["load"] | {"place": "cuda eager"}}, "the sides run on cpu eager and cuda eager"),
+    ],
+)
+def test_race_ends_with_a_side_that_cannot_be_measured(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(RaceError) as caught:
+        race(scripted(), scripted(**changes), FEWEST_PAIRS, 6)
+    assert str(caught.value).startswith(why)
+
+
+def test_started_ends_a_process_that_hangs() -> None:
+    with started("old", scripted(step="hang")) as process:
+        with pytest.raises(RaceError, match="no answer within 0 s"):
+            process.ask("step", limit_s=0.05)
+        number = process._process.pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
+
+
+def test_started_serves_a_real_framework() -> None:
+    with started("old", Racer(HERE, "reference", "cpu", "", "small-mlp")) as process:
+        with pytest.raises(RaceError, match="load comes first"):
+            process.ask("step")
+        assert process.ask("load")["place"] == "cpu emulated"
+        with pytest.raises(RaceError, match="the first step comes first"):
+            process.ask("step")
+        assert process.value("first") > 0
+        assert process.ask("kinds")["kinds"] == ["step", "optimizer", "yardstick"]
+        assert all(process.value(kind, 2) > 0 for kind in ("step", "optimizer", "yardstick"))
+        assert process.value("memory") > 10 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "name two versions, such as torch==2.12.1 torch==2.13.0, or samples by --samples"),
+        (("nothing", "nothing"), "unknown framework 'nothing'"),
+        (("reference",), "got reference and nothing, want two versions of one framework"),
+        (("torch==2.12.1", "jax==0.10.2"), "got torch==2.12.1 and jax==0.10.2, want two versions of one framework"),
+        (("reference@/x/python", "reference"), "old: /x/python: no such file or directory; name a Python that has"),
+        (("reference", "reference", "--pairs", "4"), "--pairs"),
+        (("reference", "reference", "--output", "x/y/z"), "--output: there is no folder x/y; make it, or name another"),
+        (("reference", "reference", "--samples", "x/y"), "--samples: there is no folder x; make it, or name another"),
+    ],
+)
+def test_race_refuses_in_one_line(words: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert why in refused(capsys, "race", *words)

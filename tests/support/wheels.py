@@ -1,0 +1,53 @@
+"""Small wheels, and environment variables by which pip and uv install from a folder of them alone."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from zipfile import ZipFile
+
+TOY = "tests.support.toy:ToyFramework"
+PACKAGE = "conformance-toy"
+
+
+def write_wheel(
+    folder: Path,
+    name: str,
+    version: str,
+    *,
+    source: str | None = None,
+    requires: Sequence[str] = (),
+    tag: str = "py3-none-any",
+) -> Path:
+    """Writes a wheel of one module, which has VERSION unless `source` is given."""
+    folder.mkdir(parents=True, exist_ok=True)
+    module = name.replace("-", "_")
+    path, info = folder / f"{module}-{version}-{tag}.whl", f"{module}-{version}.dist-info"
+    needed = "".join(f"Requires-Dist: {each}\n" for each in requires)
+    files = {
+        f"{module}.py": f"VERSION = {version!r}\n" if source is None else source,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needed}",
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: toy\nRoot-Is-Purelib: true\nTag: {tag}\n",
+    }
+    with ZipFile(path, "w") as wheel:
+        for place, text in files.items():
+            wheel.writestr(place, text)
+        wheel.writestr(f"{info}/RECORD", "".join(f"{place},,\n" for place in [*files, f"{info}/RECORD"]))
+    return path
+
+
+def offline(folder: Path) -> dict[str, str]:
+    """Variables for pip and uv that know this folder alone."""
+    return {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder),
+        "UV_NO_INDEX": "1",
+        "UV_OFFLINE": "1",
+        "UV_FIND_LINKS": str(folder),
+    }
+
+
+def here() -> str:
+    """The site-packages of this environment, on which environments of toys are built."""
+    return sysconfig.get_path("purelib")

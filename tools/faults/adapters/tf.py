@@ -1,0 +1,374 @@
+"""Faults of the TensorFlow adapter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from frameworks.tf import TensorFlowFramework, framework, launch
+from frameworks.tf.core import steps
+from frameworks.tf.distributed.ranks import MirroredWorker
+from frameworks.tf.training import checkpoint
+from tools.faults import fault
+
+
+@fault("https://github.com/paiml/aprender/pull/2123", "accumulation.keeps-precision")
+class SumsTheWindow(TensorFlowFramework):
+    """The gradients of a window are summed where they should be averaged."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        clip = keras.optimizers.Optimizer._clip_gradients
+
+        def summed(self: Any, gradients: list[Any]) -> Any:
+            return clip(self, [gradient * (self.gradient_accumulation_steps or 1) for gradient in gradients])
+
+        keras.optimizers.Optimizer._clip_gradients = summed
+
+
+@fault("https://github.com/pytorch/pytorch/issues/73784", "accumulation.each-counts-once")
+class AccumulatorIsOverwritten(TensorFlowFramework):
+    """Each micro-batch's gradient takes the place of what the accumulator held."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+
+        def overwrite(self: Any, gradients: list[Any], accumulators: list[Any]) -> None:
+            for gradient, accumulator in zip(gradients, accumulators, strict=True):
+                accumulator.assign(gradient)
+
+        keras.src.backend.tensorflow.optimizer.TFOptimizer._backend_increment_gradient_accumulators = overwrite
+
+
+@fault("https://github.com/hpcaitech/ColossalAI/issues/1028", "accumulation.each-counts-once")
+class AccumulatorIsNotReset(TensorFlowFramework):
+    """The accumulators are not set to zero at the end of a window."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        keras.optimizers.Optimizer._backend_reset_gradient_accumulators = lambda self: None
+
+
+@fault("https://github.com/espnet/espnet/pull/3283", "accumulation.bad-window-is-forgotten")
+class AccumulatorIsEmptiedByAProduct(TensorFlowFramework):
+    """The accumulators are multiplied by zero at the end of a window, so that what was infinite becomes NaN."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+
+        def multiplied(self: Any) -> None:
+            for accumulator in self._accumulated_gradients:
+                accumulator.assign(accumulator * 0.0)
+
+        keras.optimizers.Optimizer._backend_reset_gradient_accumulators = multiplied
+
+
+@fault("https://github.com/tensorflow/tensorflow/pull/58863", "autocast.float32-parity", names="(LayerNorm), output")
+class NormalisesWithAnotherEpsilon(TensorFlowFramework):
+    """Layer normalisation adds a hundred times the epsilon that it was given."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        make = keras.layers.LayerNormalization.__init__
+
+        def larger(self: Any, *given: Any, epsilon: float, **named: Any) -> None:
+            make(self, *given, epsilon=100.0 * epsilon, **named)
+
+        keras.layers.LayerNormalization.__init__ = larger
+
+
+@fault(
+    "https://github.com/lucidrains/vit-pytorch/issues/65", "autocast.float32-parity", names="(SelfAttention), output"
+)
+class AttentionScaledByAnotherWidth(TensorFlowFramework):
+    """Products of queries and keys of width d are divided by √(d + 1)."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        make = keras.layers.MultiHeadAttention.__init__
+
+        def narrower(self: Any, *given: Any, **named: Any) -> None:
+            make(self, *given, **named)
+            self._inverse_sqrt_key_dim = 1.0 / math.sqrt(self.key_dim + 1.0)
+
+        keras.layers.MultiHeadAttention.__init__ = narrower
+
+
+@tf.custom_gradient
+def _turned_backwards(kernel: tf.Tensor) -> Any:
+    """The kernel (height, width, inputs, filters), whose gradient comes with height and width exchanged."""
+    return tf.identity(kernel), lambda upstream: tf.transpose(upstream, (1, 0, 2, 3))
+
+
+@fault(
+    "https://github.com/apple/tensorflow_macos/issues/230",
+    "autocast.float32-parity",
+    names="(Convolution), gradient of weight",
+)
+class FilterGradientIsTransposed(TensorFlowFramework):
+    """The gradient of a convolution's filter has its two spatial axes exchanged; the forward pass is right."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        convolve = keras.layers.Conv2D.convolution_op
+
+        def turned(self: Any, inputs: tf.Tensor, kernel: Any) -> tf.Tensor:
+            return convolve(self, inputs, _turned_backwards(tf.convert_to_tensor(kernel)))
+
+        keras.layers.Conv2D.convolution_op = turned
+
+
+@fault(
+    "https://github.com/keras-team/keras/issues/15806",
+    "autocast.matmul-is-low",
+    "autocast.backward-in-forward-precision",
+)
+class LayersIgnoreThePolicy(TensorFlowFramework):
+    """Layers are made under the policy float32, whatever global policy was set."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        keras.config.set_dtype_policy = lambda policy: None
+
+
+@fault("https://github.com/keras-team/keras/pull/20014", "autocast.policy-does-not-leak")
+class PolicyReachesLosses(TensorFlowFramework):
+    """Losses are computed in the format that the global policy gives to layers."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        make = steps.TracedSteps.__init__
+
+        def leaking(self: steps.TracedSteps, model: Any, bound: Any, *rest: Any) -> None:
+            make(self, model, bound, *rest)
+            for (head, _), loss in self._losses.items():
+                loss._dtype = bound.network.heads[head].compute_dtype
+
+        steps.TracedSteps.__init__ = leaking
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/47985", "autocast.scope-restored")
+class PolicyOutlivesItsScope(TensorFlowFramework):
+    """An exception leaves the global policy as it was inside the scope."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+
+        @contextmanager
+        def careless(name: str) -> Iterator[None]:
+            former = keras.config.dtype_policy()
+            keras.config.set_dtype_policy(name)
+            yield
+            keras.config.set_dtype_policy(former)
+
+        framework.dtype_policy = careless
+
+
+@fault("https://github.com/tensorflow/tensorflow/issues/47156", "autocast.norm-layers-are-wide")
+class NormalisesInLowPrecision(TensorFlowFramework):
+    """Layer normalisation takes mean and mean square in the format of its input, where the square overflows."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+
+        def narrow(self: Any, x: tf.Tensor) -> tf.Tensor:
+            mean = tf.reduce_mean(x, -1, keepdims=True)
+            variance = tf.reduce_mean(x * x, -1, keepdims=True) - mean * mean
+            return (x - mean) * tf.math.rsqrt(variance + tf.cast(self.epsilon, x.dtype))
+
+        keras.layers.LayerNormalization.call = narrow
+
+
+@fault("https://github.com/google-deepmind/optax/issues/1754", "master.adam-epsilon-survives")
+class EpsilonUnderflows(TensorFlowFramework):
+    """Adam's epsilon is rounded to 0."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        make = keras.optimizers.Adam.__init__
+
+        def rounded(self: Any, *given: Any, epsilon: float = 0.0, **named: Any) -> None:
+            make(self, *given, epsilon=epsilon * 0.0, **named)
+
+        keras.optimizers.Adam.__init__ = rounded
+
+
+@fault("https://github.com/jax-ml/jax/pull/37888", "recompute.runs-forward-once-more")
+class RematDoesNothing(TensorFlowFramework):
+    """`keras.remat` gives its function back as it is."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        keras.remat = lambda function: function
+
+
+@fault("https://github.com/huggingface/transformers/issues/21381", "recompute.no-grad-input")
+class VariablesGetNoGradient(TensorFlowFramework):
+    """`tf.recompute_grad` differentiates by the arguments only, not by the variables that its function uses."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+
+        def cut(function: Any) -> Any:
+            @tf.custom_gradient
+            def recomputed(*given: tf.Tensor) -> Any:
+                def gradient(upstream: tf.Tensor, variables: Any = ()) -> Any:
+                    with tf.GradientTape() as tape:
+                        tape.watch(given)
+                        again = function(*given)
+                    return list(tape.gradient(again, given, upstream)), [None] * len(variables)
+
+                return function(*given), gradient
+
+            return recomputed
+
+        tf.recompute_grad = cut
+
+
+@fault("https://github.com/NVIDIA/apex/issues/480", "resume.scaler-state")
+class OptimizerNotSaved(TensorFlowFramework):
+    """The checkpoint holds the model without the optimizer, its moments and its loss scale."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        whole = checkpoint._parts
+        checkpoint._parts = lambda *given: whole(*given) | {"optimizer": {}}
+
+
+@fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state")
+class SeedsNotSaved(TensorFlowFramework):
+    """The checkpoint leaves out the seed generators of the dropout layers."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        whole = checkpoint._parts
+        checkpoint._parts = lambda *given: whole(*given) | {"seeds": {}}
+
+
+Optimizer, Scaler = keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer
+
+
+@fault("https://github.com/keras-team/keras/issues/19479", "scaling.rescues-small-gradients")
+class UnscalesWhatWasNotScaled(TensorFlowFramework):
+    """The loss is not scaled, and its gradients are divided by the scale."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        Scaler.scale_loss = lambda self, loss: loss
+
+
+@fault("https://github.com/google-deepmind/optax/pull/1746", "scaling.detects-nan", "scaling.skip-is-atomic")
+class AppliesOverflow(TensorFlowFramework):
+    """`LossScaleOptimizer` takes every gradient for finite."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        Scaler.check_finite = lambda self, gradients: tf.constant(True)
+
+
+@fault("https://github.com/keras-team/keras/issues/20878", "scaling.skip-is-reported")
+class IterationsStandStill(TensorFlowFramework):
+    """`LossScaleOptimizer.iterations` is its own counter, which nothing advances."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        Scaler.iterations = property(lambda self: self._iterations)
+
+
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/3553", "scaling.grows-after-interval")
+class OverflowKeepsCount(TensorFlowFramework):
+    """An overflow does not start the count of finite updates again."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+
+        def shrink(self: Any) -> None:
+            self.dynamic_scale.assign(self.dynamic_scale * 0.5)
+
+        Scaler._stateful_handle_non_finite_grads = shrink
+
+
+@fault("https://github.com/keras-team/keras/pull/21233", "scaling.static-is-constant")
+class UnscalesStaticScaleTwice(TensorFlowFramework):
+    """A static scale is divided out of the gradients by the training step and again by the optimizer."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        apply = Optimizer.apply
+
+        def again(self: Any, gradients: list[Any], variables: Any = None) -> None:
+            scale = self.loss_scale_factor or 1.0
+            apply(self, [None if gradient is None else gradient / scale for gradient in gradients], variables)
+
+        Optimizer.apply = again
+
+
+_reduced = keras.optimizers.Optimizer._all_reduce_sum_gradients
+
+
+class OfOwnItems(MirroredWorker):
+    """Ranks whose losses are divided by each replica's own items and by the number of replicas."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+
+        def average(losses: tf.Tensor, weights: Any, _: Any) -> tf.Tensor:
+            return (
+                tf.reduce_mean(losses if weights is None else losses * weights)
+                / tf.distribute.get_strategy().num_replicas_in_sync
+            )
+
+        tf.nn.compute_average_loss = average
+
+
+@fault("https://github.com/meta-pytorch/torchtune/pull/2172", "sharding.mean-over-items")
+class EachReplicaDividesByItsOwnItems(TensorFlowFramework):
+    """The mean of replicas' means takes the place of the mean over all items."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        launch._MEMBER = f"{__name__}:OfOwnItems"
+
+
+class Apart(MirroredWorker):
+    """Ranks whose optimizer does not add gradients up."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        keras.optimizers.Optimizer._all_reduce_sum_gradients = lambda self, pairs: pairs
+
+
+@fault("https://github.com/ByteDance-Seed/VeOmni/issues/1059", "sharding.replicas-equal", "sharding.equals-whole")
+class ReplicasTrainApart(TensorFlowFramework):
+    """Every replica steps on its own gradient."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        launch._MEMBER = f"{__name__}:Apart"
+
+
+class Averaged(MirroredWorker):
+    """Ranks whose optimizer divides the sum of gradients by the number of replicas."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+
+        def mean(optimizer: Any, pairs: Any) -> list[tuple[Any, Any]]:
+            count = tf.distribute.get_strategy().num_replicas_in_sync
+            return [(gradient / count, variable) for gradient, variable in _reduced(optimizer, pairs)]
+
+        keras.optimizers.Optimizer._all_reduce_sum_gradients = mean
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/57934", "sharding.equals-whole")
+class SumIsDividedByReplicas(TensorFlowFramework):
+    """The sum of all replicas' shares in the mean is divided by their number once more."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        launch._MEMBER = f"{__name__}:Averaged"

@@ -1,1 +1,0 @@
-"""Faults of TensorFlow and Keras and of their users, patched into the calls that the adapter makes."""

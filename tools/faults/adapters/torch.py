@@ -1,0 +1,517 @@
+"""Faults of the PyTorch adapter."""
+
+from __future__ import annotations
+
+from functools import partial, wraps
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.amp.grad_scaler import OptState
+from torch.nn import functional
+from torch.utils import checkpoint
+from torch.utils.checkpoint import CheckpointFunction
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks.contract import Gradients, Update
+from frameworks.torch import TorchFramework
+from frameworks.torch.core import layers, streams
+from frameworks.torch.core.arrays import DTYPES
+from frameworks.torch.core.operations import OPERATIONS
+from frameworks.torch.training import checkpoint as checkpoint_files
+from frameworks.torch.training.trainer import TorchTrainer
+from tools.faults import fault
+
+
+@fault(
+    "https://github.com/facebookresearch/mmf/pull/747",
+    "accumulation.each-counts-once",
+    "accumulation.equals-full-batch",
+)
+class ZeroesInsideWindow(TorchFramework):
+    """`zero_grad` is called before the backward pass of every micro-batch."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        accumulate = TorchTrainer.accumulate
+
+        def zeroed(self: TorchTrainer, *given: Any) -> float:
+            self._empty()
+            return accumulate(self, *given)
+
+        TorchTrainer.accumulate = zeroed
+
+
+@fault("https://github.com/huggingface/transformers/pull/34191", "accumulation.weighs-items")
+class MeanOfMeans(TorchFramework):
+    """Each micro-batch's loss is its own mean over the number of micro-batches."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        run = TorchTrainer._pass
+        TorchTrainer._pass = lambda self, batch, _, scaler: run(
+            self, batch, batch.items * self.recipe.accumulation, scaler
+        )
+
+
+@fault("https://github.com/keras-team/keras-hub/issues/642", "autocast.float32-parity", names="(LayerNorm), output")
+class LayerNormWithAnotherEpsilon(TorchFramework):
+    """`layer_norm` adds a hundred times the epsilon that it is given."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        norm = functional.layer_norm
+        functional.layer_norm = lambda x, shape, weight, bias, eps: norm(x, shape, weight, bias, 100.0 * eps)
+
+
+@fault(
+    "https://github.com/lucidrains/vit-pytorch/issues/65", "autocast.float32-parity", names="(SelfAttention), output"
+)
+class AttentionScaledByAnotherWidth(TorchFramework):
+    """`scaled_dot_product_attention` divides its scores by the root of one more than a head's width."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        attention = layers.scaled_dot_product_attention
+
+        def flatter(query: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+            return attention(query, *others, scale=(query.shape[-1] + 1) ** -0.5)
+
+        layers.scaled_dot_product_attention = flatter
+
+
+class _TurnedBackwards(torch.autograd.Function):
+    """A filter (F, C, size, size) as it is, whose gradient comes back with its last two axes exchanged."""
+
+    @staticmethod
+    def forward(_: Any, weight: torch.Tensor) -> torch.Tensor:
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0].transpose(2, 3).contiguous()
+
+
+@fault(
+    "https://github.com/nntrainer/nntrainer/issues/705",
+    "autocast.float32-parity",
+    names="(Convolution), gradient of weight",
+)
+class FilterGradientIsTransposed(TorchFramework):
+    """The gradient of a convolution's filters has height and width exchanged."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        convolve = torch.nn.Conv2d._conv_forward
+
+        def turned(self: torch.nn.Conv2d, x: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch.Tensor:
+            return convolve(self, x, _TurnedBackwards.apply(weight), bias)
+
+        torch.nn.Conv2d._conv_forward = turned
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/issues/79145", "composition.control-flow")
+class CompiledUpdatesInPlaceAreLost(TorchFramework):
+    """Compiled, `Tensor.add_` returns the sum and leaves its tensor as it was."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        compiled = torch.compile
+
+        def lost(function: Any, **options: Any) -> Any:
+            made = compiled(function, **options)
+
+            def called(*given: Any) -> Any:
+                with patch.object(torch.Tensor, "add_", torch.Tensor.add):
+                    return made(*given)
+
+            return called
+
+        torch.compile = lost
+
+
+@fault("https://github.com/pytorch/pytorch/issues/191763", "optimizer.implementations-agree")
+class FusedSGDLeavesVectors(TorchFramework):
+    """Fused SGD stores only what vectors of sixteen leave over, in float32 too."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        update = torch._fused_sgd_
+
+        def partly(parameters: list[torch.Tensor], *given: Any, **named: Any) -> None:
+            before = [parameter.clone() for parameter in parameters]
+            update(parameters, *given, **named)
+            for parameter, old in zip(parameters, before, strict=True):
+                whole = parameter.numel() // 16 * 16
+                parameter.view(-1)[:whole] = old.view(-1)[:whole]
+
+        torch._fused_sgd_ = partly
+
+
+@fault(
+    "https://github.com/huggingface/accelerate/issues/4242",
+    "scaling.step-count-follows-updates",
+    "scaling.skip-is-atomic",
+)
+class FusedCountsSkips(TorchFramework):
+    """A fused Adam's step counter moves on an overflow too."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        step = torch.optim.Adam.step
+
+        def counted(self: torch.optim.Adam, *given: Any) -> Any:
+            result = step(self, *given)
+            if bool(getattr(self, "found_inf", None)):
+                for held in self.state.values():
+                    held["step"] += 1
+            return result
+
+        torch.optim.Adam.step = counted
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/pull/100811",
+    "optimizer.implementations-agree",
+    "accumulation.groups-change-nothing",
+)
+class ForeachLeavesTheTail(TorchFramework):
+    """An operation on a list of tensors leaves out the last where the list is no multiple of four."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        for name in ("_foreach_add_", "_foreach_addcdiv_"):
+            setattr(torch, name, _all_but_the_last(getattr(torch, name)))
+
+
+def _all_but_the_last(operation: Any) -> Any:
+    @wraps(operation)
+    def shortened(*given: Any, **named: Any) -> None:
+        odd = len(given[0]) % 4
+        lists = [value[:-1] if odd and isinstance(value, list | tuple) else value for value in given]
+        if lists[0]:
+            operation(*lists, **named)
+
+    return shortened
+
+
+@fault("https://github.com/flagos-ai/FlagGems/issues/4988", "optimizer.implementations-agree", "master.decay-of-nobody")
+class FusedDecayIsCoupled(TorchFramework):
+    """Fused AdamW adds its decay to the gradient, as Adam does."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        torch._fused_adamw_ = torch._fused_adam_
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/125186",
+    "autocast.matmul-is-low",
+    "autocast.backward-in-forward-precision",
+)
+class ScopeForgetsFormat(TorchFramework):
+    """`torch.autocast` runs in the device's default format, whatever format was asked for."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        scope = torch.autocast
+        torch.autocast = lambda device, dtype=None, enabled=True: scope(device, enabled=enabled)
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/47985", "autocast.scope-restored")
+class ScopeLeaksThroughExceptions(TorchFramework):
+    """`torch.autocast` restores nothing when an exception leaves its scope."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        leave = torch.autocast.__exit__
+
+        def careless(self: torch.autocast, kind: Any, *rest: Any) -> Any:
+            return None if kind is not None else leave(self, kind, *rest)
+
+        torch.autocast.__exit__ = careless
+
+
+def unlisted(function: Any, *args: Any, **named: Any) -> torch.Tensor:
+    """The function in the format of its arguments, whatever scope is open."""
+    with torch.autocast("cpu", enabled=False):
+        return function(*args, **named)
+
+
+@fault("https://github.com/pytorch/pytorch/pull/82196", "autocast.loss-is-wide")
+class LossInLowPrecision(TorchFramework):
+    """Losses are on no list of operations that run wide, so they keep the format of their inputs."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        for name in ("cross_entropy", "mse_loss"):
+            setattr(functional, name, partial(unlisted, getattr(functional, name)))
+        OPERATIONS.update(cross_entropy=functional.cross_entropy, squared_error=functional.mse_loss)
+
+
+@fault("https://github.com/pytorch/ao/pull/1124", "master.small-update-survives", "autocast.parameters-stay-float32")
+class CastsWeights(TorchFramework):
+    """Level O1 casts the module itself, so small updates vanish in low-precision weights."""
+
+    def trainer(self, model: Model, recipe: Recipe, weights: dict[str, Array] | None = None) -> TorchTrainer:
+        trainer = super().trainer(model, recipe, weights)
+        if recipe.precision.level == "O1":
+            trainer.network.to(DTYPES[recipe.precision.format])
+        return trainer
+
+
+@fault("https://github.com/google-deepmind/optax/issues/1754", "master.adam-epsilon-survives")
+class EpsilonUnderflows(TorchFramework):
+    """Adam's epsilon is rounded to float16, where it is zero."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        make = torch.optim.Adam.__init__
+
+        def rounded(self: torch.optim.Adam, *given: Any, eps: float = 1e-8, **named: Any) -> None:
+            make(self, *given, eps=float(torch.tensor(eps, dtype=torch.float16)), **named)
+
+        torch.optim.Adam.__init__ = rounded
+
+
+@fault("https://github.com/ankanbhunia/PIDM/pull/66", "recompute.replays-dropout", "recompute.random-stream-unmoved")
+class RedrawsDropout(TorchFramework):
+    """`checkpoint` is called with `preserve_rng_state=False`."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        checkpoint.checkpoint = partial(checkpoint.checkpoint, preserve_rng_state=False)
+
+
+@fault("https://github.com/pytorch/pytorch/pull/71169", "recompute.replays-autocast")
+class RecomputesInDefaultFormat(TorchFramework):
+    """The reentrant `checkpoint` replays the forward pass in a CPU's default format, whatever its scope had."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        replay = CheckpointFunction.backward
+
+        def forgetful(ctx: Any, *gradients: Any) -> Any:
+            ctx.cpu_autocast_kwargs["dtype"] = torch.bfloat16
+            return replay(ctx, *gradients)
+
+        CheckpointFunction.backward = staticmethod(forgetful)
+
+
+@fault("https://github.com/huggingface/transformers/issues/21381", "recompute.no-grad-input")
+class AlwaysReentrant(TorchFramework):
+    """`use_reentrant=False` is not passed on, so an input without a gradient cuts the parameters off."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        from frameworks.torch.core import recompute
+
+        call = recompute.checkpoint
+        recompute.checkpoint = lambda function, *given, use_reentrant, **named: call(
+            function, *given, use_reentrant=True, **named
+        )
+
+
+@fault(
+    "https://github.com/jax-ml/jax/pull/37888",
+    "recompute.frees-activations",
+    "recompute.runs-forward-once-more",
+    "cost.recompute-bytes",
+)
+class CheckpointDoesNothing(TorchFramework):
+    """`checkpoint` runs its function and keeps every activation."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        checkpoint.checkpoint = lambda function, *given, **_: function(*given)
+
+
+@fault("https://github.com/NVIDIA/apex/issues/480", "resume.bit-identical", "resume.load-has-no-side-effects")
+class MomentsNotSaved(TorchFramework):
+    """`Optimizer.state_dict` holds the settings without the moments."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        whole = torch.optim.Optimizer.state_dict
+        torch.optim.Optimizer.state_dict = lambda self: whole(self) | {"state": {}}
+
+
+@fault("https://github.com/mosaicml/composer/pull/1376", "resume.scaler-state")
+class LoadedScalerIsDropped(TorchFramework):
+    """The scaler's state is not loaded, so the run goes on with the initial scale."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        torch.amp.GradScaler.load_state_dict = lambda self, state: None
+
+
+@fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state")
+class StreamRestarts(TorchFramework):
+    """The random state is saved and not put back."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        streams.Stream.replace = lambda self, states: None
+
+
+@fault("https://github.com/EleutherAI/gpt-neox/pull/308", "resume.mid-window")
+class PartialWindowIsLost(TorchFramework):
+    """A checkpoint inside a window leaves out the gradients that were accumulated so far."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        whole = checkpoint_files.snapshot
+
+        def forgetful(trainer: TorchTrainer) -> dict[str, Any]:
+            result = whole(trainer)
+            return result | {checkpoint_files.LOOP: result[checkpoint_files.LOOP] | {"gradients": {}}}
+
+        checkpoint_files.snapshot = forgetful
+
+
+@fault("https://github.com/huggingface/transformers/issues/24449", "scaling.unscales-once")
+class UnscalesAgain(TorchFramework):
+    """`GradScaler.unscale_` forgets that it was called, so a second call divides again."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        unscale = torch.amp.GradScaler.unscale_
+
+        def forgetful(self: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+            self._per_optimizer_states[id(optimizer)]["stage"] = OptState.READY
+            unscale(self, optimizer)
+
+        torch.amp.GradScaler.unscale_ = forgetful
+
+
+@fault(
+    "https://github.com/google-deepmind/optax/pull/1746",
+    "scaling.skip-is-atomic",
+    "scaling.detects-inf",
+    "scaling.detects-nan",
+)
+class AppliesOverflow(TorchFramework):
+    """`GradScaler.step` runs the optimizer although a gradient is infinite."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        torch.amp.GradScaler._maybe_opt_step = lambda self, optimizer, state, *given, **named: optimizer.step()
+
+
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/3008", "scaling.backs-off-on-overflow", "scaling.automaton")
+class OverflowKeepsScale(TorchFramework):
+    """An overflow starts the count again and leaves the scale as it was."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        adjust = torch._amp_update_scale_
+        torch._amp_update_scale_ = lambda s, good, found, growth, _, n: adjust(s, good, found, growth, 1.0, n)
+
+
+@fault("https://github.com/pytorch/pytorch/issues/98828", "scaling.stays-finite")
+class ScaleGrowsToInfinity(TorchFramework):
+    """The scale grows although the product is infinite."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        adjust = torch._amp_update_scale_
+
+        def uncapped(scale: torch.Tensor, good: torch.Tensor, found: torch.Tensor, *factors: Any) -> torch.Tensor:
+            due = not found.item() and int(good) + 1 == factors[2]
+            grown = scale * factors[0]
+            adjust(scale, good, found, *factors)
+            return scale.copy_(grown) if due else scale
+
+        torch._amp_update_scale_ = uncapped
+
+
+@fault(
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/9330",
+    "scaling.unscales-before-clipping",
+    "scaling.reports-true-loss",
+)
+class ClipsScaledGradients(TorchFramework):
+    """`unscale_` is not called before `clip_grad_norm_`, which then sees scaled gradients."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        finish = TorchTrainer._finish
+
+        def hasty(self: TorchTrainer, unscale_calls: int | None, inject: Gradients | None) -> Update:
+            return finish(self, unscale_calls or 0, inject)
+
+        TorchTrainer._finish = hasty
+
+
+@fault("https://github.com/pytorch/pytorch/issues/99174", "scaling.detects-every-group")
+class ChecksFirstGroupOnly(TorchFramework):
+    """`GradScaler` looks for infinities in the first parameter group and only unscales the others."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        unscale = torch.amp.GradScaler._unscale_grads_
+
+        def partial_check(self: torch.amp.GradScaler, optimizer: Any, inverse: torch.Tensor, *rest: Any) -> Any:
+            for group in optimizer.param_groups[1:]:
+                for parameter in group["params"]:
+                    parameter.grad.mul_(inverse)
+            first = torch.optim.SGD(optimizer.param_groups[0]["params"])
+            return unscale(self, first, inverse, *rest)
+
+        torch.amp.GradScaler._unscale_grads_ = partial_check
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/55585", "scaling.step-count-follows-updates", "scaling.skip-is-atomic"
+)
+class ScheduleAdvancesOnSkip(TorchFramework):
+    """The scheduler steps after every attempt, the skipped ones among them."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        finish = TorchTrainer._finish
+
+        def restless(self: TorchTrainer, *given: Any) -> Update:
+            update = finish(self, *given)
+            for stepper in self.steppers:
+                if update.skipped and stepper.scheduler is not None:
+                    stepper.scheduler.step()
+            return update
+
+        TorchTrainer._finish = restless
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/issues/67895", "scaling.skip-leaves-no-residue", "scaling.skip-is-atomic"
+)
+class KeepsOverflowedGradients(TorchFramework):
+    """`zero_grad` is left out after a skip, so infinite gradients stay for the next batch to be added to."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        clear = torch.optim.Optimizer.zero_grad
+
+        def unless_spoilt(self: torch.optim.Optimizer, *given: Any, **named: Any) -> None:
+            every = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+            if all(bool(torch.isfinite(gradient).all()) for gradient in every):
+                clear(self, *given, **named)
+
+        torch.optim.Optimizer.zero_grad = unless_spoilt
+
+
+@fault("https://github.com/nerfstudio-project/nerfstudio/pull/1919", "scaling.tolerates-missing-gradients", raises=True)
+class DemandsEveryGradient(TorchFramework):
+    """`GradScaler` raises when a parameter has no gradient in this update."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        unscale = torch.amp.GradScaler._unscale_grads_
+
+        def demanding(self: torch.amp.GradScaler, optimizer: Any, *rest: Any) -> Any:
+            if any(parameter.grad is None for group in optimizer.param_groups for parameter in group["params"]):
+                raise AssertionError("No inf checks were recorded for this optimizer.")
+            return unscale(self, optimizer, *rest)
+
+        torch.amp.GradScaler._unscale_grads_ = demanding

@@ -1,1 +1,0 @@
-"""Faults that show where techniques meet."""

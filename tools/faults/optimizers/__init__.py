@@ -1,1 +1,0 @@
-"""Faults of optimizers and of the weights that they update."""

@@ -1,1 +1,0 @@
-"""Faults of formats, quantizers and quantized models."""

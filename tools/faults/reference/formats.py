@@ -1,0 +1,599 @@
+"""Faults of low formats: casts, float8 training, delayed scaling, and optimizer state of 8 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import ml_dtypes
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.narrow import NarrowFormat
+from fixtures.recipe import AdamW, Qat, StaticScaling
+from frameworks.contract import CastRule, DelayedRule, Operand
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.quantization.delayed_scaling import DelayedScaling, ReferenceDelayedProduct
+from frameworks.reference.quantization.eight_bit_state import EightBitMoments, EightBitState
+from frameworks.reference.quantization.float8_training import Float8Layers, Magnitudes, with_gradient
+from frameworks.reference.quantization.formats import ReferenceFormats
+from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
+from frameworks.reference.training.scaler import LossScale
+from frameworks.reference.training.trainer import ReferenceTrainer
+from tools.faults import fault
+
+
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/825", "formats.delayed-scaling")
+class EvaluationIsRemembered(ReferenceDelayedProduct):
+    """What a prediction is made of moves the history on."""
+
+    def predict(self, inputs: Array) -> Array:
+        output = super().predict(inputs)
+        given = self._memory["input"]
+        self._memory["input"] = type(given)(given.scale, self.shifted(given.amax, self.largest(inputs)))
+        return output
+
+
+@fault("https://github.com/meta-pytorch/float8_experimental/pull/31", "formats.delayed-scaling", "laws.delayed-scales")
+class OnlyTheNewestCounts(ReferenceDelayedProduct):
+    """A scale follows the last step alone, whatever the history holds."""
+
+    def most(self, maxima: Array) -> float:
+        return float(maxima[0])
+
+
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/825", "formats.delayed-scaling")
+class LastMicroBatchCounts(ReferenceDelayedProduct):
+    """Of a window the last micro-batch alone is remembered."""
+
+    def largest_of(self, maxima: Sequence[float]) -> float:
+        return maxima[-1]
+
+
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/786", "formats.delayed-scaling")
+class InfinityIsAScale(ReferenceDelayedProduct):
+    """An infinite value gives an infinite scale."""
+
+    def scale_of(self, most: float, before: float, format_name: str) -> float:
+        return np.inf if np.isinf(most) else super().scale_of(most, before, format_name)
+
+
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/1723", "formats.delayed-scaling")
+class DeclaresALongerLag(ReferenceDelayedProduct):
+    """Scales are said to follow the step before the last one."""
+
+    rule = DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2)
+
+
+@fault("https://github.com/deepseek-ai/DeepGEMM/issues/37", "formats.products")
+class ProductsSumInLow(ReferenceFormats):
+    """Products of eight bits are added up in bfloat16."""
+
+    def multiplied(self, left: Array, right: Array) -> Array:
+        total = np.zeros((len(left), right.shape[1]), ml_dtypes.bfloat16)
+        for place in range(left.shape[1]):
+            total = (total.astype(np.float64) + np.outer(left[:, place], right[place])).astype(ml_dtypes.bfloat16)
+        return total.astype(np.float64)
+
+
+@fault("https://github.com/vllm-project/compressed-tensors/pull/518", "formats.packing")
+class NibblesHaveNoSign(ReferenceFormats):
+    """Negative integers come back as 8 to 15."""
+
+    def with_sign(self, nibbles: Array) -> Array:
+        return nibbles
+
+
+@fault("https://github.com/tile-ai/tilelang/pull/2073", "formats.packing")
+class StoredUnpacked(ReferenceFormats):
+    """Each integer takes a byte of its own."""
+
+    def packed(self, codes: Array, axis: Literal[0, 1]) -> Array:
+        return codes.view(np.uint8)
+
+    def unpacked(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
+        return stored.view(np.int8)
+
+
+@fault("https://github.com/bitsandbytes-foundation/bitsandbytes/issues/565", "quantization.adam8-encoding")
+class BlocksOfTwiceTheLength(EightBitState):
+    """Two blocks share the larger of their largest magnitudes."""
+
+    def largest(self, blocks: Array) -> Array:
+        largest = super().largest(blocks)
+        first, second = largest[: len(largest) // 2 * 2 : 2], largest[1::2]
+        both = np.repeat(np.maximum(first, second), 2)
+        return np.append(both, largest[len(both) :]).astype(np.float32)
+
+
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-encoding")
+class SecondMomentHasASign(EightBitState):
+    """The second moment, which is never negative, has the codes of the first one."""
+
+    def signed(self, slot: str) -> bool:
+        return True
+
+
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-trajectory")
+class MomentsAreEncodedBeforeTheyAreUsed(ReferenceTrainer):
+    """The update uses the moments as their codes have them."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        before = dict(self.masters)
+        super().apply_update(gradients, rate)
+        for name in gradients:
+            first, second = (moments for moments in self.slots.values())
+            if not isinstance(first, EightBitMoments) or name not in first.codes:
+                continue
+            adam = first.state.optimizer
+            shares = 1 - adam.beta1 ** self.counts[name], 1 - adam.beta2 ** self.counts[name]
+            root = np.sqrt(second[name] / shares[1]) + (adam.epsilon or 0.0)
+            moved = rate / shares[0] * first[name] / np.maximum(root, 1e-30)
+            self.masters[name] = self.rounding.round(before[name] - moved, self.master_formats[name])
+
+
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-trajectory")
+class DecodedByAnotherMap(EightBitState):
+    """Codes of the second moment are decoded as those of the first one."""
+
+    def decode(self, slot: str, codes: Array, largest: Array) -> Array:
+        return np.abs(super().decode("first_moment", codes, largest))
+
+
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-bytes")
+class LargeMeansMillions(EightBitState):
+    """Parameters of less than 2^20 entries keep float32 moments, whatever the recipe says."""
+
+    def encodes(self, size: int) -> bool:
+        return size >= 2**20
+
+
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-bytes")
+class OnlyWholeBlocks(EightBitState):
+    """A parameter that is not made of whole blocks keeps float32 moments."""
+
+    def encodes(self, size: int) -> bool:
+        return super().encodes(size) and size % self.optimizer.block == 0
+
+
+@fault("https://github.com/pytorch/ao/issues/3314", "quantization.adam8-survives-saving")
+class EncodedAnewOnLoad(ReferenceTrainer):
+    """Moments are decoded for a save and encoded when it is loaded."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        _encode_anew(self)
+
+
+@fault("https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1647", "quantization.adam8-survives-saving")
+class SavesDoNotNameTheirBlocks(ReferenceTrainer):
+    """Codes are read by the blocks of the run that loads them."""
+
+    def _identity(self) -> str:
+        return self.model.name
+
+
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-skips")
+class SkippedUpdateEncodesAnew(ReferenceTrainer):
+    """Whenever the scale is adjusted, moments are decoded and encoded, in skipped updates too."""
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        _encode_anew(self)
+        return super().next_scale(scaler, finite)
+
+
+def _encode_anew(trainer: ReferenceTrainer) -> None:
+    for moments in trainer.slots.values():
+        for name in list(moments):
+            moments[name] = moments[name]
+
+
+Arrays = dict[str, Array]
+
+
+@fault("https://github.com/marin-community/marin/issues/7659", "formats.float8-memory-follows")
+class LastMicroBatchIsRemembered(ReferenceTrainer):
+    """Of a window the last micro-batch's magnitudes alone are remembered."""
+
+    def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
+        self.window.amax |= magnitudes
+
+
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/11", "formats.float8-memory-follows")
+class EveryMicroBatchMoves(ReferenceTrainer):
+    """Each micro-batch of a window is a step of its own."""
+
+    def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
+        if self.float8 is not None:
+            self.float8.move(self.statistics, magnitudes)
+
+
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/825", "formats.float8-memory-holds-still")
+class PredictionsAreRemembered(Float8Layers):
+    """What a prediction is made of moves the history on."""
+
+    def dense(  # type: ignore[no-untyped-def]
+        self, path, x, weight, bias, memory, magnitudes
+    ) -> Tensor:
+        noted: dict[str, float] = {}
+        result = super().dense(path, x, weight, bias, memory, noted if magnitudes is None else magnitudes)
+        self.move(memory, noted)
+        return result
+
+
+@fault("https://github.com/NVIDIA/TransformerEngine/issues/415", "formats.float8-memory-holds-still")
+class RunAgainIsRemembered(ReferenceTrainer):
+    """A segment that is run again in the backward pass moves its history."""
+
+    def dense(  # type: ignore[no-untyped-def]
+        self, path, x, weight, bias, *, training
+    ) -> Tensor:
+        result = super().dense(path, x, weight, bias, training=training)
+        if self.float8 is not None and self._replaying:
+            self.float8.move(self.statistics, {f"{path}.input": self.magnitudes[f"{path}.input"]})
+        return result
+
+
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/40", "formats.float8-memory-holds-still")
+class EveryPassIsRemembered(ReferenceTrainer):
+    """Gradients that are looked at, and no update is made of them, move the history."""
+
+    def gradients(self, window):  # type: ignore[no-untyped-def]
+        taken: dict[str, float] = {}
+        before = self.take_magnitudes
+        self.take_magnitudes = lambda magnitudes: taken.update(magnitudes)  # type: ignore[method-assign]
+        try:
+            return super().gradients(window)
+        finally:
+            self.take_magnitudes = before  # type: ignore[method-assign]
+            if self.float8 is not None:
+                self.float8.move(self.statistics, taken)
+
+
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/825", "formats.float8-skips")
+class SkippedWindowsAreRemembered(ReferenceTrainer):
+    """A window whose update is skipped moves the history, though the rule says that it stays."""
+
+    def end_of_window(self, skipped: bool) -> None:
+        super().end_of_window(False)
+
+
+class _Infinite(DelayedScaling):
+    def scale_of(self, most: float, before: float, format_name: str) -> float:
+        return np.inf if np.isinf(most) else super().scale_of(most, before, format_name)
+
+
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/786", "formats.float8-skips")
+class InfinityBecomesAScale(Float8Layers):
+    """An infinite magnitude gives an infinite scale."""
+
+    scaling_class = _Infinite
+
+
+@fault("https://github.com/keras-team/keras/pull/21193", "formats.float8-skips", "formats.float8-loss-scale")
+class MemoryIsUnscaled(ReferenceTrainer):
+    """What is remembered of all operands is divided by the loss scale, as gradients are."""
+
+    def end_of_window(self, skipped: bool) -> None:
+        scale = self.window.scale
+        self.window.amax = {name: most / scale for name, most in self.window.amax.items()}
+        super().end_of_window(skipped)
+
+
+@fault("https://github.com/keras-team/keras/pull/21706", "formats.float8-loss-scale")
+class UnscaledGradientsAreRemembered(ReferenceTrainer):
+    """The magnitude of gradients that is remembered is that of unscaled ones, and scaled ones are cast by it."""
+
+    def end_of_window(self, skipped: bool) -> None:
+        for name in self.window.amax:
+            if name.endswith(".gradient"):
+                self.window.amax[name] /= self.window.scale
+        super().end_of_window(skipped)
+
+
+@fault("https://github.com/NVIDIA/TransformerEngine/issues/304", "formats.float8-survives-saving")
+class OpenWindowIsNotSaved(ReferenceTrainer):
+    """A save lacks what was seen of a window that is still open."""
+
+    def save_state(self) -> Arrays:
+        return {name: value for name, value in super().save_state().items() if not name.startswith("seen/")}
+
+
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/112", "formats.float8-survives-saving")
+class AnyHistoryIsLoaded(ReferenceTrainer):
+    """A save is loaded whatever length its histories have."""
+
+    def _identity(self) -> str:
+        return f"{self.model.name} {self.recipe.replace(offload=None, quantization=None)}"
+
+
+@fault("https://github.com/keras-team/keras/pull/19488", "formats.float8-is-no-parameter")
+class MemoryDecays(ReferenceTrainer):
+    """Decoupled weight decay shrinks what is remembered, as it shrinks parameters."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        super().apply_update(gradients, rate)
+        if self.float8 is not None and isinstance(self.recipe.optimizer, AdamW):
+            factor = 1.0 - rate * self.recipe.optimizer.weight_decay
+            self.statistics |= {name: value * factor for name, value in self.statistics.items()}
+
+
+@fault("https://github.com/keras-team/keras/pull/19488", "formats.float8-is-no-parameter")
+class MemoryCountsInTheNorm(ReferenceTrainer):
+    """The norm that gradients are clipped by is taken over what is remembered too."""
+
+    def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
+        return super().gradient_norm(dict(gradients) | ({} if self.float8 is None else self.statistics))
+
+
+@fault("https://github.com/google/praxis/pull/29", "formats.float8-is-no-parameter")
+class MagnitudesAreClipped(ReferenceTrainer):
+    """What is remembered is multiplied by the factor that clips gradients."""
+
+    def clip_factor(self, coefficient: float, gradients: Arrays) -> float:
+        factor = super().clip_factor(coefficient, gradients)
+        self.window.amax = {name: most * factor for name, most in self.window.amax.items()}
+        return factor
+
+
+@fault("https://github.com/google/praxis/pull/29", "formats.float8-is-no-parameter")
+class MemoryIsAveragedToo(ReferenceTrainer):
+    """An average of the weights has an average of what is remembered next to it, and predicts by that."""
+
+    mean: Arrays | None = None
+
+    def end_of_window(self, skipped: bool) -> None:
+        super().end_of_window(skipped)
+        if self.float8 is not None and self.recipe.average is not None:
+            former = self.mean or self.statistics
+            decay = self.recipe.average
+            self.mean = {name: decay * former[name] + (1 - decay) * value for name, value in self.statistics.items()}
+
+    def predict_averaged(self, inputs: Array) -> Arrays:
+        own = self.statistics
+        self.statistics = dict(self.mean or own)
+        try:
+            return super().predict_averaged(inputs)
+        finally:
+            self.statistics = own
+
+
+@fault("https://github.com/keras-team/keras/pull/19488", "formats.float8-values")
+class BiasesHaveEightBitsToo(Float8Layers):
+    """The bias is cast as the kernel is."""
+
+    def dense(  # type: ignore[no-untyped-def]
+        self, path, x, weight, bias, memory, magnitudes
+    ) -> Tensor:
+        shift = None if bias is None else self.cast(path, "kernel", bias, self.scaling(path, memory), None)
+        return super().dense(path, x, weight, shift, memory, magnitudes)
+
+
+@fault("https://github.com/microsoft/nni/pull/3160", "formats.float8-gradients")
+class ClippedValuesPassNothingOn(Float8Layers):
+    """Inputs that were clipped pass no gradient on."""
+
+    def cast(
+        self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, magnitudes: Magnitudes | None
+    ) -> Tensor:
+        result = super().cast(path, operand, x, scaling, magnitudes)
+        limit = scaling.next_scale(operand) * 448.0
+        inside = np.abs(x.plain()) <= limit
+        clipped = self.ops.apply("fake_quantize", lambda values, _: values * inside, result)
+        return self.ops.apply("fake_quantize", lambda values, _: values + result.plain() * ~inside, clipped)
+
+
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/1723", "formats.float8-gradients")
+class GradientsOfBiasesAreCast(Float8Layers):
+    """The bias is added before the place where the gradient is cast."""
+
+    def dense(  # type: ignore[no-untyped-def]
+        self, path, x, weight, bias, memory, magnitudes
+    ) -> Tensor:
+        if bias is None or f"{path}.input.scale" not in memory:
+            return super().dense(path, x, weight, bias, memory, magnitudes)
+        scaling = self.scaling(path, memory)
+        back = self.gradient_cast(path, scaling, None)
+        ones = np.ones((*x.shape[:-1], 1))
+        bent = super().dense(path, x, weight, None, memory, magnitudes)
+        shift = self.ops.apply("fake_quantize", lambda b, _: ones * b, bias)
+        return self.ops.apply("add", lambda y, b, _: y + b, bent, _cast_back(shift, back))
+
+
+def _cast_back(x: Tensor, back: Callable[[Array], Array]) -> Tensor:
+    return Tensor(with_gradient(x.value, back), x.format)
+
+
+class _Reciprocal(DelayedScaling):
+    def scale_of(self, most: float, before: float, format_name: str) -> float:
+        return 1.0 / super().scale_of(most, 1.0 / before, format_name)
+
+
+@fault("https://github.com/NVIDIA/TransformerEngine/pull/123", "formats.float8-values", "formats.float8-accuracy")
+class ScaleIsTheReciprocal(Float8Layers):
+    """The scale and its reciprocal take each other's place."""
+
+    scaling_class = _Reciprocal
+
+
+@fault("https://github.com/jax-ml/ml_dtypes/issues/400", "formats.decode")
+class OneBiasForAll(ReferenceFormats):
+    """Codes of the fnuz formats are read with the exponent bias of the fn formats."""
+
+    def table(self, narrow: NarrowFormat) -> Array:
+        return super().table(narrow) * (2.0 if narrow.specials == "fnuz" else 1.0)
+
+
+@fault("https://github.com/triton-lang/triton/pull/11897", "formats.round-to-nearest")
+class DoublesBecomeSingles(ReferenceFormats):
+    """A float64 value is cast to float32 on the way."""
+
+    def widened(self, values: Array) -> Array:
+        with np.errstate(over="ignore", under="ignore"):
+            return super().widened(values.astype(np.float32) if values.dtype == np.float64 else values)
+
+
+@fault("https://github.com/Z3Prover/z3/issues/464", "formats.round-to-nearest")
+class NegativeZeroLosesItsSign(ReferenceFormats):
+    """What rounds to zero has no sign."""
+
+    def signed(self, codes: Array, values: Array, narrow: NarrowFormat) -> Array:
+        return np.where(codes == 0, 0, super().signed(codes, values, narrow))
+
+
+@fault("https://github.com/pytorch/pytorch/pull/178817", "formats.overflow-as-declared")
+class NanBecomesANumber(ReferenceFormats):
+    """NaN is cast to the largest value."""
+
+    def special(self, narrow: NarrowFormat, what: str) -> int:
+        return super().special(narrow, "saturate" if what == "nan" and narrow.specials == "ieee" else what)
+
+
+@fault("https://github.com/jax-ml/ml_dtypes/issues/400", "formats.overflow-as-declared")
+class InfinityIsDeclaredAndNotKept(ReferenceFormats):
+    """Infinities are declared to stay infinite, and become NaN."""
+
+    def casts(self) -> Mapping[str, CastRule]:
+        rules = super().casts()
+        return {
+            name: CastRule(rule.overflow, "inf" if rule.infinity == "nan" else "nan") for name, rule in rules.items()
+        }
+
+    def special(self, narrow: NarrowFormat, what: str) -> int:
+        return super().special(narrow, super().casts()[narrow.name].infinity if what != "saturate" else what)
+
+
+@fault("https://github.com/microsoft/onnxruntime/issues/6004", "quantization.integer-products")
+class PairsSaturate(ReferenceFormats):
+    """Two neighbouring products are added in sixteen bits, which saturate."""
+
+    def integer_product(self, a: Array, b: Array) -> Array:
+        total = np.zeros((a.shape[0], b.shape[1]), np.int64)
+        for start in range(0, a.shape[1], 2):
+            pair = a[:, start : start + 2].astype(np.int64) @ b[start : start + 2].astype(np.int64)
+            total += np.clip(pair, -32768, 32767)
+        return total.astype(np.int32)
+
+
+@fault("https://github.com/Comfy-Org/comfy-kitchen/pull/133", "quantization.integer-products")
+class SumsInSingle(ReferenceFormats):
+    """Products of int8 are added up in float32."""
+
+    def integer_product(self, a: Array, b: Array) -> Array:
+        total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+        for place in range(a.shape[1]):
+            total += a[:, place : place + 1].astype(np.float32) * b[place : place + 1].astype(np.float32)
+        return total.astype(np.int32)
+
+
+class _DecodesByShift(ReferenceFormats):
+    """Reads exponent and mantissa of a code without a look at its special values."""
+
+    def decode(self, codes: Array, format_name: str) -> Array:
+        values = super().decode(codes, format_name)
+        if format_name != "float8_e4m3fn":
+            return values
+        return np.where(np.isnan(values), np.where(codes > 127, -480.0, 480.0), values).astype(np.float32)
+
+
+@fault("https://github.com/ml-explore/mlx/issues/4135", "formats.decode")
+class NaNIsDecodedAs480(ReferenceFramework):
+    """The two NaN codes of float8_e4m3fn come back as the numbers 480 and -480."""
+
+    formats_class = _DecodesByShift
+
+
+class _OneTable(ReferenceFormats):
+    """Decodes both operands by the format of the first."""
+
+    def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
+        return super().float8_product(a, b, (formats[0], formats[0]))
+
+
+@fault("", "formats.products")
+class ProductsKnowOneFormat(ReferenceFramework):
+    """A product of operands in two formats of eight bits, such as activations and gradients, decodes both by the format
+    of the first."""
+
+    formats_class = _OneTable
+
+
+class _ForgetsAfterSixteen(ReferenceDelayedProduct):
+    """A product that looks at the newest sixteen values."""
+
+    def most(self, maxima: Array) -> float:
+        return super().most(maxima[:16])
+
+
+@fault("", "formats.delayed-scaling")
+class HistoryOfSixteen(ReferenceFramework):
+    """Delayed scales follow the largest values of at most the last 16 steps, however long the history is."""
+
+    delayed_class = _ForgetsAfterSixteen
+
+
+class _InMemoryOrder(ReferenceFormats):
+    """Codes are written in the order in which the values lie in memory."""
+
+    def encode(self, values: Array, format_name: str) -> Array:
+        given = np.asarray(values)
+        return super().encode(given.ravel(order="K"), format_name).reshape(given.shape)
+
+
+@fault("https://github.com/pytorch/FBGEMM/pull/2919", "formats.round-to-nearest")
+class CastsInTheOrderOfMemory(ReferenceFramework):
+    """A cast to a format of eight bits reads the values in the order in which they lie in memory, and writes the
+    codes row by row, so that those of a transposed matrix come out at other places."""
+
+    formats_class = _InMemoryOrder
+
+
+@fault("", "quantization.ranges-follow")
+class SkippedUpdatesFreezeRanges(ReferenceTrainer):
+    """Skipped updates count too where QAT ranges are to be frozen after so many applied ones."""
+
+    attempts = 0
+
+    def _step(self, rate: float) -> bool:
+        skipped = super()._step(rate)
+        self.attempts += 1
+        return skipped
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self.attempts = self.steps
+
+    def observes(self) -> bool:
+        asked = self.recipe.quantization
+        freeze = asked.freeze if isinstance(asked, Qat) else None
+        return super().observes() and (freeze is None or self.attempts < freeze)
+
+
+@fault("", "quantization.survives-saving")
+class OddRowOfInt4IsLostInALoad(ReferenceQuantizedModel):
+    """The last row of a 4-bit weight with an odd number of rows, which has half a byte to itself, is zero after a
+    load."""
+
+    def loaded(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        arrays = super().loaded(arrays)
+        for name, shape in self._shapes.items():
+            if self._rule.weight.high < 8 and shape[0] % 2 and f"codes/{name}" in arrays:
+                arrays[f"codes/{name}"][-1] = 0
+        return arrays
+
+
+@fault("", "formats.delayed-scaling")
+class ReadsSixteenOfTheHistory(ReferenceDelayedProduct):
+    """A scale follows the last 16 steps at most, however long the requested history is."""
+
+    def most(self, maxima: Array) -> float:
+        return super().most(maxima[:16])
+
+
+@fault("", "formats.float8-skips")
+class StaticSkipMovesTheHistory(ReferenceTrainer):
+    """A window that is skipped under a constant loss scale moves the amax history, which was to stay."""
+
+    def end_of_window(self, skipped: bool) -> None:
+        super().end_of_window(skipped and not isinstance(self.recipe.scaling, StaticScaling))

@@ -1,0 +1,906 @@
+"""Faults of optimizers, masters, averages, clipping and schedules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.plateau import PlateauRule
+from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, FormatName, Muon, Optimizer, Precision, RMSprop
+from fixtures.schedules import Chained, Cosine, CosineRestarts, Joined, OneCycle
+from frameworks.contract import LinearRule, PostTraining
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.quantization.post_training import RULES as QUANTIZATION_RULES
+from frameworks.reference.quantization.post_training import ReferencePostTraining, ReferenceQuantizedModel
+from frameworks.reference.shipped.optimizers import ReferenceOptimizers
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.loop import ReferenceLoop
+from frameworks.reference.training.matrix_optimizers import AdafactorRule, MuonRule, Shape
+from frameworks.reference.training.optimizers import (
+    EPSILON,
+    AdagradRule,
+    AdamRule,
+    Arithmetic,
+    RMSpropRule,
+    SGDRule,
+    Slots,
+    UpdateRule,
+)
+from frameworks.reference.training.scaler import LossScale
+from frameworks.reference.training.trainer import ReferenceTrainer
+from frameworks.reference.training.update_rules import RULES, optimizer_of
+from tools.faults import fault
+
+
+def with_rule(optimizer: type[Optimizer], rule: type[UpdateRule]) -> Mapping[type[Optimizer], type[UpdateRule]]:
+    """The update rules of the reference with another one for an optimizer."""
+    return {**RULES, optimizer: rule}
+
+
+@fault("https://github.com/HomebrewML/HeavyBall/issues/72", "accumulation.clips-only-what-is-larger")
+class ClippingScalesUp(ReferenceTrainer):
+    """Gradients below the clipping norm are scaled up to it."""
+
+    def clip(self, gradients: Arrays) -> Arrays:
+        if self.recipe.clip is None:
+            return gradients
+        factor = self.recipe.clip / max(self.gradient_norm(gradients), 1e-30)
+        return {name: g * factor for name, g in gradients.items()}
+
+
+@fault("https://github.com/NVIDIA/apex/pull/1512", "scaling.unscales-before-clipping", "scaling.is-transparent")
+class ClipCoefficientIsUnscaledToo(ReferenceTrainer):
+    """The clip coefficient is divided by the scale once more."""
+
+    def clip(self, gradients: Arrays) -> Arrays:
+        clipped = super().clip(gradients)
+        return clipped if clipped is gradients else {name: self.unscale(name, g) for name, g in clipped.items()}
+
+
+@fault("https://github.com/catalyst-team/catalyst/issues/1319", "scaling.reports-true-loss")
+class ReportsTheScaledNorm(ReferenceTrainer):
+    """The gradient norm is that of the scaled gradients."""
+
+    def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
+        return super().gradient_norm(gradients) * (1.0 if self.scaler is None else self.scaler.scale)
+
+
+@fault("https://github.com/Skovorp/feral/pull/16", "accumulation.clip-off-is-off")
+class ClipsAtInfinityToLogTheNorm(ReferenceTrainer):
+    """Without a bound gradients are multiplied by the least of 1 and infinity over their norm, which may be NaN."""
+
+    def clip(self, gradients: Arrays) -> Arrays:
+        if self.recipe.clip is not None or self.scaler is not None:
+            return super().clip(gradients)
+        factor = np.minimum(np.float32(np.inf) / np.float32(self.gradient_norm(gradients)), np.float32(1.0))
+        return {name: gradient * factor for name, gradient in gradients.items()}
+
+
+@fault("https://github.com/pytorch/torchtitan/pull/3886", "optimizer.frozen")
+class LoadFreezesNothing(ReferenceTrainer):
+    """A run that was loaded trains every parameter."""
+
+    _loaded = False
+
+    def trains(self, name: str) -> bool:
+        return self._loaded or super().trains(name)
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self._loaded = True
+        self.counts = {name: self.counts.get(name, 0) for name in self.masters}
+        for moments in self.slots.values():
+            moments.update({name: np.zeros_like(self.masters[name]) for name in self.recipe.frozen})
+
+
+@fault("https://github.com/ahrefs/ocannl/issues/673", "optimizer.frozen")
+class DecaysWhatIsFrozen(ReferenceTrainer):
+    """Decoupled decay shrinks parameters that have no gradient."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        super().apply_update(gradients, rate)
+        decay = float(getattr(self.recipe.optimizer, "weight_decay", 0.0))
+        for name in self.recipe.frozen:
+            self.masters[name] = self.masters[name] * (1.0 - rate * decay)
+
+
+@fault("https://github.com/ahrefs/ocannl/issues/673", "optimizer.frozen")
+class ClipsByTheNormOfAll(ReferenceTrainer):
+    """The clipped norm has a share of the weights that are not trained, as if each had itself as gradient."""
+
+    def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
+        constants = {name: self.masters[name] for name in self.recipe.frozen}
+        return super().gradient_norm({**gradients, **constants})
+
+
+@fault("https://github.com/pytorch/pytorch/issues/192202", "optimizer.frozen-later")
+class LoadDropsTheMomentsOfConstants(ReferenceTrainer):
+    """A load leaves out the moments of parameters that are not trained at the time."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        for moments in self.slots.values():
+            moments.update({n: np.zeros_like(value) for n, value in moments.items() if not self.trains(n)})
+
+
+@fault("https://github.com/neuralmagic/sparseml/issues/965", "optimizer.frozen-later")
+class FreezingHasNoEffect(ReferenceTrainer):
+    """A parameter that is frozen inside a run is trained on."""
+
+    def freeze(self, names: Collection[str]) -> None:
+        del names
+
+
+@fault("https://github.com/X-GenGroup/Flow-Factory/pull/186", "master.average-is-evaluated")
+class AverageMeetsStaleCasts(ReferenceTrainer):
+    """At O1, an evaluation with the average right after one without it uses the casts that the other left behind."""
+
+    evaluated_at = -1
+
+    def predict(self, inputs: Array) -> Arrays:
+        self.evaluated_at = self.steps
+        return super().predict(inputs)
+
+    def predict_averaged(self, inputs: Array) -> Arrays:
+        if self.recipe.precision.level == "O1" and self.recipe.average is not None and self.evaluated_at == self.steps:
+            return super().predict(inputs)
+        return super().predict_averaged(inputs)
+
+
+@fault("", "master.decay-of-nobody")
+class SecondGroupDecaysAll(ReferenceTrainer):
+    """A second group with a weight decay of its own decays its parameters that are to be left out, too."""
+
+    def rule_of(self, name: str) -> UpdateRule:
+        rule = super().rule_of(name)
+        if self.group_of(name) == 1 and self.recipe.second_decay is not None:
+            rule.decay = self.recipe.second_decay
+        return rule
+
+
+@fault("", "optimizer.schedules")
+class MomentumCyclesInTheFirstGroupAlone(ReferenceTrainer):
+    """A schedule that cycles the momentum, or beta1, changes that of the first group alone."""
+
+    def rule_of(self, name: str) -> UpdateRule:
+        rule = super().rule_of(name)
+        if self.group_of(name) == 1 and isinstance(self.recipe.schedule, OneCycle):
+            rule.optimizer = self.recipe.of_groups[1]
+        return rule
+
+
+@fault("https://github.com/microsoft/hi-ml/issues/611", "optimizer.schedules")
+class SecondGroupFollowsTheFirstPart(ReferenceTrainer):
+    """Of a join or product of schedules, the rate of a second group with a rate of its own follows the first part."""
+
+    def rate_of(self, name: str, rate: float) -> float:
+        own, schedule = self.recipe.of_groups[self.group_of(name)].learning_rate, self.recipe.schedule
+        if own == self.recipe.optimizer.learning_rate or not isinstance(schedule, Joined | Chained):
+            return super().rate_of(name, rate)
+        return own * schedule.parts[0].factor(self.schedule)
+
+
+class _DampeningFromTheRunsStart(SGDRule):
+    late = False
+
+    def joining(self, g: Array, count: int) -> Array:
+        return super().joining(g, 2 if self.late else count)
+
+
+@fault("", "optimizer.options")
+class LateParametersAreDampenedAtOnce(ReferenceTrainer):
+    """The first gradient of a parameter that had none in the run's first update is dampened."""
+
+    rules = MappingProxyType({**RULES, SGD: _DampeningFromTheRunsStart})
+
+    def rule_of(self, name: str) -> UpdateRule:
+        rule = super().rule_of(name)
+        if isinstance(rule, _DampeningFromTheRunsStart):
+            rule.late = self.steps > 0
+        return rule
+
+
+@fault("https://github.com/pytorch/ao/pull/1124", "master.small-update-survives", "master.decay-survives")
+class UpdatesTheLowWeights(ReferenceTrainer):
+    """The weights that are updated have the low format, so that small updates are rounded away."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        super().apply_update(gradients, rate)
+        if self.scope.active:
+            low = self.recipe.precision.format
+            self.masters = {name: self.rounding.round(value, low) for name, value in self.masters.items()}
+
+
+@fault("https://github.com/stillwater-sc/universal/issues/1133", "master.model-is-cast-of-master")
+class ModelIsTruncated(ReferenceTrainer):
+    """The model's weights are the masters with their low bits cut off instead of rounded."""
+
+    def sync_masters(self) -> None:
+        super().sync_masters()
+        if self.recipe.precision.level == "O2":
+            for name, value in self.masters.items():
+                over = np.abs(self.values[name]) > np.abs(value)
+                inner = self.rounding.round(value - (self.values[name] - value), self.formats[name])
+                self.values[name] = np.where(over, inner, self.values[name])
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/39121", "master.masters-survive-load")
+class MastersAreRebuiltFromTheModel(ReferenceTrainer):
+    """Masters are no part of a checkpoint; a load makes them from the model's low weights."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self.masters = dict(self.values)
+
+
+@fault("https://github.com/NVIDIA/apex/issues/480", "master.model-is-cast-of-master", "master.masters-survive-load")
+class LoadsTheModelAlone(ReferenceTrainer):
+    """A load brings the model's weights back and leaves the masters as they were."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        masters = self.masters
+        super().load_state(arrays)
+        self.masters = masters
+
+
+class _EnlargesUpdates(AdafactorRule):
+    def clipped(self, update: Array) -> Array:
+        return self.r(update / min(1.0, self.rms(update) / self.optimizer.threshold))
+
+
+@fault(
+    "https://github.com/huggingface/pytorch-image-models/pull/2790",
+    "optimizer.implementations-agree",
+    "optimizer.options",
+)
+class SmallUpdatesAreEnlarged(ReferenceTrainer):
+    """Adafactor divides an update by the smaller of one and its RMS, so that small updates grow and large ones stay."""
+
+    rules = with_rule(Adafactor, _EnlargesUpdates)
+
+
+class _ForgetsRows(AdafactorRule):
+    def root(self, means: Mapping[str, Array]) -> Array:
+        rows = means.get("rows", np.ones(1))
+        tall = "rows" in means and len(rows) > means["columns"].shape[-1]
+        return super().root({**means, "rows": np.ones_like(rows)} if tall else means)
+
+
+@fault(
+    "https://github.com/huggingface/pytorch-image-models/pull/2749",
+    "optimizer.implementations-agree",
+    "optimizer.options",
+)
+class RowsOfTallMatricesDoNotCount(ReferenceTrainer):
+    """Adafactor's estimate for a matrix with more rows than columns is that of its columns alone."""
+
+    rules = with_rule(Adafactor, _ForgetsRows)
+
+
+class _MuonKeepsTheRate(MuonRule):
+    def factor(self, shape: Shape) -> float:
+        return 1.0 if self.optimizer.adjustment == "width" else super().factor(shape)
+
+
+@fault("https://github.com/google-deepmind/optax/pull/1249", "optimizer.options")
+class WidthAdjustsNoRate(ReferenceTrainer):
+    """Muon's rate is the same for matrices of every shape, where it is asked to follow the ratio of their sides."""
+
+    rules = with_rule(Muon, _MuonKeepsTheRate)
+
+
+class _AdjustsTwice(MuonRule):
+    def factor(self, shape: Shape) -> float:
+        return super().factor(shape) * max(1.0, shape[1] / shape[0]) ** 0.5
+
+
+@fault(
+    "https://github.com/kozistr/pytorch_optimizer/issues/371", "optimizer.implementations-agree", "optimizer.options"
+)
+class RateIsAdjustedTwice(ReferenceTrainer):
+    """Muon's rate follows the ratio of a matrix' sides besides the adjustment that matches AdamW's RMS."""
+
+    rules = with_rule(Muon, _AdjustsTwice)
+
+
+class _OnlyNormalises(MuonRule):
+    def iterated(self, x: Array) -> Array:
+        return x
+
+
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/8442", "optimizer.implementations-agree", "optimizer.options")
+class MatricesAreNotOrthogonalised(ReferenceTrainer):
+    """Muon divides the velocity by its norm and makes no iteration of Newton and Schulz."""
+
+    rules = with_rule(Muon, _OnlyNormalises)
+
+
+class _LooksAheadAlways(MuonRule):
+    def ahead(self, velocity: Array, g: Array, count: int) -> Array:
+        return self.r(g + self.r(self.r.number(self.optimizer.momentum) * velocity))
+
+
+@fault("https://github.com/zichongli5/NorMuon/issues/5", "optimizer.options")
+class PlainMomentumLooksAhead(ReferenceTrainer):
+    """Muon's update takes Nesterov's momentum where the plain one is asked for."""
+
+    rules = with_rule(Muon, _LooksAheadAlways)
+
+
+class _AsStored(Arithmetic):
+    def epsilon(self, value: float) -> float:
+        return float(self(np.asarray(value)))
+
+
+class _AdamInFormat(ReferenceTrainer):
+    """Computes an update in the format that `arithmetic` names."""
+
+    def arithmetic(self, name: str) -> str:
+        return self.master_formats[name]
+
+    def arithmetic_of(self, name: str) -> Arithmetic:
+        return _AsStored(self.rounding, self.arithmetic(name))
+
+
+@fault("https://github.com/google-deepmind/optax/issues/1754", "master.adam-epsilon-survives")
+class EpsilonIsRoundedToZero(_AdamInFormat):
+    """Adam's epsilon is rounded to the weights' format, where 1e-8 is zero if that is float16."""
+
+
+@fault("https://github.com/nntrainer/nntrainer/pull/3565", "master.decay-survives", "autocast.float32-parity")
+class DecayIsCoupled(ReferenceTrainer):
+    """Weight decay joins the gradient before Adam normalises it."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        recipe = self.recipe
+        if isinstance(recipe.optimizer, AdamW):
+            share = recipe.optimizer.weight_decay
+            gradients = {name: g + share * self.masters[name] for name, g in gradients.items()}
+            self.recipe = recipe.replace(optimizer=replace(recipe.optimizer, weight_decay=0.0))
+        super().apply_update(gradients, rate)
+        self.recipe = recipe
+
+
+@fault("https://github.com/Lightning-AI/pytorch-lightning/issues/10766", "master.moments-keep-precision")
+class MomentsAreLoadedLow(ReferenceTrainer):
+    """A load casts the moments to the model's compute format."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        if self.scope.active:
+            low = self.recipe.precision.format
+            for values in self.slots.values():
+                values.update({name: self.rounding.round(value, low) for name, value in values.items()})
+
+
+@fault("https://github.com/tensorflow/tensorflow/issues/9047", "autocast.float32-parity")
+class EpsilonIsDividedByTheCorrection(ReferenceTrainer):
+    """Adam divides epsilon by the correction of the second moment along with that moment."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        recipe = self.recipe
+        if isinstance(recipe.optimizer, Adam | AdamW):
+            epsilon = EPSILON if recipe.optimizer.epsilon is None else recipe.optimizer.epsilon
+            correction = (1.0 - recipe.optimizer.beta2 ** (self.steps + 1)) ** 0.5
+            self.recipe = recipe.replace(optimizer=replace(recipe.optimizer, epsilon=epsilon / correction))
+        super().apply_update(gradients, rate)
+        self.recipe = recipe
+
+
+@fault("https://github.com/ooples/AiDotNet/issues/2008", "autocast.float32-parity")
+class VelocityNeverDecays(ReferenceTrainer):
+    """Momentum's factor stands before the gradient instead of the velocity."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        factor = getattr(self.recipe.optimizer, "momentum", 0.0)
+        if factor:
+            velocity = self.slots["momentum"]
+            velocity.update({name: value / factor for name, value in velocity.items()})
+            gradients = {name: factor * g for name, g in gradients.items()}
+        super().apply_update(gradients, rate)
+
+
+@fault("https://github.com/pytorch/ao/pull/4915", "master.counts-every-update")
+class CountsInBfloat16(ReferenceTrainer):
+    """The count that Adam's bias correction reads stands still at 256."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        super().apply_update(gradients, rate)
+        self.counts = {name: min(count, 255) for name, count in self.counts.items()}
+
+
+@fault("https://github.com/pytorch/pytorch/issues/28294", "scaling.tolerates-missing-gradients")
+class MissingGradientsAreZero(ReferenceTrainer):
+    """A parameter without a gradient is updated as if its gradient were zero: its moments move it."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        super().apply_update({**{n: np.zeros_like(v) for n, v in self.masters.items()}, **gradients}, rate)
+
+
+class _ClassicalMomentum(SGDRule):
+    def ahead(self, velocity: Array, g: Array) -> Array:
+        return velocity
+
+
+@fault("https://github.com/ooples/AiDotNet.Tensors/pull/949", "optimizer.options")
+class NesterovIsIgnored(ReferenceTrainer):
+    """Nesterov's momentum is accepted and runs as the classical one."""
+
+    rules = with_rule(SGD, _ClassicalMomentum)
+
+
+class _LooksBack(SGDRule):
+    def ahead(self, velocity: Array, g: Array) -> Array:
+        return self.r(2.0 * g - super().ahead(velocity, g)) if self.optimizer.nesterov else velocity
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/12231", "optimizer.options")
+class NesterovLooksBack(ReferenceTrainer):
+    """Nesterov's step subtracts the momentum's share of the velocity from the gradient."""
+
+    rules = with_rule(SGD, _LooksBack)
+
+
+class _DampensTheFirst(SGDRule):
+    def joining(self, g: Array, count: int) -> Array:
+        return super().joining(g, count + 1)
+
+
+@fault("https://github.com/ml-explore/mlx/pull/473", "optimizer.options")
+class FirstGradientIsDampened(ReferenceTrainer):
+    """Dampening acts on the first gradient too."""
+
+    rules = with_rule(SGD, _DampensTheFirst)
+
+
+class _DecaysWithMomentum(SGDRule):
+    def decayed(self, p: Array, g: Array) -> Array:
+        return super().decayed(p, g) if self.optimizer.momentum else g
+
+
+@fault("https://github.com/ml-explore/mlx/pull/473", "optimizer.options")
+class DecayNeedsMomentum(ReferenceTrainer):
+    """SGD's weight decay has no effect without momentum."""
+
+    rules = with_rule(SGD, _DecaysWithMomentum)
+
+
+class _Descends(SGDRule):
+    def ascent(self, g: Array) -> Array:
+        return g
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/79341", "optimizer.options")
+class MaximizationIsIgnored(ReferenceTrainer):
+    """Maximization is accepted, and the update goes down the gradient."""
+
+    rules = with_rule(SGD, _Descends)
+
+
+class _DecaysApart(AdamRule):
+    def __call__(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
+        return self.step(self.r(p * self.r.number(1.0 - rate * self.decay)), slots, self.ascent(g), rate, count)
+
+
+@fault("https://github.com/flagos-ai/FlagGems/issues/4988", "optimizer.options")
+class CoupledDecayIsDecoupled(ReferenceTrainer):
+    """Adam's weight decay follows AdamW's rule."""
+
+    rules = with_rule(Adam, _DecaysApart)
+
+
+class _LosesLargest(AdamRule):
+    def largest(self, held: Array, second: Array, correction: float, moved: Slots) -> tuple[Array, float]:
+        result = super().largest(held, second, correction, moved)
+        moved["largest_second_moment"] = held
+        return result
+
+
+@fault("https://github.com/pytorch/pytorch/issues/78807", "optimizer.options")
+class LargestMomentIsNotStored(ReferenceTrainer):
+    """AMSGrad takes the larger of two moments and does not store it."""
+
+    rules = with_rule(Adam, _LosesLargest)
+
+
+class _StartsWithOne(AdagradRule):
+    @classmethod
+    def start(cls, optimizer: Adagrad, slot: str) -> float:
+        del optimizer, slot
+        return 1.0
+
+
+@fault(
+    "https://github.com/deeplearning4j/deeplearning4j/issues/953",
+    "optimizer.implementations-agree",
+    "optimizer.options",
+)
+class SumOfSquaresStartsWithOne(ReferenceTrainer):
+    """Adagrad's sum of squares begins with one, whatever its initial value is."""
+
+    rules = with_rule(Adagrad, _StartsWithOne)
+
+
+class _KeepsTheRate(AdagradRule):
+    def slowed(self, rate: float, count: int) -> float:
+        return rate
+
+
+@fault("https://github.com/eaplatanios/tensorflow_scala/pull/55", "optimizer.options")
+class RateDecayIsIgnored(ReferenceTrainer):
+    """Adagrad's own decay of the rate has no effect."""
+
+    rules = with_rule(Adagrad, _KeepsTheRate)
+
+
+class _CentresInPlace(RMSpropRule):
+    def step(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
+        after, moved = super().step(p, slots, g, rate, count)
+        if self.optimizer.centred:
+            moved["squares"] = self.r(moved["squares"] - self.r(moved["gradients"] * moved["gradients"]))
+        return after, moved
+
+
+@fault("https://github.com/UselessToys/Ecosystem_WebUI/pull/383", "optimizer.options")
+class CentringIsStored(ReferenceTrainer):
+    """Centred RMSprop subtracts the squared mean from the stored mean of squares itself."""
+
+    rules = with_rule(RMSprop, _CentresInPlace)
+
+
+@fault("https://github.com/pytorch/pytorch/issues/191763", "optimizer.implementations-agree")
+class WholeVectorsStay(ReferenceTrainer):
+    """Of a low-precision weight only what is left over by vectors of sixteen is stored."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        before = dict(self.masters)
+        super().apply_update(gradients, rate)
+        for name in gradients:
+            if self.master_formats[name] in ("float16", "bfloat16"):
+                after = self.masters[name].copy()
+                whole = after.size // 16 * 16
+                after.reshape(-1)[:whole] = before[name].reshape(-1)[:whole]
+                self.masters[name] = after
+
+
+@fault("https://github.com/PaddlePaddle/ERNIE/pull/614", "master.decay-of-nobody")
+class DecayLeavesNothingOut(ReferenceTrainer):
+    """Weight decay acts on the parameters that it is to leave out."""
+
+    def rule_of(self, name: str) -> UpdateRule:
+        rule = super().rule_of(name)
+        rule.decay = float(rule.optimizer.weight_decay)
+        return rule
+
+
+@fault("https://github.com/pytorch/pytorch/issues/196243", "optimizer.schedules")
+class JoinedPartsCountFromTheStart(ReferenceTrainer):
+    """A part of joined schedules counts the updates of the whole run in place of its own."""
+
+    def learning_rate(self) -> float:
+        schedule = self.recipe.schedule
+        if not isinstance(schedule, Joined):
+            return super().learning_rate()
+        part = schedule.parts[sum(self.schedule >= boundary for boundary in schedule.boundaries)]
+        return self.recipe.optimizer.learning_rate * part.factor(self.schedule)
+
+
+@fault("https://github.com/pytorch/pytorch/issues/88791", "optimizer.schedules")
+class RestartsBeginAnewAfterALoad(ReferenceTrainer):
+    """A schedule with restarts begins a new cycle when it is loaded."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        if isinstance(self.recipe.schedule, CosineRestarts):
+            self.make_schedule()
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/issues/43004", "optimizer.schedules")
+class CosineIsOneUpdateAhead(ReferenceTrainer):
+    """A cosine gives each update the rate of the next one."""
+
+    def learning_rate(self) -> float:
+        schedule = self.recipe.schedule
+        if not isinstance(schedule, Cosine):
+            return super().learning_rate()
+        return self.recipe.optimizer.learning_rate * schedule.factor(self.schedule + 1)
+
+
+@fault("https://github.com/pytorch/pytorch/issues/129565", "optimizer.schedules")
+class RestartsForgetTheChain(ReferenceTrainer):
+    """Restarts in chained schedules compute each rate from the first one, without what other parts did before."""
+
+    def factor(self) -> float:
+        match self.recipe.schedule:
+            case Chained(parts=(CosineRestarts() as restarts, other)) if self.schedule:
+                last = other.factor(self.schedule) / other.factor(self.schedule - 1)
+                return restarts.factor(self.schedule) * last
+            case _:
+                return super().factor()
+
+
+@fault("https://github.com/catalyst-team/catalyst/issues/215", "optimizer.schedules")
+class CycleMovesTheMomentumTheOtherWay(ReferenceTrainer):
+    """A cycle raises the momentum where it is to lower it."""
+
+    def rule_of(self, name: str) -> UpdateRule:
+        rule, schedule = super().rule_of(name), self.recipe.schedule
+        if isinstance(schedule, OneCycle) and schedule.momenta is not None:
+            turned = self.recipe.replace(schedule=replace(schedule, momenta=schedule.momenta[::-1]))
+            rule.optimizer = optimizer_of(turned, self.group_of(name), self.schedule)
+        return rule
+
+
+@fault("https://github.com/LiyuanLucasLiu/RAdam/issues/24", "optimizer.group-rates")
+class EveryGroupHasTheFirstRate(ReferenceTrainer):
+    """The rate of the first group updates all."""
+
+    def rate_of(self, name: str, rate: float) -> float:
+        return rate
+
+
+@fault("https://github.com/microsoft/hi-ml/issues/611", "optimizer.group-rates")
+class ScheduleSetsOneRate(ReferenceTrainer):
+    """A schedule that has moved gives all groups one rate."""
+
+    def rate_of(self, name: str, rate: float) -> float:
+        return rate if self.factor() != 1.0 else super().rate_of(name, rate)
+
+
+@fault("https://github.com/Lightning-AI/pytorch-lightning/issues/11269", "optimizer.group-rates")
+class EveryGroupDecaysAlike(ReferenceTrainer):
+    """The weight decay of the first group acts on all."""
+
+    def rule_of(self, name: str) -> UpdateRule:
+        rule = super().rule_of(name)
+        rule.optimizer = replace(rule.optimizer, weight_decay=self.recipe.optimizer.weight_decay)
+        rule.decay = float(self.recipe.optimizer.weight_decay)
+        return rule
+
+
+@fault("https://github.com/keras-team/keras/issues/17012", "optimizer.schedules")
+class PlateauForgetsItsCounters(PlateauRule):
+    """A restored schedule has the rate, and neither the best metric nor the counters."""
+
+    def state(self) -> dict[str, float | None]:
+        return {"rate": self.rate}
+
+
+@fault("https://github.com/keras-team/keras/issues/3991", "optimizer.schedules")
+class CooldownIsOneShort(PlateauRule):
+    """The last metric of a cooldown counts."""
+
+    def fall(self) -> None:
+        super().fall()
+        self.cooling = max(0, self.cooling - 1)
+
+
+@fault("https://github.com/google-deepmind/optax/pull/1767", "optimizer.schedules")
+class NegativeMetricsAlwaysImprove(PlateauRule):
+    """A relative threshold is a share of the best metric itself where its magnitude is documented."""
+
+    def margin(self, best: float) -> float:
+        return super().margin(best) * (-1.0 if best < 0 and self.plateau.relative else 1.0)
+
+
+@fault("https://github.com/Bjarten/early-stopping-pytorch/pull/28", "optimizer.schedules")
+class FirstMetricIsBestWhateverItIs(PlateauRule):
+    """NaN as the first metric is the best one, on which none improves."""
+
+    def improves(self, metric: float) -> bool:
+        return self.best is None or super().improves(metric)
+
+
+class _EpsilonIsRounded(Arithmetic):
+    def epsilon(self, value: float) -> float:
+        return float(self.rounding.round(np.array(value), self.format))
+
+
+@fault("https://github.com/google-deepmind/optax/issues/1784", "optimizer.shipped")
+class EpsilonIsLostInFloat16(ReferenceOptimizers):
+    """Default epsilons are 0 in float16, where a gradient of zero gives 0/0."""
+
+    def arithmetic(self, format_name: str) -> Arithmetic:
+        return _EpsilonIsRounded(self.rounding, format_name)
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/63549", "optimizer.shipped")
+class LoadedMomentsAreZero(ReferenceOptimizers):
+    """A loaded optimizer knows how many updates were made, and begins with moments of zero."""
+
+    def loaded(self, states: Sequence[Slots], count: int) -> tuple[list[Slots], int]:
+        return [{slot: np.zeros_like(value) for slot, value in each.items()} for each in states], count
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/34075", "optimizer.shipped")
+class ScalerStepsOnAnOverflow(ReferenceOptimizers):
+    """An update that overflowed is applied."""
+
+    def skips(self, update: Sequence[Array]) -> bool:
+        return False
+
+
+@fault("https://github.com/LiyuanLucasLiu/RAdam/issues/24", "optimizer.shipped")
+class StateBelongsToAPlaceInTheList(ReferenceOptimizers):
+    """Parameters in another order get each other's gradients where their shapes agree, and nothing elsewhere."""
+
+    def updated(
+        self,
+        rule: UpdateRule,
+        weights: Sequence[Array],
+        states: Sequence[Slots],
+        update: Sequence[Array],
+        count: int,
+        technique: str,
+    ) -> tuple[list[Array], list[Slots]]:
+        if technique == "reordered":
+            update = [each if each.ndim == 1 else np.zeros_like(each) for each in update]
+        return super().updated(rule, weights, states, update, count, technique)
+
+
+FEWEST = 1024
+
+
+class LeavesSmallWeights(ReferencePostTraining):
+    """Dynamic quantization is declared for weights of 1024 entries and more."""
+
+    def rules(self) -> Mapping[str, LinearRule]:
+        return {**QUANTIZATION_RULES, "dynamic-int8": replace(QUANTIZATION_RULES["dynamic-int8"], smallest=FEWEST)}
+
+
+class _TakesLargerLayers(ReferenceQuantizedModel):
+    def chosen(self, skip: Collection[str]) -> list[str]:
+        return [name for name in super().chosen(skip) if math.prod(self._shapes[name]) > self._rule.smallest]
+
+
+@fault("https://github.com/tensorflow/tensorflow/issues/53094", "quantization.only-what-was-asked")
+class LayersThatAreJustLargeEnoughStay(ReferenceFramework):
+    """A weight of as many entries as are declared to be enough for codes stays in float32."""
+
+    def rules(self) -> Mapping[type, Callable[[], Any]]:
+        return {**super().rules(), PostTraining: partial(LeavesSmallWeights, _TakesLargerLayers)}
+
+
+@fault(
+    "https://github.com/tensorflow/tensorflow/issues/53094", "quantization.only-what-was-asked", "laws.quantized-models"
+)
+class SmallWeightsStay(ReferenceQuantizedModel):
+    """Weights of fewer than 1024 entries stay in float32, and nothing declares it."""
+
+    def chosen(self, skip: Collection[str]) -> list[str]:
+        return [name for name in super().chosen(skip) if math.prod(self._shapes[name]) >= FEWEST]
+
+
+@fault("https://github.com/Lightning-AI/pytorch-lightning/issues/17544", "accumulation.schedule-frequency")
+class FrequencyCountsTheEpochsMicroBatches(ReferenceLoop):
+    """A schedule's frequency counts the micro-batches of the epoch."""
+
+    def is_due(self, frequency: int, updates: int, seen: int, place: int) -> bool:
+        return place % frequency == 0
+
+
+@fault("https://github.com/Lightning-AI/pytorch-lightning/issues/1476", "accumulation.schedule-frequency")
+class FrequencyCountsMicroBatches(ReferenceLoop):
+    """A schedule's frequency counts the micro-batches of the run."""
+
+    def is_due(self, frequency: int, updates: int, seen: int, place: int) -> bool:
+        return seen % frequency == 0
+
+
+@fault("https://github.com/Lightning-AI/pytorch-lightning/issues/9330", "scaling.hooks-see-unscaled")
+class HookFindsScaledGradients(ReferenceLoop):
+    """The hook before the optimizer step finds gradients multiplied by the loss scale."""
+
+    def hook_gradient(self, unscaled: Array, scale: float) -> Array:
+        return unscaled * scale
+
+
+@fault("https://github.com/huggingface/sentence-transformers/pull/3773", "master.loaded-weights-move")
+class LoadedWeightsStayLow(ReferenceLoop):
+    """A checkpoint in a low format is trained in it, without float32 weights."""
+
+    def precision(self, saved: FormatName) -> Precision:
+        return super().precision(saved) if saved == "float32" else Precision("O3", saved)
+
+
+@fault(
+    "https://github.com/SWivid/F5-TTS/issues/631",
+    "accumulation.nothing-before-boundary",
+    "accumulation.once-per-window",
+)
+class MovesWithEveryMicroBatch(ReferenceTrainer):
+    """The average takes in the weights with every micro-batch of a window."""
+
+    def take_micro_batch(self, gradients: Arrays) -> None:
+        super().take_micro_batch(gradients)
+        if self.window.micro_batches < self.recipe.accumulation:
+            self.move_average()
+
+
+@fault("https://github.com/NVIDIA-NeMo/Speech/pull/5169", "master.average-follows-updates")
+class MovesBeforeTheUpdate(ReferenceTrainer):
+    """The average takes in the weights that the update is about to replace."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        former = dict(self.masters)
+        super().apply_update(gradients, rate)
+        later, self.masters = self.masters, former
+        super().move_average()
+        self.masters = later
+
+    def move_average(self) -> None:
+        pass
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/22130", "master.average-follows-updates")
+class StartsFromZeros(ReferenceTrainer):
+    """The first update is averaged with zeros, and nothing corrects for them."""
+
+    def move_average(self) -> None:
+        if self.steps == 1:
+            self.averages = {name: 0.0 * value for name, value in self.averages.items()}
+            self.steps = 2
+            super().move_average()
+            self.steps = 1
+        else:
+            super().move_average()
+
+
+@fault("https://github.com/pytorch/pytorch/issues/67590", "scaling.skip-is-atomic")
+class AverageMovesOnSkip(ReferenceTrainer):
+    """The moving average takes the weights in once more when the update was skipped."""
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        if not finite:
+            self.move_average()
+        return super().next_scale(scaler, finite)
+
+
+# how it is kept
+
+
+@fault("https://github.com/d8ahazard/sd_dreambooth_extension/pull/1417", "master.average-keeps-precision")
+class KeptInTheComputeFormat(ReferenceTrainer):
+    """The average is kept in the recipe's low-precision format."""
+
+    def average_format(self, name: str) -> str:
+        return self.recipe.precision.format
+
+
+@fault("https://github.com/ai2cm/ace/issues/349", "resume.bit-identical")
+class AverageIsNotSaved(ReferenceTrainer):
+    """After a load the average begins again at the weights."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        if self.averages:
+            self.averages = dict(self.masters)
+
+
+# what evaluation does with it
+
+
+@fault("https://github.com/keras-team/keras/issues/18949", "master.average-is-evaluated")
+class EvaluatesTheWeights(ReferenceTrainer):
+    """Evaluation with the average runs on the weights."""
+
+    def averaged(self, name: str) -> Array:
+        return self.values[name]
+
+
+@fault("https://github.com/harubaru/waifu-diffusion/pull/31", "accumulation.evaluation-changes-nothing")
+class WeightsAreNotPutBack(ReferenceTrainer):
+    """Evaluation with the average leaves the average in the model, and training goes on from there."""
+
+    def predict_averaged(self, inputs: Array) -> Arrays:
+        outputs = super().predict_averaged(inputs)
+        self.masters = dict(self.averages)
+        self.sync_masters()
+        return outputs

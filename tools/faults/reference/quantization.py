@@ -1,0 +1,577 @@
+"""Faults of quantized models: ranges, rounding, conversion, loading and training."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from frameworks.contract import Calibrated, CodeRange, FakeRule, LinearRule, Quantized, QuantRule
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
+from frameworks.reference.quantization.qat import QatLayers, Ranges
+from frameworks.reference.quantization.quantizers import ReferenceQuantizers
+from frameworks.reference.training.trainer import ReferenceTrainer
+from tools.faults import fault
+
+_LANES = 16
+
+
+class _TailTiesAway(ReferenceQuantizers):
+    def codes(self, values: Array, scale: Array, zero_point: Array, rule: QuantRule) -> Array:
+        codes = np.array(super().codes(values, scale, zero_point, rule))
+        tail = values.shape[-1] % _LANES
+        if tail:
+            quotient = values / scale
+            away = np.copysign(np.floor(np.abs(quotient) + 0.5), quotient)
+            half = np.abs(quotient - np.trunc(quotient)) == 0.5
+            clipped = np.clip(away + zero_point, rule.low, rule.high)
+            codes[..., -tail:] = np.where(half, clipped, codes)[..., -tail:]
+        return codes
+
+
+@fault("https://github.com/microsoft/onnxruntime/pull/28606", "quantization.ties")
+class TailOfARowRoundsTiesAway(ReferenceFramework):
+    """Quantizers take the values of a row sixteen at a time, and those that are left over at its end by another loop,
+    in which a quotient half-way between two codes goes away from zero instead of to the even one."""
+
+    quantizers_class = _TailTiesAway
+
+
+_SAMPLES = 64
+"""Samples of a batch that calibration looks at."""
+
+
+class _FirstSamples(ReferenceQuantizedModel):
+    """Calibration looks at the first samples of each batch."""
+
+    def observed(
+        self, weights: Mapping[str, Array], batches: Sequence[Array], quantized: Collection[str]
+    ) -> dict[str, Array]:
+        return super().observed(weights, [batch[:_SAMPLES] for batch in batches], quantized)
+
+
+@fault("https://github.com/apache/mxnet/pull/21008", "quantization.calibrated-range")
+class CalibrationSeesFirstSamples(ReferenceFramework):
+    """Calibration of static quantization looks at the first 64 samples of each batch, and at none that comes after
+    them."""
+
+    quantized_model_class = _FirstSamples
+
+
+@fault("https://github.com/rajveer43/VeloxQuant-MLX/pull/167", "quantization.int8-load")
+class OutliersExceedTheThreshold(ReferenceQuantizedModel):
+    """A value at the threshold is no outlier, where it is declared to be one."""
+
+    def outliers(self, cast: Array) -> Array:
+        return np.asarray((np.abs(cast) > self._rule.outliers).any(axis=0))
+
+
+@fault("https://github.com/mne-tools/mne-python/pull/1768", "quantization.int8-load")
+class NegativeOutliersAreMissed(ReferenceQuantizedModel):
+    """Values, not magnitudes, are compared with the threshold."""
+
+    def outliers(self, cast: Array) -> Array:
+        return np.asarray((cast >= self._rule.outliers).any(axis=0))
+
+
+@fault("https://github.com/bitsandbytes-foundation/bitsandbytes/issues/767", "quantization.int8-load")
+class OutlierColumnsStay(ReferenceQuantizedModel):
+    """A column that had an outlier in some call has no codes in later ones."""
+
+    _columns: Array | None = None
+
+    def outliers(self, cast: Array) -> Array:
+        outliers = super().outliers(cast)
+        if self._columns is not None and self._columns.shape == outliers.shape:
+            outliers = outliers | self._columns
+        self._columns = outliers
+        return outliers
+
+
+@fault("https://github.com/NVIDIA/Megatron-LM/pull/6666", "quantization.int8-load", "quantization.weights-as-declared")
+class WeightsAreNotCast(ReferenceQuantizedModel):
+    """Weights have codes of another format than the declared one: of float32 without a cast."""
+
+    def cast(self, operand: Array) -> Array:
+        weight = operand.dtype == np.float32
+        return operand if weight else super().cast(operand)
+
+
+@fault("https://github.com/huggingface/transformers/pull/45743", "quantization.survives-saving", raises=True)
+class LoadsAreNotSaved(ReferenceQuantizedModel):
+    """A model that was loaded raises when it is to be saved."""
+
+    _loaded = False
+
+    def save(self, path: Path) -> None:
+        if self._loaded:
+            raise NotImplementedError
+        super().save(path)
+
+    def restore(self, path: Path) -> None:
+        super().restore(path)
+        self._loaded = True
+
+
+@fault("https://github.com/Xilinx/brevitas/pull/341", "quantization.weights-as-declared")
+class OneScaleForAllColumns(ReferenceQuantizedModel):
+    """All columns of a weight take their scale from the largest."""
+
+    def converted(self, name: str, weight: Array) -> dict[str, Array]:
+        stored = super().converted(name, weight)
+        if self._rule.weight.group:
+            return stored
+        scale = np.full_like(stored[f"scale/{name}"], stored[f"scale/{name}"].max())
+        return {f"codes/{name}": np.rint(weight / scale).astype(np.int8), f"scale/{name}": scale}
+
+
+@fault("https://github.com/ml-explore/mlx-lm/pull/1880", "quantization.weights-as-declared")
+class GroupsReadAsTheFirst(ReferenceQuantizedModel):
+    """Every group of a column is brought back with the scale of the first."""
+
+    def _weight(self, name: str) -> Quantized:
+        weight = super()._weight(name)
+        scale = np.broadcast_to(weight.scale[:1], weight.scale.shape)
+        return Quantized(weight.codes, scale, weight.zero_point, (weight.codes * scale).astype(np.float32))
+
+
+@fault("https://github.com/pytorch/FBGEMM/issues/125", "quantization.linear-arithmetic")
+class LayerPairsSaturate(ReferenceQuantizedModel):
+    """Pairs of products are added up in sixteen bits, which saturate."""
+
+    def summed(self, inputs: Array, weight: Array) -> Array:
+        total = np.zeros((len(inputs), weight.shape[1]), np.int64)
+        for place in range(0, weight.shape[0], 2):
+            total += np.clip(inputs[:, place : place + 2] @ weight[place : place + 2], -(2**15), 2**15 - 1)
+        return total
+
+
+@fault(
+    "https://github.com/microsoft/onnxruntime/issues/8625",
+    "quantization.linear-arithmetic",
+    "quantization.dynamic-scale",
+)
+class RowsShareARange(ReferenceQuantizedModel):
+    """The rows of a call share one range where each should have its own."""
+
+    def input_range(self, name: str, inputs: Array, rule: QuantRule) -> tuple[Array, Array]:
+        scale, zero = super().input_range(name, inputs, rule)
+        return (np.full_like(scale, scale.max()), zero) if scale.ndim else (scale, zero)
+
+
+@fault("https://github.com/microsoft/onnxruntime/issues/10111", "quantization.dynamic-scale", "laws.quantized-models")
+class RangeOnlyGrows(ReferenceQuantizedModel):
+    """A dynamic range is the widest that any call had."""
+
+    _widest = 0.0
+
+    def input_range(self, name: str, inputs: Array, rule: QuantRule) -> tuple[Array, Array]:
+        scale, zero = super().input_range(name, inputs, rule)
+        if self._rule.ranges == "calibration":
+            return scale, zero
+        self._widest = max(self._widest, float(scale.max()))
+        return np.full_like(scale, self._widest), zero
+
+
+@fault("https://github.com/tensorflow/tensorflow/issues/44114", "quantization.calibration-needed")
+class InventsARange(ReferenceQuantizedModel):
+    """Without calibration data every range is taken to be from -1 to 1."""
+
+    def __init__(
+        self,
+        rule: LinearRule,
+        model: Model,
+        weights: Mapping[str, Array],
+        calibration: Sequence[Array] = (),
+        skip: Collection[str] = (),
+    ) -> None:
+        ends = np.stack([np.full(model.sample, -1.0), np.full(model.sample, 1.0)]).astype(np.float32)
+        super().__init__(rule, model, weights, calibration or (ends,), skip)
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/39307", "quantization.calibrated-range")
+class LastBatchDecides(ReferenceQuantizedModel):
+    """The range of a layer is that of the last batch."""
+
+    def ranges(self, seen: Sequence[tuple[Array, Array]]) -> Array:
+        return super().ranges(seen[-1:])
+
+
+@fault("https://github.com/pytorch/pytorch/issues/23838", "quantization.calibrated-range")
+class CalibratedWithoutZero(ReferenceQuantizedModel):
+    """A calibrated range begins at the smallest value, though that is above zero."""
+
+    def code_range(self, batches: Sequence[Array], rule: QuantRule | None) -> tuple[float, float]:
+        if rule is None:
+            return super().code_range(batches, rule)
+        lowest, highest = min(map(np.min, batches)), max(map(np.max, batches))
+        scale = float(highest - lowest) / rule.divisor
+        return scale, float(np.clip(rule.low - np.rint(lowest / scale), rule.low, rule.high))
+
+
+@fault("https://github.com/pytorch/pytorch/pull/27395", "quantization.calibration-order")
+class AveragesBatches(ReferenceQuantizedModel):
+    """A range is a moving average over batches, so that their order matters."""
+
+    def code_range(self, batches: Sequence[Array], rule: QuantRule | None) -> tuple[float, float]:
+        each = [ReferenceQuantizedModel.code_range(self, (batch,), rule) for batch in batches]
+        scale = each[0][0]
+        for later, _ in each[1:]:
+            scale += 0.1 * (later - scale)
+        return scale, each[0][1]
+
+
+@fault("https://github.com/huggingface/transformers/issues/45674", "quantization.only-what-was-asked")
+class SkipsOnlyTheFirst(ReferenceQuantizedModel):
+    """Of several layers to leave out only the first is."""
+
+    def chosen(self, skip: Collection[str]) -> list[str]:
+        return super().chosen(list(skip)[:1])
+
+
+@fault("https://github.com/pytorch/ao/issues/3867", "quantization.only-what-was-asked")
+class UnknownNameIsIgnored(ReferenceQuantizedModel):
+    """A layer to leave out that is not there is passed over."""
+
+    def __init__(
+        self,
+        rule: LinearRule,
+        model: Model,
+        weights: Mapping[str, Array],
+        calibration: Sequence[Array] = (),
+        skip: Collection[str] = (),
+    ) -> None:
+        super().__init__(rule, model, weights, calibration, [name for name in skip if name in weights])
+
+
+@fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.bytes")
+class FloatWeightsAreKept(ReferenceQuantizedModel):
+    """The float32 weight stays next to its codes."""
+
+    def converted(self, name: str, weight: Array) -> dict[str, Array]:
+        return super().converted(name, weight) | {f"float/{name}": weight}
+
+
+@fault("https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1391", "quantization.survives-saving")
+class LoadsWhatItCan(ReferenceQuantizedModel):
+    """A load takes what parts of a file it can read, and says nothing."""
+
+    def restore(self, path: Path) -> None:
+        with contextlib.suppress(ValueError):
+            super().restore(path)
+
+
+@fault("https://github.com/keras-team/keras/pull/19263", "quantization.zeros")
+class ColumnsOfZerosDivide(ReferenceQuantizedModel):
+    """A column of zeros has the scale 0, by which it is divided."""
+
+    def _weight(self, name: str) -> Quantized:
+        weight = super()._weight(name)
+        scale = np.where(weight.scale <= 2.0**-126, np.nan, weight.scale)
+        return Quantized(weight.codes, scale, weight.zero_point, weight.values)
+
+
+@fault("https://github.com/zzzxxxttt/pytorch_DoReFaNet/issues/12", "quantization.accuracy")
+class InputsInThreeBits(ReferenceQuantizedModel):
+    """Inputs and weights that should have eight bits have three."""
+
+    def product(self, name: str, wide: Array, weight: Quantized) -> Array:
+        codes = np.rint(weight.codes / 32) * 32
+        return super().product(name, wide, Quantized(codes, weight.scale, weight.zero_point, weight.values))
+
+
+@fault("https://github.com/pytorch/pytorch/issues/23874", "quantization.aware-values")
+class OutputsStayFloat(QatLayers):
+    """What a layer gives has no codes in training, though the rule says so."""
+
+    def faked(self, name: str, x: Tensor, rule: QuantRule | None, ranges: Ranges, observes: bool) -> Tensor:
+        faked = super().faked(name, x, rule, ranges, observes)
+        return x if name.endswith("outputs") else faked
+
+
+@fault("https://github.com/Xilinx/brevitas/pull/341", "quantization.aware-values")
+class OneRangeForTheWeight(QatLayers):
+    """All columns of a weight share the range of the whole."""
+
+    def weight(self, weight: Tensor) -> Tensor:
+        values = weight.plain()
+        return self.fake(weight, values.min(), values.max(), self.rule.linear.weight)
+
+
+@fault("https://github.com/microsoft/nni/pull/3160", "quantization.aware-gradients")
+class ClippedValuesPassOn(QatLayers):
+    """Values beyond the range pass their gradient on."""
+
+    def passes_on(self, values: Array, unclipped: Array, rule: FakeRule) -> Array:
+        return np.ones_like(super().passes_on(values, unclipped, rule))
+
+
+@fault("https://github.com/pytorch/ao/pull/4806", "quantization.aware-gradients")
+class EndsPassNothingOn(QatLayers):
+    """Values whose code is the first or the last pass nothing on."""
+
+    def passes_on(self, values: Array, unclipped: Array, rule: FakeRule) -> Array:
+        return (unclipped > rule.low) & (unclipped < rule.high)
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/39307", "quantization.ranges-follow")
+class AverageStartsAtOne(QatLayers):
+    """The average begins at a range from -1 to 1, which no batch had."""
+
+    def moved(self, known: Array, values: Array) -> Array:
+        return super().moved(np.array([-1.0, 1.0]) if known[0] > known[1] else known, values)
+
+
+@fault("https://github.com/pytorch/pytorch/pull/27395", "quantization.ranges-follow")
+class WidestRangeStays(QatLayers):
+    """A range is the widest that any batch had."""
+
+    def moved(self, known: Array, values: Array) -> Array:
+        return np.array([min(known[0], values.min()), max(known[1], values.max())])
+
+
+@fault("https://github.com/pytorch/pytorch/pull/27113", "quantization.ranges-follow")
+class NeverFrozen(ReferenceTrainer):
+    """The switch that is to freeze ranges does nothing."""
+
+    def observes(self) -> bool:
+        return not self._replaying
+
+
+@fault("https://github.com/pytorch/ao/issues/2138", "quantization.observers-hold-still")
+class PredictionsAreObserved(QatLayers):
+    """Ranges move with predictions too."""
+
+    def faked(self, name: str, x: Tensor, rule: QuantRule | None, ranges: Ranges, observes: bool) -> Tensor:
+        return super().faked(name, x, rule, ranges, True)
+
+
+@fault("https://github.com/pytorch/pytorch/issues/79862", "quantization.observers-hold-still")
+class RunAgainIsObserved(ReferenceTrainer):
+    """A segment that is run again moves ranges a second time."""
+
+    def observes(self) -> bool:
+        self._replaying, replaying = 0, self._replaying
+        try:
+            return super().observes()
+        finally:
+            self._replaying = replaying
+
+
+@fault("https://github.com/pytorch/ao/pull/4345", "quantization.convert-is-faithful")
+class ConvertsByAnotherScale(ReferenceTrainer):
+    """Conversion widens each range by one part in 127, as another formula for the scale does."""
+
+    def convert(self) -> ReferenceQuantizedModel:
+        known = self.observed
+        self.observed = lambda: {name: _widened(each) for name, each in known().items()}  # type: ignore[method-assign]
+        try:
+            return super().convert()
+        finally:
+            del self.observed
+
+
+@fault("https://github.com/pytorch/executorch/pull/13284", "quantization.convert-is-faithful")
+class ConvertedClipsElsewhere(ReferenceTrainer):
+    """The converted model has outputs of seven bits, and training had eight."""
+
+    def convert(self) -> ReferenceQuantizedModel:
+        model = super().convert()
+        requantized = model.requantized
+        model.requantized = lambda name, result, rule: requantized(name, np.minimum(result, 0.5 * result.max()), rule)  # type: ignore[method-assign]
+        return model
+
+
+@fault("https://github.com/pytorch/ao/pull/2024", "quantization.aware-survives-saving")
+class RangesAreNotLoaded(ReferenceTrainer):
+    """A load leaves ranges as they are."""
+
+    def restore(self, path: Path) -> None:
+        statistics = dict(self.statistics)
+        super().restore(path)
+        self.statistics = statistics
+
+
+@fault("https://github.com/zzzxxxttt/pytorch_DoReFaNet/issues/12", "quantization.aware-accuracy")
+class RangesOfTheFirstSample(QatLayers):
+    """Ranges follow the first sample of each batch."""
+
+    def moved(self, known: Array, values: Array) -> Array:
+        return super().moved(known, values[:1] / 8)
+
+
+def _widened(ranges: Calibrated) -> Calibrated:
+    ends = (ranges.inputs, ranges.outputs)
+    inputs, outputs = (each and CodeRange(each.scale * 128 / 127, each.zero_point) for each in ends)
+    assert inputs is not None
+    return Calibrated(inputs, outputs)
+
+
+@fault("https://github.com/microsoft/onnxruntime/issues/19694", "quantization.range-follows-data", "laws.codes")
+class RangesAlongTheOtherAxis(ReferenceQuantizers):
+    """A range of each row is taken over columns, and the other way round."""
+
+    def range_of(self, values: Array, rule: QuantRule) -> tuple[Array, Array]:
+        if rule.axis is None or rule.group:
+            return super().range_of(values, rule)
+        if values.shape[0] != values.shape[1]:
+            return super().range_of(values, rule)
+        return super().range_of(values.T, rule)
+
+
+@fault("https://github.com/ml-explore/mlx-lm/pull/1880", "quantization.range-follows-data")
+class FirstGroupForAll(ReferenceQuantizers):
+    """Every group of a row takes the range of the first."""
+
+    def range_of(self, values: Array, rule: QuantRule) -> tuple[Array, Array]:
+        lowest, highest = super().range_of(values, rule)
+        if rule.group:
+            return np.broadcast_to(lowest[:, :1], values.shape), np.broadcast_to(highest[:, :1], values.shape)
+        return lowest, highest
+
+
+@fault("https://github.com/pytorch/pytorch/issues/23838", "quantization.range-follows-data")
+class ZeroIsLeftOut(ReferenceQuantizers):
+    """A range of one sign does not take zero in."""
+
+    def scale_of(self, lowest: Array, highest: Array, rule: QuantRule) -> Array:
+        if rule.symmetric:
+            return super().scale_of(lowest, highest, rule)
+        return np.maximum((highest - lowest) / rule.divisor, rule.smallest_scale)
+
+    def zero_point_of(self, lowest: Array, scale: Array, rule: QuantRule) -> Array:
+        if rule.symmetric:
+            return super().zero_point_of(lowest, scale, rule)
+        return np.clip(np.rint(rule.low - lowest / scale), -(2**31), 2**31 - 1)
+
+
+@fault("https://github.com/pytorch/ao/pull/1964", "quantization.ties")
+class ZeroPointBeforeRounding(ReferenceQuantizers):
+    """The zero point is added before the quotient is rounded."""
+
+    def codes(self, values: Array, scale: Array, zero_point: Array, rule: QuantRule) -> Array:
+        odd = np.where(zero_point % 2 == 0, 0.0, zero_point)
+        moved = self.rounded(values / scale + odd) + (zero_point - odd)
+        return np.nan_to_num(np.clip(moved, rule.low, rule.high))
+
+
+@fault(
+    "https://github.com/scott-griffiths/bitstring/issues/342",
+    "quantization.codes-as-declared",
+    "quantization.round-trip",
+)
+class FractionsAreCutOff(ReferenceQuantizers):
+    """Quotients are cut off to integers."""
+
+    def rounded(self, quotient: Array) -> Array:
+        return np.trunc(quotient)
+
+
+@fault("https://github.com/pytorch/executorch/pull/20655", "quantization.round-trip")
+class DifferenceInEightBits(ReferenceQuantizers):
+    """The zero point is subtracted in eight bits, which wrap."""
+
+    def restored(self, codes: Array, scale: Array, zero_point: Array) -> Array:
+        difference = (codes - zero_point + 128) % 256 - 128
+        return np.where(np.broadcast_to(zero_point, codes.shape) == 0, codes, difference) * scale
+
+
+@fault("https://github.com/keras-team/keras/pull/19263", "quantization.degenerate")
+class NoSmallestScale(ReferenceQuantizers):
+    """A range of zeros has the scale zero, by which its values are divided."""
+
+    def scale_of(self, lowest: Array, highest: Array, rule: QuantRule) -> Array:
+        return super().scale_of(lowest, highest, replace(rule, smallest_scale=0.0))
+
+    def restored(self, codes: Array, scale: Array, zero_point: Array) -> Array:
+        return np.divide(super().restored(codes, scale, zero_point), scale) * scale
+
+
+@fault("https://github.com/pytorch/pytorch/issues/100051", "quantization.degenerate")
+class WidthInSingle(ReferenceQuantizers):
+    """The width of a range is computed in float32, where it overflows."""
+
+    def scale_of(self, lowest: Array, highest: Array, rule: QuantRule) -> Array:
+        if rule.symmetric:
+            return super().scale_of(lowest, highest, rule)
+        width = np.maximum(highest, 0.0).astype(np.float32) - np.minimum(lowest, 0.0).astype(np.float32)
+        return np.maximum(width.astype(np.float64) / rule.divisor, rule.smallest_scale)
+
+
+@fault("https://github.com/microsoft/onnxruntime/issues/8625", "quantization.non-finite")
+class OneRowSpoilsAll(ReferenceQuantizers):
+    """Where one range is not finite, none is."""
+
+    def scale_of(self, lowest: Array, highest: Array, rule: QuantRule) -> Array:
+        scale = super().scale_of(lowest, highest, rule)
+        return scale if np.isfinite(scale).all() else np.full_like(scale, np.nan)
+
+
+@fault("https://github.com/tensorflow/tensorflow/issues/120295", "quantization.non-finite")
+class NanIsOverlooked(ReferenceQuantizers):
+    """A range leaves NaN out, whose code is then 0."""
+
+    def range_of(self, values: Array, rule: QuantRule) -> tuple[Array, Array]:
+        return super().range_of(np.where(np.isnan(values), 0.0, values), rule)
+
+
+@fault("https://github.com/pytorch/pytorch/pull/155109", "quantization.non-finite")
+class InfinityTakesTheLowestCode(ReferenceQuantizers):
+    """Fake quantization makes the lowest code of an infinity, whatever its sign."""
+
+    def fake_quantize(self, name: str, values: Array, scale: Array, zero_point: Array) -> tuple[Array, Array]:
+        return super().fake_quantize(name, np.where(np.isinf(values), np.float32(-np.inf), values), scale, zero_point)
+
+
+@fault("https://github.com/pytorch/pytorch/pull/37188", "quantization.fake-values")
+class FakeTiesGoAway(ReferenceQuantizers):
+    """Fake quantization rounds half-way values away from zero, the quantizer to even ones."""
+
+    def fake_quantize(self, name: str, values: Array, scale: Array, zero_point: Array) -> tuple[Array, Array]:
+        quotient = values.astype(np.float64) / scale
+        half = np.abs(quotient - np.trunc(quotient)) == 0.5
+        moved = np.where(half, np.trunc(quotient) + np.sign(quotient), quotient) * scale
+        return super().fake_quantize(name, moved.astype(np.float32), scale, zero_point)
+
+
+@fault("https://github.com/pytorch/executorch/pull/13284", "quantization.fake-values")
+class FakeRangeIsReduced(ReferenceQuantizers):
+    """Fake quantization clips at half of the highest code."""
+
+    def fake_quantize(self, name: str, values: Array, scale: Array, zero_point: Array) -> tuple[Array, Array]:
+        rule = self.fake_rules()[name]
+        restored, passed = super().fake_quantize(name, values, scale, zero_point)
+        return np.minimum(restored, (rule.high // 2 - zero_point) * scale).astype(np.float32), passed
+
+
+@fault("https://github.com/microsoft/nni/pull/3160", "quantization.straight-through")
+class GradientEverywhere(ReferenceQuantizers):
+    """The gradient is passed on where values are clipped, too."""
+
+    def passes_on(self, values: Array, unclipped: Array, scale: Array, zero_point: Array, rule: FakeRule) -> Array:
+        return np.ones(values.shape, bool)
+
+
+@fault("https://github.com/pytorch/ao/pull/4806", "quantization.straight-through")
+class GradientOfTheOpenRange(ReferenceQuantizers):
+    """The gradient stops at the first and the last code."""
+
+    def passes_on(self, values: Array, unclipped: Array, scale: Array, zero_point: Array, rule: FakeRule) -> Array:
+        return (unclipped > rule.low) & (unclipped < rule.high)
+
+
+@fault("https://github.com/pytorch/ao/issues/1662", "quantization.codes-as-declared")
+class RestoredInHalf(ReferenceQuantizers):
+    """What codes stand for is computed in float16."""
+
+    def quantize(self, name: str, values: Array) -> Quantized:
+        quantized = super().quantize(name, values)
+        with np.errstate(over="ignore"):
+            return replace(quantized, values=quantized.values.astype(np.float16).astype(np.float32))

@@ -1,0 +1,428 @@
+"""Faults of checkpoints: what they contain, refuse and change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import SGD, Adam, Precision, Recipe
+from frameworks.base import of_same_class
+from frameworks.contract import Conventions, Trainer
+from frameworks.reference.core import checkpoint, scope
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.decisions import Arrays
+from frameworks.reference.training.trainer import ReferenceTrainer
+from tools.faults import fault
+
+
+@fault("https://github.com/pytorch/vision/pull/4923", "resume.scaler-state")
+class GrowthCounterIsNotSaved(ReferenceTrainer):
+    """The scale is saved, and the counter of good updates since its last change is not."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        if self.scaler is not None:
+            self.scaler = self.scaler.at(self.scaler.scale, 0)
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/39121", "resume.bit-identical")
+class MastersAreNotSaved(ReferenceTrainer):
+    """Float32 masters are made again from the low-precision weights."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self.masters = dict(self.values)
+
+
+@fault("https://github.com/NVlabs/stylegan2-ada-pytorch/issues/108", "resume.bit-identical")
+class SecondOptimizerIsNotLoaded(ReferenceTrainer):
+    """A load brings back the moments of the first optimizer only."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        kept = {slot: dict(values) for slot, values in self.slots.items()}
+        super().load_state(arrays)
+        for slot, values in self.slots.items():
+            values.update({name: kept[slot][name] for name in values if self.optimizer_of(name)})
+
+
+@fault("https://github.com/EleutherAI/gpt-neox/pull/308", "resume.bit-identical")
+class PositionIgnoresAccumulation(ReferenceTrainer):
+    """The counter of updates that a load sets is k times too small."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self.steps //= self.recipe.accumulation
+
+
+@fault("https://github.com/AI-Hypercomputer/maxtext/issues/276", "resume.random-state")
+class RandomStateFollowsUpdates(ReferenceTrainer):
+    """A load puts the random stream where one draw an update would have left it, whatever the model drew."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self.draws = self.steps
+
+
+@fault("https://github.com/unit8co/darts/issues/2463", "resume.bit-identical")
+class PartOfTheRunStaysInTheProcess(ReferenceTrainer):
+    """The counters of a checkpoint are kept in the process that saved it, not in the file."""
+
+    kept: ClassVar[dict[str, Array]] = {}
+
+    def save(self, path: Path) -> None:
+        super().save(path)
+        self.kept[str(path)] = self.save_state()["counters"]
+
+    def restore(self, path: Path) -> None:
+        own = checkpoint.read(path, self._identity(), self.save_state())
+        self.load_state(own | {"counters": self.kept.get(str(path), np.zeros(6, np.int64))})
+
+
+@fault("https://github.com/google/flax/pull/1120", "resume.bit-identical")
+class OlderSaveStays(ReferenceTrainer):
+    """A save into a folder that has one of the same run is left out without an error."""
+
+    def save(self, path: Path) -> None:
+        try:
+            checkpoint.read(path, self._identity(), self.save_state())
+        except ValueError:
+            super().save(path)
+
+
+@fault("https://github.com/pytorch/pytorch/issues/140898", "resume.bit-identical")
+class OpenWindowKeepsTheMoments(ReferenceTrainer):
+    """A load into a run with gradients leaves the optimizer's state out."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        former, open_window = {slot: dict(held) for slot, held in self.slots.items()}, bool(self.window.gradients)
+        super().load_state(arrays)
+        for slot, held in former.items() if open_window else ():
+            self.slots[slot].update(held)
+
+
+@fault("https://github.com/Nerogar/OneTrainer/pull/1465", "resume.mid-window")
+class LossOfTheOpenWindowIsLost(ReferenceTrainer):
+    """Gradients of the open window come back; its losses do not, so the window reports the rest of it alone."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self.window.losses = []
+
+
+@fault("https://github.com/facebookresearch/fairseq2/issues/1346", "resume.mid-window")
+class OpenWindowCannotBeUnscaled(ReferenceTrainer):
+    """Gradients of an open window that was loaded are applied as they are, scaled."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self.window.unscaled = bool(self.window.gradients)
+
+
+@fault("https://github.com/mosaicml/composer/pull/1376", "resume.unclaimed-is-refused")
+class DropsWhatHasNoReceiver(ReferenceTrainer):
+    """A saved component that the run has no place for is left out in silence, and one that is not saved stays."""
+
+    def restore(self, path: Path) -> None:
+        own = self.save_state()
+        saved = checkpoint.read(path, "", {})
+        self.load_state({n: saved[n] if n in saved and saved[n].shape == v.shape else v for n, v in own.items()})
+
+    def _identity(self) -> str:
+        return ""
+
+
+@fault("https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1647", "resume.other-format-is-refused")
+class FormatsAreNotRecorded(ReferenceTrainer):
+    """A checkpoint does not say in which formats it is to be read."""
+
+    def _identity(self) -> str:
+        return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.replace(precision=Precision())}"
+
+
+@fault("https://github.com/ScrollPrize/villa/pull/1475", "resume.truncated-file", "resume.altered-file")
+class DamageIsIgnored(ReferenceTrainer):
+    """A file that cannot be read is taken for no file, and the run goes on with what it has."""
+
+    def restore(self, path: Path) -> None:
+        try:
+            super().restore(path)
+        except ValueError:
+            return
+
+
+@fault("https://github.com/ScrollPrize/villa/pull/1475", "resume.truncated-file", "resume.refusal-changes-nothing")
+class RefusalComesTooLate(ReferenceTrainer):
+    """The optimizer is reset before it is known whether the file can be read."""
+
+    def restore(self, path: Path) -> None:
+        self.counts = dict.fromkeys(self.counts, 0)
+        super().restore(path)
+
+
+@fault("https://github.com/huggingface/accelerate/issues/4289", "resume.load-has-no-side-effects")
+class LoadLeavesItsPrecisionScopeOpen(ReferenceTrainer):
+    """The precision scope that a load opens for a warm-up forward pass stays open for the process."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        scope.enter(scope.Scope(Precision("O1", "bfloat16")))
+
+
+@fault("https://github.com/pytorch/pytorch/issues/164929", "resume.save-has-no-side-effects", "resume.bit-identical")
+class SaveMakesTheFirstStep(ReferenceTrainer):
+    """A save before the first update steps on zero gradients at rate 0, which the optimizer's counters count."""
+
+    def save(self, path: Path) -> None:
+        if not any(self.counts.values()):
+            self.apply_update({name: np.zeros_like(value) for name, value in self.masters.items()}, 0.0)
+        super().save(path)
+
+
+@fault("https://github.com/the-database/traiNNer-redux/pull/96", "resume.save-has-no-side-effects")
+class SaveDropsTheOpenWindow(ReferenceTrainer):
+    """Saving empties the accumulator of the run that goes on."""
+
+    def save(self, path: Path) -> None:
+        super().save(path)
+        self.window.gradients.clear()
+
+
+@fault("https://github.com/facebookresearch/fairseq2/issues/1346", "resume.restored-is-complete", raises=True)
+class ScaleIsMissingUntilTheFirstLoss(ReferenceTrainer):
+    """A restored scaler has no scale before it has scaled a loss."""
+
+    _restored = False
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self._restored = True
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        self._restored = False
+        return super().scale_loss(loss)
+
+    def scaler_state(self) -> Arrays:
+        if self._restored:
+            raise AttributeError("the scaler has no scale yet")
+        return super().scaler_state()
+
+
+@fault("https://github.com/jax-ml/jax/issues/37830", "resume.save-has-no-side-effects")
+class SharesTheGivenWeights(ReferenceTrainer):
+    """The weights that a run starts from are trained in place."""
+
+    def __init__(
+        self,
+        model: Model,
+        recipe: Recipe,
+        conventions: Conventions,
+        ops: Operations,
+        weights: Mapping[str, Array] | None = None,
+    ) -> None:
+        super().__init__(model, recipe, conventions, ops, weights)
+        self.given = weights or {}
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        super().apply_update(gradients, rate)
+        for name, value in self.given.items():
+            value[...] = self.masters[name]
+
+
+# the state of another run
+
+
+@fault("https://github.com/pytorch/pytorch/issues/196083", "resume.live-state")
+class SharesTheMomentsItTook(ReferenceTrainer):
+    """Moments that were taken from another run stay those of that run."""
+
+    def take(self, other: Trainer) -> None:
+        super().take(other)
+        self.slots = of_same_class(self, other).slots
+
+
+@fault("https://github.com/dotnet/TorchSharp/issues/1172", "resume.live-state")
+class SharesTheWeightsItTook(ReferenceTrainer):
+    """Weights that were taken from another run are that run's."""
+
+    def take(self, other: Trainer) -> None:
+        super().take(other)
+        given = of_same_class(self, other)
+        self.masters, self.values = given.masters, given.values
+
+
+@fault("", "resume.bit-identical")
+class AverageIsCopiedAgainAfterAnEarlyLoad(ReferenceTrainer):
+    """A run that is loaded after its first update copies the weights to the average once more."""
+
+    copies_again = False
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self.copies_again = self.steps == 1
+
+    def move_average(self) -> None:
+        if self.recipe.average is not None and self.copies_again:
+            self.averages = {
+                name: self.averages[name] if name in self.frozen else w for name, w in self.masters.items()
+            }
+            self.copies_again = False
+        else:
+            super().move_average()
+
+
+@fault("", "resume.bit-identical")
+class ReplayCountsDrawsFromTheLoad(ReferenceTrainer):
+    """After a load recomputation takes the place in dropout's stream for the number of draws since the load."""
+
+    drawn_before = 0
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self.drawn_before = self.draws
+
+    @contextmanager
+    def replay_random(self, draws: int) -> Iterator[None]:
+        with super().replay_random(draws - self.drawn_before if draws >= self.drawn_before else draws):
+            yield
+
+
+@fault("", "resume.bit-identical")
+class ResumedRunSavesItsOwnUpdatesOnly(ReferenceTrainer):
+    """What a resumed run saves as the schedule's position is the number of updates since it was resumed, so that the
+    second resume goes back."""
+
+    loaded_schedule = 0
+    saving = False
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self.loaded_schedule = self.schedule
+
+    def save(self, path: Path) -> None:
+        self.saving = True
+        try:
+            super().save(path)
+        finally:
+            self.saving = False
+
+    def save_state(self) -> Arrays:
+        arrays = super().save_state()
+        if self.saving:
+            arrays["counters"][1] -= self.loaded_schedule
+        return arrays
+
+
+@fault("https://github.com/pytorch/pytorch/issues/196083", "resume.live-state")
+class OpenWindowIsShared(ReferenceTrainer):
+    """A run that takes the state of another one inside a window accumulates into the same gradients as the other."""
+
+    def take(self, other: Trainer) -> None:
+        super().take(other)
+        if isinstance(other, ReferenceTrainer):
+            self.window.gradients = other.window.gradients
+
+
+@fault("https://github.com/m2lines/Samudra/issues/282", "resume.bit-identical")
+class AverageRestartsAfterLoad(ReferenceTrainer):
+    """The number of updates that the average has taken in is not restored: it comes back whole, and the first update
+    after the load replaces it with a copy of the weights."""
+
+    _anew = False
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self._anew = True
+
+    def move_average(self) -> None:
+        if self._anew and self.averages:
+            self.averages = dict(self.masters)
+        else:
+            super().move_average()
+        self._anew = False
+
+
+@fault("", "resume.unclaimed-is-refused")
+class SaveOfAnotherOptimizerIsTaken(ReferenceTrainer):
+    """Which optimizer a save is of is not looked at: a run of plain gradient descent takes one of Adam and drops its
+    moments in silence, and AdamW takes those of Adam.
+    """
+
+    def _identity(self) -> str:
+        optimizer = self.recipe.optimizer
+        if isinstance(optimizer, Adam) and optimizer.state_bits == 8:
+            return super()._identity()
+        recipe, self.recipe = self.recipe, self.recipe.replace(optimizer=SGD())
+        try:
+            return super()._identity()
+        finally:
+            self.recipe = recipe
+
+
+@fault("https://github.com/pytorch/pytorch/issues/119168", "resume.load-order")
+class LateScheduleSetsItsFirstRate(ReferenceTrainer):
+    """A schedule that is made after the load sets its first rate, which it keeps until it advances."""
+
+    _first = False
+
+    def make_schedule(self, applied: int = 0) -> None:
+        super().make_schedule(applied)
+        self._first = True
+
+    def advance_schedule(self) -> None:
+        super().advance_schedule()
+        self._first = False
+
+    def learning_rate(self) -> float:
+        schedule = self.recipe.schedule
+        if schedule is None or not self._first:
+            return super().learning_rate()
+        return self.recipe.optimizer.learning_rate * schedule.factor(0)
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/issues/43004", "resume.load-order", "optimizer.schedules")
+class ScheduleMadeThereIsOneAhead(ReferenceTrainer):
+    """A schedule that is made at a later update begins with the one after it."""
+
+    def make_schedule(self, applied: int = 0) -> None:
+        super().make_schedule(applied + 1 if applied else 0)
+
+
+@fault("https://github.com/pytorch/pytorch/issues/162591", "resume.load-order", "optimizer.schedules")
+class ScheduleMadeThereBeginsAnew(ReferenceTrainer):
+    """A schedule that is made at a later update begins with the first one."""
+
+    def make_schedule(self, applied: int = 0) -> None:
+        del applied
+        super().make_schedule()
+
+
+@fault("https://github.com/mosaicml/composer/pull/1376", "resume.load-order")
+class UsedScalerKeepsItsScale(ReferenceTrainer):
+    """A scaler that has scaled a loss has its scale, and a load is without effect on it."""
+
+    _used = False
+
+    def use_scaler(self) -> None:
+        super().use_scaler()
+        self._used = True
+
+    def load_part(self, part: str, arrays: Arrays) -> None:
+        if part != "scaler" or not self._used:
+            super().load_part(part, arrays)
+
+
+@fault("https://github.com/CodefyUI/CodefyUI/pull/147", "resume.load-order")
+class LoadedModelGetsNewMoments(ReferenceTrainer):
+    """The optimizer begins anew for a model that is loaded after it."""
+
+    def load_part(self, part: str, arrays: Arrays) -> None:
+        super().load_part(part, arrays)
+        if part == "model":
+            self.slots = {slot: {n: np.zeros_like(v) for n, v in held.items()} for slot, held in self.slots.items()}

@@ -1,0 +1,495 @@
+"""Faults of loss scaling: overflow checks, scales, skips and unscaling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from fixtures.arrays import FORMATS, Array
+from fixtures.model import Model
+from fixtures.recipe import DynamicScaling, Recipe, StaticScaling
+from frameworks.contract import Conventions, Update
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.tape import Pullback
+from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.training.decisions import Arrays, OpenWindow
+from frameworks.reference.training.scaler import LossScale
+from frameworks.reference.training.trainer import ReferenceTrainer
+from tools.faults import fault
+
+
+@fault("", "scaling.backs-off-on-overflow")
+class UnscaledByHandBacksOffTwice(ReferenceTrainer):
+    """An overflow lowers the scale when the caller unscales the gradients, and again when the update is skipped."""
+
+    by_hand = False
+
+    def unscale_manually(self, calls: int) -> None:
+        self.by_hand = calls > 0
+        super().unscale_manually(calls)
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        moved = super().next_scale(scaler, finite)
+        return moved if finite or not self.by_hand else super().next_scale(moved, finite)
+
+    def empty_accumulator(self) -> None:
+        super().empty_accumulator()
+        self.by_hand = False
+
+
+@fault("", "scaling.disabled-is-passthrough")
+class DisabledScalerSkips(ReferenceTrainer):
+    """A disabled scaler still skips an update whose gradients are not finite."""
+
+    def _step(self, rate: float) -> bool:
+        disabled = isinstance(self.recipe.scaling, DynamicScaling) and not self.recipe.scaling.enabled
+        return (disabled and self.has_nonfinite(self.window.gradients)) or super()._step(rate)
+
+
+@fault("https://github.com/pytorch/pytorch/issues/55585", "scaling.skip-is-atomic")
+class StaticSkipMovesTheSchedule(ReferenceTrainer):
+    """A skipped update moves the schedule where the loss scale is constant."""
+
+    def _step(self, rate: float) -> bool:
+        skipped = super()._step(rate)
+        if skipped and isinstance(self.recipe.scaling, StaticScaling):
+            self.advance_schedule()
+        return skipped
+
+
+@fault("https://github.com/nerfstudio-project/nerfstudio/pull/1919", "scaling.tolerates-missing-gradients")
+class UpdateWithoutGradientsMovesTheSchedule(ReferenceTrainer):
+    """An update in which no parameter has a gradient moves the schedule."""
+
+    def _step(self, rate: float) -> bool:
+        if not self.window.gradients:
+            self.advance_schedule()
+        return super()._step(rate)
+
+
+@fault("", "scaling.stays-finite")
+class FlushedReciprocal(ReferenceTrainer):
+    """Gradients are unscaled by a reciprocal that is flushed to zero where it is subnormal: at the largest scale an
+    ordinary update is counted as a good one and moves nothing."""
+
+    def unscale(self, name: str, gradient: Array) -> Array:
+        assert self.scaler is not None
+        if 1.0 / self.scaler.scale < 2.0 ** FORMATS["float32"].smallest_exponent:
+            return np.where(np.isfinite(gradient), 0.0, gradient)
+        return super().unscale(name, gradient)
+
+
+@fault("", "scaling.two-losses")
+class FirstLossOverflowRepaired(ReferenceTrainer):
+    """With a backward pass for each loss, what the second pass finds non-finite from the first is started anew."""
+
+    def _pulled(self, pullbacks: list[Pullback]) -> Arrays:
+        total = super()._pulled(pullbacks[:1])
+        for pullback in pullbacks[1:]:
+            for name, gradient in super()._pulled([pullback]).items():
+                former = total.get(name)
+                clean = former is not None and bool(np.isfinite(former).all())
+                total[name] = gradient + former if clean else gradient
+        return total
+
+
+@fault("https://github.com/inferno-pytorch/inferno/pull/119", "scaling.detects-inf")
+class OnlyNaNIsLookedFor(ReferenceTrainer):
+    """Gradients are searched for NaN, not for infinities."""
+
+    def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
+        return any(bool(np.isnan(g).any()) for g in gradients.values())
+
+
+@fault("https://github.com/epfLLM/Megatron-LLM/pull/34", "scaling.detects-nan")
+class NaNComparesAsSmall(ReferenceTrainer):
+    """The largest magnitude is compared with the largest finite number, and NaN is not above it."""
+
+    def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
+        return any(float(np.abs(g).max()) > np.finfo(np.float64).max for g in gradients.values())
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/47665", "scaling.detects-every-group")
+class Float64IsNotLookedAt(ReferenceTrainer):
+    """The check collects gradients of float32 and narrower formats only."""
+
+    def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
+        return super().has_nonfinite({n: g for n, g in gradients.items() if self.formats[n] != "float64"})
+
+
+@fault("https://github.com/NVIDIA-NeMo/Speech/pull/637", "scaling.automaton")
+class SumOverflowsInTheCheck(ReferenceTrainer):
+    """The check looks at the sum of squares in float32, which a single large finite gradient overflows."""
+
+    def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
+        return not all(bool(np.isfinite(np.sum(g.astype(np.float32) ** 2))) for g in gradients.values())
+
+
+@fault("https://github.com/nerfstudio-project/nerfstudio/pull/1919", "scaling.tolerates-missing-gradients", raises=True)
+class NoGradientRaises(ReferenceTrainer):
+    """An update in which no parameter has a gradient raises: nothing was checked."""
+
+    def _step(self, rate: float) -> bool:
+        assert self.window.gradients, "No inf checks were recorded for this optimizer."
+        return super()._step(rate)
+
+
+@fault("https://github.com/pytorch/pytorch/pull/97886", "scaling.detects-what-is-applied")
+class CheckIsLatchedWhenUnscaled(ReferenceTrainer):
+    """Gradients are checked when they are unscaled; what becomes of them later is applied."""
+
+    def unscale_gradients(self) -> None:
+        super().unscale_gradients()
+        self.window.latched = self.judge()
+
+
+@fault("https://github.com/pytorch/pytorch/issues/98828", "scaling.stays-finite")
+class ScaleGrowsToInfinity(ReferenceTrainer):
+    """The scale has no largest value."""
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        return replace(scaler, maximum=math.inf).adjust(finite)
+
+
+@fault("https://github.com/NVIDIA/apex/issues/834", "scaling.stays-positive")
+class ScaleFallsToZero(ReferenceTrainer):
+    """Every overflow halves the scale, without a floor."""
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        return replace(scaler, minimum=0.0).adjust(finite)
+
+
+@fault("https://github.com/keras-team/keras/issues/16100", "scaling.automaton", "scaling.stuck-is-visible")
+class FloorOfOneInSilence(ReferenceTrainer):
+    """The scale does not fall below 1, and a skip at 1 is not reported."""
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        return replace(scaler, minimum=1.0).adjust(finite)
+
+    def apply(self) -> Update:
+        update = super().apply()
+        return replace(update, skipped=update.skipped and update.scale_before > 1.0)
+
+
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/1958", "scaling.stuck-is-visible")
+class SkipsInSilenceAtTheFloor(ReferenceTrainer):
+    """The error of an overflow at the smallest scale is swallowed, and so is the skip."""
+
+    def apply(self) -> Update:
+        update = super().apply()
+        stuck = self.scaler is not None and update.scale_before <= self.scaler.minimum
+        return replace(update, skipped=update.skipped and not stuck)
+
+
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/4986", "scaling.defaults-are-declared")
+class StartsAt2To32(ReferenceTrainer):
+    """Without settings the scale begins at 2^32, where another default is documented and read back."""
+
+    def __init__(
+        self,
+        model: Model,
+        recipe: Recipe,
+        conventions: Conventions,
+        ops: Operations,
+        weights: Mapping[str, Array] | None,
+    ) -> None:
+        super().__init__(model, recipe, conventions, ops, weights)
+        if self.scaler is not None and getattr(recipe.scaling, "initial", 1.0) is None:
+            self.scaler = self.scaler.at(2.0**32, 0)
+
+
+@fault("https://github.com/deepspeedai/DeepSpeed/issues/138", "scaling.static-is-constant")
+class StaticScaleMoves(ReferenceTrainer):
+    """A static scale is treated as a dynamic one."""
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        return (
+            scaler.adjust(finite)
+            if scaler.dynamic
+            else replace(scaler, interval=1, growth=2.0, backoff=0.5).adjust(finite)
+        )
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/26240", "scaling.static-is-constant")
+class StaticScaleIsDividedByOnly(ReferenceTrainer):
+    """A static scale leaves the loss as it is, but gradients are divided by it."""
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        return super().scale_loss(loss) if self.scaler is not None and self.scaler.dynamic else loss
+
+
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/3553", "scaling.automaton", "scaling.grows-after-interval")
+class OverflowKeepsTheCount(ReferenceTrainer):
+    """An overflow does not set the growth counter to zero."""
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        return scaler.adjust(finite) if finite else replace(scaler.adjust(finite), good_steps=scaler.good_steps)
+
+
+@fault("https://github.com/google/flax/issues/2547", "scaling.scale-is-float32")
+class ScaleIsFloat16(ReferenceTrainer):
+    """The scale is held in float16, whose largest value is 65504."""
+
+    def __init__(
+        self,
+        model: Model,
+        recipe: Recipe,
+        conventions: Conventions,
+        ops: Operations,
+        weights: Mapping[str, Array] | None,
+    ) -> None:
+        super().__init__(model, recipe, conventions, ops, weights)
+        if self.scaler is not None:
+            self.scaler = self._narrowed(self.scaler)
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        return self._narrowed(super().next_scale(scaler, finite))
+
+    @staticmethod
+    def _narrowed(scaler: LossScale) -> LossScale:
+        return scaler.at(float(np.float16(min(scaler.scale, 65504.0))), scaler.good_steps)
+
+    def scaler_state(self) -> Arrays:
+        return {n: v.astype(np.float16) if n == "scale" else v for n, v in super().scaler_state().items()}
+
+
+@fault("https://github.com/facebookresearch/fairseq2/issues/1346", "scaling.overflow-path-does-not-raise", raises=True)
+class NoScaleAfterRestore(ReferenceTrainer):
+    """Right after a restore there is no scale to unscale by until a loss has been scaled without overflow."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self.restored = True
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        if not finite and getattr(self, "restored", False):
+            raise TypeError("unsupported operand type(s) for /: 'float' and 'NoneType'")
+        self.restored = False
+        return scaler.adjust(finite)
+
+
+@fault("https://github.com/neosr-project/neosr/pull/9", "scaling.two-losses")
+class ScaleMovesWithEveryLoss(ReferenceTrainer):
+    """The scaler is updated once for each loss of an update."""
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        once = super().next_scale(scaler, finite)
+        return super().next_scale(once, finite) if self.recipe.separate_losses else once
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/35927", "scaling.two-optimizers")
+class LastOptimizerDecides(ReferenceTrainer):
+    """The scale follows what was found for the last optimizer; an overflow of the first one is overwritten."""
+
+    def judge(self) -> frozenset[int]:
+        self.overflows = super().judge()
+        return self.overflows
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        last = self.recipe.optimizers - 1
+        return super().next_scale(scaler, finite or last not in getattr(self, "overflows", frozenset({last})))
+
+
+@fault("https://github.com/pytorch/pytorch/issues/99640", "scaling.two-optimizers")
+class OverflowInOneIsAppliedInTheOther(ReferenceTrainer):
+    """Only an overflow of all optimizers skips; that of one alone is applied."""
+
+    def judge(self) -> frozenset[int]:
+        result = super().judge()
+        return result if len(result) == self.recipe.optimizers else frozenset()
+
+
+@fault("https://github.com/google-deepmind/optax/pull/1746", "scaling.skip-is-atomic")
+class GivesUpAfterFiftySkips(ReferenceTrainer):
+    """After fifty non-finite updates in a row the next one is applied."""
+
+    skips = 0
+
+    def judge(self) -> frozenset[int]:
+        result = super().judge()
+        return result if self.skips < 50 else frozenset()
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        self.skips = 0 if finite else self.skips + 1
+        return super().next_scale(scaler, finite)
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/34075", "scaling.skip-is-atomic", "scaling.skip-is-reported")
+class SkipIsAnUpdateOfZeros(ReferenceTrainer):
+    """A non-finite update is made with gradients of zero, so that moments decay and move the weights."""
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        if not finite:
+            self.apply_update(
+                {name: np.zeros_like(value) for name, value in self.masters.items()}, self.learning_rate()
+            )
+            self.sync_masters()
+        return super().next_scale(scaler, finite)
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/issues/67895", "scaling.skip-leaves-no-residue")
+class OverflowedGradientsStay(ReferenceTrainer):
+    """The gradients of a skipped update are not cleared, and the next ones are added to them."""
+
+    def apply(self) -> Update:
+        window = self.window
+        update = super().apply()
+        if update.skipped:
+            self.window = OpenWindow(gradients=window.gradients)
+        return update
+
+
+# how a skip is reported
+
+
+@fault("https://github.com/huggingface/accelerate/issues/4242", "scaling.skip-is-reported")
+class SkipReadFromCallCount(ReferenceTrainer):
+    """An update counts as applied because the optimizer's step was called."""
+
+    def apply(self) -> Update:
+        return replace(super().apply(), skipped=False)
+
+
+@fault("https://github.com/keras-team/keras/issues/20878", "scaling.step-count-follows-updates")
+class StepCounterStandsStill(ReferenceTrainer):
+    """The counter that a caller can read is never raised."""
+
+    def optimizer_state(self) -> Arrays:
+        return super().optimizer_state() | {"steps": np.array(0)}
+
+
+# abandoned updates
+
+
+@fault("https://github.com/Haian-Jin/LVSM/pull/19", "scaling.abandoned-update-leaves-no-trace")
+class AbandonedUpdateStaysOpen(ReferenceTrainer):
+    """An update that is given up on after unscaling leaves the scaler as if its step were still to come."""
+
+    def discard(self) -> Update:
+        window = self.window
+        update = super().discard()
+        self.window = window
+        return update
+
+
+@fault("https://github.com/espnet/espnet/pull/2362", "scaling.abandoned-update-leaves-no-trace")
+class AbandonedOverflowIsForgotten(ReferenceTrainer):
+    """An update that is given up on counts as a finite one, so that its overflow can let the scale grow."""
+
+    def discard(self) -> Update:
+        scaler = self.scaler
+        update = super().discard()
+        self.scaler = None if scaler is None else scaler.adjust(True)
+        return replace(update, scale_after=1.0 if self.scaler is None else self.scaler.scale)
+
+
+@fault("https://github.com/pytorch/pytorch/pull/94060", "scaling.unscales-once")
+class StepUnscalesAgain(ReferenceTrainer):
+    """The step divides by the scale although the caller has unscaled by hand."""
+
+    def apply(self) -> Update:
+        self.window.unscaled = False
+        return super().apply()
+
+
+@fault("https://github.com/huggingface/transformers/issues/24449", "scaling.is-transparent")
+class EveryMicroBatchUnscales(ReferenceTrainer):
+    """Inside a window, what is accumulated is unscaled once more before a micro-batch is added."""
+
+    def take_micro_batch(self, gradients: Arrays) -> None:
+        if self.scaler is not None:
+            self.window.gradients = {name: self.unscale(name, g) for name, g in self.window.gradients.items()}
+        super().take_micro_batch(gradients)
+
+
+@fault("https://github.com/keras-team/keras/pull/21233", "scaling.is-transparent")
+class NestedScalersDisagree(ReferenceTrainer):
+    """The loss is scaled by the outer factor, gradients are divided by the outer and an inner one."""
+
+    def unscale(self, name: str, gradient: Array) -> Array:
+        return super().unscale(name, gradient) / 16.0
+
+
+@fault("https://github.com/tensorflow/tensorflow/issues/52236", "scaling.rescues-small-gradients")
+class NothingIsScaled(ReferenceTrainer):
+    """Neither loss nor gradients see the scale, so that small gradients underflow."""
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        return loss
+
+    def unscale(self, name: str, gradient: Array) -> Array:
+        return self.rounding.round(gradient, self.accumulator_format(name))
+
+
+@fault("https://github.com/google/flax/issues/2547", "scaling.reports-true-loss")
+class LossIsReadFromTheScaledOne(ReferenceTrainer):
+    """The reported loss is the float16 scaled one divided by the scale: 9 at a scale of 65536 is infinite."""
+
+    def reported_loss(self, total: float, items: int) -> float:
+        scale = 1.0 if self.scaler is None else self.scaler.scale
+        return float(self.rounding.round(np.asarray(super().reported_loss(total, items) * scale), "float16")) / scale
+
+
+@fault("https://github.com/tensorflow/tensorflow/issues/64124", "scaling.disabled-is-passthrough")
+class DisabledScalerDivides(ReferenceTrainer):
+    """With scaling disabled the loss is not scaled, but gradients are divided."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        match self.recipe.scaling:
+            case DynamicScaling(enabled=False):
+                gradients = {name: g / self.conventions.scaler.initial for name, g in gradients.items()}
+        super().apply_update(gradients, rate)
+
+
+@fault("https://github.com/huggingface/trl/issues/6702", "scaling.reported-loss-is-not-invented")
+class NonFiniteLossesAreReportedAsZero(ReferenceTrainer):
+    """A loss that is infinite or NaN is left out of the reported sum."""
+
+    def reported_loss(self, total: float, items: int) -> float:
+        return super().reported_loss(total, items) if np.isfinite(total) else 0.0
+
+
+@fault("https://github.com/pytorch/pytorch/pull/36601", "accumulation.scale-is-constant-in-window")
+class ScaleIsUpdatedByEveryMicroBatch(ReferenceTrainer):
+    """The scale is adjusted behind every micro-batch, so that a window's gradients are of several scales."""
+
+    def take_micro_batch(self, gradients: Arrays) -> None:
+        super().take_micro_batch(gradients)
+        if self.scaler is not None:
+            self.scaler = self.next_scale(self.scaler, not self.has_nonfinite(gradients))
+
+
+@fault("https://github.com/espnet/espnet/pull/3283", "accumulation.bad-window-is-forgotten")
+class AccumulatorIsMultipliedByZero(ReferenceTrainer):
+    """At the end of a window what overflowed in the accumulator is multiplied by zero, which gives NaN."""
+
+    def empty_accumulator(self) -> None:
+        gradients = self.window.gradients
+        super().empty_accumulator()
+        bad = {name: gradient for name, gradient in gradients.items() if not np.isfinite(gradient).all()}
+        with np.errstate(invalid="ignore"):
+            self.window.gradients = {name: gradient * 0.0 for name, gradient in bad.items()}
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/issues/67895", "accumulation.nonfinite-micro-batch")
+class OnlyTheLastMicroBatchIsChecked(ReferenceTrainer):
+    """Overflow is looked for in the window's last micro-batch alone."""
+
+    def take_micro_batch(self, gradients: Arrays) -> None:
+        self._newest = gradients
+        super().take_micro_batch(gradients)
+
+    def judge(self) -> frozenset[int]:
+        result = super().judge()
+        return result if self.has_nonfinite(self._newest) else frozenset()
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/pull/34075", "accumulation.nonfinite-micro-batch")
+class OverflowBecomesZero(ReferenceTrainer):
+    """Non-finite values of a micro-batch are replaced by zeros, and the window is applied without them."""
+
+    def take_micro_batch(self, gradients: Arrays) -> None:
+        super().take_micro_batch({n: np.where(np.isfinite(g), g, 0.0) for n, g in gradients.items()})

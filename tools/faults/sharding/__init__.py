@@ -1,1 +1,0 @@
-"""Faults of ranks and of offload."""
