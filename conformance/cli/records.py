@@ -95,7 +95,7 @@ def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
     try:
         from results.report import write
     except ModuleNotFoundError as error:
-        needed = f"{error.name} is missing: pip install altair jinja2 vl-convert-python, or tox -e report"
+        needed = f"{error.name} is missing: pip install jinja2, or tox -e report"
         raise click.ClickException(needed) from None
     if against is None:
         records = read(paths, lambda files: watched(files, "reading records"), Outlines(details=True))

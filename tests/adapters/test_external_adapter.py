@@ -135,7 +135,7 @@ def test_two_of_its_records_are_compared(package: Path, record: Path, tmp_path: 
 
 
 def test_it_has_a_column_in_the_report(package: Path, record: Path, tmp_path: Path) -> None:
-    pytest.importorskip("altair")
+    pytest.importorskip("jinja2")
     page = tmp_path / "page.html"
     baseline = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
     assert conformance(package, "report", record, baseline, "--output", page).status == 0

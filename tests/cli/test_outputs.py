@@ -48,7 +48,7 @@ def compared(good: Path, output: Path | str, **streams: object) -> subprocess.Co
 @pytest.mark.parametrize("words", [("compare",), ("report",), ("table", "--format", "markdown")])
 def test_a_device_stays_a_device(words: tuple[str, ...], good: Path, null: Path) -> None:
     if words == ("report",):
-        pytest.importorskip("altair")
+        pytest.importorskip("jinja2")
     records = [good, good] if words == ("compare",) else [good]
     ended = call(cli.main, *words, *records, "--output", null)
     assert (ended.status, ended.errors) == (0, "")

@@ -187,7 +187,7 @@ def test_compare_prints_question_marks_where_the_terminal_lacks_characters(tmp_p
 @pytest.mark.parametrize("output", ["records", "no/such/folder/page", "/", "", "/dev/full/x", "x" * 300])
 def test_output_that_cannot_be_written_is_refused(command: str, output: str, tmp_path: Path) -> None:
     if command == "report":
-        pytest.importorskip("altair")
+        pytest.importorskip("jinja2")
     good = tmp_path / "records" / "good.json"
     good.parent.mkdir()
     write(good, BASE)

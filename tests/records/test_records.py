@@ -242,7 +242,7 @@ def test_load_what_is_no_file_is_refused(message: str, tmp_path: Path) -> None:
 
 
 def test_report_of_a_folder_with_a_broken_record_leaves_the_old_page(complete: Path) -> None:
-    pytest.importorskip("altair")
+    pytest.importorskip("jinja2")
     page, broken = complete.with_name("page.html"), complete.with_name("broken.json")
     page.write_text("old", "utf-8")
     broken.write_text("{", "utf-8")
