@@ -3,8 +3,8 @@
     python -m tools processors torch tf paddle jax
 
 prints a table: framework, mode, level of kernels, seconds, failing tests. Each framework is judged in the environment
-that runs this command, in its default modes. There is no switch for Eigen's kernels in TensorFlow, which the wheel fixes
-when it is built, for FBGEMM and XNNPACK in PyTorch, and for any kernel of Paddle, which is judged as the processor is.
+that runs this command, in its default modes. There is no switch for Eigen's kernels in TensorFlow, which the wheel
+fixes when it is built, for FBGEMM and XNNPACK in PyTorch, and for any kernel of Paddle, judged as the processor is.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ APART = {("torch", "ONEDNN_MAX_CPU_ISA")}
 takes oneDNN's integer products by that. Limited to AVX2 on a processor with VNNI they are wrong (`torch._int_mm`)."""
 
 WITHOUT_SWITCH = frozenset({"paddle"})
-"""Frameworks that run at no lower level. Paddle, too, asks the processor and not oneDNN: in the static graph products of
-bfloat16 end with "std::exception" where `ONEDNN_MAX_CPU_ISA` is AVX2, and no other switch reaches its kernels."""
+"""Frameworks that run at no lower level. Paddle, too, asks the processor and not oneDNN: in the static graph products
+of bfloat16 end with "std::exception" where `ONEDNN_MAX_CPU_ISA` is AVX2, and no other switch reaches its kernels."""
 
 NUMPY = {"avx2": ("AVX512", "X86_V4"), "none": ("AVX512", "X86_V4", "AVX2", "FMA3", "X86_V3")}
 """Beginnings of the names of NumPy's dispatched features that a level lacks."""
