@@ -42,14 +42,14 @@ class SureEngine:
         pass
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with only_index(tmp_path_factory.mktemp("wheels"), "1.0", "2.0", "3.0"):
         yield
 
 
 @pytest.fixture
-def plan(index: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A plan of a toy's versions, of which 9.0 does not exist; pip and uv know the wheels alone."""
     monkeypatch.setattr(sweeping, "LocalEngine", SureEngine)
     (tmp_path / "toys.toml").write_text(PLAN, encoding="utf-8")
