@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -38,6 +39,7 @@ class AdapterInfo:
     refused: dict[str, str]
 
 
+@cache
 def ask(name: str, device: str = "auto") -> AdapterInfo | str:
     """What an adapter declares on a device in its default mode, or one line that says why it cannot be loaded."""
     command = [sys.executable, "-m", "conformance.runner.adapter_info", name, device]

@@ -109,12 +109,10 @@ def test_help_and_lists_start_without_numpy_and_adapters() -> None:
     assert run([sys.executable, "-c", program]).errors.splitlines()[-1] == "[]"
 
 
-def test_tools_of_the_suite_get_the_words_and_give_their_status(tmp_path: Path) -> None:
-    ended = run([sys.executable, "-m", "tools", "faults", "--list", "ScaleGrowsToInfinity"])
-    assert ended.status == 0
-    assert ended.output.startswith("tools.faults.")
-    refused = run([sys.executable, "-m", "tools", "faults", "NoSuchFault"], tmp_path, PYTHONPATH=str(ROOT))
-    assert (refused.status, len(refused.lines)) == (2, 1)
+def test_tools_pass_words_and_status_on_from_any_folder(tmp_path: Path) -> None:
+    ended = run([sys.executable, "-m", "tools", "faults", "NoSuchFault"], tmp_path, PYTHONPATH=str(ROOT))
+    assert (ended.status, len(ended.lines)) == (2, 1)
+    assert "NoSuchFault" in ended.lines[0]
 
 
 @pytest.mark.parametrize("name", TOOLS)

@@ -1,16 +1,16 @@
 """`conformance sweep`: its list of cells, cells by name, exit statuses, and one line for what is wrong."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from conformance.cli.main import main
 from conformance.cli.versions import sweeping
-from conformance.sweep import releases
 from conformance.sweep.cell import CellRequest, CellResult
 from tests.support.suite_runs import refused
-from tests.support.wheels import PACKAGE, TOY, here, offline, write_wheel
+from tests.support.wheels import PACKAGE, TOY, only_index
 
 NAME = TOY.replace(":", ".")
 PLAN = f"""
@@ -42,17 +42,16 @@ class SureEngine:
         pass
 
 
+@pytest.fixture(scope="module", autouse=True)
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with only_index(tmp_path_factory.mktemp("wheels"), "1.0", "2.0", "3.0"):
+        yield
+
+
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A plan of a toy's versions, of which 9.0 does not exist; pip and uv know the wheels alone."""
-    for version in ("1.0", "2.0", "3.0"):
-        write_wheel(tmp_path / "wheels", PACKAGE, version)
-    for name, value in offline(tmp_path / "wheels").items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("CONFORMANCE_SUITE_PACKAGES", here())
     monkeypatch.setattr(sweeping, "LocalEngine", SureEngine)
-    for function in (releases.releases, releases._settings_of_pip):
-        function.cache_clear()
     (tmp_path / "toys.toml").write_text(PLAN, encoding="utf-8")
     return tmp_path / "toys.toml"
 

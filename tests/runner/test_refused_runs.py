@@ -101,8 +101,8 @@ def test_options_that_pytest_refuses_end_in_one_line(copied: Path, words: list[s
     ("words", "message"),
     [
         (["-k", "and"], "-k: got 'and', want an expression such as 'a and not b'"),
-        (["-m", "gpu or ("], "-m: got 'gpu or (', want an expression"),
-        (["-k", "no_such_test"], "no test is selected; correct the selection (-k no_such_test)"),
+        (["--numprocesses=0", "-m", "gpu or ("], "-m: got 'gpu or (', want an expression"),
+        (["--numprocesses=0", "-k", "no_such_test"], "no test is selected; correct the selection"),
     ],
 )
 def test_a_selection_without_tests_ends_in_one_line(copied: Path, words: list[str], message: str) -> None:

@@ -17,9 +17,10 @@ from conformance.spec.clauses import Level, load_clauses
 from frameworks.contract import Framework
 from frameworks.registry import built_in, load
 from results.record.reading import Outcome, TestVerdict
-from tests.support.suite_runs import Ended, run
+from tests.support.suite_runs import run
 from tools.faults import engine as engines
 from tools.faults import kills, matrix
+from tools.faults.__main__ import main
 from tools.faults.alone import Alone, alone, table
 from tools.faults.catalogue import Fault, faults
 from tools.faults.engine import Baseline, Engine, Fate, RunError, first_failure
@@ -216,10 +217,6 @@ def test_every_must_clause_has_a_fault_that_names_it() -> None:
     assert set(must_clauses(load_clauses().values())) - named == set()
 
 
-def command(*words: str) -> Ended:
-    return run([sys.executable, "-m", "tools.faults", *words], PYTEST_DISABLE_PLUGIN_AUTOLOAD="")
-
-
 @pytest.mark.parametrize(
     ("label", "clause"),
     [
@@ -229,7 +226,7 @@ def command(*words: str) -> Ended:
     ids=["a clause with one test", "a clause whose other tests are left out"],
 )
 def test_one_fault_can_be_run_by_name(label: str, clause: str) -> None:
-    ended = command(label, "--of", "reference")
+    ended = run([sys.executable, "-m", "tools.faults", label, "--of", "reference"], PYTEST_DISABLE_PLUGIN_AUTOLOAD="")
     assert ended.status == 0, ended.lines
     assert f"caught      reference  {label}: {clause}" in ended.output
     assert "score 100 %: 1 of 1 faults" in ended.output
@@ -245,10 +242,9 @@ def test_one_fault_can_be_run_by_name(label: str, clause: str) -> None:
         (["--sample", "0"], "--sample wants a count of faults"),
     ],
 )
-def test_bad_arguments_are_refused_in_one_line(words: list[str], message: str) -> None:
-    ended = command(*words)
-    assert ended.status == 2
-    (line,) = ended.errors.splitlines()
+def test_main_refuses_in_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
     assert message in line
 
 
