@@ -313,7 +313,6 @@ def test_a_record_that_no_cell_names_counts_as_well(tmp_path: Path) -> None:
         {"version": 1, "cells": [CELL | {"outcome": 3}]},
         {"version": 1, "cells": [CELL | {"framework": "jax"}]},
         {"version": 1, "cells": [{"framework": "torch"}]},
-        '{"version": 1, "version": 1, "cells": []}',
     ],
 )
 def test_a_damaged_list_is_refused_in_one_line(tmp_path: Path, document: Any) -> None:

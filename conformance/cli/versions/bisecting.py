@@ -31,7 +31,7 @@ from conformance.sweep.plan import OF_ITS_TIME, CellGroup, SweepCell, SweepPlan,
 from conformance.sweep.releases import check_release, releases
 from conformance.test_ids.inventory import id_of, inventory, node_of
 from frameworks.cache_folder import cache_folder
-from frameworks.installer.resolution import distribution_of, package_of
+from frameworks.installer.distributions import distribution_of, package_of
 from results.record.files import one_line, replace
 
 REPORT = "report.md"
