@@ -132,7 +132,7 @@ def test_tox_only_installs_and_calls_the_command() -> None:
             named = config[name]["commands"].split("-e ")[1].split()[0].split(",")
             assert all(f"testenv:{each}" in config.sections() for each in named)
             continue
-        for line in (re.sub(r"^[a-z]+: ", "", each) for each in config[name]["commands"].strip().splitlines()):
+        for line in (re.sub(r"^[a-z,]+: ", "", each) for each in config[name]["commands"].strip().splitlines()):
             python, option, package, word, *_ = [*line.split(), ""]
             assert (python, option) == ("python", "-m"), f"{name} calls {line!r}"
             assert word in NAMES.get(package, ()) or package == "{posargs:tools", f"{name} calls {line!r}"
