@@ -19,8 +19,7 @@ from conformance.sweep.known_names import check_device
 from conformance.sweep.plan import CellGroup, SweepPlan, cells_of
 from conformance.sweep.releases import check_release, releases
 from frameworks.installer import locks
-from frameworks.installer.distributions import bare
-from frameworks.installer.resolution import distribution_of
+from frameworks.installer.distributions import bare, distribution_of
 from results.record.files import RecordError
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from conformance.known_failures.reading import load_known
 from frameworks.adapter_file import adapter_file
-from frameworks.installer.resolution import distribution_of
+from frameworks.installer.distributions import distribution_of
 from frameworks.registry import UnknownFramework, built_in, load
 
 ROOT = Path(__file__).parents[2]

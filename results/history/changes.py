@@ -325,8 +325,3 @@ def explained(
     entries = explanations() if known is None else known
     listed = tuple((each.text, each.link) for each in entries if each.explains(line, point))
     return listed or tuple((text, link) for text, link in point.links if link.startswith(("http://", "https://")))
-
-
-def unexplained(line: VersionLine, points: Sequence[ChangePoint]) -> Iterator[ChangePoint]:
-    """The points that nothing explains."""
-    return (point for point in points if not explained(line, point))

@@ -114,7 +114,12 @@ class Journal:
         """
         try:
             self._append("end", status=status, finished=now(), notes=list(notes))
-            return _convert(self.path)
+            target = _write_record(self.path, load(self.path))
+            try:
+                self.path.unlink()
+            except OSError as error:
+                raise unwritable(self.path, error) from None
+            return target
         finally:
             self.close()
 
@@ -155,22 +160,6 @@ class Journal:
             raise unwritable(self.path, error) from None
 
 
-def convert(path: Path) -> Path:
-    """Turns the journal of an ended run into a record, as the next run would, and returns the record's path.
-
-    Raises:
-        RecordBusy: the run is not over. RecordError: there is no such journal, or it cannot be written.
-    """
-    if path.suffix != ".jsonl":
-        raise RecordError(path, "is not a journal", "name a .jsonl file; a .json record needs no recovery")
-    load(path)
-    descriptor = _lock(path)
-    try:
-        return _convert(path)
-    finally:
-        os.close(descriptor)
-
-
 def _lock(path: Path) -> int:
     """Opens the journal, created if it is missing, with an exclusive lock.
 
@@ -192,15 +181,6 @@ def _lock(path: Path) -> int:
         raise RecordBusy(path, "another run is writing it", "wait for it to end or choose another name") from None
     except OSError as error:
         raise unwritable(path, error) from None
-
-
-def _convert(path: Path) -> Path:
-    target = _write_record(path, load(path))
-    try:
-        path.unlink()
-    except OSError as error:
-        raise unwritable(path, error) from None
-    return target
 
 
 def _write_record(path: Path, record: Record) -> Path:

@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 from conformance.cli.options import PATH, names
 from conformance.cli.specifying import clause_of
 from conformance.cli.versions.bisection_report import Bisection, draft, summary
-from conformance.cli.versions.sweeping import check_suite_packages
+from conformance.cli.versions.sweeping import check_suite_packages, tell_verdicts
 from conformance.spec.clauses import Clause
 from conformance.sweep.bisection import (
     CellJudge,
@@ -31,7 +31,7 @@ from conformance.sweep.plan import OF_ITS_TIME, CellGroup, SweepCell, SweepPlan,
 from conformance.sweep.releases import check_release, releases
 from conformance.test_ids.inventory import id_of, inventory, node_of
 from frameworks.cache_folder import cache_folder
-from frameworks.installer.resolution import distribution_of, package_of
+from frameworks.installer.distributions import distribution_of, package_of
 from results.record.files import one_line, replace
 
 REPORT = "report.md"
@@ -88,7 +88,7 @@ def bisection(
     parts = (framework, asked.varying, good, bad, mode, device, *companions, *selection)
     path = output or cache_folder() / "bisect" / "-".join(map(_plain, parts))[:120]
     cells = asked.cells()
-    judge = CellJudge(CellFolder(path, SweepPlan("bisect", (), selection, LIMIT_S)), _tell)
+    judge = CellJudge(CellFolder(path, SweepPlan("bisect", (), selection, LIMIT_S)), tell_verdicts)
     return _search(cells, judge, clause, fix=asked.fix)
 
 
@@ -201,14 +201,6 @@ def _pins(companions: Sequence[str]) -> dict[str, str]:
 def _plain(word: str) -> str:
     name = word.rpartition("::")[2]
     return "".join(character if character.isalnum() or character in "._" else "_" for character in name) or "own"
-
-
-def _tell(result: CellVerdicts) -> None:
-    cell = result.cell
-    listed = ", ".join(f"{name} {version}" for name, version in cell.companions.items())
-    released = f" of {cell.released}" if cell.released else ""
-    release = f"{cell.package} {cell.version}{released}{f' with {listed}' if listed else ''}"
-    click.echo(one_line(f"{release}: {result}"), err=True)
 
 
 def _search(cells: tuple[SweepCell, ...], judge: CellJudge, clause: Clause, *, fix: bool) -> int:

@@ -7,8 +7,7 @@ from conformance.cli.upstream_issue import clause_lines, failed_checks
 from conformance.spec.clauses import Clause
 from conformance.sweep.bisection import FAILED, Boundary, CellVerdicts, Crossing
 from conformance.sweep.plan import SweepCell
-from frameworks.installer.distributions import variable_of
-from frameworks.installer.resolution import package_of
+from frameworks.installer.distributions import package_of, variable_of
 from results.record.files import one_line
 from results.record.reading import TestVerdict
 
