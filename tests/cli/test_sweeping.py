@@ -9,7 +9,7 @@ import pytest
 
 from conformance.cli.main import main
 from conformance.cli.versions import sweeping
-from conformance.sweep import bisection, releases
+from conformance.sweep import bisection
 from conformance.sweep.cell import CellRequest, CellResult
 from results.record.files import packed
 from results.record.reading import load, to_json
