@@ -152,7 +152,7 @@ def compare(
             from conformance.cli.versions.sweeping import judge_version  # takes pip
 
             files[index] = judge_version(text, mode, device)
-    comparisons = compare_files(*files, partial)
+    comparisons = compare_files(files[0], files[1], partial)
     if style == "table" and output is None:
         differences.draw(comparisons, Console())
     else:

@@ -71,7 +71,10 @@ class Journal:
         journal = cls(journal_of(path), _lock(journal_of(path)))
         try:
             if os.fstat(journal._descriptor).st_size:
-                _set_aside(journal.path)
+                try:
+                    _write_record(journal.path, load(journal.path))
+                except RecordError:
+                    replace(_free(journal.path, ".damaged"), journal.path.read_bytes())
                 os.ftruncate(journal._descriptor, 0)
             remove_leftovers(journal.path.with_suffix(".json"))
             journal._clauses = frozenset(header.clauses)
@@ -188,13 +191,6 @@ def _write_record(path: Path, record: Record) -> Path:
     target = path.with_suffix(".json") if whole else _free(path, ".json", record.status)
     write(target, record)
     return target
-
-
-def _set_aside(path: Path) -> None:
-    try:
-        _write_record(path, load(path))
-    except RecordError:
-        replace(_free(path, ".damaged"), path.read_bytes())
 
 
 def _free(path: Path, ending: str, status: Status = "interrupted") -> Path:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from results.history.changes import LineHistory, history
-from results.history.statements import alongside, between, change, interval, statement
+from results.history.changes import LineHistory, alongside, between, change, history, interval, statement
 from results.history.versions import PlannedCell, gather, lines
 from results.record.reading import RecordError, write
 from tests.support.versions import CLAUSE, gathered, history_of, judged, only_line, record

@@ -17,7 +17,7 @@ from results.record import files
 from results.record.folders import find, listed
 from results.record.journal import Journal
 from results.record.reading import MAX_SIGNS, SIGNS, CheckResult, load, to_json, write
-from results.show import findings, portability
+from results.show import digest, portability
 from results.show.table import plain
 from tests.support.hostile import OVERSIZED, call, mutants, refused
 from tests.support.recorded import filled, header
@@ -68,7 +68,7 @@ def test_load_damaged_record_is_read_or_refused_in_one_line(tmp_path: Path) -> N
             assert to_json(load(path.with_suffix(".json"))) == to_json(record)
             assert "clauses" in visible(plain([record], 20 + number % 150))
             assert "clause" in visible("\n".join(portability.listed([record, load(good)])))
-            visible("\n".join(findings.classed(findings.findings(record))))
+            assert "## Conformance" in visible(digest.markdown([record]))
         for left in folder.iterdir():
             left.unlink()
     assert min(counts.values()) > COUNT // 10, "too few are read, or refused, to show anything"

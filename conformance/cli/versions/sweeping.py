@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -86,7 +86,12 @@ def sweep(
         return 0
     run = Sweep(folder, cells, {cell.name for cell in chosen}, _tell(len(chosen)), fresh)
     try:
-        results = run.run(_engine(engine, jobs, reserved, folder))
+        engines: dict[str, Callable[[], CellEngine]] = {
+            "local": lambda: LocalEngine(jobs),
+            "ray": lambda: RayEngine(resources={key: float(value) for key, value in reserved.items()}),
+            "slurm": lambda: SlurmEngine(folder.path / "slurm", f"conformance-{folder.digest}", reserved),
+        }
+        results = run.run(engines[engine])
     except NoEngine as refusal:
         raise click.ClickException(str(refusal)) from None
     counts = Counter(results[cell.name].outcome for cell in chosen)
@@ -153,15 +158,6 @@ def _reserved(engine: str, reserve: Sequence[str]) -> dict[str, str]:
             raise click.BadParameter(f"got {word!r}, want a number above 0 as VALUE", param_hint="--reserve")
         result[name] = value
     return result
-
-
-def _engine(name: str, jobs: int, reserved: Mapping[str, str], folder: CellFolder) -> Callable[[], CellEngine]:
-    engines: dict[str, Callable[[], CellEngine]] = {
-        "local": lambda: LocalEngine(jobs),
-        "ray": lambda: RayEngine(resources={key: float(value) for key, value in reserved.items()}),
-        "slurm": lambda: SlurmEngine(folder.path / "slurm", f"conformance-{folder.digest}", reserved),
-    }
-    return engines[name]
 
 
 def _tell(total: int) -> Callable[[SweepCell, CellResult, bool], None]:

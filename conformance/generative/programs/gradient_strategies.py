@@ -55,7 +55,9 @@ class Feeds:
         """One attempt, or several in a row."""
         window = tuple(self._given(draw) for _ in range(self._count))
         if self._large and self._dynamic and draw(st.booleans()):
-            window = self._with_one_at_the_end(draw)
+            spike = Spike(draw(st.sampled_from([math.inf, math.nan])), self._places[-1], LAST)
+            plain = SpikedGradient(0.25, missing=self._habits.missing)
+            window = (*[plain] * (self._count - 1), replace(plain, spikes=(spike,)))
         if self._missing and not self.counted and draw(st.integers(0, 11)) == 0:
             return ApplyGradients((SpikedGradient(0.0, nothing=True),) * len(window))
         if not self._unscale:
@@ -74,12 +76,6 @@ class Feeds:
                 return ApplyGradients(window, times=draw(st.sampled_from([OFTEN] * 3 + [self._longest])))
             case _:
                 return ApplyGradients(window)
-
-    def _with_one_at_the_end(self, draw: st.DrawFn) -> tuple[SpikedGradient, ...]:
-        """A window of which a single value is not finite, the last one of the largest parameter."""
-        spike = Spike(draw(st.sampled_from([math.inf, math.nan])), self._places[-1], LAST)
-        plain = SpikedGradient(0.25, missing=self._habits.missing)
-        return (*[plain] * (self._count - 1), replace(plain, spikes=(spike,)))
 
     def _overflowing(self, draw: st.DrawFn, window: tuple[SpikedGradient, ...]) -> tuple[SpikedGradient, ...]:
         """The window; with two optimizers, often one in which a single parameter alone overflows."""
