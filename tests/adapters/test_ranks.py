@@ -12,7 +12,7 @@ from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_convolution, exact_linear, exact_stack
 from fixtures.recipe import SGD, Adam, Ranks, Recipe
 from frameworks.base import RankGroupTrainer, observed, split_across_ranks, with_ranks
-from frameworks.contract import Capability
+from frameworks.contract import Capability, Unsupported
 from frameworks.reference import ReferenceFramework
 
 EXACT = Recipe(SGD(2.0**-4))
@@ -81,6 +81,15 @@ def test_every_capability_of_ranks_is_seen_to_act() -> None:
 def test_a_company_without_ranks_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"recipe\.ranks is required, e\.g\. Recipe\(ranks=Ranks\(2\)\)"):
         ReferenceFramework("cpu").rank_group(exact_linear(), Recipe(Adam()))
+
+
+def test_trainer_of_ranks_that_an_adapter_does_not_name_is_refused() -> None:
+    class WithoutRanks(ReferenceFramework):
+        def supported(self):  # type: ignore[no-untyped-def]
+            return [c for c in super().supported() if not c.startswith("ranks.")]
+
+    with pytest.raises(Unsupported, match=r"ranks\.full"):
+        WithoutRanks("cpu").trainer(exact_linear(), Recipe(ranks=Ranks(2, "full")))
 
 
 def test_a_rank_without_samples_goes_through_a_convolution() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import replace
 from typing import Any
@@ -238,11 +239,8 @@ def test_explore_with_nothing_left_to_draw_abstains(clause: str, monkeypatch: py
         explore(subject(), Verdict(), (entry,), LAWS[clause])
 
 
-SOURCES = "".join(
-    text
-    for text in (path.read_text("utf-8") for path in sorted((ROOT / "conformance").rglob("*.py")))
-    if "def words(" in text or "def features(" in text
-)
+MODULES = [path.read_text("utf-8") for path in sorted((ROOT / "conformance").rglob("*.py"))]
+SOURCES = "".join(text for text in MODULES if "def words(" in text or "def features(" in text)
 """The modules that state the features of what is drawn."""
 
 
@@ -254,6 +252,29 @@ LISTED = {
     *(f"call={way}" for way in WAYS),
     *(f"activation={kind}" for kind in ("relu", "tanh")),
 }
+
+
+def stated() -> set[str]:
+    """Features that modules state as literals, `NAME=VALUE`."""
+    trees = [ast.parse(text) for text in MODULES if "def words(" in text or "def recipe_features(" in text]
+    functions = [
+        node
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and (node.name == "words" or node.name.endswith("features"))
+    ]
+    literals = {
+        node.value
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return {text for text in literals if re.fullmatch(r"[a-z.-]+[=>][\w.-]+", text)}
+
+
+def test_vocabulary_has_every_stated_feature() -> None:
+    assert len(stated()) > 40
+    assert stated() - LISTED == set()
 
 
 @pytest.mark.parametrize("framework", sorted(built_in()))

@@ -154,6 +154,12 @@ def test_attempts_do_not_count_and_do_not_change_a_derivation(tmp_path: Path, mo
     assert (first.parameter_spread, bound) == (second.parameter_spread, other)
 
 
+def test_own_file_of_spreads_has_entries_of_known_arrays() -> None:
+    content = json.loads(stored_spreads.FILE.read_text("utf-8"))
+    assert content["entries"]
+    assert all(arrays.keys() <= stored_spreads.SPREADS for arrays in content["entries"].values())
+
+
 @pytest.mark.parametrize(
     ("fixture", "optimizer", "precision"),
     [("exact-linear", "adam", FLOAT32), ("exact-linear", "sgd", BFLOAT16), ("sincos", "sgd", FLOAT32)],
