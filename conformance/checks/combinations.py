@@ -11,7 +11,7 @@ from conformance.checks.evidence import Verdict
 from conformance.checks.failing_layer import naming_the_layer
 from conformance.checks.subject import Subject
 from conformance.oracle.errormodel import flat
-from frameworks.contract import Update
+from frameworks.contract import Trainer, Update
 
 
 def compare(subject: Subject, verdict: Verdict, row: Row, folder: Path | None = None) -> None:
@@ -25,10 +25,7 @@ def compare(subject: Subject, verdict: Verdict, row: Row, folder: Path | None = 
     constants = {name: value for name, value in trainer.parameters().items() if name in row.recipe.frozen}
     for place, window in enumerate(row.windows):
         if folder is not None and place == len(row.windows) // 2:
-            trainer.save(folder)
-            resumed = subject.trainer(row.model, row.recipe)
-            resumed.restore(folder)
-            trainer = resumed
+            trainer = _resumed(subject, row, trainer, folder)
         updates.append(trainer.update(window))
     verdict.equal([update.skipped for update in updates], [False] * len(updates), "skipped updates", "skipped")
     ends = trainer.parameters()
@@ -48,3 +45,10 @@ def compare(subject: Subject, verdict: Verdict, row: Row, folder: Path | None = 
             _, bound = envelope.gradient(envelope.exact.gradient)
             share = abs(norm - exact) / exact
             verdict.within(share, bound, "relative distance of the first norm", "norm-beyond-envelope")
+
+
+def _resumed(subject: Subject, row: Row, trainer: Trainer, folder: Path) -> Trainer:
+    trainer.save(folder)
+    resumed = subject.trainer(row.model, row.recipe)
+    resumed.restore(folder)
+    return resumed

@@ -129,13 +129,17 @@ def _kinds(framework: Framework) -> dict[str, list[str]]:
 def never(counts: GeneratedCounts, framework: Framework) -> dict[str, list[str]]:
     """Features that were never generated, by kind."""
     missing = {
-        kind: [word for word in words if not counts.features[f"verb={word}" if kind == "verbs" else word]]
+        kind: [word for word in words if not counts.features[_counted(kind, word)]]
         for kind, words in _kinds(framework).items()
     }
     fields = combinations(_fields(framework).values(), 2)
     pairs = [(a, b) for first, second in fields for a, b in product(first, second)]
     missing["pairs"] = [f"{a} with {b}" for a, b in pairs if not counts.pairs[frozenset((a, b))]]
     return missing
+
+
+def _counted(kind: str, word: str) -> str:
+    return f"verb={word}" if kind == "verbs" else word
 
 
 def table(counts: GeneratedCounts, framework: Framework) -> str:

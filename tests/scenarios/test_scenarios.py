@@ -499,12 +499,12 @@ def test_rows_repeat_the_numbers_of_the_record() -> None:
         (("--scenario", "segments", "reference", "torch"), "a scenario takes one FRAMEWORK"),
         (("--scenario", "segments", "caffe"), "unknown framework 'caffe'"),
         (("--scenario", "graph-rewrite", "reference"), "no other framework rewrites a float32 graph"),
-        (("--scenario", "segments", "--modes", "fast", "reference"), "reference has no mode 'fast': one of emulated"),
+        (("--scenario", "segments", "--mode", "fast", "reference"), "reference has no mode 'fast': one of emulated"),
         (("--scenario", "segments", "--device", "tpu", "reference"), "reference sees no device 'tpu'"),
         (("--scenario", "segments", "tests.nowhere:Class"), "cannot be imported"),
         (("--rounds", "3", "reference"), "--rounds is for scenarios; name one with --scenario"),
         ((), "Missing argument 'FRAMEWORK'"),
-        (("reference", "--modes", ","), "--modes: got ',', want names with commas between them"),
+        (("reference", "--mode", ","), "--mode: got ',', want names with commas between them"),
     ],
 )
 def test_run_refuses_in_one_line(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,9 +55,7 @@ class Feeds:
         """One attempt, or several in a row."""
         window = tuple(self._given(draw) for _ in range(self._count))
         if self._large and self._dynamic and draw(st.booleans()):
-            spike = Spike(draw(st.sampled_from([math.inf, math.nan])), self._places[-1], LAST)
-            plain = SpikedGradient(0.25, missing=self._habits.missing)
-            window = (*[plain] * (self._count - 1), replace(plain, spikes=(spike,)))
+            window = self._with_one_at_the_end(draw)
         if self._missing and not self.counted and draw(st.integers(0, 11)) == 0:
             return ApplyGradients((SpikedGradient(0.0, nothing=True),) * len(window))
         if not self._unscale:
@@ -76,6 +74,12 @@ class Feeds:
                 return ApplyGradients(window, times=draw(st.sampled_from([OFTEN] * 3 + [self._longest])))
             case _:
                 return ApplyGradients(window)
+
+    def _with_one_at_the_end(self, draw: st.DrawFn) -> tuple[SpikedGradient, ...]:
+        """A window of which a single value is not finite, the last one of the largest parameter."""
+        spike = Spike(draw(st.sampled_from([math.inf, math.nan])), self._places[-1], LAST)
+        plain = SpikedGradient(0.25, missing=self._habits.missing)
+        return (*[plain] * (self._count - 1), replace(plain, spikes=(spike,)))
 
     def _overflowing(self, draw: st.DrawFn, window: tuple[SpikedGradient, ...]) -> tuple[SpikedGradient, ...]:
         """The window; with two optimizers, often one in which a single parameter alone overflows."""

@@ -180,16 +180,20 @@ class _Steps:
             case "train-averaged":
                 return [self._verb(draw, "train"), self._verb(draw, "averaged")]
             case "relay":
-                slot, averaged = draw(_SLOTS), self.recipe.average is not None and draw(st.booleans())
-                look = Predict(self._batches.predicted(draw), averaged)
-                train = [self._verb(draw, "train") for _ in range(2)]
-                return [train[0], Save(slot), StartAgain(), train[1], look, Restore(slot, "same"), look]
+                return self._relay(draw)
         return [self._verb(draw, step)]
 
     def saved_between_windows(self, slots: set[int], step: str, verbs: list[Verb]) -> set[int]:
         """The slots that hold a run between two windows after a step: a window's saves are of an open one."""
         written = {verb.slot for verb in verbs if isinstance(verb, Save)}
         return slots - written if step == "window" else slots | written
+
+    def _relay(self, draw: st.DrawFn) -> list[Verb]:
+        """A run that takes over another one's weights at the same count of updates, evaluated before and after."""
+        slot, averaged = draw(_SLOTS), self.recipe.average is not None and draw(st.booleans())
+        look = Predict(self._batches.predicted(draw), averaged)
+        train = [self._verb(draw, "train") for _ in range(2)]
+        return [train[0], Save(slot), StartAgain(), train[1], look, Restore(slot, "same"), look]
 
     def _look(self, draw: st.DrawFn) -> list[Verb]:
         """Verbs right before a save or after a load: often none, otherwise one that reads the run."""

@@ -61,12 +61,9 @@ def _kinds(framework: Framework) -> list[SearchStrategy[CodedCall]]:
     kinds: list[SearchStrategy[CodedCall]] = []
     if quantizers:
         kinds.append(st.builds(QuantizerCall, st.sampled_from(quantizers), MATRICES))
-        places = st.sampled_from([0.0, 0.3, 0.6, 0.9999])
-        values = st.sampled_from([np.nan, np.inf, -np.inf])
-        kinds.append(st.builds(SpoiltCall, st.sampled_from(sorted(quantizers)), MATRICES, values, places, places))
+        kinds.append(_spoilt(quantizers))
     if fakes:
-        beyond = st.sampled_from([0, 0, 3, 300])
-        kinds.append(st.builds(FakeCall, st.sampled_from(sorted(fakes)), _SIDES, _SIDES, st.booleans(), beyond, _SEEDS))
+        kinds.append(_fake(fakes))
     if casts:
         shapes = st.tuples(_SIDES | st.sampled_from([4099, 70_001])) | st.tuples(_SMALL, _SIDES)
         source = st.sampled_from(sorted(SOURCES))
@@ -78,3 +75,16 @@ def _kinds(framework: Framework) -> list[SearchStrategy[CodedCall]]:
     if framework.declares(Capability.INT4_PACKING).supported:
         kinds.append(st.builds(Packing, _SIDES, _SIDES, st.sampled_from([0, 1]), _SEEDS))
     return kinds or [st.builds(QuantizerCall, st.just(QUANTIZERS[0]), MATRICES)]
+
+
+def _spoilt(names: Collection[str]) -> SearchStrategy[CodedCall]:
+    """Quantizers of matrices with a value that is not finite, first, last or between."""
+    places = st.sampled_from([0.0, 0.3, 0.6, 0.9999])
+    values = st.sampled_from([np.nan, np.inf, -np.inf])
+    return st.builds(SpoiltCall, st.sampled_from(sorted(names)), MATRICES, values, places, places)
+
+
+def _fake(names: Collection[str]) -> SearchStrategy[CodedCall]:
+    """Fake quantizers, of values of which some are beyond the range or none is."""
+    beyond = st.sampled_from([0, 0, 3, 300])
+    return st.builds(FakeCall, st.sampled_from(sorted(names)), _SIDES, _SIDES, st.booleans(), beyond, _SEEDS)

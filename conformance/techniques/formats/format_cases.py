@@ -47,8 +47,7 @@ class CastCall:
         place = rng.integers(0, len(steps) - 1, size)
         shares, special = [0.0, 0.25, 0.5, 0.75], [4 * narrow.largest, -1e4 * narrow.largest, np.inf, -np.inf, np.nan]
         if not narrow.signed:
-            one = int(np.searchsorted(steps, 1.0))
-            place = one - 14 + place % 28
+            place = _near_one(place, steps)
             shares, special = [0.0, 0.25, 0.75], [np.nan]
         share = rng.choice(shares, size)
         wide = steps[place] + share * (steps[place + 1] - steps[place])
@@ -76,6 +75,12 @@ class CastCall:
         with breaking("formats.decode") as verdict:
             mismatch = example(wrong, codes, answer["decoded"], measured)
             verdict.holds(not wrong.any(), f"values of codes of {self.format}", mismatch, "all", "decoded")
+
+
+def _near_one(places: Array, steps: Array) -> Array:
+    """The places, brought to values that float16 holds as normal ones."""
+    one = int(np.searchsorted(steps, 1.0))
+    return one - 14 + places % 28
 
 
 @dataclass(frozen=True)

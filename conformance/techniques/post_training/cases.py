@@ -86,10 +86,7 @@ class QuantizedCase(CheckedInstance):
             "quantized=skips": bool(self.skip),
             "quantized=loads": any(isinstance(verb, SaveAndLoad) for verb in self.verbs),
             "quantized=small-weights": self.power < 0,
-            "quantized=bias-before-dense": any(
-                isinstance(layer, Dense) and layer.bias and isinstance(after, Dense | Heads)
-                for layer, after in pairwise(self.model.layers)
-            ),
+            "quantized=bias-before-dense": _has_bias_before_dense(self.model),
         }
         return frozenset({f"technique={self.technique}", *(word for word, there in flags.items() if there)})
 
@@ -123,11 +120,7 @@ class QuantizedCase(CheckedInstance):
         rule, weights = subject.framework.rule(PostTraining).rules()[self.technique], self.weights(self.seed)
         current = self._made(subject, self.seed)
         self._check_stored(current, rule, weights)
-        if any(
-            each is not None and each.scale == 0.0
-            for ranges in current.calibrated().values()
-            for each in (ranges.inputs, ranges.outputs)
-        ):
+        if _saw_nothing(current):
             return
         state = stored(current)
         for place, verb in enumerate(self.verbs):
@@ -208,3 +201,20 @@ def _inputs(rule: LinearRule, quantized: QuantizedModel, name: str, verb: RunLay
         return input_values(rule, quantized, name, verb.rows, width, verb.seed)
     cases = tuple(int8_load.CASES.values())
     return cases[verb.seed % len(cases)](verb.rows, width, rule, verb.seed)
+
+
+def _has_bias_before_dense(model: Model) -> bool:
+    """Whether a dense layer with a bias is followed by another one, or by the heads, with nothing between."""
+    return any(
+        isinstance(layer, Dense) and layer.bias and isinstance(after, Dense | Heads)
+        for layer, after in pairwise(model.layers)
+    )
+
+
+def _saw_nothing(quantized: QuantizedModel) -> bool:
+    """Whether calibration saw only zeros, so that the layer has an empty range."""
+    return any(
+        each is not None and each.scale == 0.0
+        for ranges in quantized.calibrated().values()
+        for each in (ranges.inputs, ranges.outputs)
+    )

@@ -23,11 +23,7 @@ def converted(draw: st.DrawFn, framework: Framework) -> QatCase:
     scaled = all(framework.declares(each).supported for each in needed) and draw(st.booleans())
     averages = [0.5, 0.75] if framework.declares(Capability.AVERAGE).supported else []
     first = draw(_updates(accumulation))
-    convert, update = st.builds(Convert, st.sampled_from([9, 33, 64]), st.booleans()), _updates(accumulation)
-    still = st.builds(PredictQat, _ROWS, _POWERS)
-    reload = st.builds(Reload, st.sampled_from(["itself", "fresh", "used"]))
-    skip: list[SearchStrategy[QatVerb]] = [st.just(SkipQat())] if scaled else []
-    verbs = draw(st.lists(st.one_of(update, update, convert, convert, still, reload, *skip), min_size=1, max_size=6))
+    verbs = draw(st.lists(_verbs(accumulation, scaled), min_size=1, max_size=6))
     skips: list[QatVerb] = [SkipQat()] if scaled and draw(st.booleans()) else []
     return QatCase(
         draw(_models()),
@@ -65,3 +61,12 @@ _BETWEEN = st.sampled_from([(Activation("relu"),), (Activation("tanh"),), ()])
 def _updates(accumulation: int) -> SearchStrategy[QatVerb]:
     sizes = st.tuples(*[_ROWS] * accumulation)
     return st.builds(TrainQat, sizes, st.tuples(*[_POWERS] * accumulation))
+
+
+def _verbs(accumulation: int, scaled: bool) -> SearchStrategy[QatVerb]:
+    """Updates and conversions more often than what should change nothing."""
+    convert, update = st.builds(Convert, st.sampled_from([9, 33, 64]), st.booleans()), _updates(accumulation)
+    still = st.builds(PredictQat, _ROWS, _POWERS)
+    reload = st.builds(Reload, st.sampled_from(["itself", "fresh", "used"]))
+    skip: list[SearchStrategy[QatVerb]] = [st.just(SkipQat())] if scaled else []
+    return st.one_of(update, update, convert, convert, still, reload, *skip)

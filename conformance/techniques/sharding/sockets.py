@@ -77,9 +77,14 @@ def _table(file: Path) -> Iterator[tuple[str, int, str]]:
             fields = line.split()
             if fields[3] == _LISTENING:
                 address, _, port = fields[1].partition(":")
-                numbers = (int(address[at : at + 8], 16) for at in range(0, len(address), 8))
-                packed = b"".join(struct.pack("=I", number) for number in numbers)
-                yield str(IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed)), int(port, 16), fields[9]
+                yield _address(address), int(port, 16), fields[9]
+
+
+def _address(words: str) -> str:
+    """The kernel shows an address as numbers of four bytes, in the order of the machine's bytes."""
+    numbers = (int(words[at : at + 8], 16) for at in range(0, len(words), 8))
+    packed = b"".join(struct.pack("=I", number) for number in numbers)
+    return str(IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed))
 
 
 def _below(pid: int) -> set[Listener]:
