@@ -78,7 +78,7 @@ def subject(name: str = "reference", seed: int = 0) -> Subject:
 @pytest.mark.parametrize("clause", LAWS)
 def test_explore_of_the_reference_at_another_seed_passes(clause: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "conformance.generative.verdicts.generative_settings", lambda f: replace(generative_settings(f), programs=16)
+        "conformance.generative.verdicts.generative_settings", lambda f: replace(generative_settings(f), programs=48)
     )
     verdict = Verdict()
     explore(subject(seed=3), verdict, (), LAWS[clause])

@@ -146,7 +146,11 @@ def test_load_large_record_takes_a_multiple_of_its_size(reader: subprocess.Popen
 
 def test_load_small_file_of_many_values_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "small.json.gz"
+<<<<<<< HEAD
     path.write_bytes(gzip.compress(OVERSIZED["empty lists"]()))
+=======
+    path.write_bytes(gzip.compress(OVERSIZED["empty lists"](), 6))
+>>>>>>> tests-b
     assert path.stat().st_size < 100_000
     refused(call(cli.main, "table", path), path)
 
@@ -183,16 +187,18 @@ def test_compare_prints_question_marks_where_the_terminal_lacks_characters(tmp_p
     assert "2.13.0 ? ?" in ended.output
 
 
-@pytest.mark.parametrize("command", ["compare", "report"])
 @pytest.mark.parametrize("output", ["records", "no/such/folder/page", "/", "", "/dev/full/x", "x" * 300])
+<<<<<<< HEAD
 def test_output_that_cannot_be_written_is_refused(command: str, output: str, tmp_path: Path) -> None:
     if command == "report":
         pytest.importorskip("jinja2")
+=======
+def test_output_that_cannot_be_written_is_refused(output: str, tmp_path: Path) -> None:
+>>>>>>> tests-b
     good = tmp_path / "records" / "good.json"
     good.parent.mkdir()
     write(good, BASE)
     target = tmp_path / output if output else Path()
     before = sorted(tmp_path.rglob("*"))
-    ended = call(cli.main, command, *([good, good] if command == "compare" else [good]), "--output", target)
-    refused(ended, Path(str(target)[:100]))
+    refused(call(cli.main, "compare", good, good, "--output", target), Path(str(target)[:100]))
     assert sorted(tmp_path.rglob("*")) == before

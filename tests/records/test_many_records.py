@@ -41,10 +41,9 @@ def cells(records: Sequence[Record], width: int, monkeypatch: pytest.MonkeyPatch
     return made
 
 
-@pytest.mark.parametrize("width", [20, 80, 200])
-def test_a_table_of_twice_the_records_is_twice_the_work(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layout_of_twice_the_records_is_twice_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [BASE] * 200
-    few, more = (cells(records[:count], width, monkeypatch) for count in (100, 200))
+    few, more = (cells(records[:count], 80, monkeypatch) for count in (100, 200))
     assert more <= 2.2 * few
 
 

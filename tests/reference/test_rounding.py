@@ -69,7 +69,7 @@ class TestRounding:
     def test_random_rounding_has_no_bias(self, name: str, where: str) -> None:
         target = FORMATS[name]
         low, step = (1.0, 2.0 ** (1 - target.bits)) if where == "normal" else (0.0, target.smallest_subnormal)
-        count = 2_000
+        count = 10_000
         rounding = Stochastic(np.random.default_rng(3))
         for share in (0.1, 0.5, 0.9):
             rounded = np.array([rounding.round(np.array(low + share * step), name) for _ in range(count)])

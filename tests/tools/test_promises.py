@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from itertools import chain
 
 import pytest
 
-from conformance.test_ids.inventory import inventory
 from results.record.reading import CheckResult, Measurement, Outcome, Record, TestVerdict
-from tests.support.suite_runs import ROOT
 from tools.docs.blocks import baselines, trained
 from tools.docs.promises import PROMISES, Quantity, checked, table, timed
 
@@ -96,10 +93,3 @@ def test_every_quantity_is_told_by_a_committed_record(promise: str) -> None:
         measured = (quantity.bytes, quantity.times)
         if quantity.clause.startswith("scenario."):
             assert all(figure is None or any(figure(record) for record in records) for figure in measured)
-
-
-def test_pages_know_no_test_by_its_name() -> None:
-    names = {*inventory()}
-    for path in sorted((ROOT / "tools" / "docs").glob("*.py")):
-        words = set(re.findall(r"\w+", path.read_text("utf-8")))
-        assert not words & names, path.name
