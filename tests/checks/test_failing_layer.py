@@ -61,7 +61,7 @@ def trace_of(model: Model, recipe: Recipe, batch: Batch, made: Any = ReferenceFr
     return trace
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16], ids=lambda p: p.label)
 @pytest.mark.parametrize("fixture", FIXTURES)
 def test_rounding_names_no_layer(fixture: str, precision: Precision, seed: int) -> None:

@@ -145,6 +145,12 @@ DOCTORED: Mapping[str, tuple[Doctor, int, Sequence[ChangeKind], str]] = {
     "judging code changed": (areas("judging"), 0, [], "the suite itself differs: judging"),
     "adapter and contract changed": (areas("adapter", "contract"), 0, [], "the suite differs: adapter, contract"),
     # and others
+    "half of the checks removed": (
+        each(lambda v: replace(v, checks=v.checks[: len(v.checks) // 2])),
+        1,
+        [ChangeKind.FEWER_CHECKS],
+        "missing: ",
+    ),
     "one check of one test removed": (
         first(lambda v: replace(v, checks=v.checks[1:]), bounded),
         1,
@@ -157,7 +163,10 @@ DOCTORED: Mapping[str, tuple[Doctor, int, Sequence[ChangeKind], str]] = {
         [ChangeKind.CONTRADICTED],
         "passes against its own checks",
     ),
+    "every check fails and the tests pass": (checks(passed=False), 1, [ChangeKind.CONTRADICTED], "got "),
     "bounds infinite": (checks(bound=math.inf), 1, [ChangeKind.BOUND_WIDER], "→ inf"),
+    "bounds gone": (checks(bound=None), 1, [ChangeKind.BOUND_WIDER], "bound wider"),
+    "bounds NaN": (checks(bound=math.nan), 1, [ChangeKind.BOUND_WIDER], "bound wider"),
     "multiplier of one test a little larger": (
         first(
             lambda v: derived("multiplier", 1.25, 1.25)(replace(old(), verdicts=(v,))).verdicts[0],
@@ -167,6 +176,8 @@ DOCTORED: Mapping[str, tuple[Doctor, int, Sequence[ChangeKind], str]] = {
         [ChangeKind.BOUND_WIDER],
         "4 → 5",
     ),
+    "multipliers smaller": (derived("multiplier", 0.5, 0.5), 0, [ChangeKind.BOUND_CHANGED], "bound changed"),
+    "bounds 100 times as wide by their spread": (derived("spread", 100, 100), 1, [ChangeKind.BOUND_WIDER], "bound"),
     "fingerprints removed": (without("tensors"), 1, [ChangeKind.TRACE_MISSING], "fingerprints"),
     "reference's curves removed": (
         lambda record: with_curves(record, lambda c: {k: v for k, v in c.items() if k != "exact"}),
@@ -176,11 +187,21 @@ DOCTORED: Mapping[str, tuple[Doctor, int, Sequence[ChangeKind], str]] = {
     ),
     "spreads of losses wider": (curves(100.0, "spread"), 1, [ChangeKind.BOUND_WIDER], "spread of the losses: × 100"),
     "bounds of losses wider": (curves(1000.0, "bound"), 1, [ChangeKind.BOUND_WIDER], "bound of the losses: × 1000"),
+    "oracle losses alone moved": (curves(1.01, "exact"), 1, [ChangeKind.ORACLE_CHANGED], "final loss of the reference"),
+    "runs removed": (
+        each(lambda v: replace(v, runs=())),
+        CANNOT,
+        [ChangeKind.NOT_COMPARABLE],
+        "different training recipes",
+    ),
+    "other fixtures": (
+        each(lambda v: replace(v, runs=tuple(replace(run, fixture="small") for run in v.runs))),
+        CANNOT,
+        [ChangeKind.NOT_COMPARABLE],
+        "different training recipes",
+    ),
     "other setups": (each(lambda v: replace(v, setup_hash="other")), CANNOT, [], "cannot be judged"),
-<<<<<<< HEAD
     "clauses are observations": (clauses(level="OBSERVATION"), 1, [ChangeKind.LEVEL_LOWERED], "MUST → OBSERVATION"),
-=======
->>>>>>> tests-b
     "one clause raised": (
         lambda record: replace(
             record,
@@ -193,6 +214,7 @@ DOCTORED: Mapping[str, tuple[Doctor, int, Sequence[ChangeKind], str]] = {
         [ChangeKind.NOT_COMPARABLE],
         "different revisions of the clause: 1 and 2",
     ),
+    "nine tenths of the tests removed": (all_but(136), CANNOT, [], "cannot be judged"),
     "one test removed": (all_but(-1), 1, [ChangeKind.REMOVED], "1 removed"),
     "tests removed by another suite": (
         lambda record: areas("judging")(without_functions(record, 20)),
@@ -228,6 +250,7 @@ def test_a_changed_suite_is_reported_for_what_it_is(name: str) -> None:
     last = verdict(Comparisons((comparison,)))
     assert last not in ("nothing is worse", "nothing is worse: identical") or name in (
         "another suite version",
+        "multipliers smaller",
         "areas forgotten",
     )
 

@@ -146,11 +146,7 @@ def test_load_large_record_takes_a_multiple_of_its_size(reader: subprocess.Popen
 
 def test_load_small_file_of_many_values_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "small.json.gz"
-<<<<<<< HEAD
-    path.write_bytes(gzip.compress(OVERSIZED["empty lists"]()))
-=======
     path.write_bytes(gzip.compress(OVERSIZED["empty lists"](), 6))
->>>>>>> tests-b
     assert path.stat().st_size < 100_000
     refused(call(cli.main, "table", path), path)
 
@@ -188,13 +184,7 @@ def test_compare_prints_question_marks_where_the_terminal_lacks_characters(tmp_p
 
 
 @pytest.mark.parametrize("output", ["records", "no/such/folder/page", "/", "", "/dev/full/x", "x" * 300])
-<<<<<<< HEAD
-def test_output_that_cannot_be_written_is_refused(command: str, output: str, tmp_path: Path) -> None:
-    if command == "report":
-        pytest.importorskip("jinja2")
-=======
 def test_output_that_cannot_be_written_is_refused(output: str, tmp_path: Path) -> None:
->>>>>>> tests-b
     good = tmp_path / "records" / "good.json"
     good.parent.mkdir()
     write(good, BASE)
