@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from conformance.cli.records import compare as command
 from results.compare.changes import ChangeKind
 from results.compare.comparison import Comparison, compare
 from results.compare.numbers import Movement
 from results.compare.pairing import Comparisons, FailOn
 from results.record.reading import Curves, Outcome, write
 from results.show.differences import document, headline, markdown, to_text
-from tests.support import small_record as small
-from tests.support.doctored import baseline, with_curves, with_errors, with_losses, with_tensors, with_verdicts
-from tests.support.small_record import BASE
-from tests.support.suite_runs import called
+from tests.support.doctored import (
+    baseline,
+    with_bytes,
+    with_curves,
+    with_errors,
+    with_losses,
+    with_tensors,
+    with_variant,
+    with_verdicts,
+)
 
 
 def kinds(comparison: Comparison) -> set[ChangeKind]:
@@ -56,6 +65,38 @@ def test_the_identical_record_is_identical() -> None:
     assert document(Comparisons((result,)))["pairs"][0]["identical"] is True
 
 
+def test_losses_a_thousandth_off_drift_where_rounding_does_not_explain_it() -> None:
+    old = baseline()
+    result = compare(old, with_losses(old, lambda loss: loss * 1.001))
+    assert kinds(result) == {ChangeKind.DRIFT}
+    far = {
+        each.case
+        for each in old.traces
+        if each.key == "loss"
+        and any(
+            0.001 * abs(a) > bound < math.inf
+            for a, bound in zip(each.curves["loss"], each.curves["bound"], strict=True)
+        )
+    }
+    assert len(far) > 20
+    assert {case for case, movement in movements(result).items() if movement is Movement.DRIFT} == far
+    assert Movement.ROUNDING in movements(result).values(), "in bfloat16 a thousandth is rounding"
+    assert (result.status, result.drifted) == (0, len(far))
+    assert all("at update 0 is the first that moved" in change.detail for change in result.changes)
+    assert f"{len(far)} tests drifted" in said(result)
+
+
+def test_an_error_next_to_its_bound_drifts(parity: str) -> None:
+    old, new = (with_errors(baseline(), parity, share) for share in (0.01, 0.99))
+    result = compare(old, new)
+    assert [(c.kind, c.subject) for c in result.changes] == [(ChangeKind.DRIFT, parity)]
+    assert "99 times as large, 0.99 of its bound" in result.changes[0].detail
+    counted = document(Comparisons((result,)))["pairs"][0]["numbers"]["counts"]
+    assert counted == {"identical": len(result.numbers) - 1, "drift": 1}
+    assert "1 drift" in headline(result)
+    assert not compare(new, old).changes, "smaller errors are rounding"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "drifts"),
     [
@@ -73,6 +114,25 @@ def test_an_error_drifts_if_it_tripled_and_passes_half_of_its_bound(
     result = compare(*(with_errors(baseline(), parity, share) for share in (before, after)))
     assert kinds(result) == ({ChangeKind.DRIFT} if drifts else set())
     assert (movements(result)[parity.partition("/")[2]] is Movement.IDENTICAL) is (before == after)
+
+
+def test_another_flag_is_said_and_nothing_else() -> None:
+    old = baseline()
+    result = compare(old, with_variant(old, environment={"deterministic": "True", "threads": "2"}))
+    assert (result.changes, result.status, result.identical) == ((), 0, False)
+    assert "deterministic: False → True: other kernels may run, which round differently" in said(result)
+    assert "threads: 1 → 2: sums may round differently" in said(result)
+    assert "no change; numbers:" in headline(result)
+
+
+def test_another_companion_is_said_with_the_command_that_crosses_it() -> None:
+    old = baseline()
+    result = compare(old, with_variant(old, packages={"numpy": "2.5.0", "protobuf": "7.0"}))
+    assert (result.changes, result.status, result.identical) == ((), 0, False)
+    assert "companion packages, which may be the cause: numpy: 2.4.6 → 2.5.0" in said(result)
+    assert "TORCH_VERSION=2.13.0 NUMPY_VERSION=2.4.6 tox -e torch" in said(result)
+    assert "1 other package differs" in said(result)
+    assert "protobuf: 6.33.1 → 7.0" in markdown(Comparisons((result,)))
 
 
 def test_last_bits_are_rounding_and_the_first_tensor_is_named(parity: str) -> None:
@@ -135,15 +195,16 @@ def test_where_the_oracle_is_another_one_errors_are_compared() -> None:
 @pytest.mark.parametrize(
     ("fail_on", "drift", "worse", "refused"), [("worse", 0, 1, 2), ("drift", 1, 1, 2), ("never", 0, 0, 2)]
 )
-def test_compare_fails_on_what_was_chosen(
-    fail_on: FailOn, drift: int, worse: int, refused: int, tmp_path: Path
+def test_what_a_comparison_fails_on_can_be_chosen(
+    fail_on: FailOn, drift: int, worse: int, refused: int, parity: str, tmp_path: Path
 ) -> None:
-    old, new = (small.verdict(BASE, 0, checks=(replace(small.BOUND, measured=share),)) for share in (0.01, 0.99))
-    grown = replace(old, measurements=small.measured({"bytes/test_a": (101.0,)}).measurements)
-    for record, status in ((new, drift), (grown, worse), (replace(old, seed=1), refused), (old, 0)):
+    old, new = (with_errors(baseline(), parity, share) for share in (0.01, 0.99))
+    grown, other = with_bytes(old, lambda size: size + 1), replace(old, seed=1)
+    for record, status in ((new, drift), (grown, worse), (other, refused), (old, 0)):
         assert Comparisons((compare(old, record),)).exit_status(fail_on) == status
     for name, record in (("old", old), ("new", new)):
         write(tmp_path / f"{name}.json", record)
-    ended = called("compare", tmp_path / "old.json", tmp_path / "new.json", f"--fail-on={fail_on}", "--format=json")
-    assert ended.status == drift
+    words = [f"{tmp_path}/old.json", f"{tmp_path}/new.json", f"--fail-on={fail_on}", "--format=json"]
+    ended = CliRunner().invoke(command, words, standalone_mode=False)
+    assert ended.return_value == drift
     assert json.loads(ended.output)["verdict"] == "nothing is worse, 1 test drifted"

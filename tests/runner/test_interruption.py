@@ -10,14 +10,26 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from conformance.runner.jobs import RESTARTS
-from conformance.runner.workers import MOST
+from conformance.runner.workers import MOST, LostWorkers
 from results.record.outcomes import Outcome
 from results.record.reading import load
-from tests.support.suite_runs import TIMEOUTS, WORKERS, Ended, by_case, checkout, command, hang_limit, judge, wait_for
+from tests.support.suite_runs import (
+    TIMEOUTS,
+    WORKERS,
+    Ended,
+    by_case,
+    checkout,
+    command,
+    hang_limit,
+    heed_signals,
+    judge,
+    wait_for,
+)
 from tests.support.suite_runs import running as started
 from tests.support.toy_worker_groups import assert_gone
 
@@ -38,6 +50,22 @@ def test_step(subject: Subject, verdict: Verdict, value: int) -> None:
     if "STAYING" in os.environ and value >= 8:
         time.sleep(3600.0)
     verdict.equal(value % 4 == 3, False, "three of four pass", "fourth")
+"""
+STUBBORN = """
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from conformance.checks.api import Subject, clause
+
+
+@clause("scaling.automaton")
+def test_that_takes_no_interrupt(subject: Subject) -> None:
+    Path("worker").write_text(str(os.getpid()))
+    while True:
+        with suppress(KeyboardInterrupt):
+            time.sleep(3600.0)
 """
 WITH_RANKS = """
 import json
@@ -131,6 +159,20 @@ def test_kill_9_loses_no_verdict_that_was_told(running: Running) -> None:
     assert load(path).status == "interrupted"
 
 
+def test_a_worker_ends_soon_after_its_run_is_killed(tmp_path: Path) -> None:
+    root, log, record = checkout(tmp_path / "checkout", stubborn=STUBBORN), tmp_path / "log", tmp_path / "run.json"
+    words = command("--framework=reference", "--numprocesses=1", *WORKERS, f"--record={record}")
+    with started(words, root, log) as process:
+        wait_for(lambda: (root / "worker").is_file() and (root / "worker").read_text() != "")
+        wait_for(lambda: "test_that_takes_no_interrupt" in record.with_suffix(".jsonl").read_text("utf-8"))
+        worker = int((root / "worker").read_text())
+        process.kill()
+        process.wait()
+        assert_gone([worker])
+    (crash,) = load(record.with_suffix(".jsonl")).verdicts
+    assert crash.outcome == Outcome.CRASH
+
+
 def test_pytest_and_ranks_end_soon_after_the_command_is_killed(tmp_path: Path) -> None:
     root, record = checkout(tmp_path / "checkout", ranks=WITH_RANKS), tmp_path / "run.json"
     words = [sys.executable, "-m", "conformance", "run", "reference", *WORKERS, *TIMEOUTS, f"--record={record}"]
@@ -151,6 +193,15 @@ def test_ctrl_c_leaves_an_interrupted_record(running: Running) -> None:
     assert set(by_case(result).values()) <= {Outcome.PASS, Outcome.FAIL}
     assert not running.record.exists()
     assert not running.record.with_suffix(".jsonl").exists()
+
+
+def test_an_interrupted_run_interrupts_its_workers() -> None:
+    workers = LostWorkers()
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], preexec_fn=heed_signals) as process:
+        for popen in (process, None):
+            workers.pytest_configure_node(SimpleNamespace(gateway=SimpleNamespace(_io=SimpleNamespace(popen=popen))))
+        workers.pytest_keyboard_interrupt()
+        assert process.wait(hang_limit()) != 0
 
 
 def test_a_record_that_another_run_holds_is_refused(running: Running) -> None:

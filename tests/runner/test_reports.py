@@ -91,6 +91,22 @@ def test_each_of_several_modes_has_a_report_of_its_own(
     assert calls == given
 
 
+@pytest.mark.parametrize(("framework", "told"), [("my_training:Loop", False), ("reference", True)])
+def test_a_run_of_ones_own_loop_says_nothing_of_baselines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], framework: str, told: bool
+) -> None:
+    def judged(*_: object) -> int:
+        write(tmp_path / "run.json", BASE)
+        return 0
+
+    monkeypatch.setattr(jobs, "LAST_RUNS", tmp_path)
+    monkeypatch.setattr(jobs, "_refused", lambda *_: "")
+    monkeypatch.setattr(jobs, "former", lambda _: None)
+    monkeypatch.setattr(jobs, "judge", judged)
+    assert jobs.job(framework, [""], "cpu", []) == 0
+    assert ("baseline" in capsys.readouterr().out) == told
+
+
 # ---------------------------------------------------------------- the end of a run
 
 CLIP = "scaling.unscales-before-clipping"
@@ -156,39 +172,24 @@ def test_last_line_of_a_run_that_did_not_end_says_so() -> None:
     assert jobs.conclusion([replace(BASE, status="interrupted")], []) == "the run did not end"
 
 
-@pytest.mark.parametrize(
-    ("framework", "outcome", "says", "says_not"),
-    [
-        ("reference", None, "", "nothing is worse"),
-        ("reference", Outcome.FAIL, "1 test needs action", "nothing is worse"),
-        ("reference", Outcome.PASS, "baseline", "needs action"),
-        ("my_training:Loop", Outcome.PASS, "", "baseline"),
-    ],
-    ids=["selection", "failure", "success", "own loop"],
-)
-def test_job_concludes_from_the_record_that_it_wrote(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    framework: str,
-    outcome: Outcome | None,
-    says: str,
-    says_not: str,
+@pytest.mark.parametrize("recorded", [False, True], ids=["selection", "recorded"])
+def test_run_without_a_record_concludes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], recorded: bool
 ) -> None:
-    def judge_once(*_: object) -> int:
-        if outcome is not None:
-            result = replace(BASE.verdicts[0], outcome=outcome)
-            write(tmp_path / "run.json", replace(BASE, verdicts=(result, *BASE.verdicts[1:])))
-        return int(outcome is not Outcome.PASS)
+    def fail(*_: object) -> int:
+        if recorded:
+            failed = replace(BASE.verdicts[0], outcome=Outcome.FAIL)
+            write(tmp_path / "run.json", replace(BASE, verdicts=(failed, *BASE.verdicts[1:])))
+        return 1
 
     monkeypatch.setattr(jobs, "LAST_RUNS", tmp_path)
     monkeypatch.setattr(jobs, "_refused", lambda *_: "")
     monkeypatch.setattr(jobs, "former", lambda _: None)
-    monkeypatch.setattr(jobs, "judge", judge_once)
-    assert jobs.job(framework, [""], "cpu", []) == int(outcome is not Outcome.PASS)
+    monkeypatch.setattr(jobs, "judge", fail)
+    assert jobs.job("reference", [""], "cpu", []) == 1
     printed = capsys.readouterr().out
-    assert says in printed
-    assert says_not not in printed
+    assert "nothing is worse" not in printed
+    assert ("1 test needs action" in printed) is recorded
 
 
 def test_last_line_names_what_is_worse() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -87,8 +88,23 @@ def test_default_record_of_core_is_the_last_run_and_of_quick_lies_beside_it(copi
     assert paths["reference-1-cpu-emulated.quick.json"] == ["test_holds[1]"]
 
 
+def test_unknown_selection_is_refused(copied: Path) -> None:
+    ended = judge("--tests=most", root=copied)
+    assert ended.status in (2, 4)
+    assert "invalid choice: 'most'" in " ".join(ended.lines)
+
+
 def test_nearest_baseline_gives_the_seconds(tmp_path: Path) -> None:
     forced = durations("paddle", "dygraph-forced-scaler", "cpu")
     assert forced != durations("paddle", "dygraph", "cpu") != durations("paddle", "nothing", "cpu")
     assert durations("of-somebody-else", "eager", "cpu") == durations("reference", "emulated", "cpu")
     assert durations("torch", "eager", "cpu", tmp_path) == {}
+
+
+def test_file_has_a_line_for_each_function(tmp_path: Path) -> None:
+    write(tmp_path / "x.json", Selection({"b.c/test_d": ["2", "1"], "a.b/test_c": [""]}, {}))
+    assert json.loads((tmp_path / "x.json").read_text()) == {
+        "quick": {"a.b/test_c": [""], "b.c/test_d": ["1", "2"]},
+        "left out of core": {},
+    }
+    assert len((tmp_path / "x.json").read_text().splitlines()) == 7

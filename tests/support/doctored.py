@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -87,6 +88,21 @@ def with_errors(record: Record, test: str, share: float) -> Record:
         return replace(verdict, checks=checks)
 
     return with_verdicts(record, change)
+
+
+def with_bytes(record: Record, change: Callable[[float], float]) -> Record:
+    """The record with every counted number of bytes changed."""
+    changed = (replace(m, samples=tuple(map(change, m.samples))) if m.unit == "B" else m for m in record.measurements)
+    return replace(record, measurements=tuple(changed))
+
+
+def with_variant(record: Record, **changes: Any) -> Record:
+    """The record of another environment; mappings are added to what is there."""
+    merged = {
+        name: {**getattr(record.variant, name), **value} if isinstance(value, Mapping) else value
+        for name, value in changes.items()
+    }
+    return replace(record, variant=replace(record.variant, **merged))
 
 
 def with_tensors(record: Record, case: str, moved: Mapping[str, int]) -> Record:
