@@ -44,32 +44,7 @@ def runner(tmp_path: Path) -> Runner:
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The committed records' report, the same with few clauses, and one of hostile records."""
-    from results import report
-    from tests.support.reporting import abridged, baselines, infected_page
-
-    folder = tmp_path_factory.mktemp("pages")
-    report.write(baselines(), folder / "baselines.html")
-    report.write(abridged(), folder / "abridged.html")
-    (folder / "infected.html").write_bytes(infected_page().encode())
-    return folder
-
-
-@pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A browser."""
     with browser.chromium(tmp_path_factory.mktemp("profile")) as result:
         yield result
-
-
-@pytest.fixture
-def shown(chromium: Browser, pages: Path) -> Iterator[Browser]:
-    """The baselines' report, newly opened; a word on the console or a request fails the test that caused it."""
-    chromium.resize(1280)
-    chromium.prefer("light")
-    chromium.open(pages / "baselines.html")
-    yield chromium
-    assert chromium.console() == []
-    assert chromium.requests() == []
-    chromium.run("try { localStorage.clear() } catch {}")

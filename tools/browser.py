@@ -1,82 +1,54 @@
-"""For the tests of the report: pages read, and pages in a headless Chromium with what it logs and what axe says."""
+"""Pages in a headless Chromium for tests, pages read, and a picture of the report.
 
-from __future__ import annotations
+`python -m tools screenshot docs/report.png` writes README's picture. It needs Chromium, chromedriver, selenium and the
+dependency group `report`. Exit status 0, or 2 and one line.
+"""
 
 import json
-import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
-SELENIUM = find_spec("selenium") is not None
-
-AXE_VARIABLE = "CONFORMANCE_AXE"
-"""Environment variable that names axe.min.js."""
-
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-_AXE_PLACES = ("node_modules/axe-core/axe.min.js", "/usr/lib/node_modules/axe-core/axe.min.js")
-_AXE_PACKAGE = "axe_playwright_python"
 PATIENCE = 900
 """Seconds after which a page counts as hung, however busy the machine is."""
 
+_PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _VOID = frozenset({"meta", "link", "input", "br", "wbr", "hr", "img"})
-_OWN = ("file:", "data:", "about:")
+_LOCAL = ("file:", "data:", "about:")
 
 
 def missing() -> str:
-    """What is not there of what the tests need, or ""."""
-    if not SELENIUM:
+    """The part that a browser test lacks, or ""."""
+    if find_spec("selenium") is None:
         return "selenium is not installed"
-    if program() is None:
+    if not any(map(shutil.which, _PROGRAMS)):
         return "no Chromium is on the path"
     return "" if shutil.which("chromedriver") else "no chromedriver is on the path"
-
-
-def program() -> str | None:
-    """Where Chromium is."""
-    return next((result for name in PROGRAMS if (result := shutil.which(name))), None)
 
 
 in_browser = pytest.mark.skipif(bool(missing()), reason=missing() or "there is one")
 """Marks a test that needs a browser."""
 
 
-@cache
-def axe() -> str:
-    """The text of axe.min.js (npm's axe-core, or as a Python package ships it), or "" where there is none."""
-    root = Path(__file__).parent.parent
-    named = os.environ.get(AXE_VARIABLE)
-    package = find_spec(_AXE_PACKAGE)
-    shipped = [Path(package.origin).with_name("axe.min.js")] if package and package.origin else []
-    places = [Path(named)] if named else [*(root / place for place in _AXE_PLACES), *shipped]
-    return next((place.read_text("utf-8") for place in places if place.is_file()), "")
-
-
 @contextmanager
-def chromium(folder: Path) -> Iterator[Browser]:
+def chromium(folder: Path) -> Iterator["Browser"]:
     """A browser with an empty profile in a folder."""
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
     options = ChromeOptions()
-    options.binary_location = program() or ""
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--force-prefers-reduced-motion",
-        f"--user-data-dir={folder}",
-        "--window-size=1280,900",
-    ):
-        options.add_argument(argument)
+    options.binary_location = next(filter(None, map(shutil.which, _PROGRAMS)), "")
+    arguments = "headless=new no-sandbox disable-gpu disable-dev-shm-usage force-prefers-reduced-motion"
+    for argument in (*arguments.split(), f"user-data-dir={folder}", "window-size=1280,900"):
+        options.add_argument(f"--{argument}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = Chrome(options=options, service=ChromeService(shutil.which("chromedriver")))
     try:
@@ -88,13 +60,13 @@ def chromium(folder: Path) -> Iterator[Browser]:
 
 
 class Browser:
-    """A driver, and what the tests ask of it."""
+    """A driver with the operations of the tests."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
     def open(self, path: Path, fragment: str = "") -> None:
-        """Loads a page again, at a fragment ("#...") of its address; what was logged before is forgotten."""
+        """Loads a page again, at a fragment ("#...") of its address; earlier messages are forgotten."""
         self.driver.get("about:blank")
         self.console()
         self.requests()
@@ -110,40 +82,19 @@ class Browser:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
-    @contextmanager
-    def beforehand(self, script: str) -> Iterator[None]:
-        """While this is open, every page that loads runs a script before its own ones."""
-        added = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
-        yield
-        self.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
-
     def console(self) -> list[str]:
-        """What the console got since the last call, the browser's own errors included."""
+        """The messages on the console since the last call, the browser's own errors included."""
         return [f"{entry['level']}: {entry['message']}" for entry in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """The addresses that were asked for since the last call, but for the page itself and data: ones."""
+        """The addresses requested since the last call, but for the page itself and data: ones."""
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         sent = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-        return [url for url in sent if not url.startswith(_OWN)]
+        return [url for url in sent if not url.startswith(_LOCAL)]
 
     def run(self, script: str, *arguments: object) -> Any:
-        """What a script's `return` gives."""
+        """The value that a script returns."""
         return self.driver.execute_script(script, *arguments)
-
-    def press(self, *keys: str) -> None:
-        """Types keys into whatever has the focus."""
-        from selenium.webdriver import ActionChains
-
-        ActionChains(self.driver).send_keys(*keys).perform()
-
-    def point_at(self, selector: str) -> None:
-        """Moves the mouse over the first element that a selector finds."""
-        from selenium.webdriver import ActionChains
-
-        element = self.driver.find_element("css selector", selector)
-        self.run("arguments[0].scrollIntoView({block: 'center'})", element)
-        ActionChains(self.driver).move_to_element(element).perform()
 
     def choose(self, name: str, text: str) -> None:
         """Picks an option by its text, as a user's choice would."""
@@ -157,11 +108,6 @@ class Browser:
             text,
         )
 
-    def open_cell(self, button: str) -> None:
-        """Presses the first button that a selector finds, and waits for the tests of its cell."""
-        self.run(f"document.querySelector({json.dumps(button)}).click()")
-        self.wait("document.getElementById('cell').open")
-
     def wait(self, condition: str) -> None:
         """Waits until a JavaScript expression is true."""
         end = time.monotonic() + PATIENCE
@@ -169,25 +115,14 @@ class Browser:
             assert time.monotonic() < end, condition
             time.sleep(0.05)
 
-    def all_charts(self) -> int:
-        """Waits until every chart is drawn and returns how many there are."""
-        count: int = self.driver.execute_async_script(
-            """
-            const done = arguments[0];
-            const all = [...document.querySelectorAll(".canvas")];
-            (async () => {
-              const pause = () => new Promise((go) => setTimeout(go, 25));
-              for (const canvas of all) while (!canvas.querySelector("svg")) await pause();
-              done(all.length);
-            })();
-            """
-        )
-        return count
-
     def violations(self, within: str = "html") -> list[str]:
-        """What axe finds to be a serious or critical violation of the page as it is shown, or of one element of it."""
+        """The serious and critical violations by axe of the page as it is shown, or of one element of it."""
         if not self.run("return typeof axe === 'object'"):
-            self.driver.execute_cdp_cmd("Runtime.evaluate", {"expression": axe()})
+            package = find_spec("axe_playwright_python")
+            assert package is not None
+            assert package.origin is not None
+            script = Path(package.origin).with_name("axe.min.js").read_text("utf-8")
+            self.driver.execute_cdp_cmd("Runtime.evaluate", {"expression": script})
         result = self.driver.execute_async_script(
             "const [within, done] = arguments;"
             "axe.run(within, {resultTypes: ['violations']}).then((found) => done(found.violations))",
@@ -199,15 +134,6 @@ class Browser:
             if violation["impact"] in ("serious", "critical")
             for node in violation["nodes"][:3]
         ]
-
-
-def visible_clauses(browser: Browser) -> list[str]:
-    """The clauses that the matrix shows."""
-    result: list[str] = browser.run(
-        "const rows = [...document.querySelectorAll('.clause')].filter((row) => row.offsetParent);"
-        "return rows.map((row) => row.querySelector('code').textContent)"
-    )
-    return result
 
 
 class Reader(HTMLParser):
@@ -244,7 +170,28 @@ class Reader(HTMLParser):
     def all(self, tag: str) -> list[tuple[dict[str, str | None], str]]:
         """Attributes and own text of every element of a kind."""
         return [
-            (attributes, self.content.get(number, ""))
-            for number, (result, attributes) in enumerate(self.elements)
-            if result == tag
+            (attributes, self.content.get(i, "")) for i, (kind, attributes) in enumerate(self.elements) if kind == tag
         ]
+
+
+def main(arguments: list[str]) -> int:
+    """Draws the committed baselines as they are first seen; returns the exit status."""
+    from conformance.runner.baselines import BASELINES
+    from results import report
+    from results.record.folders import read
+
+    if lacking := missing() or ("" if len(arguments) == 1 else "name one file: python -m tools screenshot FILE.png"):
+        print(f"no picture: {lacking}", file=sys.stderr)
+        return 2
+    with TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        report.write(read([BASELINES]), page)
+        with chromium(Path(folder) / "profile") as browser:
+            browser.resize(1280, 640)
+            browser.open(page)
+            Path(arguments[0]).write_bytes(browser.driver.get_screenshot_as_png())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -64,7 +64,7 @@ TOOLS: Mapping[str, Tool] = {
     "schema": Tool("Make results/schema.json again, from the classes of a record.", ("results.record.schema",)),
     "selections": Tool("Make the selections of tests again, from kills and seconds.", ("tools.selections",)),
     "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),
-    "screenshot": Tool("The picture of the report, taken in Chromium.", ("tools.screenshot",)),
+    "screenshot": Tool("The picture of the report, taken in Chromium.", ("tools.browser",)),
     "lock": Tool("Make locks/*.txt again.", ("frameworks.installer.locks",)),
     "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("pytest", "tools/benchmarks/steps", "-rs")),
 }

@@ -3,8 +3,8 @@
     python -m tools processors torch tf paddle jax
 
 prints a table: framework, mode, level of kernels, seconds, failing tests. Each framework is judged in the environment
-that runs this command, in its default modes. There is no switch for Eigen's kernels in TensorFlow and Paddle, which
-their wheels fix when they are built, nor for FBGEMM and XNNPACK in PyTorch. A Paddle wheel needs AVX.
+that runs this command, in its default modes. There is no switch for Eigen's kernels in TensorFlow, which the wheel
+fixes when it is built, for FBGEMM and XNNPACK in PyTorch, and for any kernel of Paddle, judged as the processor is.
 """
 
 from __future__ import annotations
@@ -46,10 +46,13 @@ LEVELS: Mapping[str, Mapping[str, str]] = {
 """Switches by level of kernels; that of XLA is a flag of `XLA_FLAGS`. TensorFlow uses oneDNN by default where the
 processor has AVX-512 VNNI or AVX-VNNI, whatever `ONEDNN_MAX_CPU_ISA` says, so both lower levels turn it off."""
 
-APART = {("torch", "ONEDNN_MAX_CPU_ISA"), ("paddle", "ONEDNN_MAX_CPU_ISA")}
-"""Switches that make a processor which does not exist. PyTorch and Paddle ask the processor, not oneDNN, what it has,
-and take oneDNN's kernels by that. Limited to AVX2 on a processor with VNNI and bfloat16, PyTorch's integer products
-are wrong (`torch._int_mm`), and Paddle's products of bfloat16 in the static graph end with "std::exception"."""
+APART = {("torch", "ONEDNN_MAX_CPU_ISA")}
+"""Switches that make a processor which does not exist. PyTorch asks the processor, not oneDNN, whether it has VNNI, and
+takes oneDNN's integer products by that. Limited to AVX2 on a processor with VNNI they are wrong (`torch._int_mm`)."""
+
+WITHOUT_SWITCH = frozenset({"paddle"})
+"""Frameworks that run at no lower level. Paddle, too, asks the processor and not oneDNN: in the static graph products
+of bfloat16 end with "std::exception" where `ONEDNN_MAX_CPU_ISA` is AVX2, and no other switch reaches its kernels."""
 
 NUMPY = {"avx2": ("AVX512", "X86_V4"), "none": ("AVX512", "X86_V4", "AVX2", "FMA3", "X86_V3")}
 """Beginnings of the names of NumPy's dispatched features that a level lacks."""
@@ -106,7 +109,7 @@ def main(arguments: Sequence[str]) -> int:
                 print(info, file=sys.stderr)
                 return 2
             for mode in adapter_file(framework).modes or info.modes[:1]:
-                for level in options.level or LEVELS:
+                for level in ["as it is"] if framework in WITHOUT_SWITCH else options.level or LEVELS:
                     seconds, record = judge(framework, mode, level, [f"--tests={options.tests}"], Path(folder))
                     bad = [f"{verdict.test} ({verdict.outcome})" for verdict in record.verdicts if verdict.outcome.bad]
                     failed = failed or bool(bad)

@@ -21,7 +21,7 @@ from frameworks.registry import built_in, known, path_of
 from results.compare.pairing import compare_sets
 from results.record.files import RecordError, one_line, replace
 from results.record.folders import INSTALLED, SHIPPED
-from results.record.reading import TestVerdict, load
+from results.record.reading import load
 from results.record.texts import Consequence, FindingKind, FindingText
 from results.show import differences
 
@@ -170,15 +170,11 @@ def _show_update(update: ExpectationUpdate, name: str, *, changed: bool, written
         click.echo(f"  {line}")
     for line in update.added:
         click.echo(one_line(f"  added: {line}"))
-    _list_unnamed(update.unnamed)
+    if update.unnamed:
+        click.echo(f"{len(update.unnamed)} failures need a finding: add them to one with `--finding ID`")
+    for verdict in update.unnamed[:_MAX_LISTED]:
+        click.echo(one_line(f"  {verdict.clause} {verdict.case} {verdict.outcome.value} ({verdict.signature})"))
+    if update.unnamed[_MAX_LISTED:]:
+        click.echo(f"  and {len(update.unnamed) - _MAX_LISTED} more")
     if changed and written and name.partition("/")[0] in built_in():
         click.echo("run `python -m tools pages` to update README's counts")
-
-
-def _list_unnamed(unnamed: Sequence[TestVerdict]) -> None:
-    if unnamed:
-        click.echo(f"{len(unnamed)} failures need a finding: add them to one with `--finding ID`")
-    for verdict in unnamed[:_MAX_LISTED]:
-        click.echo(one_line(f"  {verdict.clause} {verdict.case} {verdict.outcome.value} ({verdict.signature})"))
-    if unnamed[_MAX_LISTED:]:
-        click.echo(f"  and {len(unnamed) - _MAX_LISTED} more")

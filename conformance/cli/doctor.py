@@ -1,6 +1,6 @@
 """`conformance doctor`: whether a run can work here, one step after the other.
 
-The framework is imported and used in a process of its own, which this module is too:
+The framework is imported and used in a separate process, which this module is too:
 `python -m conformance.cli.doctor NAME DEVICE` writes a line of JSON before each step and after it.
 """
 

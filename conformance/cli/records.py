@@ -95,7 +95,7 @@ def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
     try:
         from results.report import write
     except ModuleNotFoundError as error:
-        needed = f"{error.name} is missing: pip install altair jinja2 vl-convert-python, or tox -e report"
+        needed = f"{error.name} is missing: pip install jinja2, or tox -e report"
         raise click.ClickException(needed) from None
     if against is None:
         records = read(paths, lambda files: watched(files, "reading records"), Outlines(details=True))
@@ -109,8 +109,8 @@ def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
 
 
 @click.command()
-@click.argument("old", type=PATH, metavar="OLD")
-@click.argument("new", type=PATH, metavar="NEW")
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
 @FORMAT
 @OUTPUT
 @click.option("--partial", is_flag=True, help="Ignore series that only OLD has.")
@@ -121,10 +121,15 @@ def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
     show_default=True,
     help="Exit with 1 on a regression, on a regression or drifted numbers, or never.",
 )
-def compare(old: Path, new: Path, style: str, output: Path | None, partial: bool, fail_on: FailOn) -> int:
-    """Show what changed from OLD to NEW: records, journals, or folders of them, compared series by series.
+@click.option("--mode", default="", metavar="A,B", help="Modes of versions; by default those of adapter.toml.")
+@click.option("--device", default="cpu", show_default=True, metavar="NAME", help="Device of versions.")
+def compare(
+    old: str, new: str, style: str, output: Path | None, partial: bool, fail_on: FailOn, mode: str, device: str
+) -> int:
+    """Show what changed from OLD to NEW: records, journals, folders of them, or versions, compared series by series.
 
     \b
+    conformance compare torch==2.12.1 torch==2.13.0
     conformance compare results/baselines results/records
     conformance compare old.json new.json --format markdown >> "$GITHUB_STEP_SUMMARY"
 
@@ -135,10 +140,19 @@ def compare(old: Path, new: Path, style: str, output: Path | None, partial: bool
     not. Tests are matched by clause, name and the clause's revision; tests that cannot be compared are listed with the
     reason. A suite that demands less (a lower level, fewer checks, a wider bound, a missing curve) is worse.
 
+    The default selection of tests judges a version in an environment of its own, as in a sweep; its record stays in
+    results/sweeps/compared, and is used again.
+
     Exit status: 0, no regression; 1, a regression, or drift with --fail-on drift; 2, a record cannot be read, or fewer
     than half of OLD's tests can be compared.
     """
-    comparisons = compare_files(find([old]), find([new]), partial)
+    files = [find([Path(text)]) if Path(text).exists() or "==" not in text else [] for text in (old, new)]
+    for index, text in enumerate((old, new)):
+        if not files[index]:
+            from conformance.cli.versions.sweeping import judge_version  # takes pip
+
+            files[index] = judge_version(text, mode, device)
+    comparisons = compare_files(files[0], files[1], partial)
     if style == "table" and output is None:
         differences.draw(comparisons, Console())
     else:

@@ -81,7 +81,12 @@ def update(records: Sequence[Record], known: Known, text: str, cause: Cause | No
     confirmed = confirm(records, known, text)
     if cause is None:
         return ExpectationUpdate(confirmed.text, confirmed, (), confirmed.unnamed)
-    _check(cause, known)
+    there = cause.id in {finding.id for finding in known.findings}
+    if there and cause.text is not None:
+        raise ConfirmError(f"the finding {cause.id!r} exists already", "omit --text")
+    if not there and cause.text is None:
+        remedy = "describe it with --text CLASS CONSEQUENCE REASON"
+        raise ConfirmError(f"the finding {cause.id!r} does not exist", remedy)
     failures = (each for each in confirmed.unnamed if each.outcome in FAILED and each.signature)
     chosen = {id(each) for each in failures if not cause.clauses or each.clause in cause.clauses}
     entries = list(_entries(records, chosen))
@@ -94,22 +99,15 @@ def update(records: Sequence[Record], known: Known, text: str, cause: Cause | No
     for entry in entries:
         place = _place(tomllib.loads(after).get("expectation", []), entry, cause.id, versions, alone=len(records) == 1)
         if place is None:
-            new.append(_written(entry, cause.id, versions))
+            words = {"finding": cause.id, "clause": entry.clause, "versions": versions}
+            places = {key: word for key, word in (("device", entry.device), ("mode", entry.mode)) if word != "*"}
+            new.append(table("expectation", {**words, **places, "cases": entry.cases, "signature": entry.signature}))
         else:
             cases = tuple(tomllib.loads(after)["expectation"][place]["cases"])
             after = edited(after, {place: (Part(versions, (*cases, *entry.cases)),)}, confirmed.judged)
     after = inserted(after, cause.id, cause.text, new)
     left = tuple(verdict for verdict in confirmed.unnamed if id(verdict) not in chosen)
     return ExpectationUpdate(after, confirmed, tuple(entry.line for entry in entries), left)
-
-
-def _check(cause: Cause, known: Known) -> None:
-    there = cause.id in {finding.id for finding in known.findings}
-    if there and cause.text is not None:
-        raise ConfirmError(f"the finding {cause.id!r} exists already", "omit --text")
-    if not there and cause.text is None:
-        remedy = "describe it with --text CLASS CONSEQUENCE REASON"
-        raise ConfirmError(f"the finding {cause.id!r} does not exist", remedy)
 
 
 def _entries(records: Sequence[Record], chosen: Collection[int]) -> Iterator[_Entry]:
@@ -149,9 +147,3 @@ def _place(
         if same and here and entry["versions"] == versions and entry.get("cases") and new.cases:
             return place
     return None
-
-
-def _written(entry: _Entry, finding: str, versions: str) -> str:
-    words = {"finding": finding, "clause": entry.clause, "versions": versions}
-    places = {key: word for key, word in (("device", entry.device), ("mode", entry.mode)) if word != "*"}
-    return table("expectation", {**words, **places, "cases": entry.cases, "signature": entry.signature})

@@ -25,9 +25,16 @@ def code_hash(root: Path = ROOT) -> str:
     """
     digest = hashlib.sha256()
     for name, tree in sorted(modules(root).items()):
-        parts = (part for node in _statements(_WithoutErrors().visit(tree).body) for part in _normalise(node))
-        digest.update(f"{name}\n{' '.join(parts)}\n".encode())
+        digest.update(f"{name}\n{normalise(_WithoutErrors().visit(tree))}\n".encode())
     return digest.hexdigest()
+
+
+def normalise(tree: ast.Module) -> str:
+    """The syntax of a module in one form, the same in every version of Python.
+
+    Comments, docstrings, annotations and layout are left out.
+    """
+    return " ".join(part for node in _statements(tree.body) for part in _normalise(node))
 
 
 class _WithoutErrors(ast.NodeTransformer):

@@ -8,13 +8,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import msgspec
 
 from conformance.known_failures.reading import load_known
 from frameworks.adapter_file import adapter_file
-from frameworks.installer.resolution import distribution_of
+from frameworks.installer.distributions import distribution_of
 from frameworks.registry import UnknownFramework, built_in, load
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,7 @@ class AdapterInfo:
     refused: dict[str, str]
 
 
+@cache
 def ask(name: str, device: str = "auto") -> AdapterInfo | str:
     """What an adapter declares on a device in its default mode, or one line that says why it cannot be loaded."""
     command = [sys.executable, "-m", "conformance.runner.adapter_info", name, device]

@@ -25,9 +25,9 @@ def spent() -> float:
 
 
 class Yardstick(threading.Thread):
-    """A fixed workload of NumPy and Python beside a run, about once a second, until `stop` returns its mean.
+    """A fixed workload of NumPy and Python during a run, about once a second, until `stop` returns its mean.
 
-    Beside the run, and not after it, for two busy processes slow each other where two cores share one unit.
+    During the run, and not after it, for two busy processes slow each other where two cores share one unit.
     """
 
     def __init__(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.known_failures.reading import FILE as EXPECTATIONS
+from conformance.oracle.derivation_hash import normalise
 from conformance.runner import machine
 from conformance.spec.clauses import load_clauses
 from frameworks.adapter_file import folder_of
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 
+MEANINGS = "checks/outcome.py"
+"""Says what an outcome is, and no demand."""
 _TESTS = ["checks", "generative", "search", "suites", "techniques"]
-_JUDGING = ["declarations", "known_failures", "runner", "test_ids", "timing"]
+_JUDGING = ["declarations", "known_failures", "runner", "test_ids", "timing", MEANINGS]
 _CONTRACT = ["base", "native_loop.py", "contract", "keras_common", "operations.py", "ranks"]
 AREAS = {
     "tests": tuple(f"conformance/{name}" for name in _TESTS),
@@ -65,10 +68,7 @@ def suite(given: str, clauses_with_tests: tuple[str, ...], clauses_without_tests
 def suite_areas() -> dict[str, str]:
     """The digest of each area that does not depend on the adapter."""
     clauses = [(c.id, str(c.level), c.revision, " ".join(c.requirement.split())) for c in load_clauses().values()]
-    areas = {
-        name: digest(files_of(ROOT / place for place in places), of_code=name in DEMANDS)
-        for name, places in AREAS.items()
-    }
+    areas = {name: digest(files_of(ROOT / place for place in places)) for name, places in AREAS.items()}
     return areas | {"specification": hashlib.sha256(repr(sorted(clauses)).encode()).hexdigest()[:16]}
 
 
@@ -86,33 +86,25 @@ def files_of(places: Iterable[Path]) -> Iterator[Path]:
     """The files of code and data in folders, in order."""
     for place in places:
         paths = sorted(place.rglob("*")) if place.is_dir() else [place]
-        yield from (path for path in paths if path.suffix in _CODE and path.is_file())
+        of_folder = (path for path in paths if path == place or not path.as_posix().endswith(f"/{MEANINGS}"))
+        yield from (path for path in of_folder if path.suffix in _CODE and path.is_file())
 
 
-def digest(paths: Iterable[Path], *, of_code: bool = False) -> str:
+def digest(paths: Iterable[Path]) -> str:
     """Digest of the content of files, 16 hexadecimal digits; independent of their location and names.
 
-    Args:
-        of_code: whether comments, docstrings and layout of Python files are left out.
+    Comments, docstrings, annotations and layout of Python files are left out.
     """
-    contents = (_code(path) if of_code else path.read_bytes() for path in paths)
-    parts = sorted(hashlib.sha256(content).hexdigest() for content in contents)
+    parts = sorted(hashlib.sha256(_content(path)).hexdigest() for path in paths)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def _code(path: Path) -> bytes:
-    text = path.read_bytes()
+def _content(path: Path) -> bytes:
     if path.suffix != ".py":
-        return text
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [one for one in node.body if not _is_text(one)]
-    return ast.dump(tree).encode()
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return path.read_bytes()
+    tree = ast.parse(path.read_bytes())
+    tree.body = [node for node in tree.body if not (isinstance(node, ast.ImportFrom) and node.module == "__future__")]
+    return normalise(tree).encode()
 
 
 def commit(root: Path = ROOT) -> str:

@@ -267,17 +267,13 @@ class Recorder:
         terminalreporter.section("conformance")
         terminalreporter.line(f"{' · '.join(parts) or 'nothing judged'} (of {total} verdicts)")
         if not self._place.confirmed:
-            terminalreporter.line(self._unconfirmed())
+            here = f"{self._framework.name} {self._place.version} on {self._place.device} in mode {self._place.mode}"
+            origins = ", ".join(sorted(self._inferred)) or self._place.nearest
+            known = f"{self._inferred.total()} known failures are expected as in {origins}, not confirmed here"
+            idle = f"; {self._idle} of its expectations matched no test" if self._idle else ""
+            terminalreporter.line(f"{here} has not been judged yet: {known}{idle}")
         if self._path is not None:
             terminalreporter.line(f"record: {self._path}")
-
-    def _unconfirmed(self) -> str:
-        """A note that nobody has judged this series yet, and from which series its expectations are."""
-        here = f"{self._framework.name} {self._place.version} on {self._place.device} in mode {self._place.mode}"
-        origins = ", ".join(sorted(self._inferred)) or self._place.nearest
-        known = f"{self._inferred.total()} known failures are expected as in {origins}, not confirmed here"
-        idle = f"; {self._idle} of its expectations matched no test" if self._idle else ""
-        return f"{here} has not been judged yet: {known}{idle}"
 
 
 def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:

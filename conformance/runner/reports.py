@@ -79,7 +79,7 @@ def closing_lines(verdicts: Iterable[TestVerdict], framework: str) -> list[str]:
     groups: dict[tuple[str, str], list[TestVerdict]] = defaultdict(list)
     for failed in sorted(bad.values(), key=len, reverse=True):
         plainest = min(failed, key=lambda each: (each.outcome is not Outcome.FAIL, len(each.message)))
-        groups[plainest.signature, _core(plainest.message)].append(plainest)
+        groups[plainest.signature, re.sub(r"\d+", "N", plainest.message.partition(" got ")[0])].append(plainest)
     lines = [f"clauses that fail: {len(bad) or 'none'}"]
     for plainest, *others in groups.values():
         clause = plainest.clause
@@ -91,11 +91,6 @@ def closing_lines(verdicts: Iterable[TestVerdict], framework: str) -> list[str]:
             lines += _wrapped(f"in the same way: {also}")
         lines.append(f"  repeat: {plainest.repro.replace('conformance/suites/', f'{SUITES}/')}")
     return [*lines, "", *textwrap.wrap(_counts(judged), _WIDTH)]
-
-
-def _core(message: str) -> str:
-    """What a message says, without the values that were measured."""
-    return re.sub(r"\d+", "N", message.partition(" got ")[0])
 
 
 def _rule(clause: Clause | None, framework: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Literal
 from conformance.sweep.cell import CellResult, LostCell, finished, run_cell
 from conformance.sweep.driver import CellFolder
 from conformance.sweep.plan import SweepCell
-from frameworks.installer.resolution import distribution_of
+from frameworks.installer.distributions import distribution_of
 from results.compare.environment import BUNDLED, COMPANIONS, LIBRARIES, ON_A_GPU
 from results.record.outcomes import Outcome
 from results.record.reading import Record, TestVerdict

@@ -25,8 +25,8 @@ from conformance.runner.retry import repeat
 from conformance.runner.subprocesses import VARIABLES, guarded, killed_by
 from conformance.sweep.plan import SweepCell, SweepPlan, selection_text
 from conformance.test_ids.inventory import ROOT
+from frameworks.installer.distributions import distribution_of
 from frameworks.installer.request import driver
-from frameworks.installer.resolution import distribution_of
 from results.record.files import RecordError, one_line, packed
 from results.record.reading import Record, load, to_json
 

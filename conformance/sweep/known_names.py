@@ -9,8 +9,7 @@ from itertools import product
 from packaging.utils import canonicalize_name
 
 from frameworks.adapter_file import folder_of
-from frameworks.installer.distributions import bare
-from frameworks.installer.resolution import distribution_of
+from frameworks.installer.distributions import bare, distribution_of
 from frameworks.registry import built_in, path_of
 from frameworks.ways import declared
 

@@ -20,7 +20,7 @@ from conformance.runner.selection import NAMES
 from conformance.sweep.known_names import check_companions, check_device, check_place, check_ways
 from conformance.sweep.releases import Releases, newest_at, next_upload, releases
 from frameworks.adapter_file import adapter_file
-from frameworks.installer.resolution import distribution_of, package_of
+from frameworks.installer.distributions import distribution_of, package_of
 from frameworks.registry import UnknownFramework, path_of
 from results.record.files import RecordError, one_line, os_problem
 

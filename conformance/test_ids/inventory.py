@@ -51,7 +51,7 @@ def read_inventory(root: Path) -> dict[str, TestCode]:
         ValueError: a test names no clause, or two functions have the same name.
     """
     tests: dict[str, TestCode] = {}
-    for path in _files(root):
+    for path in sorted((root / "conformance" / "suites").rglob("test_*.py")):
         for node in ast.parse(path.read_text("utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 if node.name in tests:
@@ -61,10 +61,6 @@ def read_inventory(root: Path) -> dict[str, TestCode]:
                 file = path.relative_to(root / "conformance" / "suites").as_posix()
                 tests[node.name] = TestCode(file, node.name, _clause(path, node), parameters)
     return tests
-
-
-def _files(root: Path) -> list[Path]:
-    return sorted((root / "conformance" / "suites").rglob("test_*.py"))
 
 
 def _clause(path: Path, node: ast.FunctionDef) -> str:

@@ -21,10 +21,6 @@ class Unavailable(Exception):
     """What was asked for is not to be had; the message says so in one line, with what to do."""
 
 
-class InstallerInterrupted(Unavailable):
-    """The environment lacks a part of what was to be installed."""
-
-
 @dataclass(frozen=True)
 class Limit:
     """A requirement that versions of a framework have and do not declare.
@@ -155,6 +151,21 @@ DISTRIBUTIONS: dict[str, Distribution] = {
 
 ALIASES = {variable: package for each in DISTRIBUTIONS.values() for variable, package in each.aliases.items()}
 """Variables that name a package by another name."""
+
+
+def distribution_of(framework: str) -> Distribution | None:
+    """What an adapter (a name or an import path) says is to be installed; None if it says nothing.
+
+    Raises:
+        UnknownFramework: there is no such adapter, or its file cannot be read.
+    """
+    return DISTRIBUTIONS.get(framework) or read_distribution(framework)
+
+
+def package_of(framework: str) -> str:
+    """The name of a framework's package for CPUs, without extras; "" if its adapter says nothing."""
+    chosen = distribution_of(framework)
+    return "" if chosen is None else bare(chosen.cpu)
 
 
 def bare(package: str) -> str:

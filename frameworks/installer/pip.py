@@ -32,39 +32,15 @@ def by_uv() -> bool:
     return asked == "uv"
 
 
-def install(
-    requirements: Sequence[str],
-    pins: Mapping[str, str],
-    indexes: Sequence[str] = (),
-    python: str = "",
-    words: Sequence[str] = (),
-) -> None:
+def install(requirements: Sequence[str], pins: Mapping[str, str], indexes: Sequence[str] = ()) -> None:
     """Install requirements, from these indexes too; whatever comes with them has the pinned version.
 
-    Args:
-        python: the interpreter of the environment to install into; this one's by default. It needs no pip.
-        words: further options of the installer.
-
     Raises:
-        Unavailable: it cannot be done, or an extra that was asked for is not there.
+        Unavailable: it cannot be done, with the last error in one line, or an extra that was asked for is not there.
     """
+    program = [sys.executable, "-m", "pip", "install"]
     if by_uv():
-        program = [str(uv.program()), "pip", "install", "--python", python or sys.executable, "--torch-backend=auto"]
-    else:
-        program = [sys.executable, "-m", "pip", *(["--python", python] if python else []), "install"]
-    ended = run([*program, *words], requirements, pins, indexes)
-    if missing := _NO_EXTRA.search(ended.stderr):
-        raise Unavailable(missing[1])
-
-
-def run(
-    program: Sequence[str], requirements: Sequence[str], pins: Mapping[str, str], indexes: Sequence[str] = ()
-) -> subprocess.CompletedProcess[str]:
-    """Run an installer for requirements under pins.
-
-    Raises:
-        Unavailable: it refuses; the message is its last error in one line.
-    """
+        program = [str(uv.program()), "pip", "install", "--python", sys.executable, "--torch-backend=auto"]
     beside = [word for index in indexes for word in ("--extra-index-url", index)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "constraints.txt")
@@ -81,4 +57,5 @@ def run(
         named = [line.removeprefix("ERROR: ") for line in errors if "ResolutionImpossible" not in line]
         reason = named[-1] if named else " ".join((ended.stderr.partition("error: ")[2] or ended.stderr).split())
         raise Unavailable(reason or f"the installer ended with status {ended.returncode}")
-    return ended
+    if missing := _NO_EXTRA.search(ended.stderr):
+        raise Unavailable(missing[1])

@@ -50,12 +50,7 @@ def solve(requirements: Iterable[str], output: Path, *options: str, folder: Path
 
 
 def companions(
-    package: str,
-    version: str,
-    requirements: Sequence[str],
-    packages: Mapping[str, str],
-    suite: Mapping[str, str],
-    *options: str,
+    package: str, version: str, requirements: Sequence[str], packages: Mapping[str, str], suite: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the versions that go with a version of a framework, its own included, by normalized name.
 
@@ -67,7 +62,6 @@ def companions(
         requirements: the framework at that version, its companions, and what no package declares.
         packages: versions that the user asks for by normalized name; they may be newer.
         suite: locked versions of what every environment has; they may be newer.
-        options: further options of uv.
 
     Raises:
         Unavailable: uv is not installed, or there is no solution.
@@ -81,7 +75,7 @@ def companions(
             newer = [f"--exclude-newer-package={name}={now}" for name in {*suite, *packages}]
             limits = ["--exclude-newer", before, *newer]
         wanted = [*requirements, *(f"{name}=={pin}" for name, pin in sorted(packages.items()))]
-        solve(wanted, output, "--no-header", *limits, *options)
+        solve(wanted, output, "--no-header", *limits)
         pins = [Requirement(line) for line in output.read_text("utf-8").splitlines()]
     return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
 

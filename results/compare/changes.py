@@ -12,7 +12,7 @@ class ChangeKind(StrEnum):
     """Kinds of differences between two records, the gravest first; all before DRIFT are worse.
 
     CONTRADICTED: a test passes although one of its checks failed. LEVEL_LOWERED, FEWER_CHECKS, TRACE_MISSING,
-    BOUND_WIDER: the newer record demands less of the same test (see `results.compare.strictness`). ORACLE_CHANGED: the
+    BOUND_WIDER: the newer record demands less of the same test (see `results.compare.comparison`). ORACLE_CHANGED: the
     reference itself has changed. DRIFT: a number of a passing test moved by more than rounding explains
     (see `results.compare.numbers`). UNSTABLE: in one of the runs, a verdict changed when it was repeated in a
     new process. NOT_COMPARABLE: the suites define the test differently (see

@@ -96,18 +96,15 @@ def share(before: Verdicts, comparable: Collection[str]) -> float:
 
 
 def _asked_otherwise(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iterator[tuple[str, str]]:
-    recorded = all(record.suite.areas or any(verdict.runs for verdict in record.verdicts) for record in (old, new))
     for test in before.keys() & after.keys():
         sides = before[test], after[test]
         clause = sides[1].clause
         revisions = [record.clauses[clause].revision for record in (old, new)]
-        if 0 in revisions:
-            yield test, f"the {'old' if not revisions[0] else 'new'} record lacks the clause's revision"
-        elif revisions[0] != revisions[1]:
+        if revisions[0] != revisions[1]:
             yield test, f"different revisions of the clause: {revisions[0]} and {revisions[1]}"
         elif sides[0].setup_hash != sides[1].setup_hash:
             yield test, "different training setups"
-        elif recorded and not _same_runs(*sides):
+        elif not _same_runs(*sides):
             yield test, "different training recipes"
 
 

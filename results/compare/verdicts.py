@@ -45,7 +45,8 @@ def verdicts(before: Verdicts, after: Verdicts, reasons: Mapping[str, str], unti
             kind = ChangeKind.NOT_COMPARABLE if test in reasons else ChangeKind.REMOVED
             yield Change(kind, old.clause, test, said(old), "", reasons.get(test, ""))
         elif old is not None and new is not None:
-            change, detail = kind_of(old, new), _why(new)
+            repeats = f"repeated: {', '.join(new.repeats)}." if new.repeats else ""
+            change, detail = kind_of(old, new), " ".join(filter(None, (new.reason or new.message, new.link, repeats)))
             if test in reasons:
                 change, detail = ChangeKind.NOT_COMPARABLE, reasons[test]
             elif test in untimed and change in (ChangeKind.NEWLY_UNJUDGED, ChangeKind.NEWLY_PASSING):
@@ -88,11 +89,6 @@ def came_to(verdict: TestVerdict) -> str:
 def said(verdict: TestVerdict) -> str:
     """Outcome, signature, and `UNCONFIRMED` if it applies."""
     return f"{came_to(verdict)}, {UNCONFIRMED}" if verdict.inferred_from else came_to(verdict)
-
-
-def _why(verdict: TestVerdict) -> str:
-    repeats = f"repeated: {', '.join(verdict.repeats)}." if verdict.repeats else ""
-    return " ".join(filter(None, (verdict.reason or verdict.message, verdict.link, repeats)))
 
 
 def value_text(value: Json) -> str:

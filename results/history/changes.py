@@ -5,6 +5,10 @@ records have, or that abstains or is unstable somewhere, changes nothing; partia
 judged. A version is compared with the nearest older one. If that one lacks some of its tests, the next older ones that
 have them are compared too, and a difference is a change within that wider interval. Upstream changes that explain a
 change are in `explanations.toml`, written by hand.
+
+In words it is `≤2.6.0 fail · 2.7.0–2.12.0 pass (2.7.0: 2025-04-23) · 2.13.0 fail`. `≤V` is the first judged version:
+what older versions do is unknown. A run names judged versions alone; those between them that were not judged stand
+apart, with the reason.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ from results.history.versions import (
     comparable,
     gravest,
 )
+from results.show.clauses import number
+from results.show.marks import code, cut, source, words
 from results.show.portability import age
 
 PointKind = Literal["outcome", "failure", "support"]
@@ -130,56 +136,43 @@ def history(line: VersionLine) -> LineHistory:
 
 def _clause(name: str, facts: ClauseFacts, columns: Sequence[VersionColumn], sets: frozenset[str]) -> ClauseHistory:
     tables = [_merged(name, column, sets) for column in columns]
-    words = tuple(gravest(case.state.word for case in table.values()) if table else None for table in tables)
+    words = tuple(gravest(state.word for state in table.values()) if table else None for table in tables)
     points = _points(name, columns, tables)
     return ClauseHistory(name, facts, words, tuple(_runs(words, points)), tuple(points))
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    state: CaseState
-    tells_runs: bool
-
-
-_Table = Mapping[str, _Case]
+_Table = Mapping[str, CaseState]
 
 
 def _merged(clause: str, column: VersionColumn, sets: frozenset[str]) -> _Table:
     """The states of a clause's tests in one version; those in which its records disagree are unstable."""
-    table: dict[str, _Case] = {}
+    table: dict[str, CaseState] = {}
     for one in column.records:
         lacking = sets - one.instruction_sets if one.instruction_sets else frozenset[str]()
         for test, state in one.cases.get(clause, {}).items():
             if lacking & state.reason:
                 state = replace(state, word="abstain")
-            new, old = _Case(state, one.tells_runs), table.get(test)
-            table[test] = new if old is None else _agreed(old, new)
+            table[test] = state if test not in table else _agreed(table[test], state)
     return table
 
 
-def _agreed(old: _Case, new: _Case) -> _Case:
-    if new.state.identity != old.state.identity:
-        return max(old, new, key=lambda case: case.state.identity)
-    if old.state.word == new.state.word or old.state.word not in STATEMENTS:
+def _agreed(old: CaseState, new: CaseState) -> CaseState:
+    if new.identity != old.identity:
+        return max(old, new, key=lambda state: state.identity)
+    if old.word == new.word or old.word not in STATEMENTS:
         return new
-    if new.state.word not in STATEMENTS:
-        return old
-    return replace(new, state=replace(new.state, word="unstable"))
+    return replace(new, word="unstable") if new.word in STATEMENTS else old
 
 
 def _points(clause: str, columns: Sequence[VersionColumn], tables: Sequence[_Table]) -> list[ChangePoint]:
     result: list[ChangePoint] = []
     for after, table in enumerate(tables):
-        left = {test for test, case in table.items() if case.state.word in STATEMENTS}
+        left = {test for test, state in table.items() if state.word in STATEMENTS}
         for before in range(after - 1, -1, -1):
             if not left:
                 break
-            common = {test: (tables[before][test], case) for test, case in table.items() if test in tables[before]}
-            common = {
-                test: (old, new)
-                for test, (old, new) in common.items()
-                if comparable(old.state, new.state, old.tells_runs and new.tells_runs)
-            }
+            common = {test: (tables[before][test], new) for test, new in table.items() if test in tables[before]}
+            common = {test: pair for test, pair in common.items() if comparable(*pair)}
             if left.isdisjoint(common):
                 continue
             left -= common.keys()
@@ -204,8 +197,10 @@ def _known(point: ChangePoint, points: Iterable[ChangePoint]) -> bool:
     )
 
 
-def _point(clause: str, before: int, after: int, common: Mapping[str, tuple[_Case, _Case]]) -> ChangePoint | None:
-    states = {test: (old.state, new.state) for test, (old, new) in sorted(common.items())}
+def _point(
+    clause: str, before: int, after: int, common: Mapping[str, tuple[CaseState, CaseState]]
+) -> ChangePoint | None:
+    states = dict(sorted(common.items()))
     moved = {test: pair for test, pair in states.items() if pair[0].word != pair[1].word}
     otherwise = tuple(
         (test, old.signature, new.signature)
@@ -229,7 +224,7 @@ def _links(point: ChangePoint, columns: Sequence[VersionColumn], tables: Sequenc
     for place, tests in sides:
         texts = {name: text for one in columns[place].records for name, text in one.findings.items()}
         for test in tests:
-            state = tables[place][test].state
+            state = tables[place][test]
             reason, link = texts.get(state.finding, ("", ""))
             link = state.link or link
             if state.word == "fail" and (reason or link) and (reason, link) not in listed:
@@ -327,6 +322,222 @@ def explained(
     return listed or tuple((text, link) for text, link in point.links if link.startswith(("http://", "https://")))
 
 
-def unexplained(line: VersionLine, points: Sequence[ChangePoint]) -> Iterator[ChangePoint]:
-    """The points that nothing explains."""
-    return (point for point in points if not explained(line, point))
+DOT = " · "
+UNTESTED = "not tested"
+NOT_JUDGED = "not judged"
+
+_LONGEST_REASON = 80
+_GAPS = 12
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A stretch of versions in a statement.
+
+    Attributes:
+        versions: such as "≤2.6.0" or "2.7.0–2.12.0".
+        word: what it says; of versions without a record, "not judged".
+        since: date of the first of its versions, or "".
+        note: what kind of change began it, or why nothing was judged; "" for none.
+    """
+
+    versions: str
+    word: str
+    since: str = ""
+    note: str = ""
+
+    def __str__(self) -> str:
+        note = f" ({self.note})" if self.note else ""
+        since = f" (from {self.since})" if self.since else ""
+        return f"{self.versions} {self.word}{note}{since}"
+
+
+def statement(line: VersionLine, clause: ClauseHistory, *, gaps: bool = True) -> str:
+    """The history of a clause in one line of text.
+
+    Args:
+        gaps: whether versions that were not judged are named.
+    """
+    return DOT.join(str(stretch) for stretch in segments(line, clause) if gaps or stretch.word != NOT_JUDGED)
+
+
+def segments(line: VersionLine, clause: ClauseHistory) -> Iterator[Stretch]:
+    """The runs of a clause, and the versions between and around them without a judgement."""
+    place, first = 0, True
+    for run in clause.runs:
+        yield from _apart(line.columns[place : run.first])
+        begins = first and run.word in STATEMENTS
+        yield Stretch(
+            f"{'≤' if begins else ''}{_range(line.columns[run.first : run.last + 1])}",
+            run.word,
+            "" if first or run.word not in STATEMENTS else line.columns[run.first].released,
+            _note(run),
+        )
+        place, first = run.last + 1, first and not begins
+    yield from _apart(line.columns[place:])
+
+
+def _apart(columns: Sequence[VersionColumn]) -> Iterator[Stretch]:
+    """Neighbouring versions without a judgement, those of one reason together."""
+    first = 0
+    for place in range(1, len(columns) + 1):
+        if place == len(columns) or columns[place].gap != columns[first].gap:
+            gap = columns[first].gap
+            word = NOT_JUDGED if gap else UNTESTED
+            yield Stretch(_range(columns[first:place]), word, note=_short(gap))
+            first = place
+
+
+def _short(reason: str) -> str:
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[: _LONGEST_REASON - 1]}…"
+
+
+def _range(columns: Sequence[VersionColumn]) -> str:
+    first, last = columns[0].version, columns[-1].version
+    return first if len(columns) == 1 else f"{first}–{last}"
+
+
+def _note(run: VersionRun) -> str:
+    if run.other_tests:
+        return "by other tests"
+    return _manner(run.point) if run.point and run.point.kind != "outcome" else ""
+
+
+def _manner(point: ChangePoint) -> str:
+    """How a clause with the same word before and after differs."""
+    if point.kind == "support":
+        return "with other support"
+    gone = point.passes or point.refused
+    if point.otherwise or bool(point.fails) == bool(gone):
+        return "otherwise"
+    return "in more tests" if point.fails else "in fewer tests"
+
+
+def interval(line: VersionLine, point: ChangePoint) -> str:
+    """The two versions of a point, such as "2.6.0 → 2.13.0", with the newer one's date where it is known."""
+    before, after = line.columns[point.before], line.columns[point.after]
+    return f"{before.version} → {after.version}{f' ({after.released})' if after.released else ''}"
+
+
+def between(line: VersionLine, point: ChangePoint) -> tuple[VersionColumn, ...]:
+    """Versions inside a point's interval, in which the change may have come too."""
+    return line.columns[point.before + 1 : point.after]
+
+
+def alongside(line: VersionLine, point: ChangePoint) -> tuple[str, ...]:
+    """Companions that differ between the two versions, such as "optax 0.2.5 → 0.2.8"."""
+    before, after = line.columns[point.before], line.columns[point.after]
+    names = sorted((before.companions.keys() | after.companions.keys()) - {line.package})
+    steps = [(name, before.companions.get(name, "none"), after.companions.get(name, "none")) for name in names]
+    return tuple(f"{name} {old} → {new}" for name, old, new in steps if old != new)
+
+
+def change(point: ChangePoint) -> str:
+    """What changed: the words, and how many of the compared tests moved."""
+    same = {"pass": "passes", "fail": "fails", "unsupported": "unsupported"}.get(point.new, point.new)
+    step = f"{point.old} → {point.new}" if point.kind == "outcome" else f"{same} {_manner(point)}"
+    parts = [
+        f"{len(tests)} newly {what}"
+        for tests, what in ((point.fails, "failing"), (point.passes, "passing"), (point.refused, "unsupported"))
+        if tests
+    ]
+    if point.otherwise:
+        parts.append(f"{len(point.otherwise)} with another signature")
+    return f"{step}: {', '.join(parts)} of {number(point.compared, 'test')}"
+
+
+def signatures(point: ChangePoint) -> tuple[str, ...]:
+    """Old and new signature of the tests that fail otherwise, each pair once."""
+    pairs = dict.fromkeys((old or "none", new or "none") for _, old, new in point.otherwise)
+    return tuple(f"{old} → {new}" for old, new in pairs)
+
+
+def summary(one: LineHistory) -> str:
+    """The judged versions of a line, and how many clauses changed."""
+    judged = [column.version for column in one.line.columns if column.judged]
+    changed = sum(bool(clause.points) for clause in one.clauses.values())
+    counted = f"{changed} of {number(len(one.clauses), 'clause')} changed"
+    return f"{number(len(judged), 'judged version')} ({', '.join(judged)}), {counted}"
+
+
+def rows(one: LineHistory, *, unchanged: bool = False) -> Iterator[tuple[str, str, str]]:
+    """Clause, history, and what explains its changes, of each clause that changed.
+
+    Args:
+        unchanged: whether clauses that did not change have a row too.
+    """
+    for name, clause in sorted(one.clauses.items()):
+        if clause.points or unchanged:
+            reasons = dict.fromkeys(reason for point in clause.points for reason in explained(one.line, point))
+            texts = [f"{text} {link}".strip() for text, link in reasons]
+            yield (
+                name,
+                statement(one.line, clause, gaps=False),
+                "; ".join(texts) or ("unexplained" if clause.points else ""),
+            )
+
+
+def markdown(histories: Sequence[LineHistory]) -> str:
+    """Every line of several versions: these, and its change points from the newest version back.
+
+    Texts of records have no meaning in it.
+    """
+    several = [one for one in histories if len(one.line.columns) > 1]
+    left = len(histories) - len(several)
+    last = [f"{number(left, 'line')} with one version: nothing to compare."] if left else []
+    return cut([line for one in several for line in (*_titled(one), "")] + last)
+
+
+def _titled(one: LineHistory) -> Iterator[str]:
+    yield f"## {words(one.line.name)}"
+    yield ""
+    yield from line_markdown(one)
+
+
+def line_markdown(one: LineHistory) -> Iterator[str]:
+    """The versions and the change points of one line, without a title."""
+    line = one.line
+    judged = [column.version for column in line.columns if column.judged]
+    yield f"{number(len(judged), 'judged version')}: {words(', '.join(judged))}."
+    gaps = [column for column in line.columns if not column.judged]
+    if gaps:
+        named = ", ".join(f"{column.version} ({column.gap})" for column in gaps[:_GAPS])
+        more = f" and {len(gaps) - _GAPS} more" if len(gaps) > _GAPS else ""
+        yield f"Not judged: {words(named)}{more}."
+    yield ""
+    if not one.points:
+        yield "No change point." if len(judged) > 1 else "Nothing to compare."
+        return
+    for points in by_interval(one.points):
+        yield f"**{words(interval(line, points[0]))}**: {_counted(points)}"
+        inside = [column.version for column in between(line, points[0])]
+        if inside:
+            yield f"(versions between that cannot decide: {words(', '.join(inside))})"
+        also = alongside(line, points[0])
+        if also:
+            yield f"(with {words(', '.join(also))})"
+        yield ""
+        for point in points:
+            yield f"- {_item(line, one, point)}"
+        yield ""
+
+
+def by_interval(points: Iterable[ChangePoint]) -> list[list[ChangePoint]]:
+    """The change points between the same two versions together, the newest first."""
+    result: dict[tuple[int, int], list[ChangePoint]] = {}
+    for point in points:
+        result.setdefault((point.before, point.after), []).append(point)
+    return [result[pair] for pair in sorted(result, key=lambda pair: (-pair[1], -pair[0]))]
+
+
+def _counted(points: Sequence[ChangePoint]) -> str:
+    worse = sum(point.worse for point in points)
+    return f"{number(len(points), 'clause')} changed, {worse} for the worse."
+
+
+def _item(line: VersionLine, one: LineHistory, point: ChangePoint) -> str:
+    text = "; ".join((change(point), *signatures(point)))
+    why = explained(line, point)
+    because = "; ".join(f"{words(text)}{source(link)}" for text, link in why) if why else "*unexplained*"
+    history = words(statement(line, one.clauses[point.clause], gaps=False))
+    return f"{code(point.clause)} {words(text)}. History: {history}. {because}"

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field, to_builtins
 
-from results.history.changes import ChangePoint, ClauseHistory, LineHistory, PointKind, VersionRun, explained
-from results.history.statements import alongside
+from results.history.changes import ChangePoint, ClauseHistory, LineHistory, PointKind, VersionRun, alongside, explained
 from results.history.versions import CaseWord, ClauseFacts, VersionColumn, VersionLine
 from results.record.files import RecordError, read
 from results.record.texts import ClauseId
@@ -98,7 +97,12 @@ def compact(histories: Sequence[LineHistory]) -> str:
 
 
 def _line(one: LineHistory) -> str:
-    head = _text(_heading(one.line))[:-1]
+    versions = tuple(
+        _Version(column.version, column.released, column.gap, dict(column.companions), column.partial)
+        for column in one.line.columns
+    )
+    place = one.line.framework, one.line.package, one.line.mode, one.line.device, one.line.platform, one.line.seed
+    head = _text(_Heading(*place, dict(one.line.fixed), versions))[:-1]
     clauses = ",\n".join(
         f"{_text(name)}:{_text(_clause(one.line, clause))}" for name, clause in sorted(one.clauses.items())
     )
@@ -107,15 +111,6 @@ def _line(one: LineHistory) -> str:
 
 def _text(part: object) -> str:
     return to_line(plain(to_builtins(part)))
-
-
-def _heading(line: VersionLine) -> _Heading:
-    versions = tuple(
-        _Version(column.version, column.released, column.gap, dict(column.companions), column.partial)
-        for column in line.columns
-    )
-    place = line.framework, line.package, line.mode, line.device, line.platform, line.seed
-    return _Heading(*place, dict(line.fixed), versions)
 
 
 def _clause(line: VersionLine, clause: ClauseHistory) -> _Clause:

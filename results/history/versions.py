@@ -14,10 +14,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta
 from packaging.version import Version
@@ -28,7 +29,7 @@ from results.record.encoding import without_collecting
 from results.record.files import RecordError, read
 from results.record.folders import Watch, find, listed
 from results.record.outcomes import Outcome
-from results.record.reading import Record, RunSetup, TestVerdict, load
+from results.record.reading import Record, RunSetup, load
 from results.record.values import parse, plain, to_line
 from results.show.clauses import FAILURE_OUTCOMES
 from results.show.portability import age
@@ -83,7 +84,6 @@ class JudgedVersion:
         platform: architecture, operating system and device kind.
         version: the framework's, without its local label.
         labels: versions of the companions that the framework's version names, by name.
-        tells_runs: whether the record says what its tests trained.
         cases: state of each test, by clause and test.
         findings: the reason and the link of each finding that a failure rests on.
     """
@@ -99,69 +99,61 @@ class JudgedVersion:
     started: str
     status: str
     instruction_sets: frozenset[str]
-    tells_runs: bool
     cases: Mapping[str, Mapping[str, CaseState]]
     clauses: Mapping[str, ClauseFacts]
     findings: Mapping[str, tuple[str, str]]
 
 
-class Condenser:
-    """Condenses records, with one object for equal parts of them."""
+_T = TypeVar("_T", bound=Hashable)
 
-    def __init__(self) -> None:
-        self._states: dict[CaseState, CaseState] = {}
-        self._facts: dict[ClauseFacts, ClauseFacts] = {}
-        self._texts: dict[str, str] = {}
 
-    def __call__(self, record: Record) -> JudgedVersion:
-        """The condensed form of a record."""
-        cases: dict[str, dict[str, CaseState]] = {}
-        for verdict in record.verdicts:
-            state = self._state(verdict, record.clauses[verdict.clause].revision)
-            cases.setdefault(self._text(verdict.clause), {})[self._text(verdict.test)] = state
-        facts = {name: ClauseFacts(text.level, text.requirement, text.family) for name, text in record.clauses.items()}
-        environment = record.variant.environment
-        return JudgedVersion(
-            framework=record.series.framework,
-            mode=record.series.mode,
-            device=record.series.device,
-            platform=platform(record),
-            seed=record.seed,
-            version=public(record),
-            labels=labelled(record),
-            python=".".join(environment.get("python", "").split(".")[:2]),
-            started=record.started,
-            status=record.status,
-            instruction_sets=frozenset(record.variant.instruction_sets),
-            tells_runs=bool(record.suite.areas) or any(verdict.runs for verdict in record.verdicts),
-            cases=cases,
-            clauses={self._text(name): self._facts.setdefault(fact, fact) for name, fact in facts.items()},
-            findings={name: (text.reason, text.link) for name, text in record.findings.items()},
-        )
+@cache
+def _shared(value: _T) -> _T:
+    """One object for equal values of many records."""
+    return value
 
-    def _state(self, verdict: TestVerdict, revision: int) -> CaseState:
+
+def condense(record: Record) -> JudgedVersion:
+    """The condensed form of a record."""
+    cases: dict[str, dict[str, CaseState]] = {}
+    for verdict in record.verdicts:
         failed = verdict.outcome in FAILURE_OUTCOMES
         excused = verdict.outcome in (Outcome.UNSUPPORTED, Outcome.KNOWN)
         state = CaseState(
             word=word(verdict.outcome),
-            identity=(revision, verdict.setup_hash),
-            first=self._digest(verdict.runs[:1]),
-            runs=self._digest(verdict.runs),
-            signature=self._text(verdict.signature) if failed else "",
-            finding=self._text(verdict.finding) if failed else "",
-            link=self._text(verdict.link) if failed else "",
+            identity=(record.clauses[verdict.clause].revision, verdict.setup_hash),
+            first=_digest(verdict.runs[:1]),
+            runs=_digest(verdict.runs),
+            signature=verdict.signature if failed else "",
+            finding=verdict.finding if failed else "",
+            link=verdict.link if failed else "",
             reason=frozenset(_TOKEN.findall(verdict.reason)) if excused else frozenset(),
             passed=verdict.outcome in PASS_OUTCOMES,
         )
-        return self._states.setdefault(state, state)
+        cases.setdefault(_shared(verdict.clause), {})[_shared(verdict.test)] = _shared(state)
+    facts = {name: ClauseFacts(text.level, text.requirement, text.family) for name, text in record.clauses.items()}
+    environment = record.variant.environment
+    return JudgedVersion(
+        framework=record.series.framework,
+        mode=record.series.mode,
+        device=record.series.device,
+        platform=platform(record),
+        seed=record.seed,
+        version=public(record),
+        labels=labelled(record),
+        python=".".join(environment.get("python", "").split(".")[:2]),
+        started=record.started,
+        status=record.status,
+        instruction_sets=frozenset(record.variant.instruction_sets),
+        cases=cases,
+        clauses={_shared(name): _shared(fact) for name, fact in facts.items()},
+        findings={name: (text.reason, text.link) for name, text in record.findings.items()},
+    )
 
-    def _text(self, text: str) -> str:
-        return self._texts.setdefault(text, text)
 
-    def _digest(self, runs: tuple[RunSetup, ...]) -> str:
-        if not runs:
-            return ""
-        return self._text(hashlib.sha256(to_line(plain(_canonical(runs))).encode("utf-8")).hexdigest()[:16])
+def _digest(runs: tuple[RunSetup, ...]) -> str:
+    text = to_line(plain(_canonical(runs))) if runs else ""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16] if text else ""
 
 
 def _canonical(value: object) -> object:
@@ -206,17 +198,11 @@ def platform(record: Record) -> str:
     return " ".join(filter(None, (environment.get("machine", ""), system, kind)))
 
 
-def comparable(old: CaseState, new: CaseState, tell_runs: bool) -> bool:
-    """Whether two states of one test are of the same question; see `results.compare.comparability`.
-
-    Args:
-        tell_runs: whether both records say what their tests trained.
-    """
-    if old.word not in STATEMENTS or new.word not in STATEMENTS or 0 in (old.identity[0], new.identity[0]):
+def comparable(old: CaseState, new: CaseState) -> bool:
+    """Whether two states of one test are of the same question; see `results.compare.comparability`."""
+    if old.word not in STATEMENTS or new.word not in STATEMENTS or old.identity != new.identity:
         return False
-    if old.identity != new.identity:
-        return False
-    if not tell_runs or "unsupported" in (old.word, new.word):
+    if "unsupported" in (old.word, new.word):
         return True
     if old.passed and new.passed:
         return old.runs == new.runs
@@ -301,7 +287,6 @@ def gather(folders: Sequence[Path], watch: Watch = lambda files: files) -> Folde
     Raises:
         RecordError: a file cannot be read, or a folder has neither records nor a plan.
     """
-    condensed = Condenser()
     sweeps = {path: _plan(path / OUTCOMES) for path in folders if (path / OUTCOMES).is_file()}
     own = {file: path for path in sweeps for file in listed(path / RECORDS)}
     others = find([path for path in folders if path not in sweeps]) if len(sweeps) < len(folders) else []
@@ -309,7 +294,7 @@ def gather(folders: Sequence[Path], watch: Watch = lambda files: files) -> Folde
     named: dict[tuple[Path, str], JudgedVersion] = {}
     with without_collecting():
         for file in watch([*own, *others]):
-            one = condensed(load(file))
+            one = condense(load(file))
             if file in own:
                 named[own[file], file.name] = one
             else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import gzip
 import os
 import stat
@@ -143,7 +142,6 @@ def _replace_file(path: Path, pieces: Iterable[bytes]) -> None:
             file.flush()
             os.fsync(descriptor)
         os.replace(beside, path)
-        sync_folder(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             beside.unlink()
@@ -167,15 +165,3 @@ def unwritable(path: Path, error: OSError) -> RecordError:
     return RecordError(
         path, f"cannot be written ({os_problem(error)})", "make room or choose another folder, then run again"
     )
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes renames and removals in the folder survive a power failure, where its file system can."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)

@@ -71,7 +71,10 @@ class Journal:
         journal = cls(journal_of(path), _lock(journal_of(path)))
         try:
             if os.fstat(journal._descriptor).st_size:
-                _set_aside(journal.path)
+                try:
+                    _write_record(journal.path, load(journal.path))
+                except RecordError:
+                    replace(_free(journal.path, ".damaged"), journal.path.read_bytes())
                 os.ftruncate(journal._descriptor, 0)
             remove_leftovers(journal.path.with_suffix(".json"))
             journal._clauses = frozenset(header.clauses)
@@ -114,7 +117,12 @@ class Journal:
         """
         try:
             self._append("end", status=status, finished=now(), notes=list(notes))
-            return _convert(self.path)
+            target = _write_record(self.path, load(self.path))
+            try:
+                self.path.unlink()
+            except OSError as error:
+                raise unwritable(self.path, error) from None
+            return target
         finally:
             self.close()
 
@@ -155,22 +163,6 @@ class Journal:
             raise unwritable(self.path, error) from None
 
 
-def convert(path: Path) -> Path:
-    """Turns the journal of an ended run into a record, as the next run would, and returns the record's path.
-
-    Raises:
-        RecordBusy: the run is not over. RecordError: there is no such journal, or it cannot be written.
-    """
-    if path.suffix != ".jsonl":
-        raise RecordError(path, "is not a journal", "name a .jsonl file; a .json record needs no recovery")
-    load(path)
-    descriptor = _lock(path)
-    try:
-        return _convert(path)
-    finally:
-        os.close(descriptor)
-
-
 def _lock(path: Path) -> int:
     """Opens the journal, created if it is missing, with an exclusive lock.
 
@@ -194,27 +186,11 @@ def _lock(path: Path) -> int:
         raise unwritable(path, error) from None
 
 
-def _convert(path: Path) -> Path:
-    target = _write_record(path, load(path))
-    try:
-        path.unlink()
-    except OSError as error:
-        raise unwritable(path, error) from None
-    return target
-
-
 def _write_record(path: Path, record: Record) -> Path:
     whole = record.status == "complete" or (record.status == "partial" and record.selection)
     target = path.with_suffix(".json") if whole else _free(path, ".json", record.status)
     write(target, record)
     return target
-
-
-def _set_aside(path: Path) -> None:
-    try:
-        _write_record(path, load(path))
-    except RecordError:
-        replace(_free(path, ".damaged"), path.read_bytes())
 
 
 def _free(path: Path, ending: str, status: Status = "interrupted") -> Path:

@@ -19,7 +19,7 @@ ClauseId = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+{END
 FindingId = Annotated[str, Meta(pattern=f"^[a-z0-9]+(-[a-z0-9]+)*{END}", max_length=_LONGEST)]
 """Id of a finding, a slug."""
 
-Revision = Annotated[int, Meta(ge=0, le=2**31)]
+Revision = Annotated[int, Meta(ge=1, le=2**31)]
 
 NonEmpty = Annotated[str, Meta(min_length=1)]
 """Any text but the empty one."""
@@ -30,7 +30,7 @@ class ClauseText:
     """A clause as it was when it was judged.
 
     Attributes:
-        revision: of its meaning; verdicts of different revisions are not comparable. 0 where an old record lacks it.
+        revision: of its meaning; verdicts of different revisions are not comparable.
     """
 
     level: str

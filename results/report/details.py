@@ -1,163 +1,132 @@
-"""Drill-down data of the cells as compact JSON; equal texts, checks and verdicts are stored once and numbered."""
+"""The tests behind the cells as compact JSON; equal verdicts, checks and long texts are stored once and numbered."""
 
-from __future__ import annotations
-
-from collections import defaultdict
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
 from typing import Any
 
 from results.record.reading import CheckResult, Record, RunSetup, TestVerdict
-from results.record.texts import FindingText
-from results.report.about import identity
-from results.report.matrix import ClauseRow, Family
-from results.report.runs import RunColumn
-from results.report.text import MESSAGE, NAME, VALUE, TextPart, clean, described, embedded, href, linked, number
-from results.show.clauses import GRAVITY, inferred
+from results.record.texts import ClauseText, FindingText
+from results.report.matrix import ClauseRow, Matrix
+from results.report.text import MESSAGE, NAME, VALUE, clean, described, href, linked, number
+from results.show.clauses import inferred
 
-_CHECKS, _LEAKS, _PAIRS, _REPEATS, _RUNS, _PACKAGES = 200, 20, 40, 20, 50, 1000
+_CHECKS, _LEAKS, _PAIRS, _REPEATS, _RUNS = 200, 20, 40, 20, 50
 _REPRO = 2000
 
 
-def _numbering() -> defaultdict[Any, int]:
-    """Numbers of distinct things, by the thing."""
-    return defaultdict(count().__next__)
+class _Numbers(dict[str, int]):
+    """Numbers of distinct JSON texts, by the text."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = len(self)
+        return self[text]
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, separators=(",", ":"), allow_nan=False)
+
+
+def _filled(**fields: Any) -> dict[str, Any]:
+    """The fields that say anything."""
+    return {name: value for name, value in fields.items() if value not in ("", [], 0)}
+
+
+def _parts(text: str, limit: int = VALUE) -> list[dict[str, str]]:
+    return [_filled(text=part.text, href=part.href) for part in linked(text, limit)]
 
 
 class Details:
-    """Numbered texts, checks, verdicts and findings of the cells."""
+    """Numbered verdicts, checks and derivations, from which the page's script shows a cell.
+
+    The document has `runs`, their names; `rows`, one for each clause, with its texts and, by the index of
+    the run, its tests; `verdicts`, `checks` and `derivations`, to which these refer by number. Empty fields are left
+    out.
+    """
 
     def __init__(self) -> None:
-        self._texts = _numbering()
-        self._checks = _numbering()
-        self._verdicts = _numbering()
-        self._findings = _numbering()
-        self._known: dict[tuple[str, int, bool], int] = {}
-        self._shared: dict[int, int] = {}
+        self._verdicts, self._checks, self._derivations = _Numbers(), _Numbers(), _Numbers()
+        self._known: dict[int, int] = {}
 
-    @property
-    def listed(self) -> dict[str, Any]:
-        """All of them."""
-        return {
-            "verdicts": list(self._verdicts),
-            "checks": list(self._checks),
-            "findings": list(self._findings),
-            "texts": list(self._texts),
-        }
+    def pieces(self, matrix: Matrix, records: Sequence[Record]) -> Iterator[str]:
+        """The document in pieces of its JSON text."""
+        runs = [{"label": run.label, "slug": run.slug, "framework": run.framework} for run in matrix.runs]
+        yield f'{{"runs":{_json(runs)},"rows":['
+        for row in matrix.rows:
+            yield f"{',' if row.number else ''}{_json(self._row(row, records))}"
+        numbered = (("verdicts", self._verdicts), ("checks", self._checks), ("derivations", self._derivations))
+        yield "]"
+        for name, texts in numbered:
+            yield f',"{name}":[{",".join(texts)}]'
+        yield "}"
 
-    def verdict(self, verdict: TestVerdict, findings: Mapping[str, FindingText]) -> int:
-        """The number of a verdict of a record with these findings."""
+    def _row(self, row: ClauseRow, records: Sequence[Record]) -> dict[str, Any]:
+        tests, wordings = {}, {}
+        for run, (record, verdicts) in enumerate(zip(records, row.verdicts, strict=True)):
+            if verdicts:
+                tests[run] = [
+                    {"verdict": self._verdict(v, record.findings), "seconds": number(round(v.duration_s, 3))}
+                    for v in verdicts
+                ]
+                own = record.clauses[verdicts[0].clause].requirement
+                if own != row.text.requirement:
+                    wordings[run] = clean(own, VALUE)
+        return {"name": row.name, "tests": tests, "wordings": wordings, **_about(row.text)}
+
+    def _verdict(self, verdict: TestVerdict, findings: Mapping[str, FindingText]) -> int:
         said = (verdict.reason, f"{verdict.signature}: {verdict.reason}")
-        message = "" if verdict.message in said else verdict.message
-        return self._verdicts[
-            (
-                GRAVITY.index(verdict.outcome),
-                self._text(verdict.case, 2 * NAME),
-                self._text(verdict.signature),
-                _pieces(linked(verdict.reason, MESSAGE)),
-                href(verdict.link) or (("not a web address: " + clean(verdict.link),) if verdict.link else ""),
-                self._text(message, MESSAGE, lines=True),
-                self._text(verdict.repro, _REPRO),
-                verdict.seed if verdict.seed is None else clean(str(verdict.seed), 40),
-                tuple(map(self._text, verdict.leaks[:_LEAKS])),
-                tuple(map(self._check, verdict.checks[:_CHECKS])),
-                max(len(verdict.checks) - _CHECKS, 0),
-                self._finding(verdict, findings),
-                self._text(verdict.inferred_from if inferred(verdict) else ""),
-                tuple(map(self._text, verdict.repeats[:_REPEATS])),
-                tuple(self._texts[_run(run)] for run in verdict.runs[:_RUNS]),
-            )
-        ]
-
-    def _text(self, text: str, limit: int = NAME, lines: bool = False) -> int:
-        """The number of a text as it is shown (see `clean`)."""
-        key = (text, limit, lines)
-        if key not in self._known:
-            self._known[key] = self._texts[clean(text, limit, lines)]
-        return self._known[key]
+        link = href(verdict.link)
+        fields = _filled(
+            outcome=verdict.outcome.value,
+            test=clean(verdict.case, 2 * NAME),
+            signature=clean(verdict.signature),
+            reason=_parts(verdict.reason, MESSAGE),
+            link=link,
+            address="" if link else clean(verdict.link),
+            message="" if verdict.message in said else clean(verdict.message, MESSAGE, lines=True),
+            repro=clean(verdict.repro, _REPRO),
+            seed="" if verdict.seed is None else clean(str(verdict.seed), 40),
+            leaks=[clean(leak) for leak in verdict.leaks[:_LEAKS]],
+            checks=[self._check(check) for check in verdict.checks[:_CHECKS]],
+            left=max(len(verdict.checks) - _CHECKS, 0),
+            finding=_finding(verdict.finding, findings),
+            elsewhere=clean(verdict.inferred_from) if inferred(verdict) else "",
+            repeats=[clean(repeat) for repeat in verdict.repeats[:_REPEATS]],
+            runs=[_run(run) for run in verdict.runs[:_RUNS]],
+        )
+        return self._verdicts[_json(fields)]
 
     def _check(self, check: CheckResult) -> int:
         """The number of a check. Records share equal ones, and live longer than this: an address is of one check."""
-        if id(check) not in self._shared:
+        if id(check) not in self._known:
             pairs = list(check.derivation.items())[:_PAIRS]
             derivation = "; ".join(f"{key[:NAME]}: {described(value, NAME)}" for key, value in pairs)
-            self._shared[id(check)] = self._checks[
-                (
-                    int(check.passed),
-                    self._text(check.what, 2 * NAME),
-                    self._texts[described(check.measured)],
-                    self._texts["" if check.expected is None else described(check.expected)],
-                    self._texts["" if check.bound is None else described(check.bound)],
-                    self._text(derivation, MESSAGE),
-                )
-            ]
-        return self._shared[id(check)]
-
-    def _finding(self, verdict: TestVerdict, findings: Mapping[str, FindingText]) -> int:
-        """The number of the finding that a verdict rests on, -1 without one."""
-        text = findings.get(verdict.finding)
-        if text is None:
-            return -1
-        entry = (clean(verdict.finding), text.kind.value, text.consequence.value, clean(text.link_shows, VALUE))
-        return self._findings[entry]
+            fields = {
+                "passed": check.passed,
+                "what": clean(check.what, 2 * NAME),
+                "got": described(check.measured),
+                "want": "" if check.expected is None else described(check.expected),
+                "bound": "" if check.bound is None else described(check.bound),
+                "derivation": self._derivations[_json(clean(derivation, MESSAGE))],
+            }
+            self._known[id(check)] = self._checks[_json(fields)]
+        return self._known[id(check)]
 
 
-def payload(
-    matrix: Sequence[Family], runs: Sequence[RunColumn], records: Sequence[Record], outcomes: Sequence[Any]
-) -> Iterator[str]:
-    """The document from which the page's script shows cells, in pieces of its JSON text.
-
-    `cells[i]` is [clause, run, verdicts], each of these [number, seconds]; a verdict is [outcome, test, signature,
-    reason, link, message, repro, seed, leaks, checks, checks left out, finding, judged version, repeats, runs], a check
-    [passed, what, measured, expected, bound, derivation], a finding [id, class, consequence, what its link shows];
-    `wordings[run]` has the requirements that the run's suite worded otherwise, by clause;
-    `about[run]` lists the facts of a run for an issue, [name, value] each, and `packages[run]` its packages.
-
-    Args:
-        outcomes: word, symbol and whether it is a failure, the gravest first.
-    """
-    rows = [row for family in matrix for row in family.rows]
-    about = {
-        "outcomes": outcomes,
-        "runs": [run.label for run in runs],
-        "about": [identity(record) for record in records],
-        "packages": [_packages(record) for record in records],
-        "clauses": [
-            [row.name, row.level, row.requirement, _pieces(row.source), [_pieces(entry) for entry in row.history]]
-            for row in rows
-        ],
-        "wordings": [_wordings(record, rows) for record in records],
+def _about(text: ClauseText) -> dict[str, Any]:
+    return {
+        "level": clean(text.level, 40),
+        "requirement": clean(text.requirement, VALUE),
+        "source": _parts(text.source),
+        "history": [_parts(entry) for entry in text.history[:20]],
     }
-    yield f'{embedded(about)[:-1]},"cells":['
-    details, between = Details(), ""
-    for row in rows:
-        for cell in row.cells:
-            if cell.verdicts:
-                findings = records[cell.run].findings
-                listed = [
-                    [details.verdict(verdict, findings), number(round(verdict.duration_s, 3))]
-                    for verdict in cell.verdicts
-                ]
-                yield between + embedded([row.number, cell.run, listed])
-                between = ","
-    yield f"],{embedded(details.listed)[1:]}"
 
 
-def _wordings(record: Record, rows: Sequence[ClauseRow]) -> dict[int, str]:
-    """Requirements of a record that differ from those of the rows, by the rows' numbers."""
-    own = {row.number: clean(record.clauses[row.name].requirement, VALUE) for row in rows if row.name in record.clauses}
-    return {row.number: own[row.number] for row in rows if own.get(row.number, row.requirement) != row.requirement}
+def _finding(name: str, findings: Mapping[str, FindingText]) -> str:
+    """A finding with its class and consequence, or "" without one."""
+    text = findings.get(name)
+    return clean(f"{name}: {text.kind}, {text.consequence.replace('-', ' ')}", VALUE) if text else ""
 
 
 def _run(run: RunSetup) -> str:
     """Fixture and recipe of a run in one line."""
     return f"{clean(run.fixture)} {described(run.recipe, VALUE)}" if run.recipe else clean(run.fixture)
-
-
-def _packages(record: Record) -> list[list[str]]:
-    listed = sorted(record.variant.packages.items())[:_PACKAGES]
-    return [[clean(name), clean(version)] for name, version in listed]
-
-
-def _pieces(pieces: Sequence[TextPart]) -> tuple[tuple[str, ...], ...]:
-    return tuple((piece.text, piece.href) if piece.href else (piece.text,) for piece in pieces)

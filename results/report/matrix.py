@@ -1,222 +1,335 @@
-"""The matrix: clauses by family down, runs across, tests counted by outcome; clauses that only one framework fails."""
-
-from __future__ import annotations
+"""The matrix: clauses by family down, frameworks across, each opened into its runs; and the sentences above it."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
+from results.compare.pairing import Comparisons
 from results.record.outcomes import Outcome
 from results.record.reading import ClauseText, Record, TestVerdict
-from results.report.runs import RunColumn, judged, packages, runs
-from results.report.text import NAME, VALUE, TextPart, clean, href, linked
-from results.show.clauses import FAILURE_OUTCOMES, Count, by_clause, inferred, outcome
-from results.show.portability import Broken, Portability, Word, words
+from results.report.text import TextPart, clean
+from results.show.clauses import FAILURE_OUTCOMES, by_clause, inferred, number, outcome
+from results.show.portability import ORACLE, Portability, Word, words
 
+FAILING, UNEXPECTED = "any failure", "unexpected failure"
+CHOICES = {FAILING: FAILURE_OUTCOMES, UNEXPECTED: FAILURE_OUTCOMES - {Outcome.KNOWN}}
+"""Outcomes by the choice that stands for several."""
+
+DISAGREE, SPLIT, ALONE = "frameworks disagree", "passes in one, fails in another", "fails in only one framework"
+"""Choices of clauses across frameworks: the first includes the second, and the clauses that differ."""
+
+_PART = 48
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
 _SLUG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,79}")
-_REASONS = 3
 
 
 @dataclass(frozen=True)
-class AcrossFrameworks:
-    """The word of a clause across frameworks.
+class Column:
+    """All runs of a framework, or one of them; a framework with one run has one column.
 
     Attributes:
-        broken: frameworks that break the clause, as cleaned texts; the version in pieces between which a line may end,
-            "since" before it where it is the first; mode and device of the runs that show it, or "".
-        owners: whose the failures are, of frameworks that train by one library.
-        choices: the indices of its filter choices.
+        slug: its name in addresses: framework and mode, and more only where these are not unique.
+        framework: the slug of its framework.
+        runs: indices of the records.
+        title, detail: framework, and version, mode and device, as cleaned texts.
+        status: of a run that is not complete, else "".
     """
 
-    kind: str
-    broken: tuple[tuple[str, Sequence[str], str], ...]
-    owners: tuple[str, ...]
-    choices: tuple[int, ...]
+    slug: str
+    framework: str
+    runs: tuple[int, ...]
+    title: str
+    detail: str
+    status: str = ""
+    opened: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its name in one line."""
+        return f"{self.title} {self.detail}".strip()
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A clause in a run.
+    """A clause in the runs of a column that judge it: its outcome, runs by outcome, tests by outcome."""
 
-    Attributes:
-        number: its place among all cells that hold verdicts.
-        anchor: its name in addresses.
-        tests: how many have which outcome.
-        verdicts: the gravest first.
-    """
-
-    run: int
-    number: int
-    anchor: str
+    outcome: Outcome
+    runs: Counter[Outcome]
     tests: Counter[Outcome]
-    verdicts: tuple[TestVerdict, ...]
-
-    @property
-    def outcome(self) -> Outcome:
-        """The clause's outcome; only where there are verdicts."""
-        return outcome(self.verdicts)
-
-    @property
-    def unconfirmed(self) -> int:
-        """The number of known failures that were observed only in another series."""
-        return sum(map(inferred, self.verdicts))
+    unconfirmed: int
 
 
 @dataclass(frozen=True)
 class ClauseRow:
-    """A clause across the runs.
+    """A clause across the columns.
 
     Attributes:
-        word: its word across frameworks, None if no run of the newest versions judges it.
-        alone: the only framework that fails the clause while another one passes it, or "".
-        passing: the frameworks that pass it and do not fail it.
+        word: its word across frameworks, "" if no run of the newest versions judges it; `kind` is its style.
+        choices: the filter choices across frameworks that it belongs to.
+        verdicts: of each run, the gravest first.
+        cells: one for each column, None where no run has a test.
     """
 
     number: int
     anchor: str
     name: str
-    level: str
-    requirement: str
-    source: tuple[TextPart, ...]
-    history: tuple[tuple[TextPart, ...], ...]
-    cells: tuple[Cell, ...]
-    word: AcrossFrameworks | None
-    alone: str
-    passing: tuple[str, ...]
-
-    @property
-    def split(self) -> bool:
-        """Whether the clause is broken in the newest version of one framework and passes in another framework."""
-        return self.word is not None and self.word.kind == Portability.BROKEN and bool(self.passing)
-
-    @property
-    def differs(self) -> bool:
-        """Whether no framework breaks the clause, but some do not support it or observe another value."""
-        return self.word is not None and self.word.kind == Portability.DIFFERS
+    text: ClauseText
+    word: str
+    kind: str
+    choices: tuple[str, ...]
+    verdicts: tuple[tuple[TestVerdict, ...], ...]
+    cells: tuple[Cell | None, ...]
 
 
 @dataclass(frozen=True)
 class Family:
-    """The clauses of a family."""
+    """The clauses of a family; `totals` counts those of each column by outcome."""
 
-    number: int
     name: str
-    totals: tuple[Count, ...]
     rows: tuple[ClauseRow, ...]
+    totals: tuple[Counter[Outcome], ...]
 
 
 @dataclass(frozen=True)
-class SoleFailure:
-    """A clause that only one framework fails, with the failing cells and the reasons."""
+class Matrix:
+    """All of it; `choices` are the filter choices across frameworks, and `runs` the names of the runs in one line."""
 
-    row: ClauseRow
-    cells: tuple[Cell, ...]
-    reasons: tuple[tuple[str, str], ...]
+    columns: tuple[Column, ...]
+    runs: tuple[Column, ...]
+    families: tuple[Family, ...]
+    choices: tuple[str, ...]
+
+    @property
+    def rows(self) -> list[ClauseRow]:
+        """Every row."""
+        return [row for family in self.families for row in family.rows]
+
+    @property
+    def frameworks(self) -> list[Column]:
+        """The columns of frameworks."""
+        return [column for column in self.columns if not column.opened]
 
 
-def families(records: Sequence[Record]) -> tuple[Family, ...]:
-    """The matrix of these records."""
-    columns = runs(records)
+def by_framework(records: Sequence[Record]) -> list[Record]:
+    """These records with those of a framework next to each other, else in their order."""
+    names = list(dict.fromkeys(record.series.framework for record in records))
+    return sorted(records, key=lambda record: names.index(record.series.framework))
+
+
+def judged(records: Sequence[Record]) -> frozenset[str]:
+    """The frameworks that are compared: all but the oracle, unless fewer than two are left."""
+    names = frozenset(record.series.framework for record in records)
+    others = names - {ORACLE}
+    return others if len(others) > 1 else names
+
+
+def columns(records: Sequence[Record]) -> tuple[list[Column], list[Column]]:
+    """The columns of these records, which `by_framework` has ordered, and the one of each run."""
+    groups: dict[str, list[int]] = {}
+    for index, record in enumerate(records):
+        groups.setdefault(record.series.framework, []).append(index)
+    names, slugs = _slugs(records, list(groups))
+    plain = [
+        tuple(
+            clean(part, _PART) for part in (record.series.framework, record.variant.framework_version, _where(record))
+        )
+        for record in records
+    ]
+    labels = [" ".join(filter(None, parts)) for parts in plain]
+    dated = [f"{label}, {clean(record.started, _PART)}" for label, record in zip(labels, records, strict=True)]
+    labels = _apart(labels, dated, [f"{label} ({index + 1})" for index, label in enumerate(dated)])
+    result, runs = [], []
+    for (name, indices), slug in zip(groups.items(), names, strict=True):
+        title, several = clean(name, _PART), len(indices) > 1
+        if several:
+            versions = list(dict.fromkeys(plain[index][1].partition("+")[0] for index in indices))
+            shown = f"{len(indices)} runs of {', '.join(versions[:3])}{' …' if len(versions) > 3 else ''}"
+            result.append(Column(slug, slug, tuple(indices), title, shown, _status(records, indices)))
+        for index in indices:
+            detail = labels[index].removeprefix(title).strip()
+            run = Column(slugs[index], slug, (index,), title, detail, _status(records, [index]), several)
+            result.append(run)
+            runs.append(run)
+    return result, runs
+
+
+def _where(record: Record) -> str:
+    return f"{record.series.mode} {record.series.device}".strip()
+
+
+def _status(records: Sequence[Record], indices: Sequence[int]) -> str:
+    """The status of the runs that stopped early, or that ran some tests only."""
+    statuses = {records[index].status for index in indices}
+    return next((status for status in ("interrupted", "partial") if status in statuses), "")
+
+
+def _slugs(records: Sequence[Record], frameworks: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Names of frameworks and of runs in addresses, no two alike."""
+
+    def parts(count: int) -> list[str]:
+        return names + ["-".join(words[:count]) for words in series]
+
+    names = [_UNSAFE.sub("_", name[:_PART]) for name in frameworks]
+    series = [
+        [
+            _UNSAFE.sub("_", word[:_PART])
+            for word in (r.series.framework, r.series.mode, r.series.device, r.variant.framework_version)
+        ]
+        for r in records
+    ]
+    numbered = [f"~~{i + 1}" for i in range(len(names))] + [f"~{i + 1}" for i in range(len(records))]
+    result = _apart(parts(2), parts(3), parts(4), numbered)
+    return result[: len(names)], result[len(names) :]
+
+
+def _apart(names: Sequence[str], *longer: Sequence[str]) -> list[str]:
+    """These names, each replaced by its next longer one while another is the same."""
+    result = list(names)
+    for others in longer:
+        counts = Counter(result)
+        result = [other if counts[name] > 1 else name for name, other in zip(result, others, strict=True)]
+    return result
+
+
+def matrix(records: Sequence[Record]) -> Matrix:
+    """The matrix of these records, which `by_framework` has ordered."""
+    across, runs = columns(records)
     texts: dict[str, ClauseText] = {}
-    for record in sorted(records, key=lambda each: each.started, reverse=True):
+    for record in sorted(records, key=lambda one: one.started, reverse=True):
         for name, text in record.clauses.items():
             texts.setdefault(name, text)
     grouped = [by_clause(record) for record in records]
-    said = words(records)
-    listed = choices(said.values())
-    result, rows, cells = [], 0, 0
-    for number, family in enumerate(sorted({text.family for text in texts.values()})):
-        members: list[ClauseRow] = []
+    said, frameworks = words(records), judged(records)
+    compared = [record.series.framework if record.series.framework in frameworks else "" for record in records]
+    families, count = [], 0
+    for family in sorted({text.family for text in texts.values()}):
+        rows = []
         for name in sorted(name for name, text in texts.items() if text.family == family):
-            verdicts = [here.get(name, []) for here in grouped]
-            word = _across(said[name], listed) if name in said else None
-            row = _row(rows, cells, name, texts[name], verdicts, _sides(records, verdicts), word, columns)
-            cells += sum(1 for cell in row.cells if cell.verdicts)
-            rows += 1
-            members.append(row)
-        totals = tuple(Count.of(row.cells[run].verdicts for row in members) for run in range(len(records)))
-        result.append(Family(number, clean(family), totals, tuple(members)))
-    return tuple(result)
-
-
-def choices(said: Iterable[Word]) -> tuple[str, ...]:
-    """The filter choices: every kind of word, and every framework in which a clause is broken."""
-    listed = list(said)
-    frameworks = sorted({_broken_in(each) for word in listed for each in word.broken})
-    return (*(kind.value for kind in Portability if any(word.kind is kind for word in listed)), *frameworks)
-
-
-def _broken_in(broken: Broken) -> str:
-    return f"broken in {clean(broken.framework, NAME)}"
-
-
-def _across(word: Word, listed: Sequence[str]) -> AcrossFrameworks:
-    """A word as cleaned texts, where `listed` are the filter choices."""
-    broken = []
-    for each in word.broken:
-        first, *rest = packages(clean(each.since or each.version, NAME))
-        version = [f"since {first}" if each.since else first, *rest]
-        broken.append((clean(each.framework, NAME), version, clean(", ".join(each.where))))
-    chosen = dict.fromkeys((word.kind.value, *map(_broken_in, word.broken)))
-    owners = tuple(clean(str(owner), NAME) for owner in word.owners)
-    return AcrossFrameworks(word.kind.value, tuple(broken), owners, tuple(map(listed.index, chosen)))
-
-
-def alone(matrix: Sequence[Family]) -> tuple[SoleFailure, ...]:
-    """The clauses that exactly one framework fails while another one passes them."""
-    result = []
-    for row in sorted((row for family in matrix for row in family.rows if row.alone), key=lambda row: row.alone):
-        cells = tuple(cell for cell in row.cells if _fails(cell.verdicts))
-        failures = [verdict for cell in cells for verdict in cell.verdicts if verdict.outcome in FAILURE_OUTCOMES]
-        reasons = dict.fromkeys((clean(v.reason or v.message, VALUE), href(v.link)) for v in failures)
-        result.append(SoleFailure(row, cells, tuple(reasons)[:_REASONS]))
-    return tuple(result)
+            verdicts = tuple(tuple(clauses.get(name, ())) for clauses in grouped)
+            rows.append(_row(count, name, texts[name], verdicts, said.get(name), compared, across))
+            count += 1
+        totals = [
+            Counter(cell.outcome for cell in cells if cell) for cells in zip(*(row.cells for row in rows), strict=True)
+        ]
+        families.append(Family(clean(family), tuple(rows), tuple(totals)))
+    used = {choice for family in families for row in family.rows for choice in row.choices}
+    kinds = [DISAGREE, SPLIT, ALONE, *(kind.value for kind in Portability)]
+    choices = [choice for choice in kinds if choice in used] + sorted(used - {*kinds})
+    return Matrix(tuple(across), tuple(runs), tuple(families), tuple(choices))
 
 
 def _row(
-    number: int,
-    cells: int,
+    index: int,
     name: str,
     text: ClauseText,
-    verdicts: Sequence[Sequence[TestVerdict]],
-    sides: tuple[Sequence[str], Sequence[str]],
-    word: AcrossFrameworks | None,
-    columns: Sequence[RunColumn],
+    verdicts: tuple[tuple[TestVerdict, ...], ...],
+    word: Word | None,
+    compared: Sequence[str],
+    across: Sequence[Column],
 ) -> ClauseRow:
-    result, plain = [], _SLUG.fullmatch(name)
-    failing, passing = sides
-    for run, here in enumerate(verdicts):
-        anchor = f"{name if plain else f'~{number}'}@{columns[run].slug}"
-        result.append(Cell(run, cells, anchor, Counter(verdict.outcome for verdict in here), tuple(here)))
-        cells += bool(here)
+    failing, passing = _sides(compared, verdicts)
+    choices = [word.kind.value, *(f"broken in {clean(one.framework, _PART)}" for one in word.broken)] if word else []
+    choices += [ALONE] if len(failing) == 1 and passing else []
+    choices += [SPLIT] if word and word.broken and passing else []
+    choices += [DISAGREE] if SPLIT in choices or Portability.DIFFERS.value in choices else []
     return ClauseRow(
-        number=number,
-        anchor=f"clause-{name}" if plain else f"clause.{number}",
-        name=clean(name),
-        level=clean(text.level, 40),
-        requirement=clean(text.requirement, VALUE),
-        source=linked(text.source),
-        history=tuple(linked(entry) for entry in text.history[:20]),
-        cells=tuple(result),
-        word=word,
-        alone=clean(failing[0], NAME) if len(failing) == 1 and passing else "",
-        passing=tuple(clean(framework, NAME) for framework in passing),
+        index,
+        f"clause-{name}" if _SLUG.fullmatch(name) else f"clause.{index}",
+        clean(name),
+        text,
+        _said(word) if word else "",
+        word.kind.value.replace(" ", "-") if word else "",
+        tuple(choices),
+        verdicts,
+        tuple(_cell([verdicts[run] for run in column.runs]) for column in across),
     )
 
 
-def _fails(verdicts: Sequence[TestVerdict]) -> bool:
-    return any(verdict.outcome in FAILURE_OUTCOMES for verdict in verdicts)
+def _said(word: Word) -> str:
+    """A word across frameworks without versions and modes, which the columns show."""
+    if not word.broken:
+        return word.kind.value
+    broken = (f"{one.framework} since {one.since}" if one.since else one.framework for one in word.broken)
+    return f"broken in {', '.join(broken)}" + "".join(f"; {owner}" for owner in word.owners)
 
 
-def _sides(records: Sequence[Record], verdicts: Sequence[Sequence[TestVerdict]]) -> tuple[list[str], list[str]]:
-    """The frameworks that fail a clause in some run, and those that pass it and do not."""
-    frameworks = judged(records)
-    failing, passing = set(), set()
-    for record, here in zip(records, verdicts, strict=True):
-        framework = record.series.framework
-        if framework in frameworks and _fails(here):
-            failing.add(framework)
-        elif framework in frameworks and any(verdict.outcome is Outcome.PASS for verdict in here):
-            passing.add(framework)
-    return sorted(failing), sorted(passing - failing)
+def _sides(frameworks: Sequence[str], verdicts: Sequence[Sequence[TestVerdict]]) -> tuple[set[str], set[str]]:
+    """The frameworks that fail a clause in some run, and those that pass it and do not; "" is none."""
+    sides: dict[bool, set[str]] = {True: set(), False: set()}
+    for framework, tests in zip(frameworks, verdicts, strict=True):
+        outcomes = {verdict.outcome for verdict in tests}
+        fails = bool(outcomes & FAILURE_OUTCOMES)
+        if fails or Outcome.PASS in outcomes:
+            sides[fails].add(framework)
+    return sides[True] - {""}, sides[False] - sides[True] - {""}
+
+
+def _cell(runs: Sequence[Sequence[TestVerdict]]) -> Cell | None:
+    tests = [verdict for run in runs for verdict in run]
+    if not tests:
+        return None
+    outcomes = Counter(outcome(run) for run in runs if run)
+    return Cell(outcome(tests), outcomes, Counter(verdict.outcome for verdict in tests), sum(map(inferred, tests)))
+
+
+Sentence = tuple[TextPart, ...]
+
+
+def sentences(page: Matrix, comparisons: Comparisons) -> Iterator[Sentence]:
+    """The first sentences of the page, in parts; a part with an address filters the matrix or leads to the changes."""
+    records, tests = len(page.runs), sum(len(tests) for row in page.rows for tests in row.verdicts)
+    read = f"{number(records, 'record')} of {number(len(page.frameworks), 'framework')}"
+    yield (TextPart(f"{read}: {number(len(page.rows), 'clause')}, {tests:,} test{'s' if tests != 1 else ''}."),)
+    failing = _failing(page, FAILING, "in at least one run")
+    unexpected = _failing(page, UNEXPECTED, "unexpectedly") or (TextPart("every failure is a known one"),)
+    yield (*failing, TextPart("; "), *unexpected, TextPart(".")) if failing else (TextPart("No clause fails."),)
+    if len(page.frameworks) > 1:
+        yield _disagreeing(page.rows)
+    if comparisons.pairs:
+        worse = sum(change.kind.worse for pair in comparisons.pairs for change in pair.changes)
+        text = f"{number(worse, 'change')} for the worse" if worse else "no change for the worse"
+        pairs = number(len(comparisons.pairs), "comparison")
+        yield TextPart("Since the earlier records: "), TextPart(text, "#changes"), TextPart(f" in {pairs}.")
+
+
+def _failing(page: Matrix, choice: str, how: str) -> Sentence:
+    """How many clauses have an outcome of a choice, in all and in each framework; nothing if none has."""
+
+    def count(runs: Sequence[int]) -> int:
+        outcomes = ({v.outcome for run in runs for v in row.verdicts[run]} for row in page.rows)
+        return sum(bool(CHOICES[choice] & found) for found in outcomes)
+
+    total = count(range(len(page.runs)))
+    if not total:
+        return ()
+    parts = [_filter(number(total, "clause"), outcome=choice), TextPart(f" {_verb('fail', total)} {how} (")]
+    for column in page.frameworks:
+        if found := count(column.runs):
+            parts.append(TextPart(f"{', ' if len(parts) > 2 else ''}{column.title} "))
+            parts.append(_filter(str(found), outcome=choice, run=column.slug))
+    return (*parts, TextPart(")"))
+
+
+def _disagreeing(rows: Sequence[ClauseRow]) -> Sentence:
+    disagree, split, differing = (
+        sum(choice in row.choices for row in rows) for choice in (DISAGREE, SPLIT, Portability.DIFFERS.value)
+    )
+    if not disagree:
+        return (TextPart("The frameworks disagree on no clause."),)
+    passing = f"{split} {_verb('pass', split)} in one framework and {_verb('fail', split)} in another"
+    others = f"{differing} {_verb('differ', differing)} in support or in observed values"
+    parts = [_filter(passing, across=SPLIT)] if split else []
+    parts += [TextPart(", ")] if split and differing else []
+    parts += [_filter(others, across=Portability.DIFFERS.value)] if differing else []
+    linked = _filter(number(disagree, "clause"), across=DISAGREE)
+    return (TextPart("The frameworks disagree on "), linked, TextPart(": "), *parts, TextPart("."))
+
+
+def _verb(verb: str, count: int) -> str:
+    return f"{verb}{'es' if verb.endswith('s') else 's'}" if count == 1 else verb
+
+
+def _filter(text: str, **chosen: str) -> TextPart:
+    return TextPart(text, f"#?{urlencode(chosen)}")

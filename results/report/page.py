@@ -1,25 +1,32 @@
-"""The page: one self-contained HTML file that makes no request."""
+"""The page: one self-contained HTML file that makes no request. Every text of a record is cleaned as it is printed."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
-from functools import cache, partial
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-import altair
-import vl_convert
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from results.compare.changes import Change, ChangeKind
+from results.compare.comparison import Comparison
+from results.compare.numbers import Movement
 from results.compare.pairing import NONE, Comparisons
+from results.compare.verdicts import NOT_JUDGED
+from results.record.files import replace_by
 from results.record.outcomes import Outcome
 from results.record.reading import Record
-from results.report import about, changed, details, matrix, porting, series, summary
-from results.report.assets import asset, environment, policy
-from results.report.runs import DASHES, SHAPES, by_framework, frameworks, runs
-from results.report.text import NAME, VALUE, clean, embedded, href, linked, packed
-from results.show.clauses import FAILURE_OUTCOMES, GRAVITY, total, unconfirmed
+from results.report import values
+from results.report.details import Details
+from results.report.matrix import CHOICES, by_framework, matrix, sentences
+from results.report.text import VALUE, clean, embedded, href, linked, number, packed
+from results.show.clauses import GRAVITY, total, unconfirmed
+from results.show.differences import UNSET, grouped, movements, not_judged, short
 from results.show.findings import HEADINGS, UNCLASSED, ListedFinding, findings
-from results.show.portability import Portability, words
+from results.show.portability import Portability
 
 LEGEND = {
     Outcome.PASS: ("✓", "the clause holds"),
@@ -40,9 +47,21 @@ LEGEND = {
 }
 """Symbol and meaning of each outcome."""
 
-_text = partial(asset, __package__)
+_NOTES, _FACTS = 50, 1000
 
-_PARTS = ("elements.js", "filters.js", "issue.js", "cells.js", "address.js", "tables.js")
+
+def write(records: Sequence[Record], path: Path, comparisons: Comparisons = NONE) -> None:
+    """Writes the report; at every moment `path` holds its old content or the new one, whole.
+
+    Args:
+        records: the runs.
+        path: the HTML file.
+        comparisons: the changes since earlier runs.
+
+    Raises:
+        RecordError: the file cannot be written.
+    """
+    replace_by(path, (piece.encode("utf-8") for piece in pieces(records, comparisons)))
 
 
 def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
@@ -53,96 +72,163 @@ def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
 def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterator[str]:
     """The page in pieces, because hundreds of records make a large one."""
     records = by_framework(records)
-    columns = runs(records)
-    groups = frameworks(records)
-    totals = list(map(total, records))
-    families = matrix.families(records)
-    outcomes = [o for o in reversed(GRAVITY) if any(v.outcome is o for r in records for v in r.verdicts)]
-    graded = [[outcome.value, LEGEND[outcome][0], outcome in FAILURE_OUTCOMES] for outcome in GRAVITY]
-    drawn = series.payload(records, columns)
-    scripts = {"theme.js": _text("theme.js"), "page.js": _behaviour(), "charts.js": _charts()}
-    style = _text("style.css")
+    page = matrix(records)
+    used = {verdict.outcome for record in records for verdict in record.verdicts}
+    style, script = _asset("style.css"), _script()
+    curves = values.curves(page, records)
     yield from (
-        environment(__package__)
+        _environment()
         .get_template("page.html")
         .generate(
-            runs=columns,
-            frameworks=groups,
-            starts={group.runs[0] for group in groups},
-            summary=list(summary.sentences(families, groups, sum(each.tests.total() for each in totals), comparisons)),
-            totals=totals,
-            families=families,
-            levels=sorted({row.level for family in families for row in family.rows}),
-            outcomes=outcomes,
-            choices=matrix.choices(words(records).values()),
-            together=[(summary.DISAGREE, "disagree"), (summary.SPLIT, "split")] if len(groups) > 1 else [],
-            outcome_choices=list(summary.CHOICES.items()),
+            matrix=page,
+            summary=sentences(page, comparisons),
+            outcomes=[outcome for outcome in GRAVITY[::-1] if outcome in used],
+            legend=LEGEND,
             kinds=Portability,
+            outcome_choices=CHOICES,
+            levels=sorted({row.text.level for row in page.rows}),
             unconfirmed=any(map(unconfirmed, records)),
-            meanings={outcome: meaning for outcome, (_, meaning) in LEGEND.items()},
-            symbols={outcome: symbol for outcome, (symbol, _) in LEGEND.items()},
-            dashes=[" ".join(map(str, dash)) for dash in DASHES],
-            shapes=list(SHAPES.values()),
-            found=_findings(records),
-            alone=matrix.alone(families),
-            porting=porting.groups(records),
-            drawn=drawn,
-            facts=about.facts(records),
-            folds=about.folds(records),
-            notes=[about.notes(record) for record in records],
-            comparisons=[changed.compared(pair) for pair in comparisons.pairs],
-            unmatched=[clean(line) for line in comparisons.unmatched],
-            anchors={row.name: row.anchor for family in families for row in family.rows},
-            cells_json=map(Markup, packed(details.payload(families, columns, records, graded))),
-            drawn_json=Markup(embedded(drawn)),
+            comparisons=comparisons,
+            findings=_findings(records),
+            observations=values.observations(page, records),
+            costs=values.costs(page, records),
+            curves=curves,
+            environments=list(map(_environment_of, records)),
+            curves_json=Markup(embedded(curves)),
+            tests_json=map(Markup, packed(Details().pieces(page, records))),
             style=Markup(style),
-            scripts={name: Markup(script) for name, script in scripts.items()},
-            policy=policy(style, list(scripts.values())),
+            script=Markup(script),
+            policy=_policy(style, script),
         )
     )
 
 
-def _findings(records: Sequence[Record]) -> dict[str, list[dict[str, Any]]]:
-    """The findings of all records by the heading of their class; one row for all runs of a framework."""
-    by_text: dict[tuple[str, str, str, str], list[tuple[int, ListedFinding]]] = {}
-    for place, record in enumerate(records):
-        for each in findings(record):
-            key = (record.series.framework, each.id, each.reason, each.link)
-            by_text.setdefault(key, []).append((place, each))
-    rows = [(group[0][1], _finding(framework, group)) for (framework, *_), group in by_text.items()]
-    rows.sort(key=lambda pair: (pair[0].order[:2], pair[1]["framework"]))
-    by_class: dict[str, list[dict[str, Any]]] = {}
-    for first, row in rows:
-        by_class.setdefault(HEADINGS[first.text.kind] if first.text else UNCLASSED, []).append(row)
-    return by_class
+@cache
+def _asset(name: str) -> str:
+    return files(__package__).joinpath("templates", name).read_text("utf-8")
 
 
-def _finding(framework: str, group: Sequence[tuple[int, ListedFinding]]) -> dict[str, Any]:
-    """A finding of a framework; `runs` are the index of each run with it, and the number of its failing tests."""
-    first = group[0][1]
-    clauses = dict.fromkeys(clause for _, each in group for clause in each.cases)
+def _policy(style: str, script: str) -> Markup:
+    """A content security policy under which the page makes no request and runs this script and style alone."""
+    hashes = (base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode() for text in (script, style))
+    allowed = "script-src 'sha256-{}'; style-src 'sha256-{}'".format(*hashes)
+    return Markup(f"default-src 'none'; {allowed}; img-src data:; base-uri 'none'; form-action 'none'")
+
+
+@cache
+def _script() -> str:
+    """The script of the page: its parts in one scope, in order."""
+    parts = map(_asset, ("matrix.js", "cells.js", "charts.js"))
+    return "\n".join(['(() => {\n  "use strict";', *parts, "})();"])
+
+
+@cache
+def _environment() -> Environment:
+    """The templates, which clean and escape every text."""
+    result = Environment(
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    result.filters |= {"clean": _clean, "href": href, "linked": _linked, "number": number}
+    result.filters |= {"short": short, "grouped": grouped, "movements": movements, "compared": _compared}
+    result.globals |= {"UNSET": UNSET}
+    return result
+
+
+def _finalize(value: object) -> object:
+    """A text cleaned, and cut to the length of a value; markup is of the templates, and stays."""
+    return clean(value, VALUE) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _clean(text: str, limit: int = VALUE) -> Markup:
+    """The same with another length."""
+    return Markup.escape(clean(text, limit))
+
+
+def _linked(text: str) -> Markup:
+    """A text with its web addresses as links."""
+    link = Markup('<a href="{}" rel="noopener noreferrer">{}</a>')
+    return Markup("").join(link.format(part.href, part.text) if part.href else part.text for part in linked(text))
+
+
+def _compared(pair: Comparison) -> dict[str, Any]:
+    """The verdict of a comparison in a sentence, its changes with the worst first, and counted ones by kind."""
+    changes = sorted(pair.changes, key=lambda change: not change.kind.worse)
+    by_kind: dict[ChangeKind, list[Change]] = {}
+    for change in changes:
+        by_kind.setdefault(change.kind, []).append(change)
+    timed = len(by_kind.pop(ChangeKind.NOT_JUDGED, ()))
+    worse = sum(change.kind.worse for change in changes)
     return {
-        "framework": clean(framework, NAME),
-        "consequence": first.text.consequence.value.replace("-", " ") if first.text else "",
-        "reason": linked(first.reason, VALUE),
-        "link": href(first.link),
-        "shows": clean(first.text.link_shows, VALUE) if first.text else "",
-        "clauses": [clean(clause) for clause in clauses],
-        "runs": [(place, sum(max(1, len(cases)) for cases in each.cases.values())) for place, each in group],
+        "verdict": f"{_verdict(pair, worse)} {pair.compared} of {pair.of} tests were compared.",
+        "worse": worse,
+        "listed": [change for change in changes if change.kind.listed],
+        "counted": {kind: by_kind[kind] for kind in ChangeKind if kind in by_kind and not kind.listed},
+        "left": f"{not_judged(timed)}: {NOT_JUDGED}." if timed else "",
+        "numbers": [one for one in pair.numbers if one.movement is not Movement.IDENTICAL],
     }
 
 
-@cache
-def _behaviour() -> str:
-    """The script of the page: its parts in one scope, in order."""
-    return "\n".join(['(() => {\n  "use strict";', *map(_text, _PARTS), "})();"])
+def _verdict(pair: Comparison, worse: int) -> str:
+    if pair.status == 2:
+        return "Cannot be judged."
+    if pair.status == 1:
+        return f"Regressions found: {worse} of {len(pair.changes)} change{'s' if len(pair.changes) > 1 else ''}."
+    if pair.identical:
+        return "No regressions: the two runs are identical."
+    drifted = pair.drifted
+    return f"No regressions; {drifted} test{'s' if drifted > 1 else ''} drifted." if drifted else "No regressions."
 
 
-@cache
-def _charts() -> str:
-    version = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    known = vl_convert.get_vegalite_versions()
-    script: str = vl_convert.javascript_bundle(
-        _text("charts.js"), vl_version=version if version in known else known[-1]
-    )
-    return script.replace("\r", "").replace("</script", r"<\/script").replace("<!--", r"\x3c!--")
+def _findings(records: Sequence[Record]) -> dict[str, list[dict[str, Any]]]:
+    """The findings of all records by the heading of their class, the worst first; one row for a framework's runs."""
+    by_text: dict[tuple[str, str, str, str], list[ListedFinding]] = {}
+    for record in records:
+        for one in findings(record):
+            by_text.setdefault((record.series.framework, one.id, one.reason, one.link), []).append(one)
+    by_class: dict[str, list[dict[str, Any]]] = {}
+    for (framework, *_), same in sorted(by_text.items(), key=lambda item: (item[1][0].order[:2], item[0][0])):
+        text = same[0].text
+        row = {
+            "framework": framework,
+            "consequence": text.consequence.replace("-", " ") if text else "–",
+            "reason": same[0].reason,
+            "link": same[0].link,
+            "shows": text.link_shows if text else "",
+            "clauses": list(dict.fromkeys(clause for one in same for clause in one.cases)),
+            "tests": sum(max(1, len(cases)) for one in same for cases in one.cases.values()),
+            "runs": len(same),
+        }
+        by_class.setdefault(HEADINGS[text.kind] if text else UNCLASSED, []).append(row)
+    return by_class
+
+
+def _environment_of(record: Record) -> dict[str, Any]:
+    """The facts about a run, its environment in groups of names and values, and its notes."""
+    counts, untested = total(record), record.suite.clauses_without_tests
+    facts = {
+        "status": record.status,
+        "tests": f"{len(record.verdicts)} of {counts.clauses.total()} clauses",
+        "selection": record.selection or "all tests",
+        "seed": str(record.seed)[:40],
+        "started": record.started,
+        "duration": f"{number(round(record.duration_s, 1))} s",
+        "suite": record.suite.version,
+        "device": " ".join(dict.fromkeys(filter(None, (record.series.device, record.series.device_kind)))),
+        "clauses without a test": f"{len(untested)}: {', '.join(untested[:20])}" if untested else "0",
+        **record.variant.environment,
+    }
+    groups: dict[str, Mapping[str, str]] = {
+        "": facts,
+        "Environment variables": record.variant.variables,
+        "Packages": record.variant.packages,
+        "Instruction sets": dict.fromkeys(record.variant.instruction_sets, "yes"),
+    }
+    return {
+        "groups": {title: list(group.items())[:_FACTS] for title, group in groups.items()},
+        "notes": [*unconfirmed(record), *record.notes[:_NOTES]],
+    }

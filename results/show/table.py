@@ -149,7 +149,9 @@ def _cell(counts: Mapping[Outcome, int] | Mapping[Consequence, int], of: Sequenc
     parts = [Text(f"{number} {key.value}", style=_style(key)) for key, number in named]
     if not parts:
         return Text("–", style="dim")
-    sums = _sums(of, cell_width)
+    whole = f"({', '.join(of)})"
+    pieces = [whole] if len(whole) <= cell_width else whole.replace(", ", ",\n").split("\n")
+    sums = [Text(piece, style="bold") for piece in pieces]
     separators = [*(" · " for _ in parts[1:]), "  ", *(" " for _ in sums[1:])]
     cell = parts[0]
     used = len(cell)
@@ -158,13 +160,6 @@ def _cell(counts: Mapping[Outcome, int] | Mapping[Consequence, int], of: Sequenc
         cell = Text.assemble(cell, separator if fits else "\n", part)
         used = used + len(separator) + len(part) if fits else len(part)
     return cell
-
-
-def _sums(of: Sequence[str], cell_width: int) -> list[Text]:
-    """The denominators in parentheses: in one piece, or in several where that is too wide."""
-    whole = f"({', '.join(of)})"
-    pieces = [whole] if len(whole) <= cell_width else whole.replace(", ", ",\n").split("\n")
-    return [Text(piece, style="bold") for piece in pieces]
 
 
 def _place(key: Outcome | Consequence) -> int:

@@ -9,12 +9,13 @@ import pytest
 
 from conformance.cli import main
 from conformance.runner import jobs
+from conformance.runner.identity import suite_version
 from frameworks.adapter_file import FILE, AdapterFile, adapter_file
 from frameworks.contract import Capability
 from frameworks.installer import locks
 from frameworks.installer.distributions import DISTRIBUTIONS, read_distribution
 from frameworks.registry import GROUP, UnknownFramework, built_in
-from tests.support.suite_runs import ROOT
+from tests.support.suite_runs import ROOT, refused
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
@@ -37,9 +38,10 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     return given
 
 
-def test_the_built_in_adapters_are_the_entries_of_the_checkout() -> None:
+def test_built_in_adapters_are_the_entry_points() -> None:
     assert built_in() == PROJECT["project"]["entry-points"][GROUP]
     assert list(built_in()) == ["reference", "torch", "tf", "paddle", "jax"]
+    assert suite_version() == PROJECT["project"]["version"]
 
 
 @pytest.mark.parametrize("name", [name for name in built_in() if name != "reference"])
@@ -56,36 +58,28 @@ def test_a_built_in_adapter_is_complete(name: str) -> None:
     assert f"frameworks.{name}.*" in PROJECT["tool"]["mypy"]["overrides"][0]["module"]
 
 
-def test_the_modes_of_a_run_are_those_that_the_adapter_names(judged: list[tuple[object, ...]]) -> None:
+def test_run_without_a_mode_takes_those_of_the_adapter_file(judged: list[tuple[object, ...]]) -> None:
     assert [main(["run", name]) for name in ("paddle", "torch", "reference")] == [0, 0, 0]
     assert [(name, modes) for name, modes, *_ in judged] == [
         ("paddle", ["dygraph", "static", "dygraph-forced-scaler"]),
         ("torch", [""]),
         ("reference", [""]),
     ]
-    assert {name: adapter_file(name).serial for name in ("paddle", "torch", "reference")} == {
-        "paddle": ("static",),
-        "torch": (),
-        "reference": (),
-    }
-
-
-def test_a_mode_that_is_named_twice_is_judged_once(judged: list[tuple[object, ...]]) -> None:
+    assert [adapter_file(name).serial for name in ("paddle", "torch", "reference")] == [("static",), (), ()]
     assert main(["run", "reference", "--mode", "emulated,ranks,emulated"]) == 0
-    assert judged[0][1] == ["emulated", "ranks"]
+    assert judged[-1][1] == ["emulated", "ranks"]
 
 
-def test_an_adapter_of_somebody_else_may_have_the_file_too(stranger: Path, judged: list[tuple[object, ...]]) -> None:
+def test_adapter_file_of_an_outside_adapter_is_read_without_its_import(
+    stranger: Path, judged: list[tuple[object, ...]]
+) -> None:
+    for path in ("other_adapter:Other", "no_such_module:Other", "no_such_package.module:Other"):
+        assert adapter_file(path) == AdapterFile()
+    adapter_file.cache_clear()
     (stranger / FILE).write_text('modes = ["a", "b"]\nserial = ["b"]\n', encoding="utf-8")
     assert adapter_file("other_adapter:Other") == AdapterFile(modes=("a", "b"), serial=("b",))
     assert main(["run", "other_adapter:Other"]) == 0
     assert judged[0][:2] == ("other_adapter:Other", ["a", "b"])
-
-
-@pytest.mark.usefixtures("stranger")
-@pytest.mark.parametrize("path", ["other_adapter:Other", "no_such_module:Other", "no_such_package.module:Other"])
-def test_an_adapter_may_be_without_the_file(path: str) -> None:
-    assert adapter_file(path) == AdapterFile()
 
 
 @pytest.mark.parametrize(
@@ -101,12 +95,11 @@ def test_an_adapter_may_be_without_the_file(path: str) -> None:
         ("\udcff", "can't decode"),
     ],
 )
-def test_a_file_that_cannot_be_read_ends_in_one_line(
+def test_run_with_a_wrong_adapter_file_is_refused(
     stranger: Path, text: str, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (stranger / FILE).write_bytes(text.encode("utf-8", "surrogateescape"))
-    assert main(["run", "other_adapter:Other"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refused(capsys, "run", "other_adapter:Other")
     assert problem in line
     assert str(stranger / FILE) in line
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from conformance.checks.evidence import Verdict, Violation
-from conformance.checks.outcome import conclude
+from conformance.checks.outcome import Judgement, conclude
 from conformance.checks.subject import Subject
 from conformance.declarations import comparison
 from fixtures.data import exact_batch
@@ -26,62 +24,6 @@ from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.operations import CARRIERS, TENSORS
 from results.record.outcomes import Outcome
-from tests.support.suite_runs import ROOT
-
-TABLES = {
-    "torch": ("OPERATIONS",),
-    "tf": ("OPERATIONS", "LOSSES", "NORMALIZATIONS"),
-    "paddle": ("OPERATIONS",),
-    "jax": ("OPERATIONS",),
-}
-"""The dictionaries of each adapter's module `operations`; TensorFlow's operations are those of Keras."""
-
-
-MODULES = {
-    "": ("declarations", "framework", "launch", "native_loop", "probes"),
-    "core": ("arrays", "layers", "losses", "network", "operations", "saved_bytes", "settings", "ways"),
-    "training": ("checkpoint", "optimizer_probes", "optimizers", "scaler", "trainer"),
-    "distributed": ("ranks",),
-    "quantization": ("formats", "post_training"),
-    "shipped": ("control_flow", "operations_and_layers"),
-}
-"""What every adapter of a framework has, by package."""
-
-
-def modules(folder: str) -> list[Path]:
-    """The modules of a package, without those of packages in it."""
-    return sorted((ROOT / "frameworks" / folder).glob("*.py"))
-
-
-@pytest.mark.parametrize("package", MODULES)
-@pytest.mark.parametrize("adapter", TABLES)
-def test_every_adapter_has_the_same_modules(adapter: str, package: str) -> None:
-    shared = {path.stem for path in modules("keras_common")} if adapter == "tf" else set()
-    assert set(MODULES[package]) - {path.stem for path in modules(f"{adapter}/{package}")} - shared == set()
-
-
-def keys(adapter: str) -> set[str]:
-    """The names in an adapter's tables of operations, read from the source, for its framework may not be installed."""
-    folder = {"tf": "keras_common"}.get(adapter, f"{adapter}/core")
-    tree = ast.parse((ROOT / "frameworks" / folder / "operations.py").read_text(encoding="utf-8"))
-    tables = TABLES[adapter]
-    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict)]
-    chosen = [node.value for node in assigned if isinstance(node.target, ast.Name) and node.target.id in tables]
-    assert len(chosen) == len(tables), f"{adapter}: one dictionary each of {tables}"
-    return {key.value for value in chosen if isinstance(value, ast.Dict) for key in value.keys if _is_name(key)}
-
-
-def _is_name(key: ast.expr | None) -> bool:
-    return isinstance(key, ast.Constant) and isinstance(key.value, str)
-
-
-@pytest.mark.parametrize("adapter", TABLES)
-def test_every_adapter_has_every_operation_of_the_catalogue_and_no_other(adapter: str) -> None:
-    assert keys(adapter) == set(CATALOGUE)
-
-
-def test_the_reference_has_every_operation_of_the_catalogue_and_no_other() -> None:
-    assert {*CARRIERS, *TENSORS} == set(CATALOGUE)
 
 
 class WithoutAverage(ReferenceFramework):
@@ -98,12 +40,18 @@ class RefusesAverage(WithoutAverage):
         return {**super().refusals(), Capability.AVERAGE: "it has none"}
 
 
-def test_what_an_adapter_says_nothing_about_is_refused_for_the_default_reason() -> None:
+def refusal_of(framework: ReferenceFramework) -> Judgement:
+    """The judgement of the framework's refusal of an average."""
+    with pytest.raises(Unsupported) as refusal:
+        framework.trainer(exact_linear(), Recipe(average=0.5))
+    return conclude(framework, refusal.value, ())
+
+
+def test_trainer_of_what_an_adapter_does_not_name_is_refused_by_default() -> None:
+    assert {*CARRIERS, *TENSORS} == set(CATALOGUE)
     framework = WithoutAverage()
     assert framework.declares(Capability.AVERAGE) == NOT_OFFERED
-    with pytest.raises(Unsupported, match="this adapter does not offer it") as refusal:
-        framework.trainer(exact_linear(), Recipe(average=0.5))
-    judgement = conclude(framework, refusal.value, ())
+    judgement = refusal_of(framework)
     assert (judgement.outcome, judgement.reason) == (Outcome.NOT_OFFERED, NOT_OFFERED.reason)
     assert judgement.message.endswith("(nothing to try)")
 
@@ -116,24 +64,21 @@ def test_what_an_adapter_says_nothing_about_is_refused_for_the_default_reason() 
         ((), ("average",), Outcome.MISDECLARED),
     ],
 )
-def test_an_absent_feature_is_looked_for_by_name(
+def test_conclude_of_an_absent_feature_looks_for_its_name(
     words: tuple[str, ...], names: tuple[str, ...], outcome: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     framework = WithoutAverage()
     absence = Absence((Capability.AVERAGE,), "it has none", ("no_such_module", "numpy"), words, names)
     monkeypatch.setattr(framework, "_file", AdapterFile(absent=(absence,)))
-    with pytest.raises(Unsupported, match="it has none") as refusal:
-        framework.trainer(exact_linear(), Recipe(average=0.5))
-    assert conclude(framework, refusal.value, ()).outcome is outcome
+    judgement = refusal_of(framework)
+    assert (judgement.outcome, judgement.reason) == (outcome, "it has none")
 
 
-def test_an_absence_without_a_place_to_search_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_of_an_absence_without_a_module_to_search_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     framework = WithoutAverage()
     absence = Absence((Capability.AVERAGE,), "it has none", ("no_such_module",), ("average",))
     monkeypatch.setattr(framework, "_file", AdapterFile(absent=(absence,)))
-    with pytest.raises(Unsupported, match="it has none") as refusal:
-        framework.trainer(exact_linear(), Recipe(average=0.5))
-    assert conclude(framework, refusal.value, ()).outcome is Outcome.NOT_OFFERED
+    assert refusal_of(framework).outcome is Outcome.NOT_OFFERED
     with pytest.raises(Violation, match="a refusal was tried"):
         comparison.compare(Subject(framework, 0), Verdict(), Capability.AVERAGE)
 
@@ -197,12 +142,9 @@ def test_each_recomputation_case_passes_its_arguments_as_it_is_named(case: Recom
     assert (case in CLOSED_OVER) == (PASSED[case] == [((2,), {})])
 
 
-def test_a_recomputation_case_that_does_not_exist_is_an_error() -> None:
+def test_recomputed_call_of_an_unknown_or_failing_case_raises() -> None:
     with pytest.raises(ValueError, match="no recomputation case 'backwards'"):
         recorded_call("backwards")  # type: ignore[arg-type]
-
-
-def test_the_second_run_of_a_failing_function_raises() -> None:
     rerun = FailingRerun()
     rerun.begin()
     with pytest.raises(RuntimeError, match="the second run"):

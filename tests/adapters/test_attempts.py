@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
@@ -50,23 +50,17 @@ NEWER = (
 """Options of optimizers that some framework, or version of it, lacks."""
 
 
-def warning(category: type[Warning]) -> bool:
+def warn(category: type[Warning]) -> bool:
     """An attempt that warns and says that it worked."""
     warnings.warn("text", category, stacklevel=1)
     return True
 
 
-@pytest.mark.parametrize("category", [DeprecationWarning, PendingDeprecationWarning, FutureWarning])
-def test_a_deprecated_call_takes_effect(category: type[Warning]) -> None:
-    assert observed(lambda: warning(category))
-
-
-@pytest.mark.parametrize("category", [UserWarning, RuntimeWarning])
-def test_a_call_that_warns_of_anything_else_does_not(category: type[Warning]) -> None:
-    assert not observed(lambda: warning(category))
-
-
-def test_neither_does_one_that_returns_false_or_raises() -> None:
+def test_observed_of_an_attempt_is_false_where_it_warns_fails_or_raises() -> None:
+    for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
+        assert observed(lambda category=category: warn(category))
+    for category in (UserWarning, RuntimeWarning):
+        assert not observed(lambda category=category: warn(category))
     assert not observed(lambda: False)
     assert not observed(lambda: bool(1 // 0))
 
@@ -107,7 +101,7 @@ def compared(framework: ReferenceFramework, capability: Capability) -> None:
 
 
 @pytest.mark.parametrize("capability", [c for c in Capability if ReferenceFramework().declares(c) == SUPPORTED])
-def test_a_capability_in_the_plain_set_is_declared_and_its_case_passes(capability: Capability) -> None:
+def test_compare_of_a_supported_capability_of_the_reference_passes(capability: Capability) -> None:
     framework = ReferenceFramework()
     assert framework.probe(capability) is None
     compared(framework, capability)
@@ -116,20 +110,19 @@ def test_a_capability_in_the_plain_set_is_declared_and_its_case_passes(capabilit
 @pytest.mark.parametrize(
     ("kind", "capability"), [(Refusing, Capability.SCHEDULE), (WithoutOperations, Capability.SHIPPED_OPERATIONS)]
 )
-def test_one_in_the_set_that_is_refused_is_misdeclared(kind: type[ReferenceFramework], capability: Capability) -> None:
+def test_conclude_of_a_refused_supported_capability_is_misdeclared(
+    kind: type[ReferenceFramework], capability: Capability
+) -> None:
     framework = kind()
     with pytest.raises(Unsupported) as refusal:
         compared(framework, capability)
     assert conclude(framework, refusal.value, ()).outcome is Outcome.MISDECLARED
 
 
-def test_one_in_the_set_whose_attempt_does_nothing_is_misdeclared() -> None:
+def test_compare_of_a_supported_capability_whose_attempt_does_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     compared(Clipping(), Capability.CLIP)
     with pytest.raises(Misdeclared, match="a direct call had no effect"):
         compared(NeverClipping(), Capability.CLIP)
-
-
-def test_one_in_the_set_that_the_adapters_file_calls_absent_is_misdeclared(monkeypatch: pytest.MonkeyPatch) -> None:
     framework = ReferenceFramework()
     absence = Absence((Capability.CLIP,), "it has none", ("numpy",), ("no_such",))
     monkeypatch.setattr(framework, "_file", AdapterFile(absent=(absence,)))
@@ -138,31 +131,19 @@ def test_one_in_the_set_that_the_adapters_file_calls_absent_is_misdeclared(monke
         compared(framework, Capability.CLIP)
 
 
-def of_techniques(own: ReferenceFramework) -> dict[Capability, Attempt]:
-    """The shared attempts of formats and quantizers."""
-    return (
+def test_shared_attempts_of_the_reference_take_effect() -> None:
+    own = ReferenceFramework()
+    away = [Offload(("activations", "parameters", "optimizer"), to) for to in ("host", "disk")]
+    attempts = (
         delayed_attempts(lambda: own.rule(DelayedProducts)(KERNEL, history=4))
         | quantizer_attempts(own.rule(Quantizers))
         | technique_attempts(own.rule(PostTraining))
         | float8_attempts(own.run)
+        | optimizer_attempts(own.run, *NEWER)
+        | shipped_attempts(own.parts())
+        | offload_attempts(own.run, away)
     )
-
-
-def of_runs(own: ReferenceFramework) -> dict[Capability, Attempt]:
-    """The other shared ones, but for those of ranks."""
-    away = [Offload(("activations", "parameters", "optimizer"), to) for to in ("host", "disk")]
-    return optimizer_attempts(own.run, *NEWER) | shipped_attempts(own.parts()) | offload_attempts(own.run, away)
-
-
-@pytest.mark.parametrize("made", [of_techniques, of_runs])
-def test_the_shared_attempts_see_what_the_reference_does(
-    made: Callable[[ReferenceFramework], dict[Capability, Attempt]],
-) -> None:
-    attempts = made(ReferenceFramework())
-    assert len(attempts) > 12
+    assert len(attempts) > 24
     assert [capability for capability, attempt in attempts.items() if not observed(attempt)] == []
-
-
-def test_an_option_without_a_shared_attempt_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"optimizer\.nesterov: no shared attempt"):
-        optimizer_attempts(ReferenceFramework().run, Capability.MUON, Capability.NESTEROV)
+        optimizer_attempts(own.run, Capability.MUON, Capability.NESTEROV)

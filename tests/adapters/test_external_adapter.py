@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,20 +13,20 @@ from types import SimpleNamespace
 import pytest
 
 from conformance.runner import plugin
-from conformance.runner.identity import suite_version
 from conformance.runner.subprocesses import VARIABLES
 from frameworks import registry
 from results.record.reading import Outcome, load
-from tests.support.suite_runs import ROOT, TIMEOUTS, WORKERS, Ended, clauses_of, run
+from tests.support.suite_runs import ROOT, TIMEOUTS, WORKERS, Ended, called, clauses_of, run
 
 FLOOR = "scaling.stays-positive"
-FLOOR_ENTRY, FINITE_ENTRY = (
-    f'clause = "{clause}"\nversions = "==1.0"\ncases = ["{test}"]'
-    for clause, test in (
-        (FLOOR, "test_scale_stays_positive_after_many_backoffs"),
-        ("scaling.stays-finite", "test_scale_stays_finite_after_many_growths"),
-    )
-)
+FINITE_ENTRY = """
+[[expectation]]
+finding = "no-floor"
+clause = "scaling.stays-finite"
+versions = "==1.0"
+cases = ["test_scale_stays_finite_after_many_growths"]
+signature = "scale-zero"
+"""
 PART = ("conformance/suites/scaling/test_scaling.py", "-k", "stays or static or defaults")
 
 
@@ -58,23 +57,13 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install({**documented(), "my_package/__init__.py": ""}, tmp_path_factory.mktemp("elsewhere"))
 
 
-def judged(package: Path, record: Path) -> Ended:
-    """The documented adapter judged by a part of the suites."""
-    words = [*WORKERS, *TIMEOUTS, "--framework=mine", *PART, f"--record={record}"]
-    return run([sys.executable, "-m", "pytest", "-q", *words], PYTHONPATH=str(package), **VARIABLES)
-
-
-def conformance(package: Path, *words: str | Path) -> Ended:
-    return run([sys.executable, "-m", "conformance", *map(str, words)], PYTHONPATH=str(package))
-
-
 @pytest.fixture(scope="module")
 def record(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The record of `conformance run`."""
     path = tmp_path_factory.mktemp("records") / "mine.json"
-    words = ["run", "mine", "--", *PART, "--numprocesses=0", f"--record={path}"]
+    argv = ["run", "mine", "--", *PART, "--numprocesses=0", f"--record={path}"]
     ended = run(
-        [sys.executable, "-m", "conformance", *words],
+        [sys.executable, "-m", "conformance", *argv],
         PYTHONPATH=str(package),
         PYTEST_ADDOPTS="-p xdist.plugin -p pytest_timeout",
         **VARIABLES,
@@ -83,11 +72,8 @@ def record(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_documented_package_is_whole() -> None:
+def test_conformance_run_of_the_documented_package_meets_its_expectation(record: Path) -> None:
     assert set(documented()) == {"pyproject.toml", "my_package/adapter.py", "my_package/expectations.toml"}
-
-
-def test_it_is_judged_and_its_own_expectation_is_met(record: Path) -> None:
     result = load(record)
     assert (result.series.framework, result.variant.framework_version, result.status) == ("mine", "1.0", "partial")
     assert clauses_of(result, {Outcome.KNOWN}) == {FLOOR}
@@ -95,7 +81,27 @@ def test_it_is_judged_and_its_own_expectation_is_met(record: Path) -> None:
     assert len(clauses_of(result, {Outcome.PASS})) >= 3
 
 
-def test_a_built_in_name_stands_whoever_lays_claim_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def judge_again(package: Path, record: Path) -> Ended:
+    """A run of the documented adapter in another process."""
+    argv = [*WORKERS, *TIMEOUTS, "--framework=mine", *PART, f"--record={record}"]
+    return run([sys.executable, "-m", "pytest", "-q", *argv], PYTHONPATH=str(package), **VARIABLES)
+
+
+def test_conformance_compare_and_report_take_its_records(package: Path, record: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    assert judge_again(package, tmp_path / "again.json").status == 0
+    ended = called("compare", record, tmp_path / "again.json")
+    assert ended.status == 0, ended.lines
+    pattern = r"mine emulated cpu: 1\.0 → 1\.0: identical \((\d+) of \1 tests compared, those of conformance/"
+    assert re.match(pattern, ended.output)
+    page = tmp_path / "page.html"
+    baseline = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
+    assert called("report", record, baseline, "--output", page).status == 0
+    text = page.read_text("utf-8")
+    assert all(column in text for column in ("mine 1.0 emulated cpu", "reference 1 emulated cpu"))
+
+
+def test_known_adapters_of_one_name_are_the_built_in_or_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     claims = (
         ("torch", "z:T"),
         ("torch", registry.built_in()["torch"]),
@@ -116,54 +122,46 @@ def test_a_built_in_name_stands_whoever_lays_claim_to_it(monkeypatch: pytest.Mon
     assert plugin.pytest_report_header(judging) == [], "the suite's own tests judge nobody"
 
 
-def test_an_adapter_that_breaks_on_import_ends_a_run_in_one_line(tmp_path: Path) -> None:
+def test_load_of_an_adapter_that_breaks_on_import_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "awkward.py").write_text("import json\njson.loads('')", encoding="utf-8")
-    words = [sys.executable, "-m", "pytest", "-q", "--framework=awkward:Crooked", *PART]
-    ended = run(words, PYTHONPATH=str(tmp_path))
-    assert ended.status == 2
-    assert len(ended.lines) == 1, ended.lines
-    assert "framework 'awkward:Crooked' cannot be imported (JSONDecodeError: " in ended.lines[0]
-
-
-def test_two_of_its_records_are_compared(package: Path, record: Path, tmp_path: Path) -> None:
-    again = tmp_path / "again.json"
-    assert judged(package, again).status == 0
-    ended = conformance(package, "compare", record, again)
-    assert ended.status == 0, ended.lines
-    pattern = r"mine emulated cpu: 1\.0 → 1\.0: identical \((\d+) of \1 tests compared, those of conformance/"
-    assert re.match(pattern, ended.output)
-
-
-def test_it_has_a_column_in_the_report(package: Path, record: Path, tmp_path: Path) -> None:
-    pytest.importorskip("altair")
-    page = tmp_path / "page.html"
-    baseline = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
-    assert conformance(package, "report", record, baseline, "--output", page).status == 0
-    text = page.read_text("utf-8")
-    for column in ("mine 1.0 emulated cpu", "reference 1 emulated cpu"):
-        assert column in text
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        registry.UnknownFramework, match=r"'awkward:Crooked' cannot be imported \(JSONDecodeError: "
+    ) as e:
+        registry.load("awkward:Crooked")
+    assert len(str(e.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "message"),
+    ("changes", "more", "status", "messages"),
     [
-        (("scale-zero", "another"), 1, "want 'another' for scaling.stays-positive on mine ==1.0"),
-        (("==1.0", "==2.0"), 1, "[fail]"),
-        ((FLOOR_ENTRY, FINITE_ENTRY), 1, "remove the entry from my_package/expectations.toml"),
-        ((FLOOR, "scaling.nothing"), 2, "expectations.toml: expectation 1 (scaling.nothing): unknown clause"),
+        (
+            (('signature = "scale-zero"', 'signature = "another"'),),
+            FINITE_ENTRY,
+            1,
+            (f"want 'another' for {FLOOR} on mine ==1.0", "remove the entry from my_package/expectations.toml"),
+        ),
+        ((("==1.0", "==2.0"),), "", 1, ("[fail]",)),
+        (((FLOOR, "scaling.nothing"),), "", 2, ("expectation 1 (scaling.nothing): unknown clause",)),
     ],
 )
-def test_an_expectation_of_its_own_is_held_to_what_it_says(
-    change: tuple[str, str], status: int, message: str, package: Path, tmp_path: Path
+def test_run_with_a_wrong_expectation_of_its_own_fails(
+    changes: tuple[tuple[str, str], ...],
+    more: str,
+    status: int,
+    messages: tuple[str, ...],
+    package: Path,
+    tmp_path: Path,
 ) -> None:
     copied = shutil.copytree(package, tmp_path / "copied")
     path = copied / "my_package" / "expectations.toml"
-    path.write_text(path.read_text("utf-8").replace(*change), encoding="utf-8")
-    ended = judged(copied, tmp_path / "x.json")
+    text = path.read_text("utf-8")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text + more, encoding="utf-8")
+    ended = judge_again(copied, tmp_path / "x.json")
     assert ended.status == status, ended.lines
-    assert message in "\n".join(ended.lines)
-
-
-def test_the_suites_version_is_that_of_its_checkout() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    assert suite_version() == project["project"]["version"]
+    assert all(message in "\n".join(ended.lines) for message in messages)

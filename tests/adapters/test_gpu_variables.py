@@ -24,23 +24,14 @@ def driver(tmp_path: Path) -> Path:
     return place
 
 
-def test_without_a_gpu_no_flags_are_set(tmp_path: Path) -> None:
+def test_variables_without_a_gpu_are_no_flags(tmp_path: Path) -> None:
     assert variables({"XLA_FLAGS": "--a"}, tmp_path / "none") == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
-def test_kernels_are_not_chosen_by_their_times(driver: Path) -> None:
-    assert variables({}, driver)["XLA_FLAGS"] == KERNELS
-
-
-def test_given_flags_win_for_the_last_one_counts(driver: Path) -> None:
-    given = "--xla_gpu_autotune_level=4"
-    assert variables({"XLA_FLAGS": given}, driver)["XLA_FLAGS"] == f"{KERNELS} {given}"
-
-
-def test_a_process_of_such_a_process_sets_nothing_twice(driver: Path) -> None:
-    once = variables({}, driver)
-    assert variables(once, driver) == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-
-
-def test_memory_is_taken_as_it_is_needed_unless_told(driver: Path) -> None:
+def test_variables_on_a_gpu_add_to_those_of_the_user(driver: Path) -> None:
+    first = variables({}, driver)
+    assert first["XLA_FLAGS"] == KERNELS
+    user = "--xla_gpu_autotune_level=4"
+    assert variables({"XLA_FLAGS": user}, driver)["XLA_FLAGS"] == f"{KERNELS} {user}", "the last one counts"
+    assert variables(first, driver) == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, "a process of such a process"
     assert variables({"XLA_PYTHON_CLIENT_PREALLOCATE": "true"}, driver)["XLA_PYTHON_CLIENT_PREALLOCATE"] == "true"

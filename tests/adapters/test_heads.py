@@ -105,16 +105,10 @@ def test_frees_activations_with_a_checkpoint_that_frees_nothing_fails(monkeypatc
     assert results(Network())[FREES] == "fail"
 
 
-def test_state_outside_the_state_dict_is_not_resumed() -> None:
+def test_checks_of_modules_with_hidden_state_or_draws_are_failed_or_not_judged() -> None:
     assert results(CountsCalls())[RESUME] == "fail"
-
-
-def test_a_module_that_draws_random_numbers_is_not_judged_on_accumulation() -> None:
     result = results(DrawsTwice())
     assert {result[EQUAL], result["autocast.bf16-parity"]} == {"not judged"}
-
-
-def test_a_module_that_keeps_state_is_not_said_to_draw_random_numbers_and_not_judged_by_two_passes() -> None:
     torch.manual_seed(0)
     instance = plain.ModuleAndBatch(KeepsMean(), torch.randn(8, 4))
     left = {check.clause: check.got for check in plain.checks(instance, ("float16",)) if check.outcome == "not judged"}

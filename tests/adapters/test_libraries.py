@@ -25,10 +25,6 @@ def run(framework: str, *outcomes: Outcome, version: str = "", mode: str = "kera
     return replace(one, series=replace(one.series, mode=mode))
 
 
-def whose(*records: Record) -> list[str]:
-    return [str(owner) for owner in owners(records).get(CLAUSE, ())]
-
-
 @pytest.mark.parametrize(
     ("version", "named"),
     [
@@ -43,33 +39,27 @@ def test_libraries_are_read_from_the_local_label(version: str, named: set[str]) 
     assert libraries(version) == named
 
 
-def test_a_failure_on_every_backend_is_the_librarys() -> None:
-    assert whose(run("tf", F), run("jax", K), run("torch", K)) == ["keras on every backend"]
+EAGER = run("torch", P, version="2.13.0+cpu", mode="eager")
 
 
-def test_a_failure_on_one_backend_is_the_backends() -> None:
-    assert whose(run("tf", P), run("jax", P), run("torch", F)) == ["keras on torch"]
-    assert whose(run("tf", K), run("jax", P), run("torch", K)) == ["keras on tf, torch"]
+@pytest.mark.parametrize(
+    ("records", "result"),
+    [
+        ([run("tf", F), run("jax", K), run("torch", K)], ["keras on every backend"]),
+        ([run("tf", P), run("jax", P), run("torch", F)], ["keras on torch"]),
+        ([run("tf", K), run("jax", P), run("torch", K)], ["keras on tf, torch"]),
+        ([run("tf", F, P), run("torch", F, F)], ["keras on every backend", "keras on torch"]),
+        ([run("tf", F), run("jax", U), run("torch", F)], ["keras on every backend"]),
+        ([run("tf", U), run("torch", F)], []),
+        ([run("tf", F), EAGER], []),
+    ],
+)
+def test_owners_of_a_failure_are_the_library_or_its_backends(records: list[Record], result: list[str]) -> None:
+    assert [str(owner) for owner in owners(records).get(CLAUSE, ())] == result
 
 
-def test_tests_are_told_apart() -> None:
-    assert whose(run("tf", F, P), run("torch", F, F)) == ["keras on every backend", "keras on torch"]
-
-
-def test_a_backend_that_did_not_judge_the_test_is_not_counted() -> None:
-    assert whose(run("tf", F), run("jax", U), run("torch", F)) == ["keras on every backend"]
-    assert whose(run("tf", U), run("torch", F)) == []
-
-
-def test_a_framework_without_the_library_is_not_counted() -> None:
-    assert whose(run("tf", F), run("torch", P, version="2.13.0+cpu", mode="eager")) == []
-
-
-def test_the_word_of_a_clause_says_it() -> None:
-    word = words([run("tf", P), run("torch", F), run("torch", P, version="2.13.0+cpu", mode="eager")])[CLAUSE]
+def test_words_of_a_clause_name_the_version_and_the_owner() -> None:
+    word = words([run("tf", P), run("torch", F), EAGER])[CLAUSE]
     assert str(word) == "broken in torch 2.13.0+cpu.keras.3.15.1 (keras cpu); keras on torch"
-
-
-def test_runs_with_and_without_a_library_are_of_one_version() -> None:
     eager, keras = run("torch", F, version="2.13.0+cpu", mode="eager"), run("torch", P)
     assert str(words([eager, keras])[CLAUSE]) == "broken in torch 2.13.0+cpu (eager cpu)"

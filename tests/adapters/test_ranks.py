@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from conformance.checks.subject import Subject
-from conformance.spec.findings import named
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_convolution, exact_linear, exact_stack
 from fixtures.recipe import SGD, Adam, Ranks, Recipe
@@ -35,7 +34,7 @@ def test_ranks_that_hold_no_whole_number_of_replicas_are_refused(count: int, rep
         Ranks(count, "full", replicas)
 
 
-def test_a_mesh_has_a_short_name() -> None:
+def test_label_of_ranks_names_the_mesh() -> None:
     assert [Ranks(2).label, Ranks(4, "full", 2).label] == ["replicated-2", "full-2x2"]
     assert Ranks(2, "gradients", reduce="bfloat16").label == "gradients-2-bfloat16"
 
@@ -84,19 +83,13 @@ def test_a_company_without_ranks_is_refused_in_one_line() -> None:
         ReferenceFramework("cpu").rank_group(exact_linear(), Recipe(Adam()))
 
 
-def test_an_adapter_that_says_nothing_about_ranks_refuses_them() -> None:
+def test_trainer_of_ranks_that_an_adapter_does_not_name_is_refused() -> None:
     class WithoutRanks(ReferenceFramework):
         def supported(self):  # type: ignore[no-untyped-def]
             return [c for c in super().supported() if not c.startswith("ranks.")]
 
     with pytest.raises(Unsupported, match=r"ranks\.full"):
         WithoutRanks("cpu").trainer(exact_linear(), Recipe(ranks=Ranks(2, "full")))
-
-
-def test_an_entry_may_mean_several_modes() -> None:
-    assert named("*", "ddp")
-    assert named("eager, ddp", "ddp")
-    assert not named("eager, ddp", "fsdp")
 
 
 def test_a_rank_without_samples_goes_through_a_convolution() -> None:

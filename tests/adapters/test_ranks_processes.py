@@ -1,25 +1,30 @@
-"""Ranks as processes: answers come in order, exceptions travel, and nothing outlives who started them."""
+"""Ranks as processes: answers, exceptions, failures of a rank, and that nothing outlives its parent."""
 
 from __future__ import annotations
 
 import gc
 import json
 import os
+import random
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from frameworks.base import Arguments
 from frameworks.contract import Capability, RankFailed, Unsupported
-from frameworks.ranks import Limits, WorkerGroup, close_all, worker_group_of
-from tests.support.suite_runs import ROOT, environment
+from frameworks.ranks import Limits, RemoteRankGroup, WorkerGroup, close_all, worker_group_of
+from tests.support.suite_runs import ROOT, environment, wait_for
 from tests.support.suite_runs import run as run_to_its_end
 from tests.support.toy_worker_groups import PATIENT, TOY, Clock, assert_clean, assert_gone, each, gone, rank_group, toy
 
@@ -51,7 +56,7 @@ def worker_group() -> WorkerGroup:
 # answers
 
 
-def test_answers_in_the_order_of_ranks() -> None:
+def test_ask_answers_in_the_order_of_ranks() -> None:
     run = rank_group(toy(4), 10)
     assert run.ask("add", each(1, 2, 3, 4)) == ((0, 11), (1, 12), (2, 13), (3, 14))
     assert run.all("add", 1, times=5) == ((0, 16), (1, 17), (2, 18), (3, 19))
@@ -60,7 +65,7 @@ def test_answers_in_the_order_of_ranks() -> None:
         run.ask("add", each(1, 2, 3))
 
 
-def test_one_process_is_all_ranks() -> None:
+def test_worker_group_of_one_process_is_all_ranks() -> None:
     worker_group = toy(4, "tests.support.toy_ranks:ToyTogether", processes=1)
     assert len(worker_group.pids) == 1
     run = rank_group(worker_group, 10)
@@ -80,23 +85,20 @@ def test_a_trainer_of_one_rank_cannot_answer_for_several() -> None:
         run.all("add", 1)
 
 
-def test_large_values_travel(worker_group: WorkerGroup) -> None:
-    value = bytes(10_000_000)
-    assert rank_group(worker_group).all("echo", value) == (value, value)
-
-
-def test_environment_and_loopback() -> None:
+def test_all_takes_large_values_variables_and_output_of_ranks() -> None:
     run = rank_group(toy(2, TOY_VARIABLE="here"))
-    assert run.all("environment", "TOY_VARIABLE") == ("here",) * 2
-    assert run.all("environment", "OMP_NUM_THREADS") == ("1",) * 2
-    assert run.all("environment", "CONFORMANCE_GROUP_S") == (str(PATIENT.group_s),) * 2
+    value = bytes(10_000_000)
+    assert run.all("echo", value) == (value, value)
+    for name, text in {
+        "TOY_VARIABLE": "here",
+        "OMP_NUM_THREADS": "1",
+        "CONFORMANCE_GROUP_S": str(PATIENT.group_s),
+    }.items():
+        assert run.all("environment", name) == (text,) * 2
+    assert run.all("chatter") == ("", "")
 
 
-def test_what_a_rank_prints_and_reads_does_not_matter(worker_group: WorkerGroup) -> None:
-    assert rank_group(worker_group).all("chatter") == ("", "")
-
-
-def test_dropped_runs_are_gone() -> None:
+def test_run_numbers_without_dropped_runs() -> None:
     close_all()
     worker_group = toy()
     runs = [rank_group(worker_group, start) for start in range(3)]
@@ -104,13 +106,15 @@ def test_dropped_runs_are_gone() -> None:
     runs[1].close()
     with pytest.raises(ValueError, match="this run is closed"):
         runs[1].all("add", 1)
+    with pytest.raises(ValueError, match="this run is closed"):
+        runs[1].fail_rank([(), ()], 0, "exits")
     assert worker_group.run_numbers() == ((1, 3),) * 2
     runs.clear()
     gc.collect()
     assert worker_group.run_numbers() == ((),) * 2
 
 
-def test_paths_are_whole(worker_group: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_save_and_restore_pass_absolute_paths(worker_group: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     run = rank_group(worker_group)
     monkeypatch.setattr(worker_group, "ask", lambda _, verb, given: asked.append((verb, given[0].arguments)))
@@ -132,7 +136,9 @@ def test_paths_are_whole(worker_group: WorkerGroup, monkeypatch: pytest.MonkeyPa
         ("local", RuntimeError, "Local: cannot be pickled"),
     ],
 )
-def test_exceptions_travel(worker_group: WorkerGroup, what: str, kind: type[Exception], text: str) -> None:
+def test_all_raises_the_exception_of_a_rank(
+    worker_group: WorkerGroup, what: str, kind: type[Exception], text: str
+) -> None:
     run = rank_group(worker_group)
     with pytest.raises(kind) as raised:
         run.all("fail", what)
@@ -143,14 +149,10 @@ def test_exceptions_travel(worker_group: WorkerGroup, what: str, kind: type[Exce
     assert run.all("add", 1) == ((0, 1), (1, 1))
 
 
-def test_a_refusal_keeps_what_it_says(worker_group: WorkerGroup) -> None:
+def test_all_after_a_refusal_or_a_value_that_cannot_be_pickled_works(worker_group: WorkerGroup) -> None:
     with pytest.raises(Unsupported) as raised:
         rank_group(worker_group, recipe="refused")
     assert (raised.value.capability, raised.value.reason) == (Capability.RANKS_FULL, "not here")
-    assert rank_group(worker_group).all("add", 1) == ((0, 1), (1, 1))
-
-
-def test_what_cannot_be_pickled(worker_group: WorkerGroup) -> None:
     run = rank_group(worker_group)
     with pytest.raises(RuntimeError, match="the result cannot be pickled"):
         run.all("unpicklable")
@@ -171,7 +173,7 @@ def test_ranks_that_raise_and_do_not_meet_again_are_ended() -> None:
 
 
 @pytest.mark.parametrize("others", ["return", "raise-another", "hang"])
-def test_a_rank_that_raises_alone(worker_group: WorkerGroup, others: str) -> None:
+def test_ask_of_a_rank_that_raises_alone_ends_the_group(worker_group: WorkerGroup, others: str) -> None:
     pids = worker_group.pids
     run = rank_group(worker_group)
     verbs = {"return": ("echo", "x"), "raise-another": ("fail", "key-later"), "hang": ("sleep", 3600.0)}
@@ -196,11 +198,12 @@ def test_a_rank_that_raises_alone(worker_group: WorkerGroup, others: str) -> Non
     [
         ("tests.support.toy_ranks:Toy", "broken", 4, OSError, "no such device"),
         ("tests.support.toy_ranks:Toy", "broken-1", 3, OSError, "no such device"),
-        ("tests.support.toy_ranks:None", "cpu", 2, AttributeError, "None"),
         ("tests.no_such_module:Toy", "cpu", 2, ModuleNotFoundError, "no_such_module"),
     ],
 )
-def test_ranks_that_do_not_start(kind: str, device: str, answers: int, error: type[Exception], text: str) -> None:
+def test_worker_group_of_ranks_that_do_not_start_raises(
+    kind: str, device: str, answers: int, error: type[Exception], text: str
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         Clock(patch, answers, step_s=3600.0)
         with pytest.raises(error, match=text):
@@ -208,19 +211,23 @@ def test_ranks_that_do_not_start(kind: str, device: str, answers: int, error: ty
     assert rank_group(toy()).all("add", 1) == ((0, 1), (1, 1))
 
 
-def test_ranks_that_do_not_start_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_group_of_slow_ranks_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch, answers=2, step_s=60.0)
     with pytest.raises(RankFailed, match=r"^rank 0 and rank 1 did not answer within 50 s$"):
         WorkerGroup(TOY, 2, "cpu", "slow", {}, limits=Limits(start_s=50.0))
 
 
-def test_four_crews_at_a_time() -> None:
+def test_worker_group_of_a_fifth_size_ends_the_oldest_unused_one() -> None:
     close_all()
-    two, three = toy(2), toy(3)
+
+    def group(count: int) -> WorkerGroup:
+        return toy(count, "tests.support.toy_ranks:ToyTogether", processes=1)
+
+    two, three = group(2), group(3)
     runs = rank_group(two), rank_group(three)
-    toy(1), toy(4)
-    assert toy(2) is two
-    five = toy(5)
+    group(1), group(4)
+    assert group(2) is two
+    five = group(5)
     assert all(map(gone, three.pids))
     assert rank_group(five).all("add", 1) == tuple((rank, 1) for rank in range(5))
     assert runs[0].all("add", 1) == ((0, 1), (1, 1))
@@ -231,7 +238,7 @@ def test_four_crews_at_a_time() -> None:
 # ending
 
 
-def test_close_leaves_nothing() -> None:
+def test_close_all_leaves_nothing() -> None:
     worker_group = toy()
     pids = (*worker_group.pids, worker_group._guardian.pid, *rank_group(worker_group).all("start_child", "popen"))
     close_all()
@@ -242,9 +249,8 @@ def test_close_leaves_nothing() -> None:
         worker_group.make([(0, "", None)] * 2)
 
 
-@pytest.mark.parametrize("verb", ["sleep", "hold"])
-def test_nothing_outlives_a_killed_parent(verb: str) -> None:
-    words = [sys.executable, "-c", PARENT, verb, "3600"]
+def test_nothing_outlives_a_killed_parent() -> None:
+    words = [sys.executable, "-c", PARENT, "hold", "3600"]
     with subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         started = json.loads(parent.stdout.readline())
@@ -322,3 +328,132 @@ def test_folders_of_killed_crews_are_removed_by_the_next_crew_and_others_stay(
         parents[1].wait()
     assert not mine.exists()
     assert_gone(said[1]["pids"])
+
+
+# failing
+
+
+def misbehave(worker_group: WorkerGroup, verb: str, arguments: Mapping[int, Any]) -> None:
+    """One rank does something, the others wait."""
+    run = rank_group(worker_group)
+    given = [(verb, arguments[rank]) if rank in arguments else ("sleep", 3600.0) for rank in range(worker_group.count)]
+    worker_group._command("ask", [(run._number, v, (Arguments((a,)),)) for v, a in given], worker_group.limits.answer_s)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("system-exit", "rank 1 ended with exit status 3; its last output line: rank 1 leaves"),
+        ("kill", "rank 1 was ended by SIGKILL; its last output line: rank 1 leaves"),
+        ("interrupt", "rank 1 ended with exit status 1; its last output line: KeyboardInterrupt"),
+    ],
+)
+def test_ask_of_a_rank_that_ends_fails_with_its_last_line(worker_group: WorkerGroup, how: str, message: str) -> None:
+    pids = worker_group.pids
+    with pytest.raises(RankFailed) as raised:
+        misbehave(worker_group, "leave", {1: how})
+    assert str(raised.value) == message
+    assert_clean(worker_group, pids)
+
+
+def test_ask_with_a_stop_ends_the_rank(worker_group: WorkerGroup) -> None:
+    run = rank_group(worker_group)
+    assert worker_group.ask(run._number, "echo", each(1, 2), stop=(1, "one call fewer")) == (1, None)
+    pids = worker_group.pids
+    with pytest.raises(RankFailed, match=r"^rank 1 ended with exit status 0$") as failed:
+        worker_group.ask(run._number, "sleep", each(3600.0, 3600.0), stop=(1, "exits"))
+    assert failed.value.ranks == (1,)
+    assert_clean(worker_group, pids)
+    worker_group = toy()
+    pids = worker_group.pids
+    run = rank_group(worker_group)
+    with pytest.raises(RuntimeError, match=r"^this rank raises on request") as raised:
+        worker_group.ask(run._number, "echo", each(1, 2), stop=(0, "raises"))
+    assert raised.value.__notes__[-1] == "raised by rank 0"
+    assert_clean(worker_group, pids)
+
+
+def test_a_rank_that_stops_takes_those_of_its_process_with_it() -> None:
+    worker_group = toy(4, "tests.support.toy_ranks:ToyTogether", processes=1)
+    with pytest.raises(RankFailed) as failed:
+        worker_group.ask(rank_group(worker_group)._number, "echo", each(1, 2, 3, 4), stop=(1, "exits"))
+    assert failed.value.ranks == (0, 1, 2, 3)
+
+
+def test_ask_of_a_rank_that_hangs_fails_in_time(worker_group: WorkerGroup) -> None:
+    pids = worker_group.pids
+    run = rank_group(worker_group)
+    asked = [(run._number, v, (Arguments((a,)),)) for v, a in (("echo", 1), ("hold", 3600))]
+    with pytest.MonkeyPatch.context() as patch:
+        Clock(patch, answers=1, step_s=60.0)
+        with pytest.raises(RankFailed, match=r"^rank 1 did not answer within 50 s$"):
+            worker_group._command("ask", asked, 50.0)
+    assert_clean(worker_group, pids)
+
+
+def test_all_of_a_stopped_rank_fails_in_time(worker_group: WorkerGroup) -> None:
+    run = rank_group(worker_group)
+    pids = worker_group.pids
+    os.kill(pids[0], signal.SIGSTOP)
+    with socket.socket(fileno=os.dup(worker_group._processes[0].connection.fileno())) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 100_000))
+    with pytest.raises(RankFailed, match=rf"^rank 0 did not complete a message within {PATIENT.answer_s:g} s$"):
+        run.all("echo", bytes(10_000_000))
+    assert_clean(worker_group, pids)
+
+
+def test_all_with_a_rank_killed_between_commands_fails(worker_group: WorkerGroup) -> None:
+    run = rank_group(worker_group)
+    pids = worker_group.pids
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(RankFailed, match=r"^rank 1 was ended by SIGKILL$"):
+        run.all("add", 1)
+    assert_gone(pids)
+    worker_group = toy()
+    os.kill(worker_group.pids[0], signal.SIGKILL)
+    wait_for(lambda: not worker_group.alive)
+    assert toy() is not worker_group
+
+
+def test_a_rank_ends_whose_own_child_has_its_connection(worker_group: WorkerGroup) -> None:
+    run = rank_group(worker_group)
+    children = run.all("start_child", "fork")
+    with pytest.raises(RankFailed, match=r"^rank 0 ended with exit status 4"):
+        misbehave(worker_group, "leave", {0: "exit"})
+    assert_gone(children)
+
+
+def keep_asking(run: RemoteRankGroup, draw: random.Random) -> None:
+    while True:
+        run.all("echo", bytes(draw.choice((1, 300_000))))
+
+
+def test_all_with_a_rank_killed_at_a_random_moment_fails() -> None:
+    draw = random.Random(0)
+    for _ in range(20):
+        worker_group = toy()
+        run = rank_group(worker_group)
+        victim = draw.choice(worker_group.pids)
+        killer = threading.Timer(draw.uniform(0.0, 0.05), os.kill, (victim, signal.SIGKILL))
+        killer.start()
+        pids = worker_group.pids
+        with pytest.raises(RankFailed, match="was ended by SIGKILL"):
+            keep_asking(run, draw)
+        killer.join()
+        assert_gone(pids)
+
+
+def test_all_interrupted_ends_the_ranks(worker_group: WorkerGroup) -> None:
+    pids = worker_group.pids
+    run = rank_group(worker_group)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run.all("interrupt")
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    assert_clean(worker_group, pids)

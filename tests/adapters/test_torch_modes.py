@@ -60,21 +60,13 @@ def by_size(x: torch.Tensor) -> torch.Tensor:
     return x.exp() if x.shape[0] > 4 else x.neg()
 
 
-def test_a_second_program_for_another_size_is_an_error() -> None:
-    call = compiled(by_size, DYNAMIC)
-    call(torch.ones(3, 2))
-    with pytest.raises(RuntimeError, match="recompile"):
-        call(torch.ones(7, 2))
-
-
-def test_sizes_that_pytorch_tells_apart_may_have_programs_of_their_own() -> None:
+def test_compiled_for_all_sizes_has_one_program_but_for_sizes_that_pytorch_tells_apart() -> None:
     call = compiled(by_size, DYNAMIC)
     for rows, columns in ((3, 2), (1, 2), (3, 3), (3, 0)):
         assert call(torch.ones(rows, columns)).equal(-torch.ones(rows, columns))
     assert call(torch.ones(3, 2, dtype=torch.float64)).dtype == torch.float64
-
-
-def test_by_default_another_size_is_another_program() -> None:
+    with pytest.raises(RuntimeError, match="recompile"):
+        call(torch.ones(7, 2))
     call, before = compiled(by_size, COMPILE), programs()
     call(torch.ones(3, 2))
     call(torch.ones(7, 2))
@@ -113,26 +105,18 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
     return made
 
 
-def test_the_operation_is_compiled_once(builds: Builds) -> None:
-    deepspeed_start._prepare()
-    deepspeed_start._prepare()
-    assert builds.count == 1
-
-
-def test_another_version_compiles_anew(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
-    deepspeed_start._prepare()
-    monkeypatch.setattr(deepspeed_start, "version", {"deepspeed": "1.1", "torch": "1.0"}.get)
-    deepspeed_start._prepare()
-    assert builds.count == 2
-
-
-def test_the_lock_of_a_build_that_was_killed_is_removed(builds: Builds, tmp_path: Path) -> None:
+def test_prepare_compiles_once_for_a_version_and_removes_the_lock_of_a_killed_build(
+    builds: Builds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = tmp_path / FOLDER / "lock"
     lock.parent.mkdir()
     lock.touch()
     deepspeed_start._prepare()
-    assert builds.count == 1
-    assert not lock.exists()
+    deepspeed_start._prepare()
+    assert (builds.count, lock.exists()) == (1, False)
+    monkeypatch.setattr(deepspeed_start, "version", {"deepspeed": "1.1", "torch": "1.0"}.get)
+    deepspeed_start._prepare()
+    assert builds.count == 2
 
 
 @pytest.mark.parametrize(
@@ -191,13 +175,10 @@ def test_what_is_not_installed_is_named(missing: tuple[str, ...]) -> None:
 
 @pytest.mark.usefixtures("missing")
 @pytest.mark.parametrize("missing", [()], indirect=True, ids=["nothing"])
-def test_a_gpu_is_offered_nothing() -> None:
+def test_load_int8_is_offered_on_a_cpu_in_its_own_mode_alone() -> None:
     assert transformers_models.TransformersPostTraining("cpu").rules()
     assert not transformers_models.TransformersPostTraining("cuda").rules()
     assert not transformers_models.refused()
-
-
-def test_other_modes_do_not_offer_it() -> None:
     declared = load("torch", "cpu", "eager").declares(Capability.LOAD_INT8)
     assert not declared.supported
     assert declared.reason.endswith("transformers does, in its own mode")

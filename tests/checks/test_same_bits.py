@@ -24,19 +24,16 @@ def of_bits(bits: list[int], format_name: str) -> Array:
         ("float8_e5m2", 0x7E, 0xFF),
     ],
 )
-def test_any_nan_is_any_other(format_name: str, quiet: int, other: int) -> None:
+def test_same_bits_takes_any_nan_for_any_other(format_name: str, quiet: int, other: int) -> None:
     """A processor and a GPU make NaN of other bits of the same operation."""
     assert same_bits(of_bits([quiet, 1], format_name), of_bits([other, 1], format_name))
     assert not same_bits(of_bits([quiet, 1], format_name), of_bits([other, 2], format_name))
     assert not same_bits(of_bits([quiet, 1], format_name), of_bits([1, quiet], format_name))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_zeros_of_two_signs_differ(dtype: str) -> None:
-    assert not same_bits(np.array([0.0, np.nan], dtype), np.array([-0.0, np.nan], dtype))
-
-
-def test_integers_are_their_bytes() -> None:
+def test_same_bits_tells_signs_of_zero_and_integers_apart() -> None:
+    for dtype in ("float32", "float64"):
+        assert not same_bits(np.array([0.0, np.nan], dtype), np.array([-0.0, np.nan], dtype))
     assert same_bits(np.arange(3), np.arange(3))
     assert not same_bits(np.arange(3), np.arange(1, 4))
     assert not same_bits(np.arange(3, dtype=np.int8), np.arange(3, dtype=np.int16))

@@ -1,6 +1,6 @@
 """`conformance bisect` on a toy framework: the release, a range, the guilty package, and what cannot be bisected."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from results.record.reading import load, to_json
 from tests.support.recorded import CLAUSE as RECORDED
 from tests.support.recorded import filled, header, verdict
 from tests.support.suite_runs import refused
-from tests.support.wheels import PACKAGE, TOY, here, offline, write_wheel
+from tests.support.wheels import PACKAGE, TOY, only_index, write_wheel
 
 CLAUSE = "scaling.skip-is-atomic"
 TEST = f"{CLAUSE}/test_skipped_update_keeps_average"
@@ -30,24 +30,19 @@ BISECT = ("bisect", TOY, "--mode", "emulated", "--test", TEST)
 Verdicts = Callable[[SweepCell], Outcome | str]
 
 
-@pytest.fixture
-def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the toy's releases, the only index."""
-    for version in ("1.0", "2.0", "3.0", "4.0", "4.1rc1", "5.0"):
-        write_wheel(tmp_path / "wheels", PACKAGE, version)
-    for name, value in offline(tmp_path / "wheels").items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("CONFORMANCE_SUITE_PACKAGES", here())
-    for function in (releases_module.releases, releases_module._settings_of_pip):
-        function.cache_clear()
-    return tmp_path / "wheels"
+    folder = tmp_path_factory.mktemp("index")
+    with only_index(folder, "1.0", "2.0", "3.0", "4.0", "4.1rc1", "5.0"):
+        yield folder
 
 
 @pytest.fixture
 def judged(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Verdicts], list[str]]:
     """Sets the outcome of the test in each cell, or why there is no record; returns the versions that are judged."""
     assert releases.is_dir()
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
     record = load(filled(Journal.create(tmp_path / "r.json", header()), 1).finish())
     record = replace(record, clauses={**record.clauses, CLAUSE: record.clauses[RECORDED]})
 
@@ -241,6 +236,7 @@ def test_bisect_real_releases_are_installed_and_judged(
 ) -> None:
     write_wheel(releases, PACKAGE, "3.5", source="raise ImportError('no such symbol')")
     (releases / "conformance_toy-3.0-py3-none-any.whl").unlink()
+    releases_module.releases.cache_clear()
     words = f"--good 2.0 --bad 4.0 --output {tmp_path / 'f'}"
     assert bisect(*words.split()) == 0
     out = capsys.readouterr().out

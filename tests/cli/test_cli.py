@@ -109,12 +109,10 @@ def test_help_and_lists_start_without_numpy_and_adapters() -> None:
     assert run([sys.executable, "-c", program]).errors.splitlines()[-1] == "[]"
 
 
-def test_tools_of_the_suite_get_the_words_and_give_their_status(tmp_path: Path) -> None:
-    ended = run([sys.executable, "-m", "tools", "faults", "--list", "ScaleGrowsToInfinity"])
-    assert ended.status == 0
-    assert ended.output.startswith("tools.faults.")
-    refused = run([sys.executable, "-m", "tools", "faults", "NoSuchFault"], tmp_path, PYTHONPATH=str(ROOT))
-    assert (refused.status, len(refused.lines)) == (2, 1)
+def test_tools_pass_words_and_status_on_from_any_folder(tmp_path: Path) -> None:
+    ended = run([sys.executable, "-m", "tools", "faults", "NoSuchFault"], tmp_path, PYTHONPATH=str(ROOT))
+    assert (ended.status, len(ended.lines)) == (2, 1)
+    assert "NoSuchFault" in ended.lines[0]
 
 
 @pytest.mark.parametrize("name", TOOLS)
@@ -130,9 +128,9 @@ def test_tox_only_installs_and_calls_the_command() -> None:
     for name in (name for name in config.sections() if name.startswith("testenv:") and name != "testenv:lint"):
         if name == "testenv:all-modes":
             named = config[name]["commands"].split("-e ")[1].split()[0].split(",")
-            assert all(f"testenv:{each}" in config.sections() for each in named)
+            assert f"testenv:{{{','.join(each.removesuffix('-modes') for each in named)}}}-modes" in config.sections()
             continue
-        for line in (re.sub(r"^[a-z]+: ", "", each) for each in config[name]["commands"].strip().splitlines()):
+        for line in (re.sub(r"^[a-z,]+: ", "", each) for each in config[name]["commands"].strip().splitlines()):
             python, option, package, word, *_ = [*line.split(), ""]
             assert (python, option) == ("python", "-m"), f"{name} calls {line!r}"
             assert word in NAMES.get(package, ()) or package == "{posargs:tools", f"{name} calls {line!r}"

@@ -1,16 +1,20 @@
 """`conformance sweep`: its list of cells, cells by name, exit statuses, and one line for what is wrong."""
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conformance.cli.main import main
 from conformance.cli.versions import sweeping
-from conformance.sweep import releases
+from conformance.sweep import bisection
 from conformance.sweep.cell import CellRequest, CellResult
+from results.record.files import packed
+from results.record.reading import load, to_json
 from tests.support.suite_runs import refused
-from tests.support.wheels import PACKAGE, TOY, here, offline, write_wheel
+from tests.support.wheels import PACKAGE, TOY, only_index
 
 NAME = TOY.replace(":", ".")
 PLAN = f"""
@@ -42,17 +46,16 @@ class SureEngine:
         pass
 
 
+@pytest.fixture(scope="module", autouse=True)
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with only_index(tmp_path_factory.mktemp("wheels"), "1.0", "2.0", "3.0"):
+        yield
+
+
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A plan of a toy's versions, of which 9.0 does not exist; pip and uv know the wheels alone."""
-    for version in ("1.0", "2.0", "3.0"):
-        write_wheel(tmp_path / "wheels", PACKAGE, version)
-    for name, value in offline(tmp_path / "wheels").items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("CONFORMANCE_SUITE_PACKAGES", here())
     monkeypatch.setattr(sweeping, "LocalEngine", SureEngine)
-    for function in (releases.releases, releases._settings_of_pip):
-        function.cache_clear()
     (tmp_path / "toys.toml").write_text(PLAN, encoding="utf-8")
     return tmp_path / "toys.toml"
 
@@ -113,3 +116,28 @@ def test_sweep_suite_packages_elsewhere_is_refused(
 ) -> None:
     monkeypatch.setenv("CONFORMANCE_SUITE_PACKAGES", "/nowhere")
     assert "/nowhere has no pytest; name site-packages" in refused(capsys, *sweep(plan))
+
+
+def test_compare_two_versions_judges_each_once(
+    plan: Path, tmp_path: Path, complete: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged = []
+
+    def judge(request: CellRequest) -> CellResult:
+        judged.append(request.cell.version)
+        record = replace(load(complete), selection="--tests=core", seed=0)
+        variant = replace(record.variant, framework_version=request.cell.version)
+        return CellResult("judged", record=packed(Path("r.json.gz"), to_json(replace(record, variant=variant))))
+
+    assert plan.exists()
+    monkeypatch.setattr(bisection, "run_cell", judge)
+    monkeypatch.setattr(sweeping, "FOLDER", tmp_path / "sweeps")
+    compare = ["compare", f"{TOY}==1.0", f"{TOY}==2.0", "--mode", "emulated", "--fail-on", "never"]
+    for _ in range(2):
+        assert main(compare) == 0
+        assert "torch eager cpu: 1.0 → 2.0: " in capsys.readouterr().out
+    assert judged == ["1.0", "2.0"]
+    assert main(["compare", f"{TOY}==9.0", str(complete)]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"conformance: {TOY}==9.0 cannot be judged (no solution: no index has {PACKAGE} 9.0); choose another version"
+    )

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 
 from conformance.techniques.delayed_scaling.cases import DelayedCase, DelayedStep
 from fixtures.arrays import Array
 from frameworks.contract import Operand
 from frameworks.reference.quantization.delayed_scaling import ReferenceDelayedProduct
-from tests.generative.test_codes import failure
-
-
-class _ForgetsAfterSixteen(ReferenceDelayedProduct):
-    """No history is longer than sixteen steps."""
-
-    def most(self, maxima: Array) -> float:
-        return float(np.max(maxima[:16]))
-
-
-def test_a_long_history_is_remembered_whole() -> None:
-    powers = [6] + [-3] * 18
-    steps = tuple(DelayedStep(((power, power),)) for power in powers)
-    drawn = DelayedCase((3, 7, 2), 18, 1, 0, steps, 1)
-    assert failure(drawn) is None
-    assert failure(drawn, delayed_class=_ForgetsAfterSixteen) is not None
+from tests.generative.test_codes import failure, with_parts
+from tools.faults.reference import formats
 
 
 class _OverlooksNan(ReferenceDelayedProduct):
@@ -33,29 +22,6 @@ class _OverlooksNan(ReferenceDelayedProduct):
         return float(np.nanmax(np.abs(values)))
 
 
-def test_what_is_not_a_number_is_remembered() -> None:
-    steps = (DelayedStep(((0, 0), (1, 0)), special=np.nan), DelayedStep(((0, 0), (1, 0)), special=np.nan))
-    drawn = DelayedCase((3, 7, 2), 3, 2, 0, steps, 1)
-    assert failure(drawn) is None
-    assert failure(drawn, delayed_class=_OverlooksNan) is not None
-
-
-class _PredictionsCount(ReferenceDelayedProduct):
-    """A prediction's inputs are remembered."""
-
-    def predict(self, inputs: Array) -> Array:
-        result = super().predict(inputs)
-        before = self._memory["input"]
-        self._memory["input"] = type(before)(before.scale, self.shifted(before.amax, self.largest(inputs)))
-        return result
-
-
-def test_a_prediction_moves_nothing() -> None:
-    drawn = DelayedCase((3, 7, 2), 3, 1, 0, (DelayedStep(((0, 0),)), DelayedStep(((2, 2),), predicts=True)), 1)
-    assert failure(drawn) is None
-    assert failure(drawn, delayed_class=_PredictionsCount) is not None
-
-
 class _ClipsMost(ReferenceDelayedProduct):
     """Values are cast by a small share of the scale that is remembered, so that they are clipped."""
 
@@ -63,9 +29,24 @@ class _ClipsMost(ReferenceDelayedProduct):
         return super().cast(values, operand, 2.0**-8 * scale)
 
 
-def test_what_comes_out_follows_from_the_scales() -> None:
-    drawn = DelayedCase((3, 7, 2), 3, 1, 0, (DelayedStep(((2, 2),)), DelayedStep(((0, 0),))), 1)
+SPOILT = DelayedStep(((0, 0), (1, 0)), special=np.nan)
+LONG = tuple(DelayedStep(((power, power),)) for power in [6] + [-3] * 18)
+ZERO, TWO = DelayedStep(((0, 0),)), DelayedStep(((2, 2),))
+
+
+@pytest.mark.parametrize(
+    ("history", "micro_batches", "steps", "broken", "text"),
+    [
+        (18, 1, LONG, formats.HistoryOfSixteen, ""),
+        (3, 2, (SPOILT, SPOILT), with_parts(delayed_class=_OverlooksNan), ""),
+        (3, 1, (ZERO, DelayedStep(((2, 2),), predicts=True)), formats.EvaluationIsRemembered, ""),
+        (3, 1, (TWO, ZERO), with_parts(delayed_class=_ClipsMost), "output"),
+    ],
+    ids=["long-history", "not-a-number", "prediction", "output"],
+)
+def test_delayed_case_with_a_broken_scale_fails(
+    history: int, micro_batches: int, steps: tuple[DelayedStep, ...], broken: Any, text: str
+) -> None:
+    drawn = DelayedCase((3, 7, 2), history, micro_batches, 0, steps, 1)
     assert failure(drawn) is None
-    result = failure(drawn, delayed_class=_ClipsMost)
-    assert result is not None
-    assert result.text.startswith("output")
+    assert failure(drawn, broken).text.startswith(text)

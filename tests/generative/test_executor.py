@@ -101,38 +101,29 @@ def failure(trainer: type[ReferenceTrainer], case: GeneratedCase) -> Failure | N
     return against_the_oracle(judged, generative_settings(ReferenceFramework("cpu")), case)
 
 
-def test_a_load_that_is_off_by_less_than_rounding_explains_is_seen() -> None:
-    failed = failure(LoadsOneUnitHigher, SAVED)
-    assert failed is not None
-    assert (failed.place, failed.name) == (3, "loaded")
+LOOKED = replace(SAVED, program=(StartAgain(), Train((MICRO,)), Predict(MICRO), Train((MICRO,))))
 
 
 @pytest.mark.parametrize(
-    ("trainer", "part"), [(EvaluationMovesMasters, "master/"), (EvaluationMovesTheStream, "random/")]
+    ("trainer", "case", "name", "text"),
+    [
+        (LoadsOneUnitHigher, SAVED, "loaded", ""),
+        (EvaluationMovesMasters, LOOKED, "master/", "which only reads"),
+        (EvaluationMovesTheStream, LOOKED, "random/", "which only reads"),
+        (ShowsDoublesOnceTrained, SAVED, "optimizer/momentum/", "got float64, want float32 as before"),
+    ],
 )
-def test_a_look_that_moves_the_state_by_less_than_rounding_explains_is_seen(
-    trainer: type[ReferenceTrainer], part: str
+def test_against_the_oracle_sees_what_rounding_would_hide(
+    trainer: type[ReferenceTrainer], case: GeneratedCase, name: str, text: str
 ) -> None:
-    looked = replace(SAVED, program=(StartAgain(), Train((MICRO,)), Predict(MICRO), Train((MICRO,))))
-    failed = failure(trainer, looked)
+    assert failure(ReferenceTrainer, case) is None
+    failed = failure(trainer, case)
     assert failed is not None
-    assert failed.name.startswith(part)
-    assert "which only reads" in failed.text
-    assert failure(ReferenceTrainer, looked) is None
+    assert failed.name.startswith(name)
+    assert text in failed.text
 
 
-def test_a_part_of_the_state_that_changes_its_format_is_seen() -> None:
-    failed = failure(ShowsDoublesOnceTrained, SAVED)
-    assert failed is not None
-    assert failed.name.startswith("optimizer/momentum/")
-    assert "got float64, want float32 as before" in failed.text
-
-
-def test_the_reference_itself_loads_what_it_saved_in_the_formats_that_it_had() -> None:
-    assert failure(ReferenceTrainer, SAVED) is None
-
-
-def test_a_value_is_judged_by_few_members_first_and_by_many_where_they_do_not_explain_it() -> None:
+def test_exceeded_looks_at_few_members_first_and_at_more_where_needed() -> None:
     ensemble = Ensemble(subject().conventions, LOW, frozenset(), 0)
     fewer, further = list(ensemble.fewer()), list(ensemble.further())
     assert fewer[-1] == ensemble.members
@@ -148,14 +139,9 @@ def test_a_value_is_judged_by_few_members_first_and_by_many_where_they_do_not_ex
     beyond = exact + np.where(np.arange(exact.size).reshape(exact.shape) == 0, 2.0 * known[-1], 0.0).astype(exact.dtype)
     assert compare._exceeded(name, 1, beyond, exact, ensemble, ensemble.fewer()) == known[3]
     assert compare._exceeded(name, 1, beyond, exact, ensemble, ensemble.further()) == known[-1]
-    assert compare._exceeded(name, 1, exact, exact, ensemble, ensemble.fewer()) is None
-
-
-def test_no_more_members_are_played_than_a_value_wants() -> None:
-    ensemble = Ensemble(subject().conventions, LOW, frozenset(), 0)
-    exact = (ensemble.nearest.observations[1] or {})["parameter/0.weight"]
-    assert compare._exceeded("parameter/0.weight", 1, exact, exact, ensemble, ensemble.fewer()) is None
-    assert len(ensemble._rounded) == 2
+    few = Ensemble(subject().conventions, LOW, frozenset(), 0)
+    assert compare._exceeded(name, 1, exact, exact, few, few.fewer()) is None
+    assert len(few._rounded) == 2
 
 
 @pytest.mark.parametrize("seed", [0, 13])
@@ -193,7 +179,18 @@ def test_micro_batches_that_weigh_too_much_are_seen_where_values_are_large() -> 
     assert failed.name == "result/gradient_norm"
 
 
-def test_a_search_leaves_out_what_holds_nothing_and_stops_when_it_has_enough() -> None:
+def test_search_stops_at_the_smallest_case_or_at_the_end_of_its_time() -> None:
+    search: Search[int, str] = Search(lambda number: "large" if number > 10 else None)
+    search.run(st.integers(0, 1000), 200, 0, 5.0)
+    assert search.smallest == (11, "large")
+    drawn: list[int] = []
+    late: Search[int, str] = Search(lambda _: "wrong")
+    late.run(st.integers(0, 1000).map(lambda number: drawn.append(number) or number), 200, 0, 1e-9)
+    assert late.smallest is not None
+    assert (late.judged, len(drawn)) == (1, 2)
+
+
+def test_search_leaves_out_empty_cases_and_stops_when_it_has_enough() -> None:
     cases: list[int] = []
     search: Search[int, None] = Search(cases.append, enough=3)
     search.run(st.integers(0, 9).map(lambda n: n if n % 2 else None), 60, 0, 0.0)
@@ -217,7 +214,7 @@ def test_rows_that_16_bits_do_not_count_are_drawn_for_narrow_models(
     assert max(large_batches(drawn)) == (most if classes == 4 else max(LARGE_BATCHES))
 
 
-def test_what_a_judge_raises_ends_the_search_at_once() -> None:
+def test_search_ends_with_what_a_judge_raises() -> None:
     cases: list[int] = []
 
     def judge(number: int) -> None:

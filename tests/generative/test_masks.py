@@ -20,40 +20,31 @@ from fixtures.recipe import DynamicScaling, Recipe
 from frameworks.contract import Update
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.trainer import ReferenceTrainer
+from tools.faults.reference.accumulation import OneMaskForTheWholeWindow
 
 WIDE = RevealingModel((Dense(47), Dropout(0.5), Heads((Head("a", 2),))), (32,), (("a", "squared_error"),))
 PASSES = (StartAgain(), Train((GeneratedBatch(4),)), Gradients((GeneratedBatch(4, 4),)))
 
 
+def framework_of(trainer: Any) -> Any:
+    """The reference with these trainers; a framework as it is."""
+    return (
+        type("Broken", (ReferenceFramework,), {"trainer_class": trainer})
+        if issubclass(trainer, ReferenceTrainer)
+        else trainer
+    )
+
+
 def failure(
-    trainer: type[ReferenceTrainer],
+    trainer: Any,
     model: RevealingModel = WIDE,
     program: tuple[Verb, ...] = PASSES,
     stride: int = 1,
     recipe: Recipe = Recipe(OPTIMIZER),
 ) -> Any:
     """What the law says of a program, of two passes of a run at first."""
-    broken = type("Broken", (ReferenceFramework,), {"trainer_class": trainer})("cpu")
+    broken = framework_of(trainer)("cpu")
     return MaskedCase(model, recipe, program, stride).failure(Subject(broken), generative_settings(broken))
-
-
-def test_new_masks_that_both_passes_use_are_no_failure() -> None:
-    assert failure(ReferenceTrainer) is None
-
-
-class SameMask(ReferenceTrainer):
-    """Every pass has the first one's mask."""
-
-    def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
-        self.draws = 0
-        return super().draw_mask(shape, rate)
-
-
-class OtherRate(ReferenceTrainer):
-    """A quarter of the values is dropped, and divided by a half."""
-
-    def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
-        return super().draw_mask(shape, rate / 4.0)
 
 
 class OppositeNext(ReferenceTrainer):
@@ -75,6 +66,13 @@ class SeedOf32Bits(ReferenceTrainer):
         return super().draw_mask(shape, rate)
 
 
+class OtherRate(ReferenceTrainer):
+    """A quarter of the values is dropped, and divided by a half."""
+
+    def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
+        return super().draw_mask(shape, rate / 4.0)
+
+
 class SkipRewinds(ReferenceTrainer):
     """A skipped update takes the masks of its window back."""
 
@@ -93,44 +91,38 @@ class StreamOf256Draws(ReferenceTrainer):
         return super().draw_mask(shape, rate)
 
 
-def test_seeds_that_differ_in_any_bit_draw_other_masks() -> None:
-    runs = (*PASSES, *PASSES)
-    assert failure(ReferenceTrainer, program=runs, stride=2**32) is None
-    assert failure(SeedOf32Bits, program=runs, stride=2**16) is None
-    assert failure(SeedOf32Bits, program=runs, stride=2**32).name == "repeated"
-
-
-def test_a_skipped_update_moves_the_random_stream() -> None:
-    skipped = (StartAgain(), Train((GeneratedBatch(4, spoilt=math.inf),)), Gradients((GeneratedBatch(4),)))
-    scaled = Recipe(OPTIMIZER, scaling=DynamicScaling(8.0))
-    assert failure(ReferenceTrainer, program=skipped, recipe=scaled) is None
-    assert failure(SkipRewinds, recipe=scaled) is None
-    assert failure(SkipRewinds, program=skipped, recipe=scaled).name == "stream"
-
-
-def test_each_of_many_passes_is_read() -> None:
-    many = (StartAgain(), Gradients((GeneratedBatch(4),), times=260))
-    assert failure(ReferenceTrainer, program=many) is None
-    assert failure(StreamOf256Draws) is None
-    assert failure(StreamOf256Draws, program=many).name == "repeated"
+SKIPPED = (StartAgain(), Train((GeneratedBatch(4, spoilt=math.inf),)), Gradients((GeneratedBatch(4),)))
+TWICE = (StartAgain(), Gradients((GeneratedBatch(4),), times=2))
+MANY = (StartAgain(), Gradients((GeneratedBatch(4),), times=260))
 
 
 @pytest.mark.parametrize(
-    ("trainer", "name", "words"),
+    ("trainer", "program", "settings", "name", "text"),
     [
-        (SameMask, "repeated", "is the mask that layer 1 had before"),
-        (OppositeNext, "repeated", "is the opposite of the mask"),
-        (OtherRate, "share", "deviation of the number of kept values"),
+        (SeedOf32Bits, PASSES * 2, {"stride": 2**32}, "repeated", ""),
+        (SkipRewinds, SKIPPED, {"recipe": Recipe(OPTIMIZER, scaling=DynamicScaling(8.0))}, "stream", ""),
+        (StreamOf256Draws, MANY, {}, "repeated", ""),
+        (OneMaskForTheWholeWindow, TWICE, {}, "repeated", "is the mask that layer 1 had before"),
+        (OppositeNext, PASSES, {}, "repeated", "is the opposite of the mask"),
+        (OtherRate, PASSES, {}, "share", "deviation of the number of kept values"),
     ],
 )
-def test_what_is_wrong_with_masks_is_said(trainer: type[ReferenceTrainer], name: str, words: str) -> None:
-    failed = failure(trainer)
-    assert failed is not None
+def test_masked_case_with_broken_masks_fails(
+    trainer: Any, program: tuple[Verb, ...], settings: dict[str, Any], name: str, text: str
+) -> None:
+    assert failure(ReferenceTrainer, program=program, **settings) is None
+    failed = failure(trainer, program=program, **settings)
     assert failed.name == name
-    assert words in failed.text
+    assert text in failed.text
 
 
-def test_a_mask_before_a_dropout_that_keeps_nothing_is_not_read() -> None:
+def test_masked_case_without_what_shows_the_fault_holds() -> None:
+    assert failure(SeedOf32Bits, program=PASSES * 2, stride=2**16) is None
+    assert failure(SkipRewinds, recipe=Recipe(OPTIMIZER, scaling=DynamicScaling(8.0))) is None
+    assert failure(StreamOf256Draws) is None
+
+
+def test_masked_case_before_a_dropout_that_keeps_nothing_holds() -> None:
     class Nothing(ReferenceTrainer):
         def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
             mask = super().draw_mask(shape, rate)
@@ -138,19 +130,18 @@ def test_a_mask_before_a_dropout_that_keeps_nothing_is_not_read() -> None:
 
     layers = (Dense(47), Dropout(0.5), Dense(3), Dropout(0.5), Heads((Head("a", 2),)))
     model = RevealingModel(layers, (32,), (("a", "squared_error"),))
-    broken = type("Broken", (ReferenceFramework,), {"trainer_class": Nothing})("cpu")
     single = (StartAgain(), Train((GeneratedBatch(1),)), Gradients((GeneratedBatch(1, 4),)))
-    assert MaskedCase(model, Recipe(OPTIMIZER), single).failure(Subject(broken), generative_settings(broken)) is None
+    assert failure(Nothing, model, single) is None
 
 
 @pytest.mark.parametrize(("rate", "values"), [(0.5, 40), (0.25, 60), (0.75, 60), (0.1, 140)])
-def test_masks_tell_from_forty_bits_of_chance_on(rate: float, values: int) -> None:
+def test_telling_of_a_mask_needs_forty_bits_of_chance(rate: float, values: int) -> None:
     mask = ObservedMask(0, "1", rate, np.zeros((1, values), bool))
     assert mask.telling(values)
     assert not mask.telling(values - 6)
 
 
-def test_shares_within_chance_are_not_off() -> None:
+def test_shares_off_beyond_chance_only() -> None:
     shares = Shares()
     rng = np.random.default_rng(0)
     for rate in (0.1, 0.5, 0.75):

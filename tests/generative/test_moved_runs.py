@@ -35,9 +35,9 @@ from fixtures.arrays import Array
 from fixtures.layers import Dense, Dropout, Head, Heads
 from fixtures.recipe import SGD, Offload, Ranks, Recipe
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.distributed.ranks import ReferenceRankGroup
-from frameworks.reference.training.offload import ArrayStore, DiskStore
+from frameworks.reference.training.offload import DiskStore
 from frameworks.reference.training.trainer import ReferenceTrainer
+from tools.faults.reference import sharding
 
 MODEL = GeneratedModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
 WINDOW = (GeneratedBatch(4), GeneratedBatch(4, seed=1))
@@ -47,10 +47,9 @@ PAIR = Ranks(2, "optimizer")
 TRAIN = Train(WINDOW)
 
 
-def broken(trainer: type[ReferenceTrainer] = ReferenceTrainer, **parts: type) -> Subject:
-    """The reference with other parts."""
-    framework = type("Broken", (ReferenceFramework,), {"trainer_class": trainer, **parts})
-    return Subject(framework("cpu"))
+def broken(trainer: type[ReferenceTrainer] = ReferenceTrainer) -> Subject:
+    """The reference with other trainers."""
+    return Subject(type("Broken", (ReferenceFramework,), {"trainer_class": trainer})("cpu"))
 
 
 def clause(subject: Subject, recipe: Recipe, *verbs: Any) -> str | None:
@@ -78,58 +77,8 @@ AWAY = Restore(under=RestoreOverrides(offload=DISK))
     ],
     ids=["mid-window", "there-and-back", "no-files", "files", "damage"],
 )
-def test_the_reference_goes_on_anywhere(recipe: Recipe, verbs: tuple[Any, ...]) -> None:
+def test_against_the_oracle_on_the_reference_moved_runs_hold(recipe: Recipe, verbs: tuple[Any, ...]) -> None:
     assert clause(broken(), recipe, *verbs) is None
-
-
-class _DropsMomentsOfOthers(ReferenceRankGroup):
-    """What another number of ranks saved comes without moments."""
-
-    def restore(self, path: Path) -> None:
-        super().restore(path)
-        if self.count == 4:
-            for trainer in self.trainers:
-                for moments in trainer.slots.values():
-                    moments.update({name: np.zeros_like(value) for name, value in moments.items()})
-
-
-def test_what_other_ranks_load_is_what_was_saved() -> None:
-    subject = broken(rank_group_class=_DropsMomentsOfOthers)
-    assert (
-        clause(subject, MOMENTUM.replace(ranks=PAIR), TRAIN, Save(), FOUR, TRAIN) == "sharding.resumes-in-another-size"
-    )
-    assert clause(subject, MOMENTUM.replace(ranks=PAIR), TRAIN, Save(), Restore(), TRAIN) is None
-
-
-class _FirstRankAloneLoadsTheAverage(ReferenceRankGroup):
-    """After a load, every rank but the first begins the average anew."""
-
-    def restore(self, path: Path) -> None:
-        super().restore(path)
-        for trainer in self.trainers[1:]:
-            trainer.averages = {name: master.copy() for name, master in trainer.masters.items()}
-
-
-@pytest.mark.parametrize("into", ["same", "fresh", "used", "predicted"])
-def test_a_save_of_other_ranks_is_resumed_by_as_many(into: Target) -> None:
-    model = replace(MODEL, layers=(Dropout(0.5), *MODEL.layers))
-    moved = Restore(0, under=RestoreOverrides(Ranks(4, "optimizer")))
-    case = GeneratedCase(model, MOMENTUM.replace(ranks=PAIR), (StartAgain(), Save(), moved, TRAIN))
-    assert ResumedCase(case, 3, into).failure(broken(), generative_settings(broken().framework)) is None
-
-
-def test_a_load_that_is_not_played_leaves_the_other_ranks_on() -> None:
-    """An open window is loaded by as many ranks alone; the first rank's part of one depends on how many there are."""
-    moved = Restore(0, under=RestoreOverrides(Ranks(1)))
-    window = (Accumulate(GeneratedBatch(2), 4), Save(), Restore(), Accumulate(GeneratedBatch(2, seed=5), 4))
-    assert clause(broken(), MOMENTUM.replace(ranks=Ranks(2)), Save(), moved, TRAIN, *window) is None
-
-
-def test_every_rank_is_looked_at() -> None:
-    recipe = MOMENTUM.replace(ranks=Ranks(2), average=0.5)
-    subject = broken(rank_group_class=_FirstRankAloneLoadsTheAverage)
-    assert clause(subject, recipe, TRAIN, TRAIN, Save(), Restore()) == "sharding.replicas-equal"
-    assert clause(broken(), recipe, TRAIN, TRAIN, Save(), Restore(), TRAIN) is None
 
 
 class _LoadsIntoMemory(ReferenceTrainer):
@@ -139,66 +88,65 @@ class _LoadsIntoMemory(ReferenceTrainer):
         super().load_state(state)
         if self.recipe.offload is not None:
             for moments in self.slots.values():
-                for name in list(moments):
-                    moments[name] = np.zeros_like(moments[name])
-
-
-def test_a_load_into_an_offloaded_run_is_complete() -> None:
-    assert clause(broken(_LoadsIntoMemory), MOMENTUM, TRAIN, Save(), AWAY, TRAIN) == "offload.trains"
-
-
-class _Unchecked(DiskStore):
-    """Files are read without a look at their checksum; one that is gone is zeros."""
-
-    def get(self, key: str) -> Array:
-        path, known = self.path(key), self.folder.parent / "known"
-        try:
-            value = super().get(key)
-        except (OSError, ValueError):
-            return np.zeros_like(np.load(known / path.name))
-        known.mkdir(exist_ok=True)
-        np.save(known / path.name, value)
-        return value
-
-
-class _Careless(ReferenceTrainer):
-    """A run with such files."""
-
-    def make_store(self, offload: Offload) -> ArrayStore:
-        return _Unchecked(offload.folder) if offload.to == "disk" else super().make_store(offload)
-
-
-@pytest.mark.parametrize("damage", [DamageOffloaded(), DamageOffloaded(0.3, 0.9)], ids=["missing", "changed"])
-def test_an_offloaded_file_that_is_read_damaged_is_seen(damage: DamageOffloaded) -> None:
-    assert clause(broken(_Careless), MOMENTUM.replace(offload=DISK), TRAIN, damage) == "offload.disk-fault"
+                moments.update({name: np.zeros_like(value) for name, value in moments.items()})
 
 
 class _NeverRecovers(DiskStore):
     """A file that could not be read once is zeros from then on."""
 
-    def __init__(self, folder: str | None) -> None:
-        super().__init__(folder)
-        self._lost: set[str] = set()
-
     def get(self, key: str) -> Array:
+        lost: set[str] = self.__dict__.setdefault("lost", set())
         try:
             value = super().get(key)
         except (OSError, ValueError):
-            self._lost.add(key)
+            lost.add(key)
             raise
-        return np.zeros_like(value) if key in self._lost else value
+        return np.zeros_like(value) if key in lost else value
 
 
-class _LosesWhatWasDamaged(ReferenceTrainer):
+class _LosesWhatWasDamaged(sharding.InStore):
     """A run with such files."""
 
-    def make_store(self, offload: Offload) -> ArrayStore:
-        return _NeverRecovers(offload.folder) if offload.to == "disk" else super().make_store(offload)
+    disk = _NeverRecovers
 
 
-def test_a_run_is_as_it_was_once_its_file_is_back() -> None:
-    damage = DamageOffloaded(0.3, 0.9)
-    assert clause(broken(_LosesWhatWasDamaged), MOMENTUM.replace(offload=DISK), TRAIN, damage) == "offload.disk-fault"
+RANKS = MOMENTUM.replace(ranks=PAIR)
+FILES = MOMENTUM.replace(offload=DISK)
+REPLICAS = MOMENTUM.replace(ranks=Ranks(2), average=0.5)
+
+
+@pytest.mark.parametrize(
+    ("framework", "recipe", "verbs", "name"),
+    [
+        (sharding.MomentumStaysWithItsRank, RANKS, (Save(), FOUR, TRAIN), "sharding.resumes-in-another-size"),
+        (sharding.AverageIsNotGathered, REPLICAS, (TRAIN,), "sharding.replicas-equal"),
+        (_LoadsIntoMemory, MOMENTUM, (Save(), AWAY, TRAIN), "offload.trains"),
+        (sharding.MissingFilesAreZeros, FILES, (DamageOffloaded(),), "offload.disk-fault"),
+        (sharding.FilesAreTrusted, FILES, (DamageOffloaded(0.3, 0.9),), "offload.disk-fault"),
+        (_LosesWhatWasDamaged, FILES, (DamageOffloaded(0.3, 0.9),), "offload.disk-fault"),
+    ],
+)
+def test_against_the_oracle_with_a_broken_move_names_its_clause(
+    framework: Any, recipe: Recipe, verbs: tuple[Any, ...], name: str
+) -> None:
+    subject = broken(framework) if issubclass(framework, ReferenceTrainer) else Subject(framework("cpu"))
+    assert clause(subject, recipe, TRAIN, *verbs) == name
+    assert clause(broken(), recipe, TRAIN, *verbs) is None
+
+
+@pytest.mark.parametrize("into", ["same", "fresh", "used", "predicted"])
+def test_resumed_case_of_a_save_by_other_ranks_holds(into: Target) -> None:
+    model = replace(MODEL, layers=(Dropout(0.5), *MODEL.layers))
+    moved = Restore(0, under=RestoreOverrides(Ranks(4, "optimizer")))
+    case = GeneratedCase(model, MOMENTUM.replace(ranks=PAIR), (StartAgain(), Save(), moved, TRAIN))
+    assert ResumedCase(case, 3, into).failure(broken(), generative_settings(broken().framework)) is None
+
+
+def test_against_the_oracle_with_a_load_that_is_not_played_keeps_the_ranks() -> None:
+    """An open window is loaded by as many ranks alone; the first rank's part of one depends on how many there are."""
+    moved = Restore(0, under=RestoreOverrides(Ranks(1)))
+    window = (Accumulate(GeneratedBatch(2), 4), Save(), Restore(), Accumulate(GeneratedBatch(2, seed=5), 4))
+    assert clause(broken(), MOMENTUM.replace(ranks=Ranks(2)), Save(), moved, TRAIN, *window) is None
 
 
 class _OneFolder(DiskStore):
@@ -211,14 +159,13 @@ class _OneFolder(DiskStore):
         self._ending = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
 
-class _SharesFiles(ReferenceTrainer):
+class _SharesFiles(sharding.InStore):
     """A run with such a folder."""
 
-    def make_store(self, offload: Offload) -> ArrayStore:
-        return _OneFolder(offload.folder) if offload.to == "disk" else super().make_store(offload)
+    disk = _OneFolder
 
 
-def test_runs_that_share_a_folder_have_files_of_their_own() -> None:
+def test_second_run_in_a_shared_folder_has_its_own_files() -> None:
     case = GeneratedCase(MODEL, MOMENTUM.replace(offload=DISK), (StartAgain(), TRAIN, DamageOffloaded(), TRAIN))
     other = replace(case, program=(StartAgain(), TRAIN, TRAIN, TRAIN), drawn=replace(MODEL, seed=5))
     pair, laws = SecondRun(case, other, in_turn=True), generative_settings(broken().framework)
@@ -226,7 +173,7 @@ def test_runs_that_share_a_folder_have_files_of_their_own() -> None:
     assert pair.failure(broken(_SharesFiles), laws) is not None
 
 
-def test_a_loaded_run_of_many_updates_is_not_offloaded_to_files() -> None:
+def test_few_files_of_a_loaded_run_of_many_updates_offloads_to_the_host() -> None:
     often = ApplyGradients((SpikedGradient(1.0),), times=300)
     case = few_files(GeneratedCase(MODEL, Recipe(), (StartAgain(), Save(), AWAY, often)))
     restore = case.program[2]

@@ -37,9 +37,10 @@ def failure(instance: ScopedOperation, framework: Any) -> Any:
     return instance.failure(Subject(framework), generative_settings(framework))
 
 
-@pytest.mark.parametrize("instance", [JOINED, NAMED], ids=["empty", "named"])
-def test_the_reference_heeds_no_empty_operand_and_no_other_name(instance: ScopedOperation) -> None:
-    assert failure(instance, ReferenceFramework("cpu")) is None
+POINTWISE = ScopedOperation("conv2d", (9, 4), "float32", (), False, (SCOPE,), 0)
+FAR = ScopedOperation("softmax", (5, 7), "float32", (), False, (SCOPE,), 0, offset=-200.0)
+MADE = ScopedOperation("matmul", (4, 4), "float32", (), False, (SCOPE,), 0, left=(NestedScope("float16"),))
+PREPARED = replace(MADE, prepared=True)
 
 
 class LeavesEmptyOperandsOut(Operations):
@@ -52,13 +53,6 @@ class LeavesEmptyOperandsOut(Operations):
         return super().apply(op, function, *operands, keep=keep)
 
 
-def test_an_empty_operand_has_a_say_in_the_format() -> None:
-    broken = type("Broken", (ReferenceFramework,), {"operations_class": LeavesEmptyOperandsOut})("cpu")
-    failed = failure(JOINED, broken)
-    assert failed is not None
-    assert "with an empty second operand" in failed.text
-
-
 class ListsAreWide(ReferenceFramework):
     """A scope that names any operation has all of them in float32."""
 
@@ -66,34 +60,15 @@ class ListsAreWide(ReferenceFramework):
         return super().autocast(precision, enabled=enabled, wide=("matmul",) if wide else (), low=low)
 
 
-def test_a_scope_that_names_other_operations_leaves_the_rest_alone() -> None:
-    failed = failure(NAMED, ListsAreWide("cpu"))
-    assert failed is not None
-    assert failed.name == "lists"
-
-
-class RefusesOneOrder(ReferenceFramework):
-    """Refuses a concatenation whose first operand is the wider one."""
-
-    def run_op(self, op: str, *arrays: Array) -> OpResult:
-        if op == "concatenate" and arrays[0].dtype == np.float32:
-            raise RuntimeError("unexpected format")
-        return super().run_op(op, *arrays)
-
-
-def test_what_is_refused_in_one_order_is_not_judged() -> None:
-    assert failure(replace(JOINED, empty=False), RefusesOneOrder("cpu")) is None
-
-
 @pytest.mark.parametrize(("times", "to"), [(1, "disk"), (260, "host")])
-def test_a_run_of_many_updates_is_not_offloaded_to_files(times: int, to: str) -> None:
+def test_few_files_of_many_updates_offloads_to_the_host(times: int, to: str) -> None:
     model = GeneratedModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
     program = (StartAgain(), Train((GeneratedBatch(2),), times=times))
     case = few_files(GeneratedCase(model, Recipe(offload=Offload(("optimizer",), "disk")), program))
     assert case.recipe.offload == Offload(("optimizer",), to)  # type: ignore[arg-type]
 
 
-def test_rows_of_a_table_are_no_terms_of_a_sum() -> None:
+def test_longest_sum_of_a_model_leaves_rows_of_tables_out() -> None:
     heads, losses = Heads((Head("a", 2),)), (("a", "squared_error"),)
     assert GeneratedModel((Embedding(4097, 4), Flatten(), heads), (3,), losses).longest_sum == 12  # type: ignore[arg-type]
     assert GeneratedModel((Dense(300), heads), (5,), losses).longest_sum == 300  # type: ignore[arg-type]
@@ -114,41 +89,48 @@ class OpensWhereItIsMade(ReferenceFramework):
         return region()
 
 
-def test_scopes_may_be_made_before_any_is_opened() -> None:
-    other = NestedScope("float16")
-    instance = ScopedOperation("matmul", (4, 4), "float32", (), False, (SCOPE,), 0, left=(other,))
-    for each in (instance, replace(instance, prepared=True)):
-        assert failure(each, ReferenceFramework("cpu")) is None
-    assert failure(instance, OpensWhereItIsMade("cpu")) is None
-    assert failure(replace(instance, prepared=True), OpensWhereItIsMade("cpu")) is not None
+def with_parts(**parts: type) -> type[ReferenceFramework]:
+    """The reference with parts of it replaced."""
+    return type("Broken", (ReferenceFramework,), parts)
+
+
+@pytest.mark.parametrize(
+    ("framework", "instance", "without", "name", "text"),
+    [
+        (with_parts(operations_class=LeavesEmptyOperandsOut), JOINED, None, "order", "with an empty second operand"),
+        (ListsAreWide, NAMED, None, "lists", ""),
+        (OpensWhereItIsMade, PREPARED, MADE, "format", ""),
+        (autocast.PointwiseConvolutionsStayWide, POINTWISE, replace(POINTWISE, sizes=(4, 4)), "shape", ""),
+        (autocast.SoftmaxMaximumStartsAtZero, FAR, replace(FAR, offset=0.0), "value", ""),
+    ],
+    ids=["empty", "named", "prepared", "pointwise", "far"],
+)
+def test_scoped_operation_with_a_fault_fails(
+    framework: Any, instance: ScopedOperation, without: ScopedOperation | None, name: str, text: str
+) -> None:
+    """`without`: the operation without what shows the fault."""
+    assert failure(instance, ReferenceFramework("cpu")) is None
+    failed = failure(instance, framework("cpu"))
+    assert failed.name == name
+    assert text in failed.text
+    assert without is None or failure(without, framework("cpu")) is None
+
+
+class RefusesOneOrder(ReferenceFramework):
+    """Refuses a concatenation whose first operand is the wider one."""
+
+    def run_op(self, op: str, *arrays: Array) -> OpResult:
+        if op == "concatenate" and arrays[0].dtype == np.float32:
+            raise RuntimeError("unexpected format")
+        return super().run_op(op, *arrays)
+
+
+def test_scoped_operation_that_is_refused_in_one_order_holds() -> None:
+    assert failure(replace(JOINED, empty=False), RefusesOneOrder("cpu")) is None
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns", "strided"])
-def test_operands_have_the_same_values_however_they_lie(layout: Layout) -> None:
+def test_arrays_of_any_layout_have_the_same_values(layout: Layout) -> None:
     lying = replace(NAMED, layout=layout)
     assert all((a == b).all() for a, b in zip(lying.arrays(), NAMED.arrays(), strict=True))
     assert failure(lying, ReferenceFramework("cpu")) is None
-
-
-POINTWISE = ScopedOperation("conv2d", (9, 4), "float32", (), False, (SCOPE,), 0)
-FAR = ScopedOperation("softmax", (5, 7), "float32", (), False, (SCOPE,), 0, offset=-200.0)
-NEAR = replace(FAR, offset=0.0)
-
-
-@pytest.mark.parametrize("instance", [POINTWISE, FAR], ids=["pointwise", "far"])
-def test_the_reference_takes_any_kernel_and_any_row(instance: ScopedOperation) -> None:
-    assert failure(instance, ReferenceFramework("cpu")) is None
-
-
-def test_a_kernel_of_one_by_one_is_a_product_too() -> None:
-    failed = failure(POINTWISE, autocast.PointwiseConvolutionsStayWide("cpu"))
-    assert failed is not None
-    assert failed.name == "shape"
-    assert failure(replace(POINTWISE, sizes=(4, 4)), autocast.PointwiseConvolutionsStayWide("cpu")) is None
-
-
-def test_a_row_far_from_zero_is_judged() -> None:
-    failed = failure(FAR, autocast.SoftmaxMaximumStartsAtZero("cpu"))
-    assert failed is not None
-    assert failed.name == "value"
-    assert failure(NEAR, autocast.SoftmaxMaximumStartsAtZero("cpu")) is None

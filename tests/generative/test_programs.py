@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from conformance.checks.evidence import Abstention, Verdict, Violation
 from conformance.checks.subject import Profile, Subject
@@ -39,7 +36,7 @@ from conformance.generative.programs.triage import reachable, triaged
 from conformance.generative.registry import LAWS
 from conformance.generative.verdicts import explore
 from conformance.known_failures.entries import Exclusion
-from conformance.known_failures.reading import load_known, read_known
+from conformance.known_failures.reading import load_known
 from conformance.search.adapter_settings import generative_settings
 from conformance.search.search import Search
 from conformance.spec.clauses import load_clauses
@@ -70,16 +67,16 @@ READ = GeneratedCase(
     MODEL, SCALED, (StartAgain(), Predict(GeneratedBatch(2)), Train(WINDOW), Predict(GeneratedBatch(2)))
 )
 NO_SHRINKING = Profile(shrinking_s=0.0)
-FAULTS = {fault.id.replace(".", ":"): fault.name for fault in faults()}
+FAULTS = {fault.label: fault.name for fault in faults() if fault.framework == "reference"}
 
 
 def subject(name: str = "reference", seed: int = 0) -> Subject:
-    """A framework by name, or a fault of tools/faults by module and class."""
+    """A framework by name, or a fault of tools/faults by class."""
     return Subject(load(FAULTS.get(name, name), "cpu"), seed, NO_SHRINKING)
 
 
 @pytest.mark.parametrize("clause", LAWS)
-def test_a_law_is_silent_on_the_reference_at_another_seed(clause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explore_of_the_reference_at_another_seed_passes(clause: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "conformance.generative.verdicts.generative_settings", lambda f: replace(generative_settings(f), programs=48)
     )
@@ -92,14 +89,14 @@ def test_a_law_is_silent_on_the_reference_at_another_seed(clause: str, monkeypat
 @pytest.mark.parametrize(
     ("fault", "case", "clause"),
     [
-        ("skipped_updates:SkipIsAnUpdateOfZeros", SKIPPED, "scaling.skip-is-atomic"),
-        ("scale_updates:OverflowKeepsTheCount", SKIPPED, "scaling.automaton"),
-        ("weight_average:AverageIsNotSaved", RESUMED, "resume.bit-identical"),
-        ("weight_average:StartsFromZeros", RESUMED, "master.average-follows-updates"),
-        ("drawn:OutputsAreReused", READ, "accumulation.evaluation-changes-nothing"),
+        ("SkipIsAnUpdateOfZeros", SKIPPED, "scaling.skip-is-atomic"),
+        ("OverflowKeepsTheCount", SKIPPED, "scaling.automaton"),
+        ("AverageIsNotSaved", RESUMED, "resume.bit-identical"),
+        ("StartsFromZeros", RESUMED, "master.average-follows-updates"),
+        ("OutputsAreReused", READ, "accumulation.evaluation-changes-nothing"),
     ],
 )
-def test_a_failure_is_attributed_to_the_clause_that_it_breaks(fault: str, case: GeneratedCase, clause: str) -> None:
+def test_triaged_names_the_clause_that_a_fault_breaks(fault: str, case: GeneratedCase, clause: str) -> None:
     broken = subject(fault)
     laws = generative_settings(broken.framework)
     failure = against_the_oracle(broken, laws, case)
@@ -107,35 +104,34 @@ def test_a_failure_is_attributed_to_the_clause_that_it_breaks(fault: str, case: 
     assert triaged(case, failure, lambda other: against_the_oracle(broken, laws, other)).clause == clause
 
 
-def test_what_a_run_was_given_is_the_callers_again() -> None:
-    broken = subject("drawn:GivenWeightsAreNotCopied")
+def test_against_the_oracle_of_weights_that_are_not_copied_fails() -> None:
+    broken = subject("GivenWeightsAreNotCopied")
     failure = against_the_oracle(broken, generative_settings(broken.framework), ONWARD)
     assert failure is not None
     assert failure.place == 3
-
-
-def test_the_same_cases_hold_on_the_reference() -> None:
     laws = generative_settings(subject().framework)
     assert [against_the_oracle(subject(), laws, case) for case in (SKIPPED, RESUMED, ONWARD, READ)] == [None] * 4
 
 
-def test_a_failure_can_be_pasted_as_a_test() -> None:
-    with pytest.raises(Violation) as raised:
-        explore(subject("scale_updates:OverflowKeepsTheCount"), Verdict(), (), LAWS["laws.programs"], 2)
-    message, source = str(raised.value).split("\n\n", 1)
+def test_explore_of_a_failure_gives_a_test_to_paste_and_the_same_one_for_a_seed() -> None:
+    texts = []
+    for _ in range(2):
+        with pytest.raises(Violation) as raised:
+            explore(subject("OverflowKeepsTheCount"), Verdict(), (), LAWS["laws.programs"], 2)
+        texts.append(str(raised.value))
+    assert texts[0] == texts[1]
+    message, source = texts[0].split("\n\n", 1)
     assert re.match(r"after step \d+ of \d+, [a-z ]+( on [0-9 +]+ samples)?: ", message)
     assert raised.value.signature in load_clauses()
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(compile(source, "pasted", "exec"), names)
-    test = names["test_example"]
-    assert isinstance(test, Callable)  # type: ignore[arg-type]
     with pytest.raises(Violation) as again:
-        test(subject("scale_updates:OverflowKeepsTheCount"), Verdict())  # type: ignore[operator]
+        names["test_example"](subject("OverflowKeepsTheCount"), Verdict())
     assert again.value.signature == raised.value.signature
-    test(subject(), Verdict())  # type: ignore[operator]
+    names["test_example"](subject(), Verdict())
 
 
-def test_a_step_is_named_in_words() -> None:
+def test_step_text_names_a_step() -> None:
     batches = tuple(GeneratedBatch(size, 1) for size in (4, 2))
     steps = (Train(batches), Train(batches[:1], cut=(3, 1)), Predict(batches[1]), CountBytes(batches[1]), Save())
     assert [step_text(step) for step in steps] == [
@@ -145,15 +141,6 @@ def test_a_step_is_named_in_words() -> None:
         "count bytes",
         "save",
     ]
-
-
-def test_the_same_seed_gives_the_same_verdict() -> None:
-    texts = []
-    for _ in range(2):
-        with pytest.raises(Violation) as raised:
-            explore(subject("scale_updates:OverflowKeepsTheCount"), Verdict(), (), LAWS["laws.programs"], 2)
-        texts.append(str(raised.value))
-    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +199,7 @@ def test_values_that_need_no_rounding_are_asked_for_to_the_bit() -> None:
             assert all(np.array_equal(mine[name], other[name]) for name in other if name.startswith("parameter/"))
 
 
-def test_a_program_that_is_played_twice_is_the_same() -> None:
+def test_play_twice_gives_the_same_observations() -> None:
     one, other = (play(subject(), RESUMED).observations for _ in range(2))
     for mine, again in zip(one, other, strict=True):
         assert mine is not None
@@ -221,7 +208,7 @@ def test_a_program_that_is_played_twice_is_the_same() -> None:
         assert all(np.array_equal(mine[name], again[name], equal_nan=True) for name in mine if "global" not in name)
 
 
-def test_what_an_exclusion_names_is_not_drawn() -> None:
+def test_instances_leave_out_what_an_exclusion_names() -> None:
     finding = load_known(["torch"]).findings[0]
     entry = Exclusion(finding, ">=0", "*", "*", ("optimizer=Adam", "clip"))
     result: list[frozenset[str]] = []
@@ -231,20 +218,18 @@ def test_what_an_exclusion_names_is_not_drawn() -> None:
     assert not any({"optimizer=Adam", "clip"} <= words for words in result)
 
 
-def test_features_are_computed_once_for_all_exclusions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instances_compute_words_once_for_all_exclusions(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Exclusion(load_known(["torch"]).findings[0], ">=0", "*", "*", ("optimizer=Nothing",))
     asked: list[Program] = []
     words = Program.words
     monkeypatch.setattr(Program, "words", lambda program: asked.append(program) or words(program))
     drawn: list[Program] = []
-    search: Search[Program, None] = Search(drawn.append)
-    search.run(LAWS["laws.programs"].instances(subject().framework, (entry,) * 3), 8, 0, 0.0)
-    assert drawn
-    assert len(asked) == len(drawn)
+    Search(drawn.append).run(LAWS["laws.programs"].instances(subject().framework, (entry,) * 3), 8, 0, 0.0)
+    assert len(asked) == len(drawn) > 0
 
 
 @pytest.mark.parametrize("clause", ["laws.processes", pytest.param("laws.programs", marks=pytest.mark.slow)])
-def test_a_law_of_which_nothing_is_left_to_draw_abstains(clause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explore_with_nothing_left_to_draw_abstains(clause: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "conformance.generative.verdicts.generative_settings", lambda f: replace(generative_settings(f), programs=48)
     )
@@ -287,7 +272,7 @@ def stated() -> set[str]:
     return {text for text in literals if re.fullmatch(r"[a-z.-]+[=>][\w.-]+", text)}
 
 
-def test_every_stated_feature_is_in_the_vocabulary() -> None:
+def test_vocabulary_has_every_stated_feature() -> None:
     assert len(stated()) > 40
     assert stated() - LISTED == set()
 
@@ -301,36 +286,6 @@ def test_every_exclusion_is_stated_in_words_that_can_be_drawn(framework: str) ->
             parts = [f'f"{word.partition("=")[0]}={{' in SOURCES, f'"{word.partition("=")[2]}"' in SOURCES]
             spelt = word in LISTED or f'"{word}"' in SOURCES or all(parts) or of_an_adapter
             assert spelt, f"{entry.finding.id}: {word}"
-
-
-GOOD = """
-[[finding]]
-id = "bad"
-class = "documented"
-consequence = "silent-corruption"
-reason = "It is wrong."
-link = "https://example.org/page"
-link_shows = "It says so."
-
-[[exclusion]]
-finding = "bad"
-versions = ">=1"
-when = ["clip"]
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('when = ["clip"]', "when = []", "when is empty"),
-        ('versions = ">=1"', 'versions = "one"', "want a PEP 440 specifier"),
-        ('finding = "bad"\nversions', 'finding = "other"\nversions', "other"),
-    ],
-)
-def test_an_exclusion_that_is_none_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "expectations.toml").write_text(GOOD.replace(old, new), "utf-8")
-    with pytest.raises(ValueError, match=message):
-        read_known(tmp_path, "torch")
 
 
 def test_what_is_drawn_and_what_never_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,21 +309,6 @@ def test_techniques_name_the_clauses_that_their_cases_break() -> None:
     broken = {clause for text in cases for clause in re.findall(r'breaking\("([^"]+)"\)', text)}
     assert broken
     assert broken <= named
-
-
-def test_a_search_stops_at_the_smallest_case_that_it_finds() -> None:
-    search: Search[int, str] = Search(lambda number: "large" if number > 10 else None)
-    search.run(st.integers(0, 1000), 200, 0, 5.0)
-    assert search.smallest == (11, "large")
-
-
-def test_a_search_that_has_used_up_its_time_draws_no_further_case() -> None:
-    drawn: list[int] = []
-    search: Search[int, str] = Search(lambda _: "wrong")
-    search.run(st.integers(0, 1000).map(lambda number: drawn.append(number) or number), 200, 0, 1e-9)
-    assert search.smallest is not None
-    assert search.judged == 1
-    assert len(drawn) == 2
 
 
 def test_the_precision_of_a_pasted_case_is_the_one_that_was_drawn() -> None:

@@ -67,16 +67,12 @@ def failure(test: Callable[..., None], **fixtures: Any) -> tuple[Violation, Verd
     return caught.value, verdict
 
 
-def test_a_failing_case_is_made_as_small_as_it_can_be() -> None:
+def test_explore_of_a_failure_shrinks_it_and_gives_a_test_to_paste() -> None:
     violation, verdict = failure(small, variant="default")
     assert violation.signature == "too-large"
     assert f"Case(size={LIMIT}, items=())" in str(violation)
     assert [(check.passed, check.measured) for check in verdict.checks] == [(False, str(LIMIT))]
     assert verdict.observations == {"variant": "default"}
-
-
-def test_the_smallest_case_is_a_test_that_fails_alike_when_pasted() -> None:
-    violation, _ = failure(small, variant="default")
     message, pasted = str(violation).split("the smallest case found, as a test of its own:\n\n")
     names: dict[str, Any] = {"clause": clause, "Subject": Subject, "Verdict": Verdict, "Case": Case, "small": small}
     exec(compile(pasted, "pasted", "exec"), names)
@@ -84,27 +80,16 @@ def test_the_smallest_case_is_a_test_that_fails_alike_when_pasted() -> None:
     assert [mark.args for mark in example.pytestmark] == [("recompute.same-loss",)]
     again, _ = failure(example, variant="default")
     assert (again.signature, str(again).strip()) == (violation.signature, message.strip())
-
-
-def test_pytest_sees_the_laws_fixtures_but_not_its_case() -> None:
     assert list(small.__signature__.parameters) == ["subject", "verdict", "variant"]
     assert small.__name__ == "small"
 
 
-def test_one_seed_draws_the_same_cases_and_another_others() -> None:
+def test_explore_draws_by_seed_and_profile_and_counts_its_cases() -> None:
     first, again, other = (explored(subject(seed))[0] for seed in (3, 3, 4))
-    assert first == again
-    assert first != other
+    assert first == again != other
     assert len(first) == 25
-
-
-def test_a_profile_draws_more_from_a_seed_of_its_own() -> None:
-    assert len(explored(subject(factor=20))[0]) == 20 * 25
-    assert explored(subject(3, seed=4))[0] == explored(subject(4))[0]
-    assert explored(subject(3, seed=4))[0] != explored(subject(3))[0]
-
-
-def test_a_verdict_says_over_how_many_cases_the_law_held() -> None:
+    assert len(explored(subject(factor=3))[0]) == 3 * 25
+    assert explored(subject(3, seed=4))[0] == other
     verdict = explored(subject(), lambda verdict, case: verdict.observe("size", case.size))[1]
     assert verdict.checks[-1].passed
     assert verdict.checks[-1].measured == "25 cases"
@@ -112,7 +97,7 @@ def test_a_verdict_says_over_how_many_cases_the_law_held() -> None:
 
 
 @pytest.mark.parametrize("refusal", [Unsupported(Capability.CLIP, "no clipping"), Abstention("the control differed")])
-def test_a_law_whose_cases_are_all_refused_is_refused(refusal: Exception) -> None:
+def test_explore_of_refused_cases_is_refused(refusal: Exception) -> None:
     def act(_verdict: Verdict, _case: Case) -> None:
         raise refusal
 
@@ -121,7 +106,7 @@ def test_a_law_whose_cases_are_all_refused_is_refused(refusal: Exception) -> Non
     assert caught.value is refusal
 
 
-def test_refused_cases_are_left_out_of_a_law_that_holds_for_the_others() -> None:
+def test_explore_of_some_refused_cases_counts_the_others() -> None:
     def act(_verdict: Verdict, case: Case) -> None:
         if case.size % 2:
             raise Unsupported(Capability.CLIP, "no odd sizes")
@@ -130,7 +115,7 @@ def test_refused_cases_are_left_out_of_a_law_that_holds_for_the_others() -> None
     assert verdict.checks[-1].measured == f"{sum(case.size % 2 == 0 for case in drawn)} cases"
 
 
-def test_an_exception_is_no_violation_and_names_its_case() -> None:
+def test_explore_of_an_exception_names_its_case() -> None:
     def act(_verdict: Verdict, case: Case) -> None:
         if case.size >= LIMIT:
             raise KeyError("lost")
@@ -140,7 +125,7 @@ def test_an_exception_is_no_violation_and_names_its_case() -> None:
     assert f"Case(size={LIMIT}, items=())" in caught.value.__notes__[0]
 
 
-def test_a_failure_that_does_not_come_again_is_told_as_it_was_seen() -> None:
+def test_explore_of_a_failure_that_does_not_recur_reports_it() -> None:
     failed: list[Case] = []
 
     def act(verdict: Verdict, case: Case) -> None:
@@ -154,7 +139,7 @@ def test_a_failure_that_does_not_come_again_is_told_as_it_was_seen() -> None:
     assert repr(failed[0]) in str(caught.value)
 
 
-def test_every_case_starts_from_the_settings_that_the_law_started_from() -> None:
+def test_explore_restores_settings_before_each_case() -> None:
     class Leaking(ReferenceFramework):
         """Opens a trace in every case."""
 
@@ -178,7 +163,7 @@ def test_every_case_starts_from_the_settings_that_the_law_started_from() -> None
     assert of.framework.global_state() == {"opened": "1"}, "what the last case left is left to be seen"
 
 
-def test_shrinking_ends_with_its_time() -> None:
+def test_explore_ends_shrinking_with_its_time() -> None:
     calls: list[Case] = []
 
     def act(verdict: Verdict, case: Case) -> None:

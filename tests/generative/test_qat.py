@@ -18,7 +18,7 @@ from frameworks.contract import QuantRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
 from frameworks.reference.training.trainer import ReferenceTrainer
-from tools.faults.reference import quantization
+from tools.faults.reference import formats, quantization
 
 MODEL = Model(
     "aware", (Dense(5), Activation("relu"), Heads((Head("output", 3),))), (8,), (("output", "squared_error"),)
@@ -77,40 +77,26 @@ class _LoadsOverItself(ReferenceTrainer):
         (framework_of(_LoadsOverItself), (Reload("itself"),), "quantization.aware-survives-saving"),
     ],
 )
-def test_what_is_broken_is_named(framework: Any, verbs: tuple[QatVerb, ...], clause: str) -> None:
+def test_qat_case_with_a_fault_names_its_clause(framework: Any, verbs: tuple[QatVerb, ...], clause: str) -> None:
     assert failure(ReferenceFramework, *verbs) is None
     assert failure(framework, *verbs).name == clause
 
 
-def test_the_weights_are_converted_and_not_their_average() -> None:
+def test_qat_case_that_converts_the_average_fails() -> None:
     framework = framework_of(_ConvertsTheAverage)
     assert failure(framework, LARGE, Convert(2)) is None
     assert failure(ReferenceFramework, LARGE, Convert(2), average=0.5) is None
     assert failure(framework, LARGE, Convert(2), average=0.5).name == "quantization.convert-is-faithful"
 
 
-def test_ranges_that_never_freeze_are_seen() -> None:
+def test_qat_case_whose_ranges_never_freeze_fails() -> None:
     assert failure(ReferenceFramework, LARGE, TRAIN, freeze=2) is None
     assert failure(quantization.NeverFrozen, LARGE, freeze=1).name == "quantization.ranges-follow"
 
 
-class _FreezesByWindows(ReferenceTrainer):
-    """Ranges freeze after so many windows, those that were skipped among them."""
-
-    windows = 0
-
-    def empty_accumulator(self) -> None:
-        super().empty_accumulator()
-        self.windows += 1
-
-    def observes(self) -> bool:
-        qat = self.recipe.quantization
-        return super().observes() and (qat is None or qat.freeze is None or self.windows < qat.freeze)
-
-
-def test_a_skipped_window_freezes_nothing() -> None:
+def test_qat_case_with_a_skipped_window_freezes_nothing() -> None:
+    broken = formats.SkippedUpdatesFreezeRanges
     assert failure(ReferenceFramework, SkipQat(), LARGE, freeze=2, scaled=True) is None
-    broken = framework_of(_FreezesByWindows)
     assert failure(broken, LARGE, freeze=2, scaled=True) is None
     assert failure(broken, SkipQat(), LARGE, freeze=2, scaled=True).name == "quantization.ranges-follow"
 
@@ -130,7 +116,7 @@ class _ConvertsToEndsLater(ReferenceTrainer):
     quantized_model_class = _EndsLater
 
 
-def test_a_conversion_is_judged_within_its_ranges_unless_asked_for_more() -> None:
+def test_qat_case_beyond_the_ranges_is_compared_on_request_alone() -> None:
     """Codes of a converted model may end elsewhere; only results beyond the ranges show it."""
     framework = framework_of(_ConvertsToEndsLater)
     assert failure(framework, Convert(33)) is None

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from results.history.changes import LineHistory, history
-from results.history.statements import alongside, between, change, interval, statement
+from results.history.changes import LineHistory, alongside, between, change, history, interval, statement
 from results.history.versions import PlannedCell, gather, lines
 from results.record.reading import RecordError, write
 from tests.support.versions import CLAUSE, gathered, history_of, judged, only_line, record
@@ -313,7 +312,6 @@ def test_a_record_that_no_cell_names_counts_as_well(tmp_path: Path) -> None:
         {"version": 1, "cells": [CELL | {"outcome": 3}]},
         {"version": 1, "cells": [CELL | {"framework": "jax"}]},
         {"version": 1, "cells": [{"framework": "torch"}]},
-        '{"version": 1, "version": 1, "cells": []}',
     ],
 )
 def test_a_damaged_list_is_refused_in_one_line(tmp_path: Path, document: Any) -> None:

@@ -6,6 +6,7 @@ import difflib
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,10 +32,31 @@ def changed(path: Path, *records: Record) -> tuple[list[str], list[str]]:
     return [line[2:] for line in lines if line[0] == "-"], [line[2:] for line in lines if line[0] == "+"]
 
 
-def test_a_range_is_widened_and_nothing_else_changes(path: Path) -> None:
-    assert changed(path, record("3.1+cpu", *BOTH)) == (
+REPAIRED = passing("test_a[x]"), passing("test_b"), ZERO
+
+
+@pytest.mark.parametrize(
+    ("run", "comes"),
+    [
+        (
+            record("3.1+cpu", *BOTH),
+            ['cpu.eager = ["1.0", "2.0", "3.1"]  # by hand', 'versions = ">=1.0,<=3.1"', 'versions = ">=2.0,<=3.1"'],
+        ),
+        (
+            record("1.5", passing("test_a[x]"), passing("test_b", outcome=Outcome.FIXED), ZERO),
+            [
+                'cpu.eager = ["1.0", "1.5", "2.0"]  # by hand',
+                'versions = ">=1.0,<=2.0,!=1.5"',
+                'versions = ">=1.5,<=2.0"',
+            ],
+        ),
+    ],
+    ids=["fails", "passes"],
+)
+def test_confirm_of_a_new_version_changes_its_ranges_alone(path: Path, run: Record, comes: list[str]) -> None:
+    assert changed(path, run) == (
         ['cpu.eager = ["1.0", "2.0"]  # by hand', 'versions = ">=1.0,<=2.0"', 'versions = "==2.0"'],
-        ['cpu.eager = ["1.0", "2.0", "3.1"]  # by hand', 'versions = ">=1.0,<=3.1"', 'versions = ">=2.0,<=3.1"'],
+        comes,
     )
 
 
@@ -42,7 +64,7 @@ def test_a_range_is_widened_and_nothing_else_changes(path: Path) -> None:
     ("mode", "judged"),
     [("eager", '["1.0", "2.0", "3.1"]  # by hand'), ("companion", '["2.0+cpu", "3.1+cpu"]'), ("other", '["3.1+cpu"]')],
 )
-def test_a_local_label_counts_where_judged_versions_have_one(path: Path, mode: str, judged: str) -> None:
+def test_confirm_keeps_a_local_label_where_judged_versions_have_one(path: Path, mode: str, judged: str) -> None:
     text = path.read_text("utf-8")
     path.write_text(text.replace("cpu.eager", 'cpu.companion = ["2.0+cpu"]\ncpu.eager', 1), "utf-8")
     own = record("3.1+cpu", *BOTH)
@@ -50,32 +72,14 @@ def test_a_local_label_counts_where_judged_versions_have_one(path: Path, mode: s
     assert f"cpu.{mode} = {judged}" in come
 
 
-def test_what_does_not_fail_is_left_out(path: Path) -> None:
-    repaired = record("1.5", passing("test_a[x]"), passing("test_b", outcome=Outcome.FIXED), ZERO)
-    _, come = changed(path, repaired)
-    assert come == [
-        'cpu.eager = ["1.0", "1.5", "2.0"]  # by hand',
-        'versions = ">=1.0,<=2.0,!=1.5"',
-        'versions = ">=1.5,<=2.0"',
-    ]
-
-
 @pytest.mark.parametrize("reason", ["other-seeds", "kernels"])
-def test_a_pass_at_seed_0_does_not_refute_what_depends_on_seeds_or_kernels(path: Path, reason: str) -> None:
+def test_confirm_of_a_pass_keeps_what_depends_on_seeds_or_kernels(path: Path, reason: str) -> None:
     text = path.read_text("utf-8")
     path.write_text(
         text.replace('signature = "differs"\n', f'signature = "differs"\ndepends_on = "{reason}"\n'), "utf-8"
     )
     _, come = changed(path, record("3.1", passing("test_a[x]"), passing("test_b"), ZERO))
     assert 'versions = ">=1.0,<=3.1"' in come
-
-
-def test_an_entry_of_which_some_cases_fail_is_split(path: Path) -> None:
-    part = record("3.0", failing("test_a[x]"), passing("test_b"), ZERO)
-    after = tomllib.loads(confirmed(path, part).text)
-    ranges = [(entry["versions"], entry.get("cases")) for entry in after["expectation"]]
-    assert ranges[:2] == [(">=1.0,<=3.0", ["test_a[x]"]), (">=1.0,<=2.0", ["test_b"])]
-    assert len(after["expectation"]) == 4
 
 
 ANOTHER = """
@@ -88,7 +92,7 @@ signature = "differs"
 """
 
 
-def test_an_entry_is_not_widened_to_a_version_that_another_one_covers(path: Path) -> None:
+def test_confirm_widens_no_entry_to_a_version_that_another_covers(path: Path) -> None:
     path.write_text(TEXT + ANOTHER)
     outcome = confirmed(path, record("3.0", *BOTH))
     ranges = [each["versions"] for each in tomllib.loads(outcome.text)["expectation"]]
@@ -107,7 +111,7 @@ def test_an_entry_is_not_widened_to_a_version_that_another_one_covers(path: Path
         (failing("test_b", "otherwise"), False),
     ],
 )
-def test_what_counts_as_shown(path: Path, verdict: TestVerdict, counts: bool) -> None:
+def test_confirm_drops_a_case_that_fails_otherwise_alone(path: Path, verdict: TestVerdict, counts: bool) -> None:
     outcome = confirmed(path, record("3.0", failing("test_a[x]"), verdict, ZERO))
     entry = tomllib.loads(outcome.text)["expectation"][0]
     assert entry["versions"] == ">=1.0,<=3.0"
@@ -115,7 +119,9 @@ def test_what_counts_as_shown(path: Path, verdict: TestVerdict, counts: bool) ->
 
 
 @pytest.mark.parametrize(("function", "stays"), [("test_combination_matches_oracle", True), ("test_gone", False)])
-def test_a_case_that_a_record_lacks_stays_as_long_as_there_is_its_test(path: Path, function: str, stays: bool) -> None:
+def test_confirm_keeps_a_case_that_the_record_lacks_while_its_test_exists(
+    path: Path, function: str, stays: bool
+) -> None:
     """Which combinations are drawn depends on what a CPU supports."""
     path.write_text(TEXT.replace("test_b", f"{function}[elsewhere]"), encoding="utf-8")
     here = record("3.0", failing("test_a[x]"), passing(f"{function}[here]"), ZERO)
@@ -125,10 +131,77 @@ def test_a_case_that_a_record_lacks_stays_as_long_as_there_is_its_test(path: Pat
     assert entry["cases"] == ["test_a[x]", *([f"{function}[elsewhere]"] if stays else [])]
 
 
-def test_failures_that_no_entry_names_are_listed(path: Path) -> None:
+def test_confirm_of_failures_in_some_cases_splits_the_entry_and_lists_the_others(path: Path) -> None:
     others = replace(failing("test_d"), outcome=Outcome.FAIL), replace(failing("test_b", "x"), outcome=Outcome.FAIL)
-    outcome = confirmed(path, record("3.0", failing("test_a[x]"), *others, ZERO))
-    assert {verdict.case for verdict in outcome.unnamed} == {"test_b", "test_d"}
+    assert {v.case for v in confirmed(path, record("3.0", failing("test_a[x]"), *others, ZERO)).unnamed} == {
+        "test_b",
+        "test_d",
+    }
+    part = record("3.0", failing("test_a[x]"), passing("test_b"), ZERO)
+    after = tomllib.loads(confirmed(path, part).text)["expectation"]
+    ranges = [(entry["versions"], entry.get("cases")) for entry in after]
+    assert ranges[:2] == [(">=1.0,<=3.0", ["test_a[x]"]), (">=1.0,<=2.0", ["test_b"])]
+    assert len(after) == 4
+
+
+EXCLUSION = """
+[[exclusion]]
+finding = "first"
+versions = "<=2.0"
+when = ["optimizer=adam"]
+
+[[finding]]
+id = "third"
+class = "documented"
+consequence = "error"
+reason = "It does."
+link = "none found"
+
+[[expectation]]
+finding = "third"
+clause = "scaling.automaton"
+versions = "==2.0"
+mode = "another"
+signature = "zero"
+
+[[exclusion]]
+finding = "third"
+versions = ">=1.0,<=2.0"
+when = ["optimizer=sgd"]
+"""
+"""An exclusion of a finding with expectations in the records' series, and one of a finding without."""
+
+
+@pytest.mark.parametrize(
+    ("exclusion", "run", "ranges"),
+    [
+        (EXCLUSION, record("3.0", *BOTH), ["<=3.0", ">=1.0,<=3.0"]),
+        (EXCLUSION, record("3.0", *REPAIRED), ["<=2.0", ">=1.0,<=3.0"]),
+        (
+            EXCLUSION.replace('versions = "<=2.0"', 'versions = "<=2.0"\nmode = "other"', 1),
+            record("3.0", *BOTH),
+            ["<=2.0", ">=1.0,<=3.0"],
+        ),
+    ],
+    ids=["fails", "passes", "another-mode"],
+)
+def test_confirm_moves_exclusions_with_the_expectations_of_their_finding(
+    path: Path, exclusion: str, run: Record, ranges: list[str]
+) -> None:
+    path.write_text(TEXT + exclusion)
+    outcome = confirmed(path, run)
+    assert [entry["versions"] for entry in tomllib.loads(outcome.text)["exclusion"]] == ranges
+    assert ("exclusion of third", ">=1.0,<=2.0", ">=1.0,<=3.0") in outcome.changes
+
+
+def test_confirm_of_a_defect_in_no_version_drops_it_with_its_exclusion(path: Path) -> None:
+    path.write_text(TEXT.replace('cpu.eager = ["1.0", "2.0"]', 'cpu.eager = ["2.0"]') + EXCLUSION)
+    after = tomllib.loads(confirmed(path, record("2.0", *REPAIRED)).text)
+    assert [entry["finding"] for entry in after["exclusion"]] == ["third"]
+    assert "first" not in {finding["id"] for finding in after["finding"]}
+
+
+OLDER = {name: replace(text, revision=text.revision + 1) for name, text in record("3.0", *BOTH).clauses.items()}
 
 
 @pytest.mark.parametrize(
@@ -138,39 +211,44 @@ def test_failures_that_no_entry_names_are_listed(path: Path) -> None:
         ({"selection": "-k scaling"}, "is of selected tests only (-k scaling); run all tests"),
         ({"status": "partial"}, "is of selected tests only (partial); run all tests"),
         ({"seed": 3}, "is of seed 3; run the suites at seed 0"),
+        ({"clauses": OLDER}, "is of older revisions of clauses; run the suites again"),
     ],
 )
-def test_other_records_are_refused(path: Path, changes: dict[str, object], message: str) -> None:
-    refused = replace(record("3.0", *BOTH), **changes)  # type: ignore[arg-type]
+def test_confirm_of_another_record_is_refused(path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfirmError) as caught:
-        changed(path, refused)
+        changed(path, replace(record("3.0", *BOTH), **changes))
     assert str(caught.value) == f"the record of twin 3.0 {message}"
 
 
-def test_records_of_another_revision_are_refused(path: Path) -> None:
-    older = record("3.0", *BOTH)
-    clauses = {name: replace(text, revision=text.revision + 1) for name, text in older.clauses.items()}
-    with pytest.raises(ConfirmError, match="is of older revisions of clauses; run the suites again"):
-        changed(path, replace(older, clauses=clauses))
+INSIDE = 'reason = """\n[[expectation]]\nversions = "==9"\n'
 
 
-def test_what_no_range_says_is_refused(path: Path) -> None:
-    refused = passing("test_c", "scaling.stays-positive", Outcome.UNSUPPORTED)
-    with pytest.raises(ConfirmError, match=r"expectation 2 \(.*\) would apply to no judged version; edit it by hand"):
-        changed(path, record("2.0", *BOTH[:2], refused))
-    some = passing("test_e", "scaling.stays-positive")
-    with pytest.raises(ConfirmError, match=r"fails only in some cases \(test_c, \.\.\.\); list its cases"):
-        changed(path, record("3.0", *BOTH, some))
-
-
-def test_a_layout_that_cannot_be_kept_is_refused(path: Path) -> None:
-    path.write_text(TEXT.replace('versions = "==2.0"\nsig', "versions = '==2.0'\nsig"), encoding="utf-8")
-    with pytest.raises(ConfirmError, match="versions must be a string on one line"):
-        changed(path, record("3.0", *BOTH))
-    inside = 'reason = """\n[[expectation]]\nversions = "==9"\n'
-    path.write_text(TEXT.replace('reason = """\n', inside), encoding="utf-8")
-    with pytest.raises(ConfirmError, match="the layout cannot be kept"):
-        changed(path, record("3.0", *BOTH))
+@pytest.mark.parametrize(
+    ("text", "run", "message"),
+    [
+        (
+            TEXT,
+            record("2.0", *BOTH[:2], passing("test_c", "scaling.stays-positive", Outcome.UNSUPPORTED)),
+            r"expectation 2 \(.*\) would apply to no judged version; edit it by hand",
+        ),
+        (
+            TEXT,
+            record("3.0", *BOTH, passing("test_e", "scaling.stays-positive")),
+            r"fails only in some cases \(test_c, \.\.\.\); list its cases",
+        ),
+        (
+            TEXT.replace('versions = "==2.0"\nsig', "versions = '==2.0'\nsig"),
+            record("3.0", *BOTH),
+            "versions must be a string on one line",
+        ),
+        (TEXT.replace('reason = """\n', INSIDE), record("3.0", *BOTH), "the layout cannot be kept"),
+    ],
+    ids=["nowhere", "some-cases", "quotes", "layout"],
+)
+def test_confirm_of_what_cannot_be_written_is_refused(path: Path, text: str, run: Record, message: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfirmError, match=message):
+        changed(path, run)
 
 
 @pytest.mark.parametrize(
@@ -190,14 +268,14 @@ def test_a_layout_that_cannot_be_kept_is_refused(path: Path) -> None:
         (">=1,<=2", {"1+k.1", "2+k.1"}, ("1+k.1", "2+k.1", "2+k.2"), ">=1,<=2,!=2+k.2"),
     ],
 )
-def test_ranges_hold_in_the_wanted_versions_alone(
+def test_rewritten_ranges_contain_the_wanted_versions_alone(
     versions: str, wanted: set[str], judged: tuple[str, ...], new: str
 ) -> None:
     assert rewritten(versions, wanted, judged) == new
     assert {each for each in judged if contains(new, each)} == wanted
 
 
-def test_the_command_writes_the_file_and_says_what_changed(
+def test_accept_writes_the_file_and_says_what_changed(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(acceptance, "_known_failures_file", lambda *_: path)
@@ -232,7 +310,7 @@ def of_present_tests(record: Record, version: str) -> Record:
 @pytest.mark.parametrize(
     "name", ["jax", "paddle", pytest.param("tf", marks=pytest.mark.slow), pytest.param("torch", marks=pytest.mark.slow)]
 )
-def test_the_committed_files_can_be_confirmed_and_keep_their_layout(name: str) -> None:
+def test_confirm_of_the_committed_files_widens_what_applies_and_keeps_their_layout(name: str) -> None:
     baselines = [load(path) for path in sorted((ROOT / "results" / "baselines").glob(f"{name}-*-cpu-*.json.gz"))]
     version = baselines[0].variant.framework_version
     newer = [of_present_tests(each, "99.0+keras.9" if name == "tf" else "99.0") for each in baselines]

@@ -106,17 +106,13 @@ def test_a_workaround_is_read_with_its_finding_and_program(tmp_path: Path) -> No
     assert around.finding.program.name == "scale_zero.py"
 
 
-def test_what_is_documented_needs_no_program(tmp_path: Path) -> None:
-    text = FINDING.replace('"defect"', '"documented"') + GOOD
-    (finding,) = known(tmp_path, text, program=None).findings
+def test_read_known_of_a_documented_finding_needs_a_program_or_an_expectation(tmp_path: Path) -> None:
+    documented = FINDING.replace('"defect"', '"documented"')
+    (finding,) = known(tmp_path, documented + GOOD, program=None).findings
     assert finding.program is None
-
-
-def test_what_no_expectation_rests_on_needs_a_program(tmp_path: Path) -> None:
-    text = FINDING.replace('"defect"', '"documented"') + LEFT_OUT
-    assert known(tmp_path / "with", text).exclusions
+    assert known(tmp_path / "with", documented + LEFT_OUT).exclusions
     with pytest.raises(ValueError, match="finding 'scale-zero' needs a program or an expectation"):
-        known(tmp_path / "without", text, program=None)
+        known(tmp_path / "without", documented + LEFT_OUT, program=None)
 
 
 def test_the_committed_files_can_be_read() -> None:
@@ -160,6 +156,9 @@ def test_the_committed_files_can_be_read() -> None:
         ('device = "cpu"', "spoils_process = 1", "spoils_process: got 1, want true or false"),
         ("[[expectation]]", "[[expect]]", "expectations.toml: unknown key 'expect'"),
         ("[[expectation]]", "[[expectation", "expectations.toml: not TOML"),
+        (GOOD, LEFT_OUT.replace('["clip"]', "[]"), "when is empty"),
+        (GOOD, LEFT_OUT.replace(">=2.4,<3", "one"), "want a PEP 440 specifier"),
+        (GOOD, LEFT_OUT.replace("scale-zero", "other"), "unknown finding 'other'"),
         (GOOD, GOOD + GOOD, "expectation 2 (scaling.stays-positive): another entry has the same"),
     ],
 )
@@ -201,11 +200,11 @@ def applies(
         (">=2.4,<3", "3.0", False),
     ],
 )
-def test_versions_follow_pep_440(versions: str, version: str, meant: bool) -> None:
+def test_applying_compares_versions_by_pep_440(versions: str, version: str, meant: bool) -> None:
     assert applies(replace(ENTRY, versions=versions), version=version) is meant
 
 
-def test_framework_device_and_mode_are_compared_exactly() -> None:
+def test_applying_compares_framework_device_and_mode_exactly() -> None:
     assert applies(ENTRY)
     assert not applies(ENTRY, framework="tf")
     assert not applies(ENTRY, device="cuda")
@@ -226,9 +225,7 @@ def test_framework_device_and_mode_are_compared_exactly() -> None:
         ("-avx512f", ("asimd",), True),
     ],
 )
-def test_a_processor_is_named_by_what_it_has_and_lacks(
-    processor: str, instructions: tuple[str, ...], meant: bool
-) -> None:
+def test_applying_compares_instruction_sets(processor: str, instructions: tuple[str, ...], meant: bool) -> None:
     of_finding = replace(ENTRY, finding=replace(ENTRY.finding, processor=processor))
     for entry in (replace(ENTRY, processor=processor), of_finding):
         assert applies(entry, instructions=instructions) is meant
@@ -239,7 +236,7 @@ def test_a_version_that_cannot_be_compared_is_an_error() -> None:
         applies(ENTRY, version="nightly build")
 
 
-def test_cases_are_exact() -> None:
+def test_covers_is_exact() -> None:
     assert ENTRY.covers("scaling.stays-positive", "overflows-400")
     assert not ENTRY.covers("scaling.stays-positive", "overflows-4000")
     assert not ENTRY.covers("scaling.stays-positive", "")
@@ -262,36 +259,26 @@ OTHER = replace(ENTRY, signature="raises")
         (False, "", (), ("pass", None)),
     ],
 )
-def test_judgement(
+def test_judge_of_a_result_and_its_entries(
     failed: bool, signature: str, matching: tuple[Expectation, ...], verdict: tuple[str, Expectation | None]
 ) -> None:
     assert judge(failed, signature, matching) == verdict
 
 
-def test_another_signature_is_said_to_differ() -> None:
+def test_explain_names_signature_reason_or_remedy() -> None:
     verdict, entry = judge(True, "differs", [ENTRY])
-    message = explain(verdict, "differs", entry)
-    assert "signature differs" in message
-    assert "'differs'" in message
-    assert "'not-finite'" in message
-
-
-def test_explanations_name_the_reason_or_the_remedy() -> None:
+    for text in ("signature differs", "'differs'", "'not-finite'"):
+        assert text in explain(verdict, "differs", entry)
     assert "The scale reaches zero." in explain("known", "not-finite", ENTRY)
     assert "https://example.org/1" in explain("known", "not-finite", ENTRY)
     assert "torch/expectations.toml" in explain("fixed", "", ENTRY)
-    assert explain("fail", "differs", None) == ""
-    assert explain("pass", "", None) == ""
+    assert explain("fail", "differs", None) == explain("pass", "", None) == ""
 
 
-def test_an_entry_that_nothing_matched_is_left_over() -> None:
-    whole = replace(ENTRY, cases=())
+def test_unmatched_are_entries_and_cases_without_a_test() -> None:
+    whole, two = replace(ENTRY, cases=()), replace(ENTRY, cases=("overflows-400", "overflows-170"))
     assert unmatched([ENTRY, whole], [("scaling.stays-finite", "overflows-400")]) == (ENTRY, whole)
     assert unmatched([ENTRY, whole], [("scaling.stays-positive", "overflows-400")]) == ()
     assert unmatched([whole], [("scaling.stays-positive", "")]) == ()
     assert unmatched([ENTRY], [("scaling.stays-positive", "overflows-40")]) == (ENTRY,)
-
-
-def test_of_an_entry_with_several_cases_the_missing_ones_are_left_over() -> None:
-    two = replace(ENTRY, cases=("overflows-400", "overflows-170"))
     assert unmatched([two], [("scaling.stays-positive", "overflows-400")]) == (replace(two, cases=("overflows-170",)),)

@@ -7,7 +7,6 @@ import os
 import sys
 import textwrap
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,8 +34,6 @@ PROGRAMS = [finding for finding in KNOWN.findings if finding.program is not None
 OWN = {name: {*adapter_file(name).imports} for name in built_in()}
 _THERE = "import sys; print('expected: 0'); print('seen: 1'); sys.exit(1)"
 
-each_program = pytest.mark.parametrize("finding", PROGRAMS, ids=lambda each: f"{each.framework}-{each.id}")
-
 
 def program(folder: Path, source: str) -> Path:
     path = folder / "shown.py"
@@ -47,82 +44,54 @@ def program(folder: Path, source: str) -> Path:
 # ---------------------------------------------------------------- programs
 
 
-@each_program
-def test_a_program_imports_its_framework_alone(finding: Finding) -> None:
-    assert finding.program is not None
-    source = finding.program.read_text("utf-8")
-    tree = ast.parse(source)
-    assert ast.get_docstring(tree)
-    imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
-    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    roots = {name.split(".")[0] for name in imported} - {"numpy", "ml_dtypes"} - set(sys.stdlib_module_names)
-    assert roots <= OWN[finding.framework]
+def test_programs_of_findings_import_their_framework_alone() -> None:
+    for finding in PROGRAMS:
+        assert finding.program is not None
+        tree = ast.parse(finding.program.read_text("utf-8"))
+        assert ast.get_docstring(tree)
+        modules = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+        modules |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        roots = {name.split(".")[0] for name in modules} - {"numpy", "ml_dtypes"} - set(sys.stdlib_module_names)
+        assert roots <= OWN[finding.framework], finding.program
 
 
-def test_what_a_finding_needs_is_imported_by_its_adapter() -> None:
-    needing = [finding for finding in KNOWN.findings if finding.needs]
-    assert needing
-    assert all({*finding.needs} <= OWN[finding.framework] for finding in needing)
-
-
-def test_a_program_is_left_out_where_a_module_that_it_needs_is_not_installed(
+def test_findings_run_leaves_out_programs_that_show_nothing_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text, source = KNOWN.findings[0].text, program(tmp_path, _THERE)
-    every = (
+    findings = (
         Finding("needs-more", "torch", text, source, ("json", "no_such_module")),
+        Finding("of-a-processor", "torch", text, source, processor="avx2, -avx512f"),
+        Finding("of-a-device", "torch", text, source, device="cuda"),
         Finding("needs-nothing", "torch", text, source, ("json",)),
     )
-    monkeypatch.setattr("conformance.cli.finding.load_known", lambda _: Known(every))
-    monkeypatch.setattr("conformance.cli.finding.installed_version", lambda _: "2.13.0")
-    assert [finding.lacking() for finding in every] == [("no_such_module",), ()]
+    assert [finding.lacking() for finding in findings[::3]] == [("no_such_module",), ()]
+    for name, value in {
+        "load_known": lambda _: Known(findings),
+        "installed_version": lambda _: "2.13.0",
+        "instruction_sets": lambda: ("avx2", "avx512f"),
+        "devices": lambda: ("cpu",),
+    }.items():
+        monkeypatch.setattr(f"conformance.cli.finding.{name}", value)
     assert main(("findings", "torch", "--run")) == 1
     printed = capsys.readouterr().out
-    assert "not tried: no_such_module is not installed" in printed
-    assert "present: got 1, want 0" in printed
+    for reason in (
+        "no_such_module is not installed",
+        "it needs a processor with avx2, -avx512f",
+        "it needs device cuda",
+    ):
+        assert f"not tried: {reason}" in printed
+    assert printed.count("present: got 1, want 0") == 1
+    monkeypatch.setattr("conformance.cli.finding.instruction_sets", lambda: ("avx2",))
+    monkeypatch.setattr("conformance.cli.finding.devices", lambda: ("cpu", "cuda"))
+    assert main(("findings", "torch", "--run")) == 1
+    assert capsys.readouterr().out.count("present: got 1, want 0") == 3
 
 
-@pytest.mark.parametrize(
-    ("shown_on", "asked", "elsewhere", "here", "said"),
-    [
-        (
-            {"processor": "avx2, -avx512f"},
-            "instruction_sets",
-            ("avx2", "avx512f"),
-            ("avx2",),
-            "a processor with avx2, -avx512f",
-        ),
-        ({"device": "cuda"}, "devices", ("cpu",), ("cpu", "cuda"), "device cuda"),
-    ],
-    ids=["processor", "device"],
-)
-def test_a_program_is_left_out_where_it_shows_nothing(
-    shown_on: dict[str, str],
-    asked: str,
-    elsewhere: tuple[str, ...],
-    here: tuple[str, ...],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    text, source = KNOWN.findings[0].text, program(tmp_path, "raise RuntimeError")
-    other = replace(Finding("of-another-machine", "torch", text, source), **shown_on)
-    monkeypatch.setattr("conformance.cli.finding.load_known", lambda _: Known((other,)))
-    monkeypatch.setattr("conformance.cli.finding.installed_version", lambda _: "2.13.0")
-    monkeypatch.setattr(f"conformance.cli.finding.{asked}", lambda: elsewhere)
-    assert main(("findings", "torch", "--run")) == 0
-    assert f"not tried: it needs {said}" in capsys.readouterr().out
-    monkeypatch.setattr(f"conformance.cli.finding.{asked}", lambda: here)
-    assert main(("findings", "torch", "--run")) == 2
-
-
-def test_every_program_belongs_to_a_finding() -> None:
+def test_findings_have_a_program_each_and_reasons_of_their_own() -> None:
     there = set((ROOT / "frameworks").glob("*/findings/*/*.py"))
     assert {Path(str(finding.program)) for finding in PROGRAMS} == there
-
-
-def test_findings_of_a_framework_say_different_things() -> None:
+    assert all({*finding.needs} <= OWN[finding.framework] for finding in KNOWN.findings)
     reasons = [(finding.framework, finding.text.reason) for finding in KNOWN.findings]
     assert len(set(reasons)) == len(reasons)
 
@@ -137,7 +106,7 @@ def test_one_cause_has_one_class_and_one_consequence_in_every_framework() -> Non
 
 
 @pytest.mark.parametrize(("status", "there"), [(1, True), (0, False)])
-def test_what_a_program_shows_is_read(tmp_path: Path, status: int, there: bool) -> None:
+def test_run_of_a_program_reads_what_it_shows(tmp_path: Path, status: int, there: bool) -> None:
     source = f"import sys\nprint('expected: 1')\nprint('noise')\nprint('seen: 2')\nsys.exit({status})"
     assert reproducers.run(program(tmp_path, source)) == ProgramResult("1", "2", there)
 
@@ -162,32 +131,22 @@ def test_another_end_of_a_program_is_no_finding(tmp_path: Path, source: str, mes
     assert "\n" not in str(caught.value)
 
 
-def test_a_program_finds_what_lies_on_the_path_but_not_the_suite(
+def test_run_of_a_program_that_dies_once_tries_again_and_sees_the_path_without_the_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = tmp_path / "packages"
+    package, mark = tmp_path / "packages", str(tmp_path / "died")
     package.mkdir()
     (package / "a_framework_of_a_cluster.py").write_text("value = 3\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), "", os.path.relpath(package)]))
     source = f"""
-        import a_framework_of_a_cluster as framework, sys
+        import a_framework_of_a_cluster as framework, os, sys
+        if not os.path.exists({mark!r}):
+            open({mark!r}, "w").close()
+            os.abort()
         print("expected: 3 False")
         print("seen:", framework.value, {str(ROOT)!r} in sys.path)
     """
     assert reproducers.run(program(tmp_path, textwrap.dedent(source))) == ProgramResult("3 False", "3 False", False)
-
-
-def test_a_program_that_dies_once_is_run_again(tmp_path: Path) -> None:
-    mark = str(tmp_path / "died")
-    source = f"""
-        import os
-        if not os.path.exists({mark!r}):
-            open({mark!r}, "w").close()
-            os.abort()
-        print("expected: 1")
-        print("seen: 1")
-    """
-    assert reproducers.run(program(tmp_path, textwrap.dedent(source))) == ProgramResult("1", "1", False)
 
 
 def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,12 +189,6 @@ def test_a_refusal_is_believed_unless_its_try_acts(observed: bool | None, outcom
     assert message in result.message
 
 
-@pytest.mark.parametrize(("acted", "outcome"), [(True, Outcome.MISDECLARED), (False, Outcome.UNSUPPORTED)])
-def test_the_refusal_of_a_combination_brings_a_try_of_its_own(acted: bool, outcome: Outcome) -> None:
-    refusal = Unsupported(Capability.SCHEDULE, "not with this optimizer", lambda: acted)
-    assert conclude(ReferenceFramework("cpu"), refusal, ()).outcome is outcome
-
-
 def test_a_try_leaves_no_setting_behind() -> None:
     framework = ReferenceFramework("cpu")
     opened = framework.autocast(FLOAT16)
@@ -249,9 +202,15 @@ def test_a_try_leaves_no_setting_behind() -> None:
     assert framework.global_state() == before
 
 
-def test_without_a_try_the_refusal_of_what_is_declared_is_misdeclared() -> None:
-    result = conclude(ReferenceFramework("cpu"), Unsupported(Capability.SCHEDULE, "not today"), ())
-    assert result.outcome is Outcome.MISDECLARED
+@pytest.mark.parametrize(
+    ("attempt", "outcome"),
+    [(lambda: True, Outcome.MISDECLARED), (lambda: False, Outcome.UNSUPPORTED), (None, Outcome.MISDECLARED)],
+)
+def test_conclude_of_a_declared_capability_believes_the_attempt_of_the_refusal(
+    attempt: Attempt | None, outcome: Outcome
+) -> None:
+    refusal = Unsupported(Capability.SCHEDULE, "not with this optimizer", attempt)
+    assert conclude(ReferenceFramework("cpu"), refusal, ()).outcome is outcome
 
 
 # ---------------------------------------------------------------- reports
@@ -278,12 +237,12 @@ def test_a_report_has_program_clause_and_what_was_shown(
         assert part in text
 
 
-@pytest.mark.parametrize("finding", KNOWN.findings, ids=lambda each: f"{each.framework}-{each.id}")
-def test_every_known_failure_can_be_reported(finding: Finding) -> None:
-    entries = tuple(entry for entry in KNOWN.expectations if entry.finding == finding)
-    for clause in {entry.clause for entry in entries}:
-        text = upstream_issue.report(load_clauses()[clause], [Evidence(finding, entries, "not run in this test")], None)
-        assert finding.text.reason in text
+def test_report_of_every_known_failure_gives_its_reason() -> None:
+    for finding in KNOWN.findings:
+        entries = tuple(entry for entry in KNOWN.expectations if entry.finding == finding)
+        for clause in {entry.clause for entry in entries}:
+            evidence = [Evidence(finding, entries, "not run in this test")]
+            assert finding.text.reason in upstream_issue.report(load_clauses()[clause], evidence, None)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from conformance.checks.outcome import explain
 from conformance.checks.outcome import judge as decide
 from conformance.known_failures.judged_series import Judged, Place, Relevance, Versions
 from conformance.known_failures.reading import known_of
 from frameworks.reference import ReferenceFramework
-from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import load
 from tests.support.suite_runs import checkout, judge
@@ -41,7 +41,7 @@ KERAS = ("2.20.0+keras.3.11.3", "2.21.0+keras.3.15.1")
         ((), "1.0", ""),
     ],
 )
-def test_the_nearest_judged_version(judged: tuple[str, ...], version: str, nearest: str) -> None:
+def test_versions_nearest_is_the_closest_judged(judged: tuple[str, ...], version: str, nearest: str) -> None:
     place = Versions(Version(version), judged)
     assert place.confirmed is (nearest == "")
     assert place.confirmed or place.nearest == nearest
@@ -62,7 +62,7 @@ def test_the_nearest_judged_version(judged: tuple[str, ...], version: str, neare
         ("2.14.1", "==2.6.0", None),
     ],
 )
-def test_what_an_entry_says_of_a_version(version: str, versions: str, bearing: Relevance | None) -> None:
+def test_versions_bearing_of_an_entry(version: str, versions: str, bearing: Relevance | None) -> None:
     assert Versions(Version(version), TORCH).bearing(versions) == bearing
 
 
@@ -93,7 +93,7 @@ SERIES: Judged = {
         ("2.15.0", "tpu", "fsdp", "2.13.0 cpu eager"),
     ],
 )
-def test_the_nearest_judged_series(version: str, device: str, mode: str, nearest: str) -> None:
+def test_place_nearest_is_the_closest_judged(version: str, device: str, mode: str, nearest: str) -> None:
     place = Place(Version(version), device, mode, SERIES)
     assert place.confirmed is (nearest == "")
     assert place.confirmed or place.nearest == nearest
@@ -116,7 +116,7 @@ def test_the_nearest_judged_series(version: str, device: str, mode: str, nearest
         (("2.13.0", "cpu", "fsdp"), ("==2.13.0", "cpu", "fsdp"), Relevance("2.13.0 cpu eager", settled=False)),
     ],
 )
-def test_what_an_entry_says_of_a_series(
+def test_place_bearing_of_an_entry(
     where: tuple[str, str, str], entry: tuple[str, str, str], bearing: Relevance | None
 ) -> None:
     version, device, mode = where
@@ -170,7 +170,7 @@ def applying(version: str, seed: int = 0) -> list[tuple[str, str, bool]]:
     return [(each.signature, each.inferred_from, each.may_pass) for each in known_of(twin, seed).expectations]
 
 
-def test_entries_are_inferred_only_where_nobody_has_judged(expecting: Path) -> None:
+def test_known_of_an_unjudged_version_is_inferred(expecting: Path) -> None:
     entries = entry(">=1,<=2", "a") + entry("==2", "b")
     expecting.write_text(FINDING + entries, encoding="utf-8")
     assert applying("1.0") == [("a", "", False)]
@@ -182,7 +182,7 @@ def test_entries_are_inferred_only_where_nobody_has_judged(expecting: Path) -> N
     assert applying("1.5") == [("a", "1", False), ("b", "2", True)]
 
 
-def test_exclusions_and_workarounds_are_those_of_the_nearest_series(expecting: Path) -> None:
+def test_known_of_an_unjudged_mode_has_exclusions_and_workarounds_of_the_nearest(expecting: Path) -> None:
     exclusion = '[[exclusion]]\nfinding = "f"\nversions = "==1"\ndevice = "cuda"\nmode = "{0}"\nwhen = ["clip"]\n'
     workaround = '[[workaround]]\nfinding = "f"\nkind = "call"\nmodule = "trainer.py"\ndoes = "It."\nmode = "{0}"\n'
     entries = "".join((exclusion + workaround).format(mode) for mode in ("eager", "graph"))
@@ -191,7 +191,7 @@ def test_exclusions_and_workarounds_are_those_of_the_nearest_series(expecting: P
     assert [each.mode for each in (*known.exclusions, *known.workarounds)] == ["eager", "eager"]
 
 
-def test_a_workaround_that_names_no_mode_is_judged_in_the_default_mode_alone(expecting: Path) -> None:
+def test_known_of_a_workaround_without_a_mode_is_of_the_default_mode_alone(expecting: Path) -> None:
     workaround = '[[workaround]]\nfinding = "f"\nkind = "call"\nmodule = "trainer.py"\ndoes = "It."\n'
     plain = entry("==1").replace("scaling.automaton", "composition.plain-way")
     expecting.write_text(FINDING + workaround + plain, encoding="utf-8")
@@ -200,18 +200,19 @@ def test_a_workaround_that_names_no_mode_is_judged_in_the_default_mode_alone(exp
         assert (len(known.workarounds), len(known.expectations)) == (count, count)
 
 
-def test_an_entry_may_depend_on_the_seed(expecting: Path) -> None:
-    expecting.write_text(FINDING + entry("==1", more='depends_on = "seed"'), encoding="utf-8")
-    assert applying("1", 0) == [("differs", "", False)]
-    assert applying("1", 3) == [("differs", "", True)]
-    expecting.write_text(FINDING + entry("==1", more='depends_on = "other-seeds"'), encoding="utf-8")
-    assert applying("1", 0) == []
-    assert applying("1", 3) == [("differs", "", True)]
-
-
-def test_an_entry_may_depend_on_how_kernels_round(expecting: Path) -> None:
-    expecting.write_text(FINDING + entry("==1", more='depends_on = "kernels"'), encoding="utf-8")
-    assert applying("1", 0) == applying("1", 3) == [("differs", "", True)]
+@pytest.mark.parametrize(
+    ("depends_on", "at_0", "at_3"),
+    [
+        ("seed", [("differs", "", False)], [("differs", "", True)]),
+        ("other-seeds", [], [("differs", "", True)]),
+        ("kernels", [("differs", "", True)], [("differs", "", True)]),
+    ],
+)
+def test_known_of_an_entry_that_depends_on_seeds_or_kernels_may_pass(
+    expecting: Path, depends_on: str, at_0: list[tuple[str, str, bool]], at_3: list[tuple[str, str, bool]]
+) -> None:
+    expecting.write_text(FINDING + entry("==1", more=f'depends_on = "{depends_on}"'), encoding="utf-8")
+    assert (applying("1", 0), applying("1", 3)) == (at_0, at_3)
 
 
 @pytest.mark.parametrize(
@@ -232,13 +233,13 @@ def test_an_entry_may_depend_on_how_kernels_round(expecting: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused(expecting: Path, text: str, message: str) -> None:
+def test_known_of_a_wrong_file_is_refused(expecting: Path, text: str, message: str) -> None:
     expecting.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=re.escape(message)):
         applying("1")
 
 
-def test_a_case_that_may_pass_passes_or_fails_as_the_entry_says(expecting: Path) -> None:
+def test_judge_of_an_inferred_entry_may_pass(expecting: Path) -> None:
     expecting.write_text(JUDGED + FINDING + entry("==2"), encoding="utf-8")
     twin = Twin("cpu")
     twin.chosen = "1.5"
@@ -261,35 +262,30 @@ def test_it_passes(subject: Subject, verdict: Verdict) -> None:
 """
 
 
-def judged_run(folder: Path, *entries: str) -> tuple[int, str, dict[str, TestVerdict]]:
-    """Exit status, output and verdicts of a run in a version above the only judged one."""
-    root = checkout(folder, some=SUITE)
+def test_run_of_an_unjudged_version_marks_inferred_failures_and_ends_in_0(tmp_path: Path) -> None:
+    root = checkout(tmp_path, some=SUITE)
     path = root / "frameworks" / "reference" / "expectations.toml"
-    path.write_text('[judged]\ncpu.emulated = ["0.9"]\n' + FINDING + "".join(entries), encoding="utf-8")
-    ended = judge("-rx", f"--record={folder / 'r.json'}", "--junitxml", str(folder / "junit.xml"), root=root)
-    return ended.status, ended.output, {verdict.case: verdict for verdict in load(folder / "r.json").verdicts}
-
-
-def test_judging_a_new_version_ends_in_0(tmp_path: Path) -> None:
     fails, gone = (entry("==0.9", more=f'cases = ["{case}"]') for case in ("test_it_fails", "test_gone"))
     gone = gone.replace("scaling.automaton", "scaling.stays-positive")
-    status, output, verdicts = judged_run(tmp_path, fails, gone)
-    assert status == 0
+    path.write_text('[judged]\ncpu.emulated = ["0.9"]\n' + FINDING + fails + gone, encoding="utf-8")
+    ended = judge("-rx", f"--record={tmp_path / 'r.json'}", "--junitxml", str(tmp_path / "junit.xml"), root=root)
+    verdicts = {verdict.case: verdict for verdict in load(tmp_path / "r.json").verdicts}
     failed = verdicts["test_it_fails"]
     assert (failed.outcome, failed.inferred_from, failed.finding) == (Outcome.KNOWN, "0.9", "f")
     assert "not confirmed here" in failed.message
-    assert "differs: It does. (not confirmed here, expected as in 0.9)" in " ".join(output.split())
+    assert "differs: It does. (not confirmed here, expected as in 0.9)" in " ".join(ended.output.split())
     assert (
         "reference 1 on cpu in mode emulated has not been judged yet: 1 known failures are expected as in 0.9, not "
         "confirmed here; 1 of its expectations matched no test"
-    ) in output
+    ) in ended.output
     assert 'name="inferred_from" value="0.9"' in (tmp_path / "junit.xml").read_text("utf-8")
-    assert verdicts["test_it_passes"].inferred_from == ""
+    assert (ended.status, verdicts["test_it_passes"].inferred_from) == (0, "")
 
 
-def test_what_a_new_version_repairs_is_told(tmp_path: Path) -> None:
-    entries = (entry("==0.9", more=f'cases = ["{case}"]') for case in ("test_it_fails", "test_it_passes"))
-    status, output, verdicts = judged_run(tmp_path, *entries)
-    assert status == 1
-    assert verdicts["test_it_passes"].outcome is Outcome.FIXED
-    assert "did not occur, unlike in 0.9" in output
+def test_explain_of_a_repair_in_an_unjudged_version_names_the_judged_one(expecting: Path) -> None:
+    expecting.write_text(JUDGED + FINDING + entry(">=1,<=2"), encoding="utf-8")
+    twin = Twin("cpu")
+    twin.chosen = "3"
+    (inferred,) = known_of(twin).expectations
+    assert decide(False, "", [inferred]) == ("fixed", inferred)
+    assert "did not occur, unlike in 2" in explain("fixed", "", inferred)

@@ -56,8 +56,17 @@ def to_act_on(record: Record, known: Known) -> list[str]:
     return [f"{v.case}: {now}" for v, now, _ in classified(record, known) if now in ("fail", "fixed")]
 
 
-@pytest.mark.parametrize("path", BASELINES, ids=lambda path: path.name.removesuffix(".json.gz"))
-def test_a_series_that_was_judged_on_a_cpu_alone_needs_no_action_on_another_device(path: Path) -> None:
+FIRST = {f"-{device}-{mode}.json.gz" for judged in load_known().judged.values() for device, mode in list(judged)[:1]}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.name, marks=[] if path.name.endswith(tuple(FIRST)) else pytest.mark.slow)
+        for path in BASELINES
+    ],
+)
+def test_classified_on_another_device_needs_no_action(path: Path) -> None:
     record = load(path)
     known = load_known([record.series.framework])
     assert not to_act_on(record, known), "in its own series"
@@ -72,19 +81,18 @@ def test_a_series_that_was_judged_on_a_cpu_alone_needs_no_action_on_another_devi
 
 
 @pytest.mark.parametrize("name", sorted(built_in().keys() - {"reference"}))
-def test_a_mode_that_nobody_has_judged_is_held_against_the_first_one(name: str) -> None:
+def test_classified_in_an_unjudged_mode_needs_no_action(name: str) -> None:
     known = load_known([name])
     device, mode = next(iter(known.judged[name]))
     (path,) = (
         path for path in BASELINES if path.name.startswith(f"{name}-") and path.name.endswith(f"-{mode}.json.gz")
     )
-    record = load(path)
-    other = elsewhere(record, device, "unheard-of")
+    other = elsewhere(load(path), device, "unheard-of")
     assert not to_act_on(other, known)
     assert sum(now == "known" for _, now, _ in classified(other, known)) > 10
 
 
-def test_on_a_gpu_keras_on_jax_fails_as_on_a_cpu() -> None:
+def test_classified_of_keras_on_jax_on_a_gpu_is_known_from_a_cpu() -> None:
     """24 failures of a run on a GPU, of which `device = "cpu"` was said."""
     record, known = load(PARTIAL), load_known(["jax"])
     assert (record.series.device, record.series.mode) not in known.judged["jax"]
@@ -95,7 +103,7 @@ def test_on_a_gpu_keras_on_jax_fails_as_on_a_cpu() -> None:
     assert {origin for _, now, origin in result if now == "known"} == {"0.10.2 cpu keras"}
 
 
-def test_another_signature_or_a_new_failure_is_still_a_failure() -> None:
+def test_classified_of_another_signature_or_a_new_failure_needs_action() -> None:
     record, known = load(PARTIAL), load_known(["jax"])
     failed = next(v for v in record.verdicts if v.outcome is Outcome.FAIL)
     passed = next(v for v in record.verdicts if v.outcome is Outcome.PASS)
@@ -103,7 +111,7 @@ def test_another_signature_or_a_new_failure_is_still_a_failure() -> None:
     assert len(to_act_on(replace(record, verdicts=otherwise), known)) == 2
 
 
-def test_every_committed_entry_is_of_a_judged_series() -> None:
+def test_committed_entries_are_of_judged_series() -> None:
     known = load_known()
     for entry in (*known.expectations, *known.exclusions):
         name = entry.finding.framework

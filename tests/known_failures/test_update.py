@@ -61,14 +61,11 @@ def test_a_failure_becomes_an_entry_of_what_the_record_shows(path: Path) -> None
     assert outcome.text.index('"scaling.skip-is-atomic"') < outcome.text.index("# Another one")
 
 
-def test_a_clause_that_fails_in_every_case_needs_no_list(path: Path) -> None:
+def test_update_of_every_case_lists_none_and_splits_by_signature(path: Path) -> None:
     outcome = updated(path, Cause("first"), record("2.0", *BOTH, failed("test_d[x]"), failed("test_d[y]")))
     assert "cases" not in entries(outcome.text, "first")[1]
-
-
-def test_other_signatures_are_other_entries(path: Path) -> None:
     outcome = updated(path, Cause("first"), record("2.0", *BOTH, failed("test_d"), failed("test_e", "other")))
-    assert [(each["cases"], each["signature"]) for each in entries(outcome.text, "first")[1:]] == [
+    assert [(entry["cases"], entry["signature"]) for entry in entries(outcome.text, "first")[1:]] == [
         (["test_d"], "raises-ValueError"),
         (["test_e"], "other"),
     ]
@@ -106,12 +103,6 @@ def test_only_the_clauses_that_are_named_get_entries(path: Path) -> None:
     assert [each["clause"] for each in entries(outcome.text, "first")[1:]] == ["scaling.automaton"]
 
 
-def test_what_is_no_failure_of_the_framework_gets_no_entry(path: Path) -> None:
-    wrong = replace(failed("test_d"), outcome=Outcome.MISDECLARED)
-    with pytest.raises(ConfirmError, match="no failure needs an entry of this finding; omit --finding"):
-        updated(path, Cause("first"), record("2.0", *BOTH, wrong))
-
-
 def test_an_entry_that_holds_nowhere_any_more_is_dropped_and_its_finding_with_the_last(path: Path) -> None:
     repaired = passing("test_c", "scaling.stays-positive", Outcome.FIXED)
     outcome = updated(path, None, record("2.0", *BOTH[:2], repaired))
@@ -124,15 +115,16 @@ def test_an_entry_that_holds_nowhere_any_more_is_dropped_and_its_finding_with_th
 
 
 @pytest.mark.parametrize(
-    ("cause", "problem"),
+    ("cause", "outcome", "problem"),
     [
-        (Cause("third"), "the finding 'third' does not exist; describe it with --text"),
-        (Cause("first", NEW), "the finding 'first' exists already; omit"),
+        (Cause("third"), Outcome.FAIL, "the finding 'third' does not exist; describe it with --text"),
+        (Cause("first", NEW), Outcome.FAIL, "the finding 'first' exists already; omit"),
+        (Cause("first"), Outcome.MISDECLARED, "no failure needs an entry of this finding; omit --finding"),
     ],
 )
-def test_a_cause_is_in_the_file_or_is_described(path: Path, cause: Cause, problem: str) -> None:
+def test_update_with_a_wrong_cause_is_refused(path: Path, cause: Cause, outcome: Outcome, problem: str) -> None:
     with pytest.raises(ConfirmError, match=problem):
-        updated(path, cause, record("2.0", *BOTH, failed("test_d")))
+        updated(path, cause, record("2.0", *BOTH, replace(failed("test_d"), outcome=outcome)))
 
 
 @pytest.mark.parametrize("value", ["plain", 'with "quotes" and \\', "word " * 60, "a\nb", "é→"])

@@ -85,13 +85,10 @@ def test_an_entry_of_a_cpu_becomes_one_of_both_devices_where_it_fails_on_both(
     assert after(tmp_path, text, run) == text, "the second time nothing changes"
 
 
-def test_an_entry_of_a_mode_becomes_one_of_both_modes(tmp_path: Path) -> None:
+def test_confirm_of_another_mode_or_version_widens_the_entry(tmp_path: Path) -> None:
     text = TEXT.replace('device = "cpu"\n', 'mode = "eager"\n')
     result = entries(after(tmp_path, text, of("cpu", "graph", "2.0", A, B)))
     assert result == [{"versions": ">=1.0,<=2.0", "mode": "eager, graph", "cases": BOTH}]
-
-
-def test_the_versions_are_widened_with_the_devices(tmp_path: Path) -> None:
     assert entries(after(tmp_path, TEXT, of("cuda", "eager", "3.0", A, B))) == [
         {**FORMER, "versions": ">=1.0,<=3.0", "device": "cpu, cuda"}
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,47 +33,38 @@ G, B = True, False
         (Scale(1024.0, growth=1.0, backoff=1.0, interval=1), [G, B], [1024.0, 1024.0], [0, 0]),
     ],
 )
-def test_traces(start: Scale, schedule: list[bool], scales: list[float], good: list[int]) -> None:
+def test_trace_follows_hand_worked_states(
+    start: Scale, schedule: list[bool], scales: list[float], good: list[int]
+) -> None:
     states = list(start.trace(schedule))
     assert [state.scale for state in states] == scales
     assert [state.good for state in states] == good
 
 
-def test_the_floor_holds() -> None:
-    states = list(Scale(4.0, minimum=1.0).trace([B] * 4))
-    assert [state.scale for state in states] == [2.0, 1.0, 1.0, 1.0]
+@pytest.mark.parametrize(
+    ("start", "schedule", "scales"),
+    [
+        (Scale(4.0, minimum=1.0), [B] * 4, [2.0, 1.0, 1.0, 1.0]),
+        (Scale(4.0, minimum=1.5), [B, B], [2.0, 1.5]),
+        (Scale(0.5, minimum=1.0), [B], [0.5]),
+        (Scale(2.0**125, interval=1, maximum=2.0**127), [G] * 4, [2.0**126, 2.0**127, 2.0**127, 2.0**127]),
+        (Scale(2.0**127, interval=1), [G], [math.inf]),
+        (Scale(2.0**-149), [B], [0.0]),
+        (Scale(1.0, backoff=0.1), [B], [float(np.float32(0.1))]),
+        (Scale(3.0, growth=1.1, interval=1), [G], [float(np.float32(3.0) * np.float32(1.1))]),
+    ],
+)
+def test_trace_at_the_floor_the_maximum_and_without_clamps(
+    start: Scale, schedule: list[bool], scales: list[float]
+) -> None:
+    before = replace(start)
+    assert [state.scale for state in start.trace(schedule)] == scales
+    assert start == before
 
 
-def test_a_floor_that_is_no_power_of_the_backoff_is_reached() -> None:
-    assert Scale(4.0, minimum=1.5).after(B).after(B).scale == 1.5
-
-
-def test_a_scale_that_starts_below_the_floor_does_not_rise_on_overflow() -> None:
-    assert Scale(0.5, minimum=1.0).after(B).scale == 0.5
-
-
-def test_growth_stops_below_the_maximum() -> None:
-    states = list(Scale(2.0**125, interval=1, maximum=2.0**127).trace([G] * 4))
-    assert [state.scale for state in states] == [2.0**126, 2.0**127, 2.0**127, 2.0**127]
-
-
-def test_growth_beyond_the_maximum_leaves_the_scale_and_empties_the_counter() -> None:
+def test_after_growth_beyond_the_maximum_keeps_the_scale_and_empties_the_counter() -> None:
     after = Scale(10.0, interval=2, maximum=16.0, good=1).after(G)
     assert (after.scale, after.good) == (10.0, 0)
-
-
-def test_without_clamps_the_scale_is_a_float32_number() -> None:
-    assert Scale(2.0**127, interval=1).after(G).scale == math.inf
-    assert Scale(2.0**-149).after(B).scale == 0.0
-    assert Scale(1.0, backoff=0.1).after(B).scale == float(np.float32(0.1))
-    assert Scale(3.0, growth=1.1, interval=1).after(G).scale == float(np.float32(3.0) * np.float32(1.1))
-
-
-def test_a_state_is_a_value() -> None:
-    state = Scale(1024.0, interval=1)
-    state.after(G)
-    assert state == Scale(1024.0, interval=1)
-    assert list(state.trace([])) == []
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 5))

@@ -202,7 +202,6 @@ DOCTORED: Mapping[str, tuple[Doctor, int, Sequence[ChangeKind], str]] = {
     ),
     "other setups": (each(lambda v: replace(v, setup_hash="other")), CANNOT, [], "cannot be judged"),
     "clauses are observations": (clauses(level="OBSERVATION"), 1, [ChangeKind.LEVEL_LOWERED], "MUST → OBSERVATION"),
-    "revisions unknown": (clauses(revision=0), CANNOT, [], "cannot be judged"),
     "one clause raised": (
         lambda record: replace(
             record,

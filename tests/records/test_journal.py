@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from results.record.files import RecordBusy
-from results.record.journal import Journal, convert
+from results.record.journal import Journal
 from results.record.lines import CUT, NO_VERDICT
 from results.record.model import JudgedTest
 from results.record.reading import Observation, Outcome, RecordError, TestVerdict, load, write
@@ -85,21 +85,12 @@ def test_create_copies_an_unreadable_journal(tmp_path: Path) -> None:
     assert (tmp_path / "x.interrupted-1.damaged").read_bytes() == b"noise"
 
 
-def test_convert_journal_with_end_gives_the_record(tmp_path: Path) -> None:
-    journal = filled(Journal.create(tmp_path / "x.json", header()))
-    journal._append("end", status="complete", finished="2026-01-02T03:04:06+00:00")
-    journal.close()
-    assert convert(journal.path) == tmp_path / "x.json"
-    assert load(tmp_path / "x.json").status == "complete"
-
-
 def test_create_twice_is_refused(tmp_path: Path) -> None:
     with filled(Journal.create(tmp_path / "x.json", header())) as journal:
         content = journal.path.read_bytes()
-        for attempt in (lambda: Journal.create(tmp_path / "x.json", header()), lambda: convert(journal.path)):
-            with pytest.raises(RecordBusy) as caught:
-                attempt()
-            assert len(str(caught.value).splitlines()) == 1
+        with pytest.raises(RecordBusy) as caught:
+            Journal.create(tmp_path / "x.json", header())
+        assert len(str(caught.value).splitlines()) == 1
         assert journal.path.read_bytes() == content
     Journal.create(tmp_path / "x.json", header()).close()
 

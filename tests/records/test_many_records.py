@@ -15,9 +15,8 @@ from results.compare.pairing import compare_files, compare_sets
 from results.record.files import replace_by
 from results.record.folders import Outlines, find, read
 from results.record.reading import Record, RecordError, RunSetup, load, load_series, write
-from results.report.details import payload
-from results.report.matrix import families
-from results.report.runs import runs
+from results.report.details import Details
+from results.report.matrix import matrix
 from results.report.text import number
 from results.show import table
 from tests.support.many import many
@@ -42,10 +41,9 @@ def cells(records: Sequence[Record], width: int, monkeypatch: pytest.MonkeyPatch
     return made
 
 
-@pytest.mark.parametrize("width", [20, 80, 200])
-def test_a_table_of_twice_the_records_is_twice_the_work(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layout_of_twice_the_records_is_twice_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [BASE] * 200
-    few, more = (cells(records[:count], width, monkeypatch) for count in (100, 200))
+    few, more = (cells(records[:count], 80, monkeypatch) for count in (100, 200))
     assert more <= 2.2 * few
 
 
@@ -124,25 +122,25 @@ def test_a_broken_record_without_a_partner_is_refused(folders: tuple[Path, Path]
 
 
 def test_a_page_has_equal_verdicts_and_checks_once() -> None:
-    def details(*records: Record) -> dict[str, list[Any]]:
-        result: dict[str, list[Any]] = json.loads("".join(payload(families(records), runs(records), records, [])))
+    def details(*records: Record) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads("".join(Details().pieces(matrix(records), records)))
         return result
 
     (record,) = many(1)
     slower = replace(record, verdicts=tuple(replace(each, duration_s=each.duration_s + 1) for each in record.verdicts))
     once, twice = details(record), details(record, slower)
-    assert len(twice["cells"]) == 2 * len(once["cells"])
-    assert all(once[name] == twice[name] for name in ("verdicts", "checks", "findings", "texts"))
+    assert all(once[name] == twice[name] for name in ("verdicts", "checks", "derivations"))
     expected = {verdict.test.partition("/")[2]: verdict for verdict in slower.verdicts}
-    for _, _, verdicts in (cell for cell in twice["cells"] if cell[1] == 1):
-        for place, seconds in verdicts:
-            row = twice["verdicts"][place]
-            verdict = expected[twice["texts"][row[1]]]
-            assert seconds == number(round(verdict.duration_s, 3))
-            checks = [twice["checks"][check] for check in row[9]]
-            wanted = [(check.passed, check.what) for check in verdict.checks[: len(checks)]]
-            assert [(bool(check[0]), twice["texts"][check[1]]) for check in checks] == wanted
-            assert len(checks) + row[10] == len(verdict.checks)
+    tests = [test for row in twice["rows"] for test in row["tests"]["1"]]
+    assert len(tests) == len(slower.verdicts) == sum(len(row["tests"]["0"]) for row in twice["rows"])
+    for test in tests:
+        entry = twice["verdicts"][test["verdict"]]
+        verdict = expected[entry["test"]]
+        assert test["seconds"] == number(round(verdict.duration_s, 3))
+        checks = [twice["checks"][check] for check in entry.get("checks", ())]
+        wanted = [(check.passed, check.what) for check in verdict.checks[: len(checks)]]
+        assert [(check["passed"], check["what"]) for check in checks] == wanted
+        assert len(checks) + entry.get("left", 0) == len(verdict.checks)
 
 
 def test_a_page_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from results.compare.pairing import compare_sets
 from results.record.reading import ClauseText, Outcome, Record, Series, TestVerdict, Variant, write
 from results.show import times
 from results.show.differences import document, draw, grouped, headline, markdown, to_json, to_text
-from results.show.digest import markdown as digest
 from results.show.marks import html, words
 from tests.support.small_record import BASE, CLAUSE, measured, verdict
 
@@ -53,14 +52,6 @@ def test_nothing_in_a_text_becomes_a_link(text: str) -> None:
 @pytest.mark.parametrize("text", ["1048576 bytes", "0.0001234567", "#a heading", "a www b", "3 of 12345678"])
 def test_numbers_stay_as_they_are(text: str) -> None:
     assert "\u200b" not in words(text)
-
-
-def test_a_record_in_a_comment_links_to_nothing() -> None:
-    text = " ".join(REFERENCES)
-    comment = digest([verdict(BASE, 0, outcome=Outcome.FAIL, message=text)])
-    without_code = re.sub(r"`[^`]*`", "", comment).replace("\\", "")
-    assert "example" in without_code
-    assert not LINKED.search(without_code)
 
 
 def test_a_comparison_as_json_has_no_raw_control_characters() -> None:
@@ -151,10 +142,6 @@ def test_the_slowest_tests_come_first_and_no_more_than_ten() -> None:
     lines = drawn(run(scaling_quick=0.1, scaling_slow=3.0))
     begin = lines.index("Slowest tests of some 1.0 eager cpu:")
     assert lines[begin + 1 : begin + 3] == ["3.00 scaling.slug/scaling_slow", "0.10 scaling.slug/scaling_quick"]
-
-
-def test_a_record_without_tests_has_no_slowest_one() -> None:
-    assert not any("Slowest" in line for line in drawn(run()))
 
 
 def test_a_hostile_name_or_time_stays_on_its_line() -> None:

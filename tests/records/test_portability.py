@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +11,6 @@ from results.record.model import Variant
 from results.record.reading import ClauseText, Observation, Outcome, Record, TestVerdict
 from results.show.portability import Portability, listed, words
 from tests.support.reporting import record
-from tests.support.suite_runs import ROOT
 
 P, F, K, U, N = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED
 CLAUSE = "s.x"
@@ -152,8 +149,3 @@ def test_hostile_names_stay_in_their_line() -> None:
     first, *_ = listed([replace(evil, series=replace(evil.series, mode="\r"))])
     assert first.isprintable()
     assert len(first) < 600
-
-
-def test_the_command_starts_without_numpy() -> None:
-    program = "import sys, conformance.cli.records, conformance.cli; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0

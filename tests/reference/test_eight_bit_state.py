@@ -46,13 +46,10 @@ def test_a_recipe_without_them_is_written_as_before() -> None:
     assert run_of(MODEL, RECIPE).recipe["optimizer"]["state_bits"] == 8
 
 
-@pytest.mark.parametrize("wrong", [{"state_bits": 4}, {"state_bits": 8, "block": 0}], ids=["bits", "block"])
-def test_other_moments_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="8 or 32 bits"):
-        Adam(**wrong)  # type: ignore[arg-type]
-
-
-def test_they_are_asked_for_as_a_capability() -> None:
+def test_adam_of_other_bits_or_blocks_is_refused_and_eight_need_a_capability() -> None:
+    for wrong in ({"state_bits": 4}, {"state_bits": 8, "block": 0}):
+        with pytest.raises(ValueError, match="8 or 32 bits"):
+            Adam(**wrong)  # type: ignore[arg-type]
     assert needs(RECIPE) == (Capability.ADAM_8BIT,)
     assert needs(Recipe(Adam())) == ()
 
@@ -80,15 +77,13 @@ def test_masters_have_codes_and_low_weights_follow() -> None:
     assert state_after(RECIPE.replace(precision=FLOAT16_MASTERS))["codes/first_moment/0.output.bias"].dtype == np.uint8
 
 
-def test_bytes_that_are_away_are_those_of_codes() -> None:
+def test_offloaded_and_resident_bytes_are_those_of_codes() -> None:
+    expected = 2 * state_bytes(ENTRIES, 256, 4096)
     trainer = ReferenceFramework("cpu").trainer(MODEL, RECIPE.replace(offload=Offload(("optimizer",))))
     trainer.apply_gradients(gradients(0))
-    assert trainer.offloaded() == {"optimizer": 2 * state_bytes(ENTRIES, 256, 4096)}
-
-
-def test_ranks_hold_the_bytes_of_codes() -> None:
+    assert trainer.offloaded() == {"optimizer": expected}
     rank_group = ReferenceFramework("cpu").rank_group(MODEL, RECIPE.replace(ranks=Ranks(2)))
-    assert [sizes["optimizer"] for sizes in rank_group.resident_bytes()] == [2 * state_bytes(ENTRIES, 256, 4096)] * 2
+    assert [sizes["optimizer"] for sizes in rank_group.resident_bytes()] == [expected] * 2
 
 
 @pytest.mark.parametrize("level", ["optimizer", "gradients", "full"])
@@ -116,15 +111,12 @@ def test_a_save_with_other_moments_is_refused_and_changes_nothing(tmp_path: Path
 
 
 def test_the_paper_s_values_are_those_of_the_reference() -> None:
+    assert block_maxima(np.array([1.0, -3.0, 2.0, 0.0, -5.0]), 2).tolist() == [3.0, 2.0, 5.0]
     rule = ReferenceFramework("cpu").rule(EightBitRule)
     for values, signed in ((rule.first_codes, True), (rule.second_codes, False)):
         expected = paper_values(signed)
         assert len(expected) == 256
         np.testing.assert_allclose(values, expected, rtol=2.0**-23)
-
-
-def test_the_last_block_may_be_shorter() -> None:
-    assert block_maxima(np.array([1.0, -3.0, 2.0, 0.0, -5.0]), 2).tolist() == [3.0, 2.0, 5.0]
 
 
 def test_a_code_next_to_the_nearest_is_noticed_and_one_half_way_is_not() -> None:

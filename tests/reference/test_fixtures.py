@@ -21,8 +21,8 @@ from fixtures.data import (
     token_batch,
 )
 from fixtures.model import Batch, Model
-from fixtures.models import MODELS, exact_linear, exact_stack, sincos
-from fixtures.recipe import Precision, Recipe, Steps, segment_sizes
+from fixtures.models import MODELS, exact_linear, exact_stack
+from fixtures.recipe import Precision, Steps, segment_sizes
 
 
 @pytest.fixture(params=MODELS)
@@ -39,44 +39,31 @@ def significant_bits(array: Array) -> int:
 # ---------------------------------------------------------------- models
 
 
-def test_a_model_is_called_by_its_name() -> None:
-    assert {name: make().name for name, make in MODELS.items()} == {name: name for name in MODELS}
-
-
 def test_weights_depend_on_the_seed_alone(model: Model) -> None:
     first, again, other = model.weights(3), model.weights(3), model.weights(4)
     assert all(np.array_equal(first[name], again[name]) for name in first)
-    given = {name for name, _ in model.starts}
-    random = [name for name in first if name.endswith("weight") and name not in given]
+    starts = {name for name, _ in model.starts}
+    random = [name for name in first if name.endswith("weight") and name not in starts]
     assert all(not np.array_equal(first[name], other[name]) for name in random)
-    assert all(np.array_equal(first[name], other[name]) for name in given)
+    assert all(np.array_equal(first[name], other[name]) for name in starts)
 
 
-def test_weights_have_the_shapes_and_formats_that_the_model_says(model: Model) -> None:
-    weights = model.weights(0)
-    assert {name: value.shape for name, value in weights.items()} == model.parameter_shapes()
+def test_weights_and_buffers_are_as_the_model_says(model: Model) -> None:
+    assert MODELS[model.name]() == model
+    weights, buffers = model.weights(0), model.buffers()
     assert list(weights) == list(model.parameter_shapes())
     for name, value in weights.items():
-        assert value.dtype.name == model.parameter_format(name)
+        assert (value.shape, value.dtype.name) == (model.parameter_shapes()[name], model.parameter_format(name))
         assert np.isfinite(value).all()
         assert np.array_equal(value, value.astype(np.float32)), "a start that every framework can hold"
-
-
-def test_only_float64_heads_are_wide() -> None:
-    wide = {name for name in sincos().parameter_shapes() if sincos().parameter_format(name) == "float64"}
-    assert wide == {f"4.{head}.{kind}" for head in ("sin", "cos") for kind in ("weight", "bias")}
-
-
-def test_buffers_start_as_a_standard_normal(model: Model) -> None:
-    buffers = model.buffers()
+        assert (value.dtype.name == "float64") == (model.name == "sincos" and name.startswith(("4.sin", "4.cos")))
     assert {name: value.shape for name, value in buffers.items()} == model.buffer_shapes()
     assert all((value == name.endswith("variance")).all() for name, value in buffers.items())
 
 
 @pytest.mark.parametrize("make", [exact_linear, exact_stack])
-def test_exact_models_are_exact(make: Callable[[], Model]) -> None:
-    fixture = make()
-    assert max(significant_bits(value) for value in fixture.weights(0).values()) <= 1
+def test_exact_models_and_batches_have_few_bits(make: Callable[[], Model]) -> None:
+    assert max(significant_bits(value) for value in make().weights(0).values()) <= 1
     batch = exact_batch()
     assert significant_bits(batch.inputs) == 1
     assert significant_bits(batch.targets["output"]) <= 4
@@ -89,7 +76,7 @@ def batch() -> Batch:
     return Batch(np.arange(12.0, dtype=np.float32).reshape(6, 2), {"output": np.arange(6.0).reshape(6, 1)})
 
 
-def test_splitting_keeps_every_sample_in_order() -> None:
+def test_split_keeps_every_sample_in_order() -> None:
     parts = batch().split(1, 3, 2)
     assert [len(part) for part in parts] == [1, 3, 2]
     assert [part.items for part in parts] == [1, 3, 2]
@@ -97,27 +84,21 @@ def test_splitting_keeps_every_sample_in_order() -> None:
     assert np.array_equal(np.concatenate([part.targets["output"] for part in parts]), batch().targets["output"])
 
 
-@pytest.mark.parametrize("sizes", [(1, 2), (4, 4), ()])
-def test_sizes_that_do_not_add_up_are_refused(sizes: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="do not add up to 6"):
-        batch().split(*sizes)
-
-
-def test_equal_parts() -> None:
+def test_split_and_into_of_sizes_that_do_not_add_up_are_refused() -> None:
     assert [len(part) for part in batch().into(3)] == [2, 2, 2]
+    for sizes in ((1, 2), (4, 4), ()):
+        with pytest.raises(ValueError, match="do not add up to 6"):
+            batch().split(*sizes)
     with pytest.raises(ValueError, match="do not add up to 6"):
         batch().into(4)
 
 
-def test_items_are_what_the_mask_keeps() -> None:
+def test_items_count_samples_tokens_or_what_the_mask_keeps() -> None:
     tokens = token_batch(5, 8)
     assert tokens.mask is not None
     parts = tokens.split(2, 3)
     assert [part.items for part in parts] == [int(tokens.mask[:2].sum()), int(tokens.mask[2:].sum())]
     assert sum(part.items for part in parts) == tokens.items < 40
-
-
-def test_items_without_a_mask_are_samples_or_tokens() -> None:
     assert token_batch(3, 8, ragged=False).items == 24
     assert Batch(np.zeros((3, 8), np.int64), {"output": np.zeros((3, 8), np.int64)}).items == 24
     assert Batch(np.zeros((3, 4), np.float32), {"output": np.zeros((3, 2), np.float32)}).items == 3
@@ -127,32 +108,25 @@ def test_items_without_a_mask_are_samples_or_tokens() -> None:
 # ---------------------------------------------------------------- recipes and formats
 
 
-def test_a_schedule_steps_at_its_boundaries() -> None:
+def test_factor_of_steps_changes_at_boundaries() -> None:
     steps = Steps((2, 5), (1.0, 0.5, 0.25))
     assert [steps.factor(applied) for applied in range(7)] == [1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25]
     assert Steps((), (0.5,)).factor(100) == 0.5
 
 
-@pytest.mark.parametrize(("layers", "segments", "sizes"), [(7, 3, (3, 2, 2)), (4, 4, (1, 1, 1, 1)), (5, 1, (5,))])
-def test_segments_are_as_equal_as_can_be(layers: int, segments: int, sizes: tuple[int, ...]) -> None:
-    assert segment_sizes(layers, segments) == sizes
+def test_segment_sizes_are_as_equal_as_can_be() -> None:
+    assert [segment_sizes(*case) for case in ((7, 3), (4, 4), (5, 1))] == [(3, 2, 2), (1, 1, 1, 1), (5,)]
+    for segments in (0, 8, -1):
+        with pytest.raises(ValueError, match=f"7 layers into {segments} segments"):
+            segment_sizes(7, segments)
 
 
-@pytest.mark.parametrize("segments", [0, 8, -1])
-def test_segments_that_cannot_be_cut_are_refused(segments: int) -> None:
-    with pytest.raises(ValueError, match=f"7 layers into {segments} segments"):
-        segment_sizes(7, segments)
-
-
-def test_a_changed_recipe_is_another_one() -> None:
-    recipe = Recipe()
-    assert recipe.replace(seed=1).seed == 1
-    assert recipe == Recipe()
+def test_label_of_a_precision_names_its_level_and_format() -> None:
     assert [Precision().label, Precision("O2", "bfloat16").label] == ["O0", "O2-bfloat16"]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_formats_are_those_of_their_dtypes(name: str) -> None:
+def test_format_of_a_name_is_that_of_its_dtype(name: str) -> None:
     target = format_of(name)
     one, smallest = (np.asarray(value, target.dtype) for value in (1.0, target.smallest_subnormal))
     assert float(smallest) == target.smallest_subnormal > 0.0
@@ -162,7 +136,7 @@ def test_formats_are_those_of_their_dtypes(name: str) -> None:
     assert float(np.asarray(1.0 + target.unit_roundoff, target.dtype)) == 1.0
 
 
-def test_the_wider_of_two_formats() -> None:
+def test_wider_of_two_formats_holds_both() -> None:
     assert wider("float16", "float32") == wider("float32", "float16") == "float32"
     assert wider("float16", "bfloat16") == "float32"
     assert wider("float16", "float16") == "float16"
@@ -173,7 +147,7 @@ def test_the_wider_of_two_formats() -> None:
 # ---------------------------------------------------------------- data
 
 
-def test_digits() -> None:
+def test_digits_are_scaled_and_shuffled() -> None:
     images, labels = digits()
     assert (images.shape[1:], images.dtype.name, labels.dtype.name) == ((28, 28), "float32", "int64")
     assert len(images) == len(labels) > 1000
@@ -184,14 +158,14 @@ def test_digits() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(digits(), (images, labels), strict=True))
 
 
-def test_batches_of_digits_wrap_around() -> None:
+def test_digits_batch_wraps_around() -> None:
     count = len(digits()[0])
     assert np.array_equal(digits_batch(3, count - 1).inputs[1:], digits_batch(2).inputs)
     assert digits_batch(4).inputs.shape == (4, 784)
     assert digits_batch(4, image=True).inputs.shape == (4, 28, 28, 1)
 
 
-def test_sines_and_cosines() -> None:
+def test_sincos_batch_has_noisy_float64_targets() -> None:
     made = sincos_batch(500)
     assert (made.inputs.shape, made.inputs.dtype.name) == ((500, 1), "float32")
     assert made.inputs.min() >= 0.0
@@ -204,18 +178,15 @@ def test_sines_and_cosines() -> None:
     assert not np.array_equal(sincos_batch(500, seed=1).inputs, made.inputs)
 
 
-def test_token_ids_are_not_all_float16_integers() -> None:
+def test_token_batch_has_ids_that_float16_does_not_hold() -> None:
     made = token_batch(64)
+    assert np.array_equal(one_hot_batch(4, 6).inputs, np.eye(4, 6))
     assert made.inputs.dtype == np.int64
     assert (made.inputs.astype(np.float16).astype(np.int64) != made.inputs).mean() > 0.2
     assert 2048 < made.inputs.max() < 4096
     assert np.array_equal(made.targets["output"][:, 1:], made.inputs[:, :-1] % 4)
     assert made.mask is not None
     assert made.mask.sum(axis=1).min() >= 1.0
-
-
-def test_one_hot_samples_reach_their_own_row() -> None:
-    assert np.array_equal(one_hot_batch(4, 6).inputs, np.eye(4, 6))
 
 
 # ---------------------------------------------------------------- MNIST
@@ -242,7 +213,7 @@ def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("values", [IMAGES, LABELS], ids=["images", "labels"])
-def test_idx_files_are_read(tmp_path: Path, values: Array, packed: bool) -> None:
+def test_read_idx_of_a_file_is_its_values(tmp_path: Path, values: Array, packed: bool) -> None:
     path = tmp_path / ("file.gz" if packed else "file")
     path.write_bytes(gzip.compress(idx(values)) if packed else idx(values))
     assert np.array_equal(read_idx(path), values)
@@ -267,14 +238,14 @@ def test_idx_files_are_read(tmp_path: Path, values: Array, packed: bool) -> None
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_foreign_and_truncated_files_are_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
+def test_read_idx_of_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(ValueError, match=name):
         read_idx(path)
 
 
-def test_mnist_takes_the_place_of_the_digits(mnist: Path) -> None:
+def test_digits_with_a_folder_of_mnist_are_its_images(mnist: Path) -> None:
     (mnist / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(IMAGES)))
     (mnist / "train-labels.idx1-ubyte").write_bytes(idx(LABELS))
     images, labels = digits()
@@ -284,19 +255,14 @@ def test_mnist_takes_the_place_of_the_digits(mnist: Path) -> None:
     assert np.array_equal(images[place], (IMAGES[0] / np.float32(255.0)).astype(np.float32))
 
 
-def test_a_folder_without_mnist_is_refused(mnist: Path) -> None:
-    with pytest.raises(ValueError, match="there is no train-images-idx3-ubyte") as caught:
-        digits()
-    assert str(mnist) in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("images", "labels"),
-    [(IMAGES, LABELS[:3]), (LABELS, LABELS), (IMAGES, IMAGES), (IMAGES[:, :20], LABELS)],
-    ids=["fewer-labels", "labels-as-images", "images-as-labels", "other-size"],
+    [(None, None), (IMAGES, LABELS[:3]), (LABELS, LABELS), (IMAGES, IMAGES), (IMAGES[:, :20], LABELS)],
+    ids=["no-files", "fewer-labels", "labels-as-images", "images-as-labels", "other-size"],
 )
-def test_images_and_labels_that_do_not_belong_together_are_refused(mnist: Path, images: Array, labels: Array) -> None:
-    (mnist / "train-images-idx3-ubyte").write_bytes(idx(images))
-    (mnist / "train-labels-idx1-ubyte").write_bytes(idx(labels))
+def test_digits_of_wrong_mnist_files_are_refused(mnist: Path, images: Array | None, labels: Array | None) -> None:
+    for name, values in (("train-images-idx3-ubyte", images), ("train-labels-idx1-ubyte", labels)):
+        if values is not None:
+            (mnist / name).write_bytes(idx(values))
     with pytest.raises(ValueError, match=str(mnist)):
         digits()

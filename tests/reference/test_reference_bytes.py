@@ -21,20 +21,11 @@ def recipe(precision: Precision = FLOAT32, segments: int = 0) -> Recipe:
 
 
 @EACH
-def test_blocks(precision: Precision, size: int) -> None:
+@pytest.mark.parametrize("segments", [0, 1, 2, 4, 8])
+def test_saved_bytes_of_blocks(precision: Precision, size: int, segments: int) -> None:
     products = N - 1  # the input of each dense layer; the first one's is the batch
     functions = N  # GELU keeps what it is applied to
-    head = 1
-    probabilities = ROWS * 10 * 4
-    trainer = ReferenceFramework().trainer(blocks(N, WIDTH), recipe(precision))
-    expected = (products + functions + head) * ROWS * WIDTH * size + probabilities
-    assert trainer.saved_bytes(wide_batch(ROWS, WIDTH)) == expected
-
-
-@EACH
-@pytest.mark.parametrize("segments", [1, 2, 4, 8])
-def test_recomputed_blocks(precision: Precision, size: int, segments: int) -> None:
-    inner = segments - 1  # the input of each segment; the first one's is the batch
+    inner = segments - 1 if segments else products + functions  # of recomputed ones, the input of each segment
     head = 1
     probabilities = ROWS * 10 * 4
     trainer = ReferenceFramework().trainer(blocks(N, WIDTH), recipe(precision, segments))

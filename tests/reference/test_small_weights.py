@@ -24,22 +24,18 @@ LAYERS = (Dense(33), Activation("relu"), Dense(31), Activation("tanh"), Heads((H
 MODEL = Model("sizes", LAYERS, (32,), (("output", "squared_error"), ("other", "squared_error")))
 
 
-def test_a_weight_of_just_as_many_entries_has_codes() -> None:
+def test_quantized_and_small_layers_follow_sizes_and_heads() -> None:
     assert dense_weights(MODEL) == SIZES
-    exact = replace(RULE, smallest=31 * 33)
-    assert sorted(quantized_layers(MODEL, exact)) == sorted(SIZES)
+    assert sorted(quantized_layers(MODEL, replace(RULE, smallest=31 * 33))) == sorted(SIZES)
     assert sorted(small_layers(MODEL, replace(RULE, smallest=31 * 33 + 1))) == ["2.weight", "4.output.weight"]
-
-
-def test_heads_that_stay_are_not_small() -> None:
-    rule = replace(RULE, heads=False)
-    assert list(quantized_layers(MODEL, rule)) == ["0.weight"]
-    assert sorted(small_layers(MODEL, rule)) == ["2.weight", "4.output.weight"]
+    without_heads = replace(RULE, heads=False)
+    assert list(quantized_layers(MODEL, without_heads)) == ["0.weight"]
+    assert sorted(small_layers(MODEL, without_heads)) == ["2.weight", "4.output.weight"]
 
 
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("made_by", [RULE, RULES["dynamic-int8"], replace(RULE, smallest=10**6)])
-def test_a_layer_is_judged_by_the_rule_that_its_size_has(name: str, made_by: LinearRule) -> None:
+def test_check_dense_finds_a_layer_of_the_wrong_rule(name: str, made_by: LinearRule) -> None:
     """A twin that quantizes small layers, or leaves large ones, is found at exactly those."""
     weights = unlike_weights(MODEL)
     model = ReferenceQuantizedModel(made_by, MODEL, weights)
@@ -53,6 +49,7 @@ def test_a_layer_is_judged_by_the_rule_that_its_size_has(name: str, made_by: Lin
 
 @pytest.mark.parametrize("fewest", [1, 33, 1024, 1000, 5000])
 def test_the_model_of_the_suite_has_codes_and_a_layer_without(fewest: int) -> None:
+    assert mixed(RULES["dynamic-int8"]) is MIXED
     rule = replace(RULE, smallest=fewest)
     model = mixed(rule)
     quantized = quantized_layers(model, rule)
@@ -63,12 +60,8 @@ def test_the_model_of_the_suite_has_codes_and_a_layer_without(fewest: int) -> No
         assert np.prod(quantized["5.output.weight"]) == fewest
 
 
-def test_other_rules_have_the_model_that_they_had() -> None:
-    assert mixed(RULES["dynamic-int8"]) is MIXED
-
-
 @pytest.mark.parametrize("model", [MIXED, mixed(RULE)], ids=["usual", "large"])
-def test_a_foreign_model_has_another_output(model: Model) -> None:
+def test_foreign_model_has_another_shape_or_head(model: Model) -> None:
     before = dense_weights(model)
     changed = {how: dense_weights(foreign(model, how)) for how in ("other-shape", "other-head")}
     assert {n for n in before if before[n] != changed["other-shape"][n]} == {"0.weight", "3.weight"}
@@ -80,7 +73,7 @@ def test_a_foreign_model_has_another_output(model: Model) -> None:
     [((2,), (Dense(3), Activation("relu")), "0.weight"), ((3, 5), (Flatten(), Dense(8, bias=False)), "1.weight")],
     ids=["rows", "matrices"],
 )
-def test_a_drawn_model_is_made_large_enough(sample: tuple[int, ...], layers: tuple[Layer, ...], first: str) -> None:
+def test_large_enough_model_has_codes(sample: tuple[int, ...], layers: tuple[Layer, ...], first: str) -> None:
     model = Model("drawn", (*layers, Heads((Head("a", 2),))), sample, (("a", "squared_error"),))
     assert large_enough(model, 0) is model
     larger = large_enough(model, FEWEST)
@@ -98,7 +91,7 @@ def test_a_drawn_model_is_made_large_enough(sample: tuple[int, ...], layers: tup
         ((Dense(3), Dense(4, bias=False), Activation("tanh")), True),
     ],
 )
-def test_a_case_says_whether_a_bias_is_before_a_dense_layer(layers: tuple[Layer, ...], there: bool) -> None:
+def test_words_of_a_case_name_a_bias_before_a_dense_layer(layers: tuple[Layer, ...], there: bool) -> None:
     model = Model("drawn", (*layers, Heads((Head("a", 2),))), (2,), (("a", "squared_error"),))
     case = QuantizedCase("dynamic-int8", model, (), 0, (1,), (RunLayers(1, 0),), 0)
     assert ("quantized=bias-before-dense" in case.words()) is there

@@ -10,7 +10,7 @@ import pytest
 from conformance.runner import workers
 from results.record.outcomes import Outcome
 from results.record.reading import load
-from tests.support.suite_runs import WORKERS, checkout, command, outcomes, run
+from tests.support.suite_runs import WORKERS, checkout, judge, outcomes
 
 TESTS = 11
 SUITE = f"""
@@ -38,7 +38,7 @@ def test_no_test_is_lost(tmp_path: Path, count: int, dist: str) -> None:
     root = checkout(tmp_path, filling=SUITE)
     record = root / "run.json"
     words = (*WORKERS, f"-n{count}", "--max-worker-restart=99", f"--dist={dist}", f"--record={record}")
-    ended = run(command(*words), root)
+    ended = judge(*words, root=root)
     assert ended.status == 0, ended.lines[-20:]
     written = load(record)
     assert outcomes(written, "scaling.automaton") == [Outcome.PASS] * TESTS
@@ -51,7 +51,7 @@ def test_no_test_is_lost(tmp_path: Path, count: int, dist: str) -> None:
 def test_a_run_that_cannot_hand_tests_on_replaces_no_worker(tmp_path: Path) -> None:
     root = checkout(tmp_path, filling=SUITE)
     record = root / "run.json"
-    ended = run(command(*WORKERS, "-n1", "--dist=loadscope", f"--record={record}"), root)
+    ended = judge(*WORKERS, "-n1", "--dist=loadscope", f"--record={record}", root=root)
     assert ended.status == 0, ended.lines[-20:]
     assert len({one.value for one in load(record).observations}) == 1
 

@@ -28,7 +28,6 @@ from tests.support.suite_runs import (
     hang_limit,
     heed_signals,
     judge,
-    run,
     wait_for,
 )
 from tests.support.suite_runs import running as started
@@ -253,10 +252,8 @@ def dying(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def with_workers(root: Path, record: Path, **changes: str) -> Ended:
     """A run by two workers, which are replaced as `conformance run` has it."""
-    words = command(
-        "--framework=reference", f"--record={record}", *WORKERS, "--numprocesses=2", f"--max-worker-restart={RESTARTS}"
-    )
-    return run([*words, "--dist=worksteal"], root, **{"DYING": "", **changes})
+    words = (f"--record={record}", *WORKERS, "--numprocesses=2", f"--max-worker-restart={RESTARTS}", "--dist=worksteal")
+    return judge(*words, root=root, **{"DYING": "", **changes})
 
 
 def test_a_worker_that_is_killed_as_it_collects_is_replaced(dying: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from results.record.model import Record
 from results.record.outcomes import Outcome
 from results.record.reading import load
 from tests.support.behaviours import BEHAVIOURS, DEADLY
-from tests.support.suite_runs import TIMEOUTS, WORKERS, Ended, checkout, command, hang_limit, run
+from tests.support.suite_runs import TIMEOUTS, WORKERS, Ended, checkout, hang_limit, judge
 
 SUITE = """
 import time
@@ -50,7 +50,7 @@ def ended_with(folder: Path, which: str, *words: str) -> tuple[Ended, Record]:
     """A run of the behaviours, each followed by a test that finds all as it was."""
     root = checkout(folder, behaving=SUITE.format(which=which))
     record = root / "run.json"
-    ended = run([*command(*words), f"--record={record}", "-p", "no:randomly"], root)
+    ended = judge(*words, f"--record={record}", "-p", "no:randomly", root=root)
     assert record.is_file(), ended.lines[-30:]
     return ended, load(record)
 

@@ -131,8 +131,11 @@ def test_a_broken_expectation_ends_in_one_line(small: Path) -> None:
 
 
 def test_every_kind_of_end_has_its_outcome(small: Path) -> None:
-    record = judged(small, "--framework=tests.support.misbehaving:Refusing")
-    assert record.status == "complete"
+    ended = judge("--framework=tests.support.misbehaving:Refusing", root=small)
+    (path,) = (small / "results" / "records").glob("*Refusing*cpu*.json")
+    record = load(path)
+    assert (ended.status, record.status) == (1, "complete")
+    assert all(text in ended.output for text in ("1 unsupported", "1 misdeclared", "(of 9 verdicts)"))
     result = by_case(record)
     assert result["test_holds[1]"] is Outcome.PASS
     assert result["test_falls"] is Outcome.FAIL
@@ -149,15 +152,6 @@ def test_every_kind_of_end_has_its_outcome(small: Path) -> None:
     )
 
 
-def test_the_summary_shows_every_outcome_with_its_denominator(small: Path) -> None:
-    ended = judge("--framework=tests.support.misbehaving:Refusing", root=small)
-    assert ended.status == 1
-    assert "1 unsupported" in ended.output
-    assert "1 misdeclared" in ended.output
-    assert "(of 9 verdicts)" in ended.output
-    assert list((small / "results" / "records").glob("*Refusing*cpu*.json")), "a whole run leaves a record"
-
-
 def test_expectations_are_confirmed_refuted_and_missed(small: Path) -> None:
     expect(
         small,
@@ -171,6 +165,7 @@ def test_expectations_are_confirmed_refuted_and_missed(small: Path) -> None:
     assert outcomes(record, "scaling.automaton") == [Outcome.FIXED, Outcome.FIXED]
     assert outcomes(record, "master.levels") == [Outcome.ERROR]
     assert outcomes(record, "recompute.nested") == [Outcome.ERROR]
+    assert outcomes(record, "autocast.settings-restored") == [Outcome.PASS]
     said = {verdict.clause: verdict for verdict in record.verdicts}
     assert (said["scaling.stays-finite"].reason, said["scaling.stays-finite"].link) == (
         "It does.",
@@ -178,6 +173,12 @@ def test_expectations_are_confirmed_refuted_and_missed(small: Path) -> None:
     )
     assert "signature differs" in said["master.levels"].message
     assert "matched no test" in said["recompute.nested"].message
+
+
+def test_known_failures_of_the_tests_that_run_end_well(small: Path) -> None:
+    raised = ("master.levels", "raises-ZeroDivisionError")
+    expect(small, ("scaling.stays-finite", "falls"), raised, ("recompute.nested", "falls"))
+    assert judge("-k", "not nested", root=small).status == 0
 
 
 TIMED = """@clause("cost.mixed-speed")
@@ -202,16 +203,6 @@ def test_what_spoils_the_process_runs_last_after_what_has_the_machine_to_itself(
     assert (run[0], run[-2:]) == ("test_holds[1]", ["test_timed", "test_falls"]), ended.lines
 
 
-def test_a_run_of_some_tests_does_not_miss_the_others(small: Path) -> None:
-    expect(small, ("recompute.nested", "falls"))
-    assert judge("-k", "holds", root=small).status == 0
-
-
-def test_known_failures_alone_end_well(small: Path) -> None:
-    expect(small, ("scaling.stays-finite", "falls"), ("master.levels", "raises-ZeroDivisionError"))
-    assert judge(root=small).status == 0
-
-
 def test_leaked_settings_are_one_finding_and_no_other_tests_failure(small: Path) -> None:
     record = judged(small, "--framework=tests.support.misbehaving:Leaky")
     (leak,) = [verdict for verdict in record.verdicts if verdict.clause == "autocast.settings-restored"]
@@ -227,10 +218,6 @@ def test_a_leak_may_be_known(small: Path) -> None:
     expect(small, ("autocast.settings-restored", "settings-leaked"))
     record = judged(small, "--framework=tests.support.misbehaving:Leaky")
     assert outcomes(record, "autocast.settings-restored") == [Outcome.KNOWN]
-
-
-def test_restored_settings_are_a_pass(small: Path) -> None:
-    assert outcomes(judged(small), "autocast.settings-restored") == [Outcome.PASS]
 
 
 def test_a_framework_that_wavers_is_not_judged(tmp_path: Path) -> None:

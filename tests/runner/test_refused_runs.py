@@ -15,8 +15,10 @@ from results.record.journal import Journal
 from results.record.reading import load
 from tests.support.recorded import header
 from tests.support.suite_runs import checkout, conformance, hang_limit, judge, running, wait_for
+from tests.support.toy_worker_groups import assert_gone
 
 SUITE = """
+import os
 import time
 
 import pytest
@@ -28,8 +30,12 @@ from conformance.checks.api import Subject, Verdict, clause
 @pytest.mark.parametrize("value", range(30))
 def test_step(subject: Subject, verdict: Verdict, value: int) -> None:
     verdict.equal(value, value, "a value")
-    if value >= 4:
-        time.sleep(3600.0)
+    while value >= 4:
+        try:
+            time.sleep(3600.0)
+        except KeyboardInterrupt:
+            if "STUBBORN" not in os.environ:
+                raise
 """
 
 
@@ -101,8 +107,8 @@ def test_options_that_pytest_refuses_end_in_one_line(copied: Path, words: list[s
     ("words", "message"),
     [
         (["-k", "and"], "-k: got 'and', want an expression such as 'a and not b'"),
-        (["-m", "gpu or ("], "-m: got 'gpu or (', want an expression"),
-        (["-k", "no_such_test"], "no test is selected; correct the selection (-k no_such_test)"),
+        (["--numprocesses=0", "-m", "gpu or ("], "-m: got 'gpu or (', want an expression"),
+        (["--numprocesses=0", "-k", "no_such_test"], "no test is selected; correct the selection"),
     ],
 )
 def test_a_selection_without_tests_ends_in_one_line(copied: Path, words: list[str], message: str) -> None:
@@ -154,12 +160,14 @@ def test_a_run_that_is_ended_ends_its_processes_and_leaves_a_record(
 def test_a_run_whose_pytest_is_killed_says_by_what_and_how_to_read_its_verdicts(copied: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "conformance", "run", "--device=cpu", "reference", f"--record={tmp_path}/run.json"]
     journal, log = tmp_path / "run.jsonl", tmp_path / "log"
-    with running(command, copied, log, PYTEST_DISABLE_PLUGIN_AUTOLOAD="") as process:
+    with running(command, copied, log, PYTEST_DISABLE_PLUGIN_AUTOLOAD="", STUBBORN="1") as process:
         wait_for(lambda: journal.exists() and journal.read_bytes().count(b'"pass"') >= 2)
         words = {number: Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0") for number in children(process.pid)}
+        started = children(process.pid)
         (controller,) = (number for number, given in words.items() if b"pytest" in given)
         os.kill(controller, signal.SIGKILL)
         assert process.wait(hang_limit()) == 2, log.read_text()
+    assert_gone([*started])
     (line,) = (line for line in log.read_text().splitlines() if line.startswith("conformance: "))
     told, _, how = line.partition("its verdicts so far are in its journal: ")
     assert told == "conformance: SIGKILL killed the run; "

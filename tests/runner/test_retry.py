@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.runner import retry
+from conformance.runner import jobs, retry
 from conformance.runner.retry import due, repeatable, settle
 from conformance.test_ids.inventory import inventory
 from results.record.model import TestVerdict
@@ -18,6 +18,7 @@ from tests.support.suite_runs import Ended, checkout, conformance, hang_limit
 
 SUITE = """
 import os
+import time
 
 from conformance.checks.api import Subject, Verdict, clause
 
@@ -37,52 +38,6 @@ def test_dies(subject: Subject, verdict: Verdict) -> None:
 @clause("scaling.automaton")
 def test_passes(subject: Subject, verdict: Verdict) -> None:
     verdict.equal(1, 1, "numbers")
-"""
-
-
-@pytest.fixture(scope="module")
-def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkout(tmp_path_factory.mktemp("checkout"), some=SUITE)
-
-
-def conformance_run(root: Path, folder: Path, *words: str) -> Ended:
-    """Runs the suites of a checkout by the command."""
-    changes = {"FLAKY": str(folder / "first"), "TMPDIR": str(folder)}
-    return conformance("run", "--device=cpu", "tests.support.misbehaving:Flaky", *words, root=root, **changes)
-
-
-def test_what_does_not_fail_again_is_unstable(copied: Path, tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    ended = conformance_run(copied, tmp_path, f"--record={path}", "-k", "flaky or passes or dies")
-    record = load(path)
-    verdicts = {verdict.case: verdict for verdict in record.verdicts}
-    assert ended.status == 0, ended.lines
-    assert verdicts["test_flaky"].outcome is verdicts["test_dies"].outcome is Outcome.UNSTABLE
-    assert verdicts["test_flaky"].repeats == verdicts["test_dies"].repeats == ("pass", "pass")
-    message = "fail (restless) in the run, pass and pass when repeated in a new process: steadiness"
-    assert verdicts["test_flaky"].message.startswith(message)
-    assert verdicts["test_flaky"].signature == "restless"
-    assert (verdicts["test_passes"].outcome, verdicts["test_passes"].repeats) == (Outcome.PASS, ())
-    assert record.status == "partial"
-    assert "repeating 2 verdicts that got worse, 2 times, in new processes" in ended.output
-    assert "unstable, regressions that did not repeat in 2 new processes: 2 (test_dies, test_flaky)" in ended.output
-    assert not list(tmp_path.glob("conformance-*"))
-
-
-def test_what_fails_again_stays_a_failure(copied: Path, tmp_path: Path) -> None:
-    ended = conformance_run(copied, tmp_path)
-    (path,) = (copied / "results" / "records").glob("tests*.json")
-    verdicts = {verdict.case: verdict for verdict in load(path).verdicts}
-    assert ended.status == 1
-    assert (verdicts["test_fails"].outcome, verdicts["test_flaky"].outcome) == (Outcome.FAIL, Outcome.UNSTABLE)
-    assert verdicts["test_fails"].repeats == ("fail (differs)", "fail (differs)")
-    assert "regressions that repeated in 2 new processes: 1 (test_fails)" in ended.output
-
-
-SLEEPING = """
-import time
-
-from conformance.checks.api import Subject, Verdict, clause
 
 @clause("scaling.automaton")
 def test_sleeps_at_first(subject: Subject, verdict: Verdict) -> None:
@@ -96,56 +51,75 @@ def test_sleeps() -> None:
 """
 
 
-def test_a_timeout_is_one_only_if_the_test_times_out_alone_too(tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    words = (f"--record={path}", f"--timeout={hang_limit(3.0):g}", "-k", "sleeps")
-    ended = conformance_run(checkout(tmp_path, sleeping=SLEEPING), tmp_path, *words)
-    record = load(path)
-    verdicts = {verdict.case: verdict for verdict in record.verdicts}
-    assert (verdicts["test_sleeps_at_first"].outcome, verdicts["test_sleeps"].outcome) == (
-        Outcome.PASS,
-        Outcome.TIMEOUT,
-    )
-    assert verdicts["test_sleeps_at_first"].repeats == ("pass", "pass")
-    assert verdicts["test_sleeps"].repeats == ("timeout (timeout)",) * 2
-    assert [(observation.case, observation.value) for observation in record.observations] == [
-        ("test_sleeps_at_first", False)
-    ]
-    assert ended.status == 1
-    assert "timed out while other tests ran, and not when repeated alone: 1 (test_sleeps_at_first)" in ended.output
-    assert "regressions that repeated in 2 new processes: 1 (test_sleeps)" in ended.output
-
-
 DYING = """
 import os
 
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause
+from conformance.checks.api import clause
 
 @clause("scaling.automaton")
-@pytest.mark.parametrize("number", range(14))
-def test_dies(subject: Subject, verdict: Verdict, number: int) -> None:
+@pytest.mark.parametrize("number", range(5))
+def test_dies(number: int) -> None:
     os.abort()
 """
 
 
-def test_a_run_goes_on_however_many_tests_take_their_process_with_them(tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    ended = conformance_run(
-        checkout(tmp_path, dying=DYING), tmp_path, f"--record={path}", "--profile=nightly", "--tests=all"
-    )
-    record = load(path)
-    assert ended.status == 1, ended.lines
-    assert record.status == "complete"
-    died = [verdict.outcome for verdict in record.verdicts if verdict.case.startswith("test_dies")]
-    assert died == [Outcome.CRASH] * 14
+@pytest.fixture(scope="module")
+def repeated_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Record, list[str]]:
+    """A run by the command, its record, and what it left in the temporary directory."""
+    folder = tmp_path_factory.mktemp("run")
+    root, changes = checkout(folder / "checkout", some=SUITE), {"FLAKY": str(folder / "first"), "TMPDIR": str(folder)}
+    words = ("tests.support.misbehaving:Flaky", f"--timeout={hang_limit(3.0):g}")
+    ended = conformance("run", "--device=cpu", *words, root=root, **changes)
+    (path,) = (root / "results" / "records").iterdir()
+    return ended, load(path), [entry.name for entry in folder.glob("conformance-*")]
 
 
-def test_without_a_record_nothing_is_repeated(copied: Path, tmp_path: Path) -> None:
-    ended = conformance_run(copied, tmp_path, "-k", "flaky")
-    assert ended.status == 1
-    assert "repeat" not in ended.output.replace("repeat: python", "")
+def test_run_repeats_what_got_worse_and_tells_of_it(repeated_run: tuple[Ended, Record, list[str]]) -> None:
+    ended, record, left = repeated_run
+    assert (ended.status, left) == (1, [])
+    for line in (
+        "repeating 5 verdicts that got worse, 2 times, in new processes",
+        "unstable, regressions that did not repeat in 2 new processes: 2 (test_dies, test_flaky)",
+        "timed out while other tests ran, and not when repeated alone: 1 (test_sleeps_at_first)",
+        "regressions that repeated in 2 new processes: 2 (test_fails, test_sleeps)",
+    ):
+        assert line in ended.output, ended.output
+    assert [(one.case, one.value) for one in record.observations] == [("test_sleeps_at_first", False)]
+
+
+@pytest.mark.parametrize(
+    ("case", "outcome", "repeats", "message"),
+    [
+        (
+            "test_flaky",
+            Outcome.UNSTABLE,
+            ("pass", "pass"),
+            "fail (restless) in the run, pass and pass when repeated in a new process: steadiness",
+        ),
+        ("test_dies", Outcome.UNSTABLE, ("pass", "pass"), "crash"),
+        ("test_fails", Outcome.FAIL, ("fail (differs)",) * 2, ""),
+        ("test_passes", Outcome.PASS, (), ""),
+        ("test_sleeps_at_first", Outcome.PASS, ("pass", "pass"), ""),
+        ("test_sleeps", Outcome.TIMEOUT, ("timeout (timeout)",) * 2, ""),
+    ],
+)
+def test_run_settles_each_verdict_by_its_repeats(
+    repeated_run: tuple[Ended, Record, list[str]], case: str, outcome: Outcome, repeats: tuple[str, ...], message: str
+) -> None:
+    (verdict,) = (verdict for verdict in repeated_run[1].verdicts if verdict.case == case)
+    assert (verdict.outcome, verdict.repeats) == (outcome, repeats)
+    assert verdict.message.startswith(message)
+
+
+def test_run_goes_on_after_more_deaths_than_xdist_allows_and_repeats_none_of_its_own_draws(tmp_path: Path) -> None:
+    words = ("reference", f"--record={tmp_path / 'r.json'}", "--profile=nightly", "--tests=all", "--numprocesses=1")
+    ended = conformance("run", "--device=cpu", *words, root=checkout(tmp_path / "checkout", dying=DYING))
+    record = load(tmp_path / "r.json")
+    assert (ended.status, record.status) == (1, "complete"), ended.lines
+    assert [v.outcome for v in record.verdicts if v.case.startswith("test_dies")] == [Outcome.CRASH] * 5
+    assert "repeat" not in ended.output.replace("repeat: ", "")
 
 
 FAILED = TestVerdict("c/t", "c", Outcome.FAIL, signature="differs", message="numbers")
@@ -260,6 +234,13 @@ def test_an_interrupted_repeat_leaves_the_record(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(KeyboardInterrupt):
         retry.repeat(path, ["pytest"])
     assert path.read_bytes() == content
+
+
+def test_judge_without_a_record_repeats_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(jobs, "LAST_RUNS", tmp_path)
+    monkeypatch.setattr(jobs, "run_to_end", lambda *_: 1)
+    monkeypatch.setattr(jobs, "repeat", lambda *_: pytest.fail("something is repeated"))
+    assert jobs.judge("reference", "", "cpu", 1, ["-k", "flaky"]) == 1
 
 
 def test_runs_that_draw_their_own_cases_are_not_repeated() -> None:

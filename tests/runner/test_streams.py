@@ -13,7 +13,7 @@ import pytest
 from conformance.runner.streams import harmless
 from results.record.reading import write
 from tests.support.small_record import BASE, verdict
-from tests.support.suite_runs import ROOT, checkout, command, conformance, run
+from tests.support.suite_runs import ROOT, checkout, conformance, judge
 
 EVIL = "::error file=x::taken in"
 COMMAND = re.compile(r"^\s*::|##\[")
@@ -100,19 +100,19 @@ def test_a_record_gives_a_job_no_commands(words: tuple[str, ...], tmp_path: Path
 
 def test_a_test_gives_a_job_no_commands(tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout", printing=PRINTING)
-    ended = run(command("--framework=reference"), root, GITHUB_ACTIONS="true")
+    ended = judge(root=root, GITHUB_ACTIONS="true")
     stopped = re.fullmatch(r"::stop-commands::([0-9a-f]{32})", ended.output.splitlines()[0])
     assert stopped
     assert ended.output.splitlines()[-1] == f"::{stopped[1]}::"
     assert ended.output.count(stopped[1]) == 2
     assert "::error::printed" in ended.output
-    assert "stop-commands" not in run(command("--framework=reference"), root).output
+    assert "stop-commands" not in judge(root=root).output
     assert root != ROOT
 
 
 def test_warnings_of_frameworks_are_listed_on_request(tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout", warning=WARNING)
-    ended = run(command("--framework=reference"), root)
+    ended = judge(root=root)
     assert "1 warning" in ended.lines[-1]
     assert "a framework's warning" not in ended.output
-    assert "a framework's warning" in run(command("--framework=reference", "-rw"), root).output
+    assert "a framework's warning" in judge("-rw", root=root).output

@@ -10,7 +10,7 @@ import pytest
 from frameworks.installer import install
 from results.record.outcomes import Outcome
 from results.record.reading import load
-from tests.support.suite_runs import WORKERS, by_case, checkout, command, run
+from tests.support.suite_runs import WORKERS, by_case, checkout, judge
 
 SUITE = """
 import os
@@ -41,8 +41,8 @@ SAVING = (
 def test_files_of_a_test_and_of_a_killed_worker_are_removed(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     root, record = checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "run.json"
-    words = command("--framework=reference", f"--record={record}", *WORKERS, "--numprocesses=1")
-    ended = run(words, root, TMPDIR=str(tmp_path / "temporary"))
+    words = ("--framework=reference", f"--record={record}", *WORKERS, "--numprocesses=1")
+    ended = judge(*words, root=root, TMPDIR=str(tmp_path / "temporary"))
     result = by_case(load(record))
     assert result["test_that_leaves_a_folder"] is Outcome.PASS, ended.lines
     assert result["test_that_dies"] is Outcome.CRASH, ended.lines
@@ -52,10 +52,10 @@ def test_files_of_a_test_and_of_a_killed_worker_are_removed(tmp_path: Path) -> N
 def test_a_killed_runs_directory_is_removed_by_the_next(tmp_path: Path) -> None:
     root, temporary = checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "temporary"
     temporary.mkdir()
-    words = command("--framework=reference", "-p", "no:faulthandler")
-    assert run(words, root, TMPDIR=str(temporary)).status == -signal.SIGABRT
+    words = ("--framework=reference", "-p", "no:faulthandler")
+    assert judge(*words, root=root, TMPDIR=str(temporary)).status == -signal.SIGABRT
     (left,) = temporary.iterdir()
-    run([*words, "-k", "folder"], root, TMPDIR=str(temporary))
+    judge(*words, "-k", "folder", root=root, TMPDIR=str(temporary))
     assert list(temporary.iterdir()) == [], left
 
 
@@ -63,7 +63,7 @@ def test_a_killed_runs_directory_is_removed_by_the_next(tmp_path: Path) -> None:
 def test_a_run_of_saved_and_quantized_models_leaves_nothing(framework: str, tmp_path: Path) -> None:
     if framework != "reference" and install.installed_version(framework) is None:
         pytest.skip(f"{framework} is not installed")
-    ended = run(command(f"--framework={framework}", *SAVING), TMPDIR=str(tmp_path))
+    ended = judge(f"--framework={framework}", *SAVING, TMPDIR=str(tmp_path))
     assert ended.status in (0, 1), ended.lines
     assert " pass" in ended.output, ended.lines
     assert list(tmp_path.iterdir()) == []

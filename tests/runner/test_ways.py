@@ -18,7 +18,7 @@ from frameworks.ways import FILE, GIVEN, Way, declared, offered, required, resol
 from results.record.model import RunSetup, TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import load
-from tests.support.suite_runs import command, run
+from tests.support.suite_runs import judge
 
 LINK = "https://example.org"
 
@@ -177,7 +177,7 @@ def test_a_record_names_its_ways(tmp_path: Path) -> None:
     file = tmp_path / "record.json"
     chosen = "combination_matches_oracle and clipped"
     words = ("--framework=reference", "--way=clip.by-parts", f"--record={file}", "-k", chosen)
-    ended = run(command(*words, "conformance/suites/composition/test_composition.py"))
+    ended = judge(*words, "conformance/suites/composition/test_composition.py")
     assert ended.status == 0, ended.lines
     record = load(file)
     assert record.series.mode == "emulated+clip.by-parts"

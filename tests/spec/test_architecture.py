@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-
-import pytest
 
 from conformance.runner.recorder import SETTINGS
 from conformance.spec.clauses import Level, load_clauses
@@ -37,21 +32,9 @@ def sources(*rooms: str) -> list[Path]:
     ]
 
 
-@cache
-def tree(path: Path) -> ast.Module:
-    """Syntax tree of a module."""
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def imported(path: Path) -> Iterator[str]:
-    """Full name of every module that a module imports, wherever the import stands; relative ones made absolute."""
-    package = list(path.relative_to(ROOT).parent.parts)
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            yield from (".".join([*base, *filter(None, [node.module]), name.name]) for name in node.names)
+def imported(path: Path) -> set[str]:
+    """Every absolute module that a module names in an import, wherever the import stands."""
+    return set(re.findall(r"^[ \t]*(?:from|import)[ \t]+([a-z][\w.]*)", path.read_text("utf-8"), re.MULTILINE))
 
 
 def test_steps_by_hand_import_the_fixtures_alone() -> None:
@@ -96,17 +79,15 @@ def test_every_test_of_the_suites_names_one_clause_that_exists() -> None:
 
 
 def test_no_test_of_the_suites_hides_behind_a_skip() -> None:
-    hiding = {"skip", "skipif", "xfail", "importorskip", "SkipTest"}
     for path in sources("conformance/suites"):
-        for node in ast.walk(tree(path)):
-            name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-            assert name not in hiding, f"{path.name}:{getattr(node, 'lineno', 0)} uses {name}"
+        hiding = re.findall(
+            r"\b(?:skip|skipif|xfail|importorskip|SkipTest)\(|mark\.(?:skip|xfail)", path.read_text("utf-8")
+        )
+        assert hiding == [], path.name
 
 
-@pytest.mark.parametrize("family", sorted({clause.family for clause in load_clauses().values()}))
-def test_every_binding_clause_of_a_family_has_a_test(family: str) -> None:
-    binding = {c.id for c in load_clauses().values() if c.family == family and c.level is Level.MUST}
-    assert binding
+def test_every_binding_clause_has_a_test() -> None:
+    binding = {clause.id for clause in load_clauses().values() if clause.level is Level.MUST}
     assert binding - TESTED - {SETTINGS} == set()
 
 

@@ -25,18 +25,12 @@ source = "https://example.org/scale"
 """
 
 
-@pytest.fixture(params=CLAUSES.values(), ids=lambda clause: clause.id)
-def each(request: pytest.FixtureRequest) -> Clause:
-    result: Clause = request.param
-    return result
-
-
 def read(folder: Path, text: str, name: str = "scaling") -> dict[str, Clause]:
     (folder / f"{name}.toml").write_text(text, encoding="utf-8")
     return read_clauses(folder)
 
 
-def test_the_families_are_there() -> None:
+def test_load_clauses_has_every_family() -> None:
     families = {clause.family for clause in CLAUSES.values()}
     techniques = {"autocast", "master", "scaling", "accumulation", "recompute", "resume"}
     assert (
@@ -46,27 +40,21 @@ def test_the_families_are_there() -> None:
     assert families == {path.stem for path in SPECIFICATION.glob("*.toml")}
 
 
-def test_requirement_is_one_sentence_without_a_brand(each: Clause) -> None:
-    assert re.fullmatch(r"\S.*[^.]\.", each.requirement), each.requirement
-    assert not re.search(r"\.\s+[A-Z]", each.requirement), each.requirement
-    assert not re.search(r"\b(?:will|must|should|shall)\b", each.requirement, re.IGNORECASE), each.requirement
-    assert not BRANDS.search(each.requirement), each.requirement
-    assert not BRANDS.search(each.observed_by), each.observed_by
+def test_clauses_are_one_sentence_without_a_brand_and_with_sources() -> None:
+    for clause in CLAUSES.values():
+        assert re.fullmatch(r"\S.*[^.]\.", clause.requirement), clause.requirement
+        assert not re.search(r"\.\s+[A-Z]", clause.requirement), clause.requirement
+        assert not re.search(r"\b(?:will|must|should|shall)\b", clause.requirement, re.IGNORECASE), clause.requirement
+        assert not BRANDS.search(clause.requirement), clause.requirement
+        assert not BRANDS.search(clause.observed_by), clause.observed_by
+        assert all(SOURCED.search(part) for part in clause.source.split("; ")), clause.source
+        for incident in clause.history:
+            assert len(incident.what) > 20, incident
+            assert not incident.what.startswith("the same"), incident
+            assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", incident.thread), incident
 
 
-def test_every_part_of_a_source_can_be_found(each: Clause) -> None:
-    for part in each.source.split("; "):
-        assert SOURCED.search(part), part
-
-
-def test_incidents_stand_on_their_own(each: Clause) -> None:
-    for incident in each.history:
-        assert len(incident.what) > 20, incident
-        assert not incident.what.startswith("the same"), incident
-        assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", incident.thread), incident
-
-
-def test_rules_that_are_free_are_observed_beside_a_clause_that_demands_one() -> None:
+def test_clauses_of_free_rules_are_beside_one_that_demands_a_rule() -> None:
     rules = [clause for clause in CLAUSES.values() if clause.id.endswith("-rule")]
     assert rules
     for rule in rules:
@@ -74,23 +62,16 @@ def test_rules_that_are_free_are_observed_beside_a_clause_that_demands_one() -> 
         assert CLAUSES[rule.id.removesuffix("-rule")].level is Level.MUST
 
 
-def test_only_observations_and_measurements_are_not_judged() -> None:
+def test_levels_of_observations_and_measurements_are_not_judged() -> None:
     assert [level for level in Level if not level.judged] == [Level.OBSERVATION, Level.MEASUREMENT]
 
 
-def test_clauses_are_read_once() -> None:
-    assert load_clauses() is load_clauses()
-
-
-def test_a_text_is_brought_onto_one_line(tmp_path: Path) -> None:
-    broken = GOOD.replace('"A scale is one number."', '"""\nA scale is\n  one number."""')
-    assert read(tmp_path, broken)["scaling.one"].requirement == "A scale is one number."
-
-
-def test_an_incident_has_a_short_name(tmp_path: Path) -> None:
-    text = GOOD + 'history = [{ url = "https://github.com/a-b/c.d/pull/7", what = "it broke" }]\n'
-    (incident,) = read(tmp_path, text)["scaling.one"].history
-    assert (incident.thread, incident.what) == ("a-b/c.d#7", "it broke")
+def test_read_clauses_joins_lines_and_shortens_threads(tmp_path: Path) -> None:
+    text = GOOD.replace('"A scale is one number."', '"""\nA scale is\n  one number."""')
+    text += 'history = [{ url = "https://github.com/a-b/c.d/pull/7", what = "it broke" }]\n'
+    clause = read(tmp_path, text)["scaling.one"]
+    assert clause.requirement == "A scale is one number."
+    assert [(incident.thread, incident.what) for incident in clause.history] == [("a-b/c.d#7", "it broke")]
 
 
 @pytest.mark.parametrize(
@@ -113,11 +94,14 @@ def test_an_incident_has_a_short_name(tmp_path: Path) -> None:
         ("[[clause]]", "", "unknown key 'id'"),
     ],
 )
-def test_a_wrong_entry_is_refused_by_name(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_read_clauses_of_a_wrong_entry_is_refused_in_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in GOOD
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         read(tmp_path, GOOD.replace(old, new))
     assert "\n" not in str(caught.value)
+
+
+INCIDENT = '{ url = "https://github.com/a/b/issues/1", what = "x" }'
 
 
 @pytest.mark.parametrize(
@@ -127,29 +111,24 @@ def test_a_wrong_entry_is_refused_by_name(tmp_path: Path, old: str, new: str, me
         ('[{ url = "https://example.org/1", what = "x" }]', "is not the address of an issue or a pull request"),
         ('[{ url = "https://github.com/a/b/issues/1" }]', "history 1: what is missing"),
         ('[{ url = "https://github.com/a/b/issues/1", what = "x", by = "y" }]', "history 1: unknown key 'by'"),
-        ("[" + '{ url = "https://github.com/a/b/issues/1", what = "x" },' * 2 + "]", "names an address twice"),
-        (
-            "[" + "".join(f'{{ url = "https://github.com/a/b/issues/{n}", what = "x" }},' for n in range(5)) + "]",
-            "history has 5 entries, more than 4",
-        ),
+        (f"[{INCIDENT}, {INCIDENT}]", "names an address twice"),
+        (f"[{', '.join(INCIDENT.replace('/1', f'/{n}') for n in range(5))}]", "history has 5 entries, more than 4"),
     ],
 )
-def test_a_wrong_history_is_refused(tmp_path: Path, history: str, message: str) -> None:
+def test_read_clauses_of_a_wrong_history_is_refused(tmp_path: Path, history: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         read(tmp_path, f"{GOOD}history = {history}\n")
 
 
-def test_an_id_stands_once(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=re.escape("scaling.toml: clause 2 (scaling.one): duplicate id")):
-        read(tmp_path, GOOD + GOOD)
+@pytest.mark.parametrize(
+    ("text", "message"), [(GOOD + GOOD, "clause 2 (scaling.one): duplicate id"), ("", "no clause")]
+)
+def test_read_clauses_of_a_wrong_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read(tmp_path, text)
 
 
-def test_a_folder_without_clauses_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no clause"):
-        read_clauses(tmp_path)
-
-
-def test_a_bar_does_not_break_the_table(tmp_path: Path) -> None:
+def test_page_escapes_a_bar(tmp_path: Path) -> None:
     assert r"\|x\| is read." in page(read(tmp_path, GOOD.replace("It is read.", "|x| is read.")))
 
 

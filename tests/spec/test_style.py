@@ -1,4 +1,4 @@
-"""Texts of the suite are in plain technical English: what the search finds, and that it finds nothing in the tree."""
+"""The search for phrases that are no plain technical English; lint runs it on the tree."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def search(folder: Path, name: str, source: str) -> list[tuple[int, str, str]]:
         ("a.toml", 'reason = """\nTold by one a process."""', (2, "Told", "reported, named")),
     ],
 )
-def test_a_planted_phrase_is_found_with_its_line(
+def test_hits_of_a_planted_phrase_have_its_line(
     tmp_path: Path, name: str, source: str, expected: tuple[int, str, str]
 ) -> None:
     assert search(tmp_path, name, source)[0] == expected
@@ -49,46 +49,22 @@ def test_a_planted_phrase_is_found_with_its_line(
         ("a.py", '__all__ = ["told"]'),
         ("a.md", "```text\nmend it\n```\n[page](told.md)"),
         ("a.md", "<!-- some table: begin -->\nmend it\n<!-- some table: end -->"),
-    ],
-)
-def test_names_code_and_generated_blocks_are_not_searched(tmp_path: Path, name: str, source: str) -> None:
-    assert search(tmp_path, name, source) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [
         ("a.py", "def walk(found):\n    seen = set()\n    return seen | found"),
         ("a.py", "def test_a_change_is_told(): pass"),
         ("held_out_scaling.py", ""),
         ("a.py", "from calls import shown"),
     ],
 )
-def test_participles_of_other_names_are_no_phrases(tmp_path: Path, name: str, source: str) -> None:
+def test_hits_of_names_code_and_generated_blocks_are_none(tmp_path: Path, name: str, source: str) -> None:
     assert search(tmp_path, name, source) == []
 
 
-def test_programs_of_findings_are_not_searched() -> None:
+def test_style_prints_hits_and_leaves_programs_of_findings_out(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = {path.relative_to(ROOT).as_posix() for path in texts()}
     assert {"README.md", "conformance/cli/main.py", "results/report/text.py"} - searched == set()
-    assert not any("/findings/" in place for place in searched)
-
-
-def test_the_tree_has_no_such_phrase() -> None:
-    assert list(map(str, hits(texts()))) == []
-
-
-def test_the_command_lists_what_it_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    for listed in ([Phrase("a.py", 3, "mend", "fix"), Phrase("b.md", 1, "told", "reported")], []):
-        monkeypatch.setattr("tools.review.style.hits", lambda _, listed=listed: listed)
+    assert not any("/findings/" in name for name in searched)
+    for phrases in ([Phrase("a.py", 3, "mend", "fix"), Phrase("b.md", 1, "told", "reported")], []):
+        monkeypatch.setattr("tools.review.style.hits", lambda _, phrases=phrases: phrases)
         ended = CliRunner().invoke(style, standalone_mode=False)
-        assert (ended.return_value, ended.output.splitlines()) == (1 if listed else 0, list(map(str, listed)))
-
-
-def test_lint_runs_the_command() -> None:
-    lint = (ROOT / "tox.ini").read_text("utf-8").split("[testenv:lint]")[1].split("[testenv:")[0]
-    assert "python -m tools style" in lint
-
-
-def test_a_hit_says_what_to_write() -> None:
+        assert (ended.return_value, ended.output.splitlines()) == (1 if phrases else 0, list(map(str, phrases)))
     assert str(Phrase("a.py", 3, "mend", "fix")) == "a.py:3: 'mend': write 'fix'"

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
-from results.record.outcomes import Outcome
-from results.record.reading import load
-from tests.support.suite_runs import ROOT, checkout, judge, outcomes
+import pytest
+
+from conformance.checks.evidence import Verdict, Violation
+from conformance.checks.subject import Subject
+from conformance.spec.clauses import SPECIFICATION, read_clauses
+from frameworks.reference import ReferenceFramework
+from tests.support.suite_runs import ROOT
+from tools.faults.reference import accumulation
 
 CLAUSE = "accumulation.order-is-free"
 
@@ -20,18 +26,17 @@ def blocks() -> dict[str, str]:
     return {name: next(block for block in result if block.startswith(start)) for name, start in starts.items()}
 
 
-def test_the_example_passes_on_the_reference_and_catches_its_fault(tmp_path: Path) -> None:
+def test_example_of_the_page_passes_on_the_reference_and_catches_its_fault(tmp_path: Path) -> None:
     pieces = blocks()
-    root = checkout(tmp_path / "checkout", accumulation_order=pieces["test"])
-    for path, piece in (
-        (root / "conformance" / "spec" / "accumulation.toml", pieces["clause"]),
-        (root / "tools" / "faults" / "reference" / "accumulation.py", pieces["fault"]),
-    ):
-        path.write_text(f"{path.read_text('utf-8')}\n\n{piece}", "utf-8")
-    results = {}
-    for framework in ("reference", "tools.faults.reference.accumulation:FirstMicroBatchCountsTwice"):
-        record = tmp_path / "record.json"
-        ended = judge(f"--framework={framework}", f"--record={record}", "conformance/suites", root=root)
-        results[framework] = ended.status, outcomes(load(record), CLAUSE)
-        record.unlink()
-    assert list(results.values()) == [(0, [Outcome.PASS]), (1, [Outcome.FAIL])]
+    family = (SPECIFICATION / "accumulation.toml").read_text("utf-8")
+    (tmp_path / "accumulation.toml").write_text(f"{family}\n\n{pieces['clause']}", "utf-8")
+    assert CLAUSE in read_clauses(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(pieces["test"], "test", "exec"), names)
+    (test,) = (value for name, value in names.items() if name.startswith("test_"))
+    assert [mark.args for mark in test.pytestmark] == [(CLAUSE,)]
+    test(Subject(ReferenceFramework("cpu")), Verdict())
+    faults = dict(vars(accumulation))
+    exec(compile(pieces["fault"], "fault", "exec"), faults)
+    with pytest.raises(Violation):
+        test(Subject(faults["FirstMicroBatchCountsTwice"]("cpu")), Verdict())

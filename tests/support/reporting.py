@@ -1,11 +1,8 @@
 """What the tests of the report draw: the committed records, small ones, and hostile ones."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +27,15 @@ from results.record.reading import (
 )
 from results.record.texts import Consequence, FindingKind, FindingText
 from results.record.values import Json
-from results.report import porting
-from results.report.page import render
-from results.show.portability import words
+from results.report import render
+from results.report.values import FORMATS
 
 BASELINES = Path(__file__).parents[2] / "results" / "baselines"
 DATE = "2026-01-02T03:04:05+00:00"
 MEGABYTES = 10
-FEW = 3
-"""Observations of a clause in an abridged record."""
-
 HOSTILE = (
     "<script>window.canary = 1</script>",
     "</script><script>window.canary = 1</script>",
-    "<!--<script>window.canary = 1</script>-->",
     "--></title></style></textarea><svg onload=window.canary=1>",
     "<img src=x onerror=window.canary=1>",
     "<img src=https://example.org/x.png>",
@@ -101,35 +93,6 @@ def _is_main(name: str) -> bool:
 
 
 @cache
-def abridged() -> tuple[Record, ...]:
-    """The same with few clauses, which have every outcome of every record, and every family, level and word."""
-    records = baselines()
-    said = words(records)
-    before: set[tuple[str, ...]] = set()
-    clauses = {porting.FORMATS}
-    for clause, text in {name: text for one in records for name, text in one.clauses.items()}.items():
-        outcomes = [(str(i), v.outcome) for i, one in enumerate(records) for v in one.verdicts if v.clause == clause]
-        features = {("family", clause.partition(".")[0]), ("level", text.level), *outcomes}
-        features |= {("word", said[clause].kind)} if clause in said else set()
-        features |= {("together", *alike)} if len(alike := {outcome for _, outcome in outcomes}) == 1 else set()
-        if not features <= before:
-            before |= features
-            clauses.add(clause)
-    return tuple(_of(one, clauses) for one in records)
-
-
-def _of(record: Record, clauses: set[str]) -> Record:
-    """What a record says of these clauses."""
-    observations = [[each for each in record.observations if each.clause == clause][:FEW] for clause in sorted(clauses)]
-    return replace(
-        record,
-        clauses={name: text for name, text in record.clauses.items() if name in clauses},
-        verdicts=tuple(verdict for verdict in record.verdicts if verdict.clause in clauses),
-        observations=tuple(chain.from_iterable(observations)),
-    )
-
-
-@cache
 def page() -> str:
     """Their report."""
     return render(baselines())
@@ -163,7 +126,7 @@ def infected(text: str, message: str | None = None) -> Record:
         text,
         0,
         text,
-        {clause: texts, porting.FORMATS: texts, "a-rule": texts},
+        {clause: texts, FORMATS: texts, "a-rule": texts},
         text,
         1.0,
         "interrupted",
@@ -171,7 +134,7 @@ def infected(text: str, message: str | None = None) -> Record:
         (
             Observation(clause, text, "", {text: [text, None, {text: text}]}),
             Observation("a-rule", text, f"test_x[{text}]", text),
-            Observation(porting.FORMATS, text, "test_x", {text: text, "matmul": "float16 / float16"}),
+            Observation(FORMATS, text, "test_x", {text: text, "matmul": "float16 / float16"}),
         ),
         (Measurement(clause, text, text, text, numbers), Measurement(clause, f"{text}2", "", text, (1.0, 2.0, 9.0))),
         (Trace(text, "", {**curves, text: numbers}), Trace("scale", text, {"scale": numbers})),

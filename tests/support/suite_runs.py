@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from io import StringIO
 from pathlib import Path
 
@@ -25,7 +28,36 @@ ROOT = Path(__file__).parents[2]
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 WORKERS, TIMEOUTS = ("-p", "xdist.plugin"), ("-p", "pytest_timeout")
 """Words that load a plugin: the runs here load none of their own accord."""
-_LEFT_OUT = shutil.ignore_patterns("__pycache__", "cache", "records", "baselines", *(built_in().keys() - {"reference"}))
+_LEFT_OUT = shutil.ignore_patterns("cache", "records", "baselines", "sweeps", *(built_in().keys() - {"reference"}))
+_CONFTEST = """
+from conformance.runner import identity
+
+identity.suite_areas = dict  # half of the time of such a run
+"""
+_STARTER = """
+import gc, json, os, random, runpy, sys, tempfile
+import autograd, click, execnet, hypothesis, ml_dtypes, msgspec, numpy, packaging.version, pytest, rich.console
+import scipy.special, scipy.stats
+gc.freeze()
+for line in sys.stdin:
+    request = json.loads(line)
+    if not (child := os.fork()):
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+for descriptor, path in enumerate((os.devnull, *request["streams"])):
+    os.dup2(os.open(path, os.O_RDWR), descriptor)
+os.chdir(request["root"])
+os.environ.clear()
+os.environ.update(request["environment"])
+sys.path[0], tempfile.tempdir = request["root"], None
+random.seed()
+numpy.random.seed()
+sys.argv = request["argv"]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+"""A process that imports what most commands import, and forks for each."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +95,26 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", "--device=cpu", *map(str, arguments)]
 
 
-def run(words: list[str], root: Path = ROOT, **changes: str) -> Ended:
-    """Runs a command to its end."""
-    done = subprocess.run(
-        words, cwd=root, env=environment(**changes), capture_output=True, text=True, timeout=hang_limit(), check=False
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
+@cache
+def _starter() -> subprocess.Popen[str]:
+    pipe, argv = subprocess.PIPE, [sys.executable, "-c", _STARTER]
+    return subprocess.Popen(argv, env=environment(), stdin=pipe, stdout=pipe, text=True)
+
+
+def run(argv: list[str], root: Path = ROOT, **changes: str) -> Ended:
+    """Runs a command to its end; a module of Python in a fork of a process that has imported what most need."""
+    variables = environment(**changes)
+    if argv[:2] != [sys.executable, "-m"] or any(name.startswith("PYTHON") for name in changes):
+        done = subprocess.run(argv, cwd=root, env=variables, capture_output=True, text=True, timeout=hang_limit())
+        return Ended(done.returncode, done.stdout, done.stderr)
+    process = _starter()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with tempfile.NamedTemporaryFile("r+") as output, tempfile.NamedTemporaryFile("r+") as errors:
+        request = {"root": str(root), "argv": argv[2:], "streams": [output.name, errors.name], "environment": variables}
+        print(json.dumps(request), file=process.stdin, flush=True)
+        status = int(process.stdout.readline())
+        return Ended(status, output.read(), errors.read())
 
 
 def conformance(*words: str | Path, root: Path = ROOT, **changes: str) -> Ended:
@@ -95,9 +141,9 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return line
 
 
-def judge(*arguments: str | Path, root: Path = ROOT) -> Ended:
+def judge(*arguments: str | Path, root: Path = ROOT, **changes: str) -> Ended:
     """Runs the suites of a checkout to their end."""
-    return run(command(*arguments), root)
+    return run(command(*arguments), root, **changes)
 
 
 def heed_signals() -> None:
@@ -122,10 +168,10 @@ def running(words: list[str], root: Path, log: Path, **changes: str) -> Iterator
 
 def checkout(folder: Path, **suite: str) -> Path:
     """A copy of the checkout, without adapters but the reference, in which these are the only suites (name: source)."""
-    for part in ("conformance", "fixtures", "frameworks", "results", "tests", "tools"):
+    for part in ("conformance", "fixtures", "frameworks", "results", "tests/support"):
         shutil.copytree(ROOT / part, folder / part, ignore=_LEFT_OUT)
-    for name in ("conftest.py", "pyproject.toml"):
-        shutil.copy(ROOT / name, folder / name)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text("utf-8") + _CONFTEST, "utf-8")
     for path in (folder / "conformance" / "suites").rglob("test_*.py"):
         path.unlink()
     for name, source in suite.items():

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from results.history.changes import LineHistory, history
-from results.history.versions import Condenser, FolderContents, JudgedVersion, PlannedCell, VersionLine, lines
+from results.history.versions import FolderContents, JudgedVersion, PlannedCell, VersionLine, condense, lines
 from results.record.reading import ClauseText, Outcome, Record, Series, Suite, TestVerdict, Variant
 from tests.support.small_record import DATE
 
@@ -31,7 +31,7 @@ def record(version: str, tests: Mapping[str, str], revision: int = 1, **changes:
 
 def judged(version: str, tests: Mapping[str, str], revision: int = 1, **changes: Any) -> JudgedVersion:
     """The same, condensed."""
-    return Condenser()(record(version, tests, revision, **changes))
+    return condense(record(version, tests, revision, **changes))
 
 
 def gathered(

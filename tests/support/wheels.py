@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from zipfile import ZipFile
+
+import pytest
+
+from conformance.sweep import releases
 
 TOY = "tests.support.toy:ToyFramework"
 PACKAGE = "conformance-toy"
@@ -46,6 +51,19 @@ def offline(folder: Path) -> dict[str, str]:
         "UV_OFFLINE": "1",
         "UV_FIND_LINKS": str(folder),
     }
+
+
+@contextmanager
+def only_index(folder: Path, *versions: str) -> Iterator[None]:
+    """Makes wheels of the toy's versions the only releases that pip and uv know."""
+    for version in versions:
+        write_wheel(folder, PACKAGE, version)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**offline(folder), "CONFORMANCE_SUITE_PACKAGES": here()}.items():
+            patch.setenv(name, value)
+        for function in (releases.releases, releases._settings_of_pip):
+            function.cache_clear()
+        yield
 
 
 def here() -> str:

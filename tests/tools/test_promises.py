@@ -1,13 +1,10 @@
 """Promises next to what the committed records say."""
 
-import re
 from dataclasses import replace
 
 import pytest
 
-from conformance.test_ids.inventory import inventory
 from results.record.reading import Measurement, Record
-from tests.support.suite_runs import ROOT
 from tools.docs.blocks import baselines, trained
 from tools.docs.promises import PROMISES, Promise, table
 
@@ -38,10 +35,3 @@ def test_table_shows_intervals_counts_and_short_runs_of_equal_records_once() -> 
     assert (first, text) == ([quantity, "0.5"], "1.50 to 1.50")
     assert [mode in names for mode in ("eager", "compile")] == [True, True]
     assert [row[3] for row in (*rows(short), *rows(count))] == ["1.5 of 3 pairs", "0.25"]
-
-
-def test_pages_know_no_test_by_its_name() -> None:
-    names = {*inventory()}
-    for path in sorted((ROOT / "tools" / "docs").glob("*.py")):
-        words = set(re.findall(r"\w+", path.read_text("utf-8")))
-        assert not words & names, path.name

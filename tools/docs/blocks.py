@@ -10,7 +10,7 @@ from conformance.runner.baselines import BASELINES
 from conformance.scenarios.definitions import SCENARIOS
 from conformance.scenarios.table import FOLDER
 from conformance.scenarios.table import markdown as scenario_table
-from results.record.folders import listed
+from results.record.folders import listed, read
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load
 from results.show import times
@@ -41,7 +41,7 @@ RANK_FAMILIES = ("accumulation", "composition", "master", "recompute", "resume",
 @cache
 def committed() -> tuple[Record, ...]:
     """Every committed record."""
-    return tuple(load(path) for path in listed(BASELINES))
+    return tuple(read([BASELINES]))
 
 
 def _has_ranks(record: Record) -> bool:

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from conformance.runner.baselines import BASELINES
 from results.compare.comparison import Comparison, compare
 from results.compare.pairing import Comparisons, series
-from results.history.changes import LineHistory, explained
+from results.history.changes import LineHistory, by_interval, explained, interval, markdown, statement
 from results.history.documents import load as load_history
-from results.history.statements import by_interval, interval, markdown, statement
 from results.record.folders import listed
 from results.record.reading import load
 from results.show.clauses import number

@@ -10,10 +10,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from conformance.cli.options import FORMAT, OUTPUT, PATH, put, put_entries, watched
-from results.history.changes import LineHistory
+from results.history.changes import LineHistory, markdown, rows, summary
 from results.history.changes import history as history_of
 from results.history.documents import compact, is_history, load
-from results.history.statements import markdown, rows, summary
 from results.history.versions import OUTCOMES, gather, lines
 from results.record.files import RecordError, one_line
 from results.record.folders import listed

@@ -15,7 +15,7 @@ from conformance.cli.options import OUTPUT, PATH, put, watched
 from conformance.race.processes import FEWEST_PAIRS, FIXTURES, PAIRS, RaceError, Racer, race
 from conformance.sweep.cell import Commands, NotJudged, make_environment, requirements_of
 from conformance.sweep.plan import CellGroup, SweepCell, cells_of_group, check_group
-from frameworks.installer.resolution import distribution_of
+from frameworks.installer.distributions import distribution_of
 from frameworks.registry import DEVICE_HELP
 
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -14,10 +14,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from conformance.cli.options import PATH, put_entries
+from conformance.sweep.bisection import CellJudge, CellVerdicts
 from conformance.sweep.cell import SUITE_VARIABLE, UNAVAILABLE, CellResult
 from conformance.sweep.driver import RECORDS, CellFolder, Sweep
 from conformance.sweep.engines import CellEngine, LocalEngine, NoEngine, RayEngine, SlurmEngine
-from conformance.sweep.plan import SweepCell, cells_of, read_plan
+from conformance.sweep.plan import CellGroup, SweepCell, SweepPlan, cells_of, read_plan
 from results.record.files import one_line
 from results.record.folders import WRITTEN
 
@@ -85,13 +86,45 @@ def sweep(
         return 0
     run = Sweep(folder, cells, {cell.name for cell in chosen}, _tell(len(chosen)), fresh)
     try:
-        results = run.run(_engine(engine, jobs, reserved, folder))
+        engines: dict[str, Callable[[], CellEngine]] = {
+            "local": lambda: LocalEngine(jobs),
+            "ray": lambda: RayEngine(resources={key: float(value) for key, value in reserved.items()}),
+            "slurm": lambda: SlurmEngine(folder.path / "slurm", f"conformance-{folder.digest}", reserved),
+        }
+        results = run.run(engines[engine])
     except NoEngine as refusal:
         raise click.ClickException(str(refusal)) from None
     counts = Counter(results[cell.name].outcome for cell in chosen)
     click.echo(" · ".join(f"{number} {outcome}" for outcome, number in counts.most_common()))
     click.echo(f"records: {folder.path / RECORDS}")
     return 1 if counts.keys() - UNAVAILABLE - {"judged"} else 0
+
+
+def judge_version(text: str, mode: str, device: str) -> list[Path]:
+    """The records of FRAMEWORK==VERSION in these modes, or in those of its adapter.toml; what is missing is judged.
+
+    Raises:
+        click.ClickException: a cell cannot be judged. RecordError: there is no such version, mode or device.
+    """
+    framework, _, version = text.partition("==")
+    check_suite_packages()
+    sys.path.insert(0, str(Path.cwd()))
+    group = CellGroup(framework, (version,), modes=tuple(filter(None, mode.split(","))), devices=(device,))
+    plan = SweepPlan(text, (group,), ("--tests=core",))
+    judge = CellJudge(CellFolder(FOLDER / "compared", plan), tell_verdicts)
+    results = [judge.judge(cell) for cell in cells_of(plan)]
+    if failed := [result for result in results if result.record is None]:
+        raise click.ClickException(one_line(f"{text} cannot be judged ({failed[0]}); choose another version"))
+    return [Path(result.file) for result in results]
+
+
+def tell_verdicts(result: CellVerdicts) -> None:
+    """Print what a release gives, on standard error."""
+    cell = result.cell
+    listed = ", ".join(f"{name} {version}" for name, version in cell.companions.items())
+    released = f" of {cell.released}" if cell.released else ""
+    release = f"{cell.package} {cell.version}{released}{f' with {listed}' if listed else ''}"
+    click.echo(one_line(f"{release}: {result}"), err=True)
 
 
 def check_suite_packages() -> None:
@@ -125,15 +158,6 @@ def _reserved(engine: str, reserve: Sequence[str]) -> dict[str, str]:
             raise click.BadParameter(f"got {word!r}, want a number above 0 as VALUE", param_hint="--reserve")
         result[name] = value
     return result
-
-
-def _engine(name: str, jobs: int, reserved: Mapping[str, str], folder: CellFolder) -> Callable[[], CellEngine]:
-    engines: dict[str, Callable[[], CellEngine]] = {
-        "local": lambda: LocalEngine(jobs),
-        "ray": lambda: RayEngine(resources={key: float(value) for key, value in reserved.items()}),
-        "slurm": lambda: SlurmEngine(folder.path / "slurm", f"conformance-{folder.digest}", reserved),
-    }
-    return engines[name]
 
 
 def _tell(total: int) -> Callable[[SweepCell, CellResult, bool], None]:

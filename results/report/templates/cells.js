@@ -1,143 +1,123 @@
   // ------------------------------------------------------------ the tests behind a cell
 
   const dialog = byId("cell");
-  const status = byId("cell-status");
-
+  const calm = ["not offered", "unsupported", "pass"];
   const shade = (word) => `o-${word.replaceAll(" ", "-")}`;
+  const paragraph = (text, attributes = {}) => text && make("p", attributes, text);
+  const linked = (parts = []) =>
+    parts.map(({ text, href }) => (href ? make("a", { href, rel: "noopener noreferrer" }, text) : text));
 
-  const linked = (pieces) =>
-    pieces.map(([text, href]) => (href ? make("a", { href, rel: "noopener noreferrer" }, text) : text));
-
-  const copied = async (press, text, shown) => {
-    const done = await copy(text, shown);
-    status.textContent = done ? "Copied." : "Selected; copy it with the keyboard.";
-    press.textContent = done ? "Copied" : "Selected";
-  };
-
-  const command = (text) => {
-    const shown = make("code", { class: "repro" }, text);
-    const purpose = make("span", { class: "sr" }, " the command that reruns this test");
-    const press = make("button", { type: "button", class: "quiet copy" }, "Copy", purpose);
-    press.addEventListener("click", () => copied(press, text, shown));
-    return make("div", { class: "command" }, shown, press);
-  };
-
-  /** The Markdown is shown as well, so that it can be read before, and copied where a page may not copy. */
-  const report = (number, verdict) => {
-    const shown = make("textarea", { class: "repro", rows: "10", readonly: "", "aria-label": "Issue text in Markdown" });
-    shown.hidden = true;
-    const press = make("button", { type: "button", class: "quiet issue" }, "Copy as issue");
-    press.addEventListener("click", () => {
-      shown.value = issue(number, verdict);
-      shown.hidden = false;
-      return copied(press, shown.value, shown);
-    });
-    return make("div", { class: "reported" }, press, shown);
-  };
-
-  const checks = (list, left) => {
-    const heads = ["got", "want", "bound", "derivation of the bound"];
-    const { texts: all } = data();
-    const lines = list.map(([passed, what, ...places]) => [passed, all[what], places.map((place) => all[place])]);
-    const filled = heads.flatMap((_, column) => (lines.some(([, , texts]) => texts[column]) ? [column] : []));
-    const line = ([passed, what, texts]) => {
-      const mark = make("td", { class: passed ? "passed" : "failed" }, passed ? "✓ pass" : "✗ fail");
-      return make("tr", {}, mark, make("th", { scope: "row" }, what), ...filled.map((column) => make("td", {}, texts[column])));
-    };
-    const head = ["result", "what", ...filled.map((column) => heads[column])].map((text) => make("th", { scope: "col" }, text));
-    const table = make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...lines.map(line)));
-    const scroll = make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Checks of the test" }, table);
-    return [scroll, left ? make("p", {}, `${left} more checks are left out.`) : null];
-  };
-
-  const inside = (number, verdict) => {
-    const { outcomes, texts, findings } = data();
-    const [outcome, , signature, reason, link, message, repro, seed, seconds, leaks, list, left, finding] = verdict;
-    const [judged, repeats, settings] = verdict.slice(13);
-    const text = (place) => texts[place];
-    const [name, kind, consequence] = findings[finding] ?? [];
-    const facts = [
-      name && `finding ${name}: ${kind}, ${consequence.replaceAll("-", " ")}`,
-      text(signature) && `signature ${text(signature)}`,
-      seed !== null && `seed ${seed}`,
-      `${seconds} s`,
-      leaks.length > 0 && `process-wide settings left changed: ${leaks.map(text).join(", ")}`,
-    ];
-    const doubts = [
-      text(judged) && `Not confirmed here: the failure was observed in ${text(judged)}.`,
-      repeats.length > 0 && `Repeated in a new process: ${repeats.map(text).join(", ")}.`,
-    ];
-    const source = typeof link === "string" ? link && make("a", { href: link, rel: "noopener noreferrer" }, "source") : link[0];
-    return make(
-      "div",
-      { class: "inside" },
-      reason.length || source ? make("p", {}, ...linked(reason), reason.length ? " " : "", source) : null,
-      ...doubts.filter(Boolean).map((doubt) => make("p", { class: "doubt" }, doubt)),
-      text(message) ? make("pre", { tabindex: "0", role: "group", "aria-label": "Message" }, text(message)) : null,
-      ...(list.length ? checks(list, left) : []),
-      make("p", { class: "sub" }, facts.filter(Boolean).join(" · ")),
-      settings.length ? make("p", { class: "sub" }, `Training runs: ${settings.map(text).join("; ")}`) : null,
-      text(repro) ? command(text(repro)) : null,
-      outcomes[outcome][2] ? report(number, verdict) : null,
+  const checkTable = (checks, derivations) => {
+    const shown = checks.map((check) => ({ ...check, derivation: derivations[check.derivation] }));
+    const filled = ["got", "want", "bound", "derivation"].filter((name) => shown.some((check) => check[name] !== ""));
+    const heads = ["result", "what", ...filled];
+    const lines = shown.map((check) =>
+      make(
+        "tr",
+        {},
+        make("td", { class: check.passed ? "o-pass" : "o-fail" }, check.passed ? "✓ pass" : "✗ fail"),
+        make("th", { scope: "row" }, check.what),
+        ...filled.map((name) => make("td", {}, check[name])),
+      ),
     );
+    const head = make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)));
+    const table = make("table", {}, make("thead", {}, head), make("tbody", {}, ...lines));
+    return make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Checks of the test" }, table);
   };
 
-  const test = (number, verdict, open) => {
-    const [word, symbol] = data().outcomes[verdict[0]];
-    const title = [make("span", { class: shade(word) }, symbol, make("span", { class: "sr" }, ` ${word}`)), " "];
-    const name = make("code", {}, data().texts[verdict[1]]);
-    const details = make("details", { class: "test" }, make("summary", {}, ...title, name));
-    const fill = () => details.childElementCount === 1 && details.append(inside(number, verdict));
+  const inside = (verdict, seconds, { checks, derivations }) => {
+    const { reason, link, address, message, leaks, finding, signature, seed, elsewhere, repeats, runs, repro } = verdict;
+    const source = link ? make("a", { href: link, rel: "noopener noreferrer" }, "source") : address;
+    const facts = [
+      finding && `finding ${finding}`,
+      signature && `signature ${signature}`,
+      seed && `seed ${seed}`,
+      `${seconds} s`,
+      leaks && `process-wide settings left changed: ${leaks.join(", ")}`,
+    ];
+    return [
+      reason || source ? make("p", {}, ...linked(reason), " ", source) : "",
+      paragraph(elsewhere && `Not confirmed here: the failure was observed in ${elsewhere}.`, { class: "doubt" }),
+      paragraph(repeats && `Repeated in a new process: ${repeats.join(", ")}.`, { class: "doubt" }),
+      message && make("pre", { tabindex: "0", role: "group", "aria-label": "Message" }, message),
+      verdict.checks && checkTable(verdict.checks.map((number) => checks[number]), derivations),
+      paragraph(verdict.left && `${verdict.left} more checks are left out.`),
+      paragraph(facts.filter(Boolean).join(" · "), { class: "sub" }),
+      paragraph(runs && `Training runs: ${runs.join("; ")}`, { class: "sub" }),
+      repro && make("code", { class: "repro", title: "the command that repeats this test" }, repro),
+    ];
+  };
+
+  /** A fold whose content is made when it is first opened. */
+  const folded = (attributes, title, isOpen, content) => {
+    const details = make("details", attributes, make("summary", {}, ...title));
+    const fill = () => details.childElementCount === 1 && details.append(...content().filter(Boolean));
     details.addEventListener("toggle", () => details.open && fill());
-    if (open) {
-      fill();
-      details.open = true;
-    }
+    if (isOpen) fill();
+    details.open = isOpen;
     return details;
   };
 
-  /** The cell that is open, by its name in addresses, or "". */
-  let opened = "";
+  const mark = (word) => make("span", { class: shade(word) }, word);
 
-  const show = (number) => {
-    const { cells, clauses, outcomes, runs, wordings } = data();
-    const [clause, column, verdicts] = cells[number];
-    const [name, strength, newest, source, history] = clauses[clause];
-    const requirement = wordings[column][clause] ?? newest;
-    byId("cell-title").textContent = name;
-    byId("cell-run").textContent = runs[column];
-    const past = history.map((entry) => make("li", {}, ...linked(entry)));
-    const about = make(
-      "div",
-      { class: "about" },
-      make("p", {}, `${strength}: ${requirement}`),
-      source.length ? make("p", {}, "Source: ", ...linked(source)) : null,
-      past.length ? make("details", {}, make("summary", {}, "Earlier failures"), make("ul", {}, ...past)) : null,
-    );
-    const calm = ["not offered", "unsupported", "pass"];
-    const telling = verdicts.filter(([outcome]) => !calm.includes(outcomes[outcome][0]));
-    const open = verdicts.length === 1 ? 1 : Math.min(2, telling.length);
-    const tests = verdicts.flatMap((verdict, index) => {
-      const [word, symbol] = outcomes[verdict[0]];
-      const together = verdicts.filter(([outcome]) => outcome === verdict[0]).length;
-      const heading = make("h3", { class: shade(word) }, `${symbol} ${word}, ${together} of ${verdicts.length}`);
-      const first = index === 0 || verdicts[index - 1][0] !== verdict[0];
-      return [...(first ? [heading] : []), test(number, verdict, index < open)];
+  /** The tests of a clause in a run, the gravest first; the first two that say most are open. */
+  const testList = (tests, data) => {
+    const telling = tests.filter(({ verdict }) => !calm.includes(data.verdicts[verdict].outcome)).length;
+    const openCount = tests.length === 1 ? 1 : Math.min(2, telling);
+    return tests.map(({ verdict: number, seconds }, index) => {
+      const verdict = data.verdicts[number];
+      const title = [mark(verdict.outcome), " ", make("code", {}, verdict.test ?? "")];
+      return folded({ class: "test" }, title, index < openCount, () => inside(verdict, seconds, data));
     });
-    byId("cell-body").replaceChildren(about, ...tests);
-    status.textContent = "";
-    opened = document.querySelector(`.matrix [data-cell="${number}"]`).closest("td").id;
+  };
+
+  const show = (title, where, ...content) => {
+    byId("cell-title").textContent = title;
+    byId("cell-run").textContent = where;
+    byId("cell-body").replaceChildren(...content.filter(Boolean));
     if (!dialog.open) dialog.showModal();
     byId("cell-body").scrollTop = 0;
     byId("cell-title").focus();
   };
-  /** Says in place of a cell's tests why this browser cannot show them. */
-  const refuse = () => {
-    byId("cell-title").textContent = "The tests cannot be shown";
-    byId("cell-run").textContent = "";
-    byId("cell-body").replaceChildren(make("p", {}, byId("too-old").textContent));
-    opened = "";
-    if (!dialog.open) dialog.showModal();
+
+  let openPlace = "";
+
+  /** Shows a clause in a column: in one run, or in each run of a framework. */
+  const showCell = async (number, slug) => {
+    const column = columns.find((one) => one.slug === slug);
+    if (number < 0 || !column) return;
+    const [place] = parsed();
+    const data = await unpacked();
+    if (parsed()[0] !== place) return;
+    openPlace = place;
+    const { name, level, requirement, source, history, tests, wordings } = data.rows[number];
+    const runs = Object.keys(tests).filter((index) => [data.runs[index].slug, data.runs[index].framework].includes(slug));
+    const wording = runs.length === 1 && wordings[runs[0]];
+    const sections = runs.map((index) => {
+      if (runs.length === 1) return testList(tests[index], data);
+      const words = tests[index].map(({ verdict }) => data.verdicts[verdict].outcome);
+      const marks = [...new Set(words)].flatMap((word) => [" ", mark(word), ` ${words.filter((one) => one === word).length}`]);
+      return [folded({ class: "of-run" }, [data.runs[index].label, ...marks], false, () => testList(tests[index], data))];
+    });
+    show(
+      name,
+      runs.length === 1 ? data.runs[runs[0]].label : `${runs.length} runs of ${slug}`,
+      make("p", { class: "about" }, `${level}: ${wording || requirement}`),
+      source.length && make("p", { class: "about" }, "Source: ", ...linked(source)),
+      history.length && folded({ class: "about" }, ["Earlier failures"], false, () => [make("ul", {}, ...history.map((entry) => make("li", {}, ...linked(entry))))]),
+      ...sections.flat(),
+    );
   };
-  byId("cell-close").addEventListener("click", () => dialog.close());
+
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  dialog.addEventListener("close", () => {
+    const [place] = parsed();
+    if (place !== openPlace) return;
+    write("");
+    const [clause, slug] = place.split("@");
+    const row = byId(`clause-${clause}`) ?? byId(clause);
+    const column = columns.find((one) => one.slug === slug);
+    row?.cells[column?.index]?.querySelector("button")?.focus();
+  });
+  filter();
+  arrive();
