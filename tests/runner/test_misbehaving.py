@@ -9,7 +9,7 @@ import pytest
 from results.record.model import Record
 from results.record.outcomes import Outcome
 from results.record.reading import load
-from tests.support.behaviours import BEHAVIOURS, DEADLY
+from tests.support.behaviours import BEHAVIOURS, DEADLY, Behaviour
 from tests.support.suite_runs import TIMEOUTS, WORKERS, Ended, checkout, hang_limit, judge
 
 SUITE = """
@@ -46,7 +46,7 @@ def test_recorded(verdict: Verdict, name: str) -> None:
 """
 
 
-def ended_with(folder: Path, which: str, *words: str) -> tuple[Ended, Record]:
+def run_behaviours(folder: Path, which: str, *words: str) -> tuple[Ended, Record]:
     """A run of the behaviours, each followed by a test that finds all as it was."""
     root = checkout(folder, behaving=SUITE.format(which=which))
     record = root / "run.json"
@@ -58,46 +58,27 @@ def ended_with(folder: Path, which: str, *words: str) -> tuple[Ended, Record]:
 RUNS: dict[str, tuple[str, ...]] = {"one process": (), "a worker": (*WORKERS, "-n1", "--dist=load")}
 
 
-@pytest.fixture(scope="module", params=["one process", pytest.param("a worker", marks=pytest.mark.slow)])
-def lively(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Record]:
-    return ended_with(tmp_path_factory.mktemp("lively"), "BEHAVIOURS", *RUNS[request.param])
+def check_steps(record: Record, behaviours: dict[str, Behaviour]) -> None:
+    """Asserts the outcome of each behaviour, and that the test after it passes."""
+    verdicts = {verdict.case: verdict for verdict in record.verdicts}
+    for name, behaviour in behaviours.items():
+        own, after = verdicts[f"test_step[{name}]"], verdicts[f"test_step[after {name}]"]
+        assert (own.outcome, after.outcome) == (behaviour.outcome, Outcome.PASS), (name, own.message, after.message)
 
 
-@pytest.fixture(scope="module")
-def deadly(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Record]:
-    words = (*WORKERS, "-n2", "--max-worker-restart=99", *TIMEOUTS, f"--timeout={hang_limit(3.0):g}", "-k", "step")
-    return ended_with(tmp_path_factory.mktemp("deadly"), "DEADLY", *words)
-
-
-def outcome(record: Record, step: str) -> tuple[Outcome, str]:
-    """Outcome and message of a step's test."""
-    (verdict,) = (verdict for verdict in record.verdicts if verdict.case == f"test_step[{step}]")
-    return verdict.outcome, verdict.message
-
-
-@pytest.mark.parametrize("name", BEHAVIOURS)
-def test_a_behaviour_costs_its_own_test(lively: tuple[Ended, Record], name: str) -> None:
-    _, record = lively
-    assert outcome(record, name)[0] is BEHAVIOURS[name].outcome, outcome(record, name)
-    assert outcome(record, f"after {name}")[0] is Outcome.PASS, outcome(record, f"after {name}")
-
-
-@pytest.mark.parametrize("name", DEADLY)
-def test_a_death_costs_its_own_test(deadly: tuple[Ended, Record], name: str) -> None:
-    ended, record = deadly
-    assert ended.status == 1, "a death is never a success"
-    assert outcome(record, name)[0] is DEADLY[name].outcome, outcome(record, name)
-    assert outcome(record, f"after {name}")[0] is Outcome.PASS, outcome(record, f"after {name}")
-
-
-def test_such_runs_are_whole_and_fail(lively: tuple[Ended, Record]) -> None:
-    ended, record = lively
+@pytest.mark.parametrize("name", ["one process", pytest.param("a worker", marks=pytest.mark.slow)])
+def test_judge_behaviour_that_leaves_the_process_alive_costs_its_own_test(tmp_path: Path, name: str) -> None:
+    ended, record = run_behaviours(tmp_path, "BEHAVIOURS", *RUNS[name])
+    check_steps(record, BEHAVIOURS)
     assert (ended.status, record.status) == (1, "complete"), ended.lines[-10:]
     assert len(record.verdicts) == 2 * len(BEHAVIOURS) + 4
     assert sum(map(len, ended.lines)) < 3_000_000, "what is too long is cut"
-
-
-def test_values_that_no_record_can_store_are_errors(lively: tuple[Ended, Record]) -> None:
-    _, record = lively
     recorded = [verdict for verdict in record.verdicts if verdict.case.startswith("test_recorded")]
     assert [(verdict.outcome, verdict.signature) for verdict in recorded] == [(Outcome.ERROR, "cannot-be-stored")] * 3
+
+
+def test_judge_behaviour_that_ends_the_process_costs_its_own_test(tmp_path: Path) -> None:
+    words = (*WORKERS, "-n2", "--max-worker-restart=99", *TIMEOUTS, f"--timeout={hang_limit(3.0):g}", "-k", "step")
+    ended, record = run_behaviours(tmp_path, "DEADLY", *words)
+    assert ended.status == 1, "a death is never a success"
+    check_steps(record, DEADLY)

@@ -14,7 +14,7 @@ from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load, write
 from tests.support.small_record import BASE
-from tests.support.suite_runs import Ended, checkout, conformance, hang_limit
+from tests.support.suite_runs import checkout, conformance, hang_limit
 
 SUITE = """
 import os
@@ -65,20 +65,23 @@ def test_dies(number: int) -> None:
 """
 
 
-@pytest.fixture(scope="module")
-def repeated_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Record, list[str]]:
-    """A run by the command, its record, and what it left in the temporary directory."""
-    folder = tmp_path_factory.mktemp("run")
-    root, changes = checkout(folder / "checkout", some=SUITE), {"FLAKY": str(folder / "first"), "TMPDIR": str(folder)}
-    words = ("tests.support.misbehaving:Flaky", f"--timeout={hang_limit(3.0):g}")
-    ended = conformance("run", "--device=cpu", *words, root=root, **changes)
-    (path,) = (root / "results" / "records").iterdir()
-    return ended, load(path), [entry.name for entry in folder.glob("conformance-*")]
+NEW = "fail (restless) in the run, pass and pass when repeated in a new process: steadiness"
+SETTLED = {
+    "test_flaky": (Outcome.UNSTABLE, ("pass", "pass"), NEW),
+    "test_dies": (Outcome.UNSTABLE, ("pass", "pass"), "crash"),
+    "test_fails": (Outcome.FAIL, ("fail (differs)",) * 2, ""),
+    "test_passes": (Outcome.PASS, (), ""),
+    "test_sleeps_at_first": (Outcome.PASS, ("pass", "pass"), ""),
+    "test_sleeps": (Outcome.TIMEOUT, ("timeout (timeout)",) * 2, ""),
+}
+"""Outcome, repeats and begin of the message of each test of the suite."""
 
 
-def test_run_repeats_what_got_worse_and_tells_of_it(repeated_run: tuple[Ended, Record, list[str]]) -> None:
-    ended, record, left = repeated_run
-    assert (ended.status, left) == (1, [])
+def test_run_repeats_what_got_worse_settles_it_and_tells_of_it(tmp_path: Path) -> None:
+    root = checkout(tmp_path / "checkout", some=SUITE)
+    words = ("run", "--device=cpu", "tests.support.misbehaving:Flaky", f"--timeout={hang_limit(3.0):g}")
+    ended = conformance(*words, root=root, FLAKY=str(tmp_path / "first"), TMPDIR=str(tmp_path))
+    assert (ended.status, [*tmp_path.glob("conformance-*")]) == (1, [])
     for line in (
         "repeating 5 verdicts that got worse, 2 times, in new processes",
         "unstable, regressions that did not repeat in 2 new processes: 2 (test_dies, test_flaky)",
@@ -86,31 +89,14 @@ def test_run_repeats_what_got_worse_and_tells_of_it(repeated_run: tuple[Ended, R
         "regressions that repeated in 2 new processes: 2 (test_fails, test_sleeps)",
     ):
         assert line in ended.output, ended.output
+    (path,) = (root / "results" / "records").iterdir()
+    record = load(path)
     assert [(one.case, one.value) for one in record.observations] == [("test_sleeps_at_first", False)]
-
-
-@pytest.mark.parametrize(
-    ("case", "outcome", "repeats", "message"),
-    [
-        (
-            "test_flaky",
-            Outcome.UNSTABLE,
-            ("pass", "pass"),
-            "fail (restless) in the run, pass and pass when repeated in a new process: steadiness",
-        ),
-        ("test_dies", Outcome.UNSTABLE, ("pass", "pass"), "crash"),
-        ("test_fails", Outcome.FAIL, ("fail (differs)",) * 2, ""),
-        ("test_passes", Outcome.PASS, (), ""),
-        ("test_sleeps_at_first", Outcome.PASS, ("pass", "pass"), ""),
-        ("test_sleeps", Outcome.TIMEOUT, ("timeout (timeout)",) * 2, ""),
-    ],
-)
-def test_run_settles_each_verdict_by_its_repeats(
-    repeated_run: tuple[Ended, Record, list[str]], case: str, outcome: Outcome, repeats: tuple[str, ...], message: str
-) -> None:
-    (verdict,) = (verdict for verdict in repeated_run[1].verdicts if verdict.case == case)
-    assert (verdict.outcome, verdict.repeats) == (outcome, repeats)
-    assert verdict.message.startswith(message)
+    verdicts = {verdict.case: verdict for verdict in record.verdicts}
+    for case, (outcome, repeats, message) in SETTLED.items():
+        assert (verdicts[case].outcome, verdicts[case].repeats) == (outcome, repeats), case
+        assert verdicts[case].message.startswith(message)
+    assert verdicts["test_flaky"].signature == "restless"
 
 
 def test_run_goes_on_after_more_deaths_than_xdist_allows_and_repeats_none_of_its_own_draws(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -98,7 +99,9 @@ def command(*arguments: str | Path) -> list[str]:
 @cache
 def _starter() -> subprocess.Popen[str]:
     pipe, argv = subprocess.PIPE, [sys.executable, "-c", _STARTER]
-    return subprocess.Popen(argv, env=environment(), stdin=pipe, stdout=pipe, text=True)
+    process = subprocess.Popen(argv, env=environment(), stdin=pipe, stdout=pipe, text=True)
+    atexit.register(process.communicate)
+    return process
 
 
 def run(argv: list[str], root: Path = ROOT, **changes: str) -> Ended:
