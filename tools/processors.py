@@ -74,6 +74,11 @@ def _dispatched() -> Sequence[str]:
     return [name for name in __cpu_dispatch__ if __cpu_features__.get(name)]
 
 
+def levels(framework: str, chosen: Sequence[str]) -> Sequence[str]:
+    """The levels at which a framework runs, of those that were chosen, or of all."""
+    return ["as it is"] if framework in WITHOUT_SWITCH else chosen or [*LEVELS]
+
+
 def judge(framework: str, mode: str, level: str, arguments: Sequence[str], folder: Path) -> tuple[float, Record]:
     """Seconds and record of one run.
 
@@ -109,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
                 print(info, file=sys.stderr)
                 return 2
             for mode in adapter_file(framework).modes or info.modes[:1]:
-                for level in ["as it is"] if framework in WITHOUT_SWITCH else options.level or LEVELS:
+                for level in levels(framework, options.level or ()):
                     seconds, record = judge(framework, mode, level, [f"--tests={options.tests}"], Path(folder))
                     bad = [f"{verdict.test} ({verdict.outcome})" for verdict in record.verdicts if verdict.outcome.bad]
                     failed = failed or bool(bad)

@@ -156,14 +156,15 @@ def job(
     if problem := install.lacking(framework, modes):
         print(one_line(f"conformance: {problem}"), file=sys.stderr)
         return 2
-    begun, spent, yardstick = time.time(), cost.spent(), cost.Yardstick()
+    begun, spent = time.time(), cost.spent()
+    yardstick = cost.Yardstick() if os.environ.get("CI") else None
     statuses = []
     runs = [*product(modes, ways)]
     for mode, chosen in runs:
         own = _named(words, "+".join((mode, *chosen)) if runs[1:] else "")
         own += [f"--way={way}" for way in chosen]
         statuses.append(judge(framework, mode, device, 2, own))
-    spent, unit = cost.spent() - spent, yardstick.stop()
+    units = (cost.spent() - spent) / yardstick.stop() if yardstick is not None else None
     if all(status == 5 for status in statuses):
         selecting = " ".join(word for word in words if word != "--tests=all")
         print(one_line(f"conformance: {NO_TEST} ({selecting})"), file=sys.stderr)
@@ -178,12 +179,15 @@ def job(
         print(f"`conformance table` shows them next to {len(paths) - len(new)} of earlier runs", flush=True)
     if new and ":" not in framework:
         compared = [_beside_baseline(path, record) for path, record in new.items()]
-        tests = next((word.partition("=")[2] for word in words if word.startswith("--tests=")), "")
-        line, over = cost.judge(framework, tests if words[1:] == [] else "", spent / unit)
         last = conclusion([*new.values()], compared)
-        print(*((last, line) if over else (line, last)), sep="\n")
-        if over:
-            return 1
+        if units is None:
+            print(last)
+        else:
+            tests = next((word.partition("=")[2] for word in words if word.startswith("--tests=")), "")
+            line, over = cost.judge(framework, tests if words[1:] == [] else "", units)
+            print(*((last, line) if over else (line, last)), sep="\n")
+            if over:
+                return 1
     return 1 if 1 in statuses else 0
 
 

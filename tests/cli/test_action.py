@@ -267,6 +267,18 @@ def test_every_script_gets_every_variable_that_it_reads() -> None:
         assert read - {"RUNNER_TEMP"} == set(given) - {"GH_TOKEN"}, name
 
 
+def test_no_text_of_others_gets_into_a_shell() -> None:
+    for where, step in steps():
+        assert "${{" not in step.get("run", ""), where
+
+
+def test_actions_of_others_are_pinned() -> None:
+    for path in (ACTION / "action.yml", WORKFLOW):
+        for line in path.read_text().splitlines():
+            if "uses:" in line and "uses: ./" not in line:
+                assert re.search(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
+
+
 def test_workflow_inputs_are_those_of_the_action() -> None:
     inputs = yaml.safe_load((ACTION / "action.yml").read_text())["inputs"]
     used = [step for _, step in steps() if step.get("uses") == "./.github/actions/conformance"]
@@ -278,4 +290,5 @@ def test_workflow_has_one_right_to_write() -> None:
     workflow = yaml.safe_load(WORKFLOW.read_text())
     rights = {name: job["permissions"] for name, job in workflow["jobs"].items()}
     assert (workflow["permissions"], rights.pop("together")) == ({}, {"contents": "read", "pull-requests": "write"})
+    assert "pull_request_target" not in WORKFLOW.read_text()
     assert all(right == {"contents": "read"} for right in rights.values())

@@ -13,7 +13,7 @@ import pytest
 
 from conformance import cli
 from results.record.files import RecordError, replace
-from results.record.reading import write
+from results.record.reading import load, write
 from tests.support.hostile import call, refused
 from tests.support.small_record import BASE
 from tests.support.suite_runs import ROOT, environment, hang_limit
@@ -52,6 +52,11 @@ def test_a_device_stays_a_device(words: tuple[str, ...], good: Path, null: Path)
     records = [good, good] if words == ("compare",) else [good]
     ended = call(cli.main, *words, *records, "--output", null)
     assert (ended.status, ended.errors) == (0, "")
+    assert stat.S_ISCHR(null.stat().st_mode)
+
+
+def test_a_record_written_to_a_device_leaves_it_in_place(null: Path) -> None:
+    write(null, BASE)
     assert stat.S_ISCHR(null.stat().st_mode)
 
 
@@ -113,3 +118,11 @@ def test_what_can_neither_be_written_to_nor_replaced_is_refused(kind: str, good:
     assert os.path.samestat(before, place.lstat())
     with pytest.raises(RecordError, match="place: "):
         replace(place, b"")
+
+
+def test_a_link_that_leads_to_a_record_stays_a_link(good: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(good)
+    write(link, BASE)
+    assert link.is_symlink()
+    assert load(good) == BASE

@@ -19,6 +19,7 @@ from results.compare.pairing import compare_sets
 from results.record.reading import ClauseText, Outcome, Record, Series, TestVerdict, Variant, write
 from results.show import times
 from results.show.differences import document, draw, grouped, headline, markdown, to_json, to_text
+from results.show.digest import markdown as digest
 from results.show.marks import html, words
 from tests.support.small_record import BASE, CLAUSE, measured, verdict
 
@@ -171,3 +172,11 @@ def test_the_command_tells_them_when_asked(tmp_path: Path, capsys: pytest.Captur
     assert "Slowest" not in capsys.readouterr().out
     assert main(["table", "--times", str(path)]) == 0
     assert "0.50  scaling.slug/scaling_a" in capsys.readouterr().out
+
+
+def test_a_record_in_a_comment_links_to_nothing() -> None:
+    text = " ".join(REFERENCES)
+    comment = digest([verdict(BASE, 0, outcome=Outcome.FAIL, message=text)])
+    without_code = re.sub(r"`[^`]*`", "", comment).replace("\\", "")
+    assert "example" in without_code
+    assert not LINKED.search(without_code)
