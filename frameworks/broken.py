@@ -1,7 +1,5 @@
 """Broken twins of the reference, each one line from being right. `--framework=frameworks.broken:NAME` runs one."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 
 from frameworks.reference import ReferenceFramework

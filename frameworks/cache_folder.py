@@ -1,7 +1,5 @@
 """Cache of derived data between runs: bounds, compiled programs. It may be emptied at any time."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

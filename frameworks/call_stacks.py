@@ -1,7 +1,5 @@
 """Short Python stacks for frameworks that store the stack of each operation."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

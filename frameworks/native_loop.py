@@ -3,8 +3,6 @@
 The loops are in `frameworks/NAME/native_loop.py`. They and this module import only the fixtures from the suite.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module

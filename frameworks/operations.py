@@ -4,8 +4,6 @@
 channels-last; an operation reduces over its last axis unless its comment says otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Creates a new adapter from the files of `frameworks/template`, or a training loop."""
 
-from __future__ import annotations
-
 import keyword
 import re
 from pathlib import Path

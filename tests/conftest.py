@@ -1,7 +1,5 @@
 """Fixtures that several modules of tests share."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

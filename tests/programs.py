@@ -3,8 +3,6 @@
 Not collected with the suite's own tests, whose environment has no framework.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from conformance.checks import reproducers

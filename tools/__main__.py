@@ -1,7 +1,5 @@
 """`python -m tools`."""
 
-from __future__ import annotations
-
 import sys
 
 from conformance.cli.main import main

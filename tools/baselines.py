@@ -6,8 +6,6 @@
 Exit status 1 if a baseline is out of date: judge the framework by all tests, and accept the record.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ python -m tools faults ScaleGrowsToInfinity
 python -m tools bench --framework=torch
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ that runs this command, in its default modes. There is no switch for Eigen's ker
 fixes when it is built, for FBGEMM and XNNPACK in PyTorch, and for any kernel of Paddle, judged as the processor is.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

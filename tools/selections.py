@@ -10,8 +10,6 @@ that any test shows one that shows it, generated programs for at least a quarter
 most for its seconds. `quick` is a greedy cover of clauses, faults and changes in its seconds, of judged tests only.
 """
 
-from __future__ import annotations
-
 import heapq
 import json
 import sys

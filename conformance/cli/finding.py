@@ -1,7 +1,5 @@
 """`conformance findings` and `conformance issue`: list known defects; draft an upstream issue."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import click

@@ -1,7 +1,5 @@
 """Entry point: the commands, grouped by task, and error handling for all of them."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

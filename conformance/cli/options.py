@@ -1,7 +1,5 @@
 """What several commands share: options and their types, progress bars, and where output goes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path

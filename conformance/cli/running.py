@@ -1,7 +1,5 @@
 """`conformance run`: judges a framework, or trains a scenario in it."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable

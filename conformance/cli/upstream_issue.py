@@ -1,7 +1,5 @@
 """A report of findings for a framework's issue tracker, as Markdown: what is wrong, a program, what the clause asks."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

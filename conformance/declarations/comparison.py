@@ -1,7 +1,5 @@
 """Compares what an adapter declares with the effect of the framework's own call."""
 
-from __future__ import annotations
-
 from conformance.checks.evidence import Misdeclared, Verdict
 from conformance.checks.subject import Subject
 from conformance.declarations.requests import request

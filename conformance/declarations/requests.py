@@ -3,8 +3,6 @@
 The base classes refuse whatever an adapter leaves out, so that a request succeeds only where the adapter has it.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress

@@ -1,7 +1,5 @@
 """Confirms an adapter's expectations by records of a version: versions, devices and modes are updated."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

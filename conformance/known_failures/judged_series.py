@@ -10,8 +10,6 @@ The nearest one is chosen by, in this order:
    above.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property

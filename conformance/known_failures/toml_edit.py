@@ -4,8 +4,6 @@ tomlkit keeps layout too, but not the order of alternating `[[finding]]` and `[[
 edits lines, and then reads the result and compares it with the intended content.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import textwrap

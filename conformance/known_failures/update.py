@@ -1,7 +1,5 @@
 """Updates an adapter's expectations from records: versions, dropped entries, and entries for unexpected failures."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

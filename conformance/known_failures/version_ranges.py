@@ -1,7 +1,5 @@
 """PEP 440 specifiers that match exactly the given judged versions."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 
 from packaging.specifiers import SpecifierSet

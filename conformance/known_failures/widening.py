@@ -1,7 +1,5 @@
 """Widens or narrows the judged series of an entry or exclusion, by versions, devices and modes or by another entry."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

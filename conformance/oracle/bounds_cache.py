@@ -1,7 +1,5 @@
 """Cache of results derived from the reference, keyed by the hash of all inputs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

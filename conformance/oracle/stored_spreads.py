@@ -11,8 +11,6 @@ another one turns last digits, which makes an ensemble another draw, and any dra
 are the same wherever the suite runs.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence

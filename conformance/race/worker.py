@@ -8,8 +8,6 @@ The process ends at the end of its input.
 It measures training steps through the ordinary trainer, NumPy work, and its own memory.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -3,8 +3,6 @@
 `python -m conformance.runner.adapter_info NAME DEVICE` prints it as JSON.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import dataclass

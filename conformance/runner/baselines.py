@@ -1,7 +1,5 @@
 """The committed records that later runs are compared with, one for each series."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from pathlib import Path

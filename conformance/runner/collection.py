@@ -1,7 +1,5 @@
 """What is collected: expressions that select tests, and parameters whose values the framework decides."""
 
-from __future__ import annotations
-
 import pytest
 from _pytest.mark.expression import Expression
 

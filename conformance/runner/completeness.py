@@ -1,7 +1,5 @@
 """Decides whether a record is complete, partial or interrupted, from the tests judged and the tests in the suites."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a run costs: its processor seconds in multiples of a yardstick, which a busy machine does not move."""
 
-from __future__ import annotations
-
 import os
 import resource
 import threading

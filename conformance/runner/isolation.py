@@ -4,8 +4,6 @@ Process-wide state is saved before each test and restored after it; a framework'
 (`global_state`).
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import signal

@@ -1,7 +1,5 @@
 """One framework's whole job: runs the suites in each of its modes, and compares the records."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -4,8 +4,6 @@ Records are published, so nothing here names a folder, an address or a device of
 left out.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """In which order workers run the tests, and which of them runs which."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TypeVar

@@ -3,8 +3,6 @@
 It does nothing unless pytest runs the suites, so that the suite's own tests need no framework.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

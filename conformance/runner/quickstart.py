@@ -4,8 +4,6 @@ The reference runs the scaling family; so does a copy that applies updates which
 Exit status 0 only if the first passes everything and the second fails the clause that the fault breaks.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

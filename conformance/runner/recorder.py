@@ -1,7 +1,5 @@
 """Writes the record: the controller's side of the plugin. Workers hand their verdicts over as report properties."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import time

@@ -3,8 +3,6 @@
 The end has the clauses that fail, what they demand and who says so, and counts.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections import Counter, defaultdict

@@ -5,8 +5,6 @@ failing otherwise, newly not judged. A test that timed out is repeated alone, an
 again. The record is rewritten before anything is reported.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

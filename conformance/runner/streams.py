@@ -1,7 +1,5 @@
 """Output within GitHub Actions, without accidental workflow commands."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

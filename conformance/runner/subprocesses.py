@@ -1,7 +1,5 @@
 """Subprocesses of a command: they end with it, however it ends, and get time to write their record."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

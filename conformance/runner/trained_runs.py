@@ -1,7 +1,5 @@
 """The training runs behind a verdict: fixture and recipe of every trainer made during a test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace

@@ -1,7 +1,5 @@
 """`--way TECHNIQUE.NAME`: the suites with a technique's other public call, on the tests that may use the technique."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

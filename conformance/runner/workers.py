@@ -3,8 +3,6 @@
 Also how many compiled programs all workers took from the cache folder.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

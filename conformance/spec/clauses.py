@@ -1,7 +1,5 @@
 """The specification: clauses as data, one TOML file for each family."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,8 +1,6 @@
 """Findings as data: causes of known failures, each with class, consequence, link, and a reproducer that uses only the
 framework."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Devices and ways that no adapter can have, as far as that is known before a framework is installed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import product

@@ -1,7 +1,5 @@
 """The suites' tests, read from source without importing it."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass
 from functools import cache

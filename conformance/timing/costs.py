@@ -1,7 +1,5 @@
 """Shared code of the `cost` tests: saved bytes of blocks, and interleaved step times."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

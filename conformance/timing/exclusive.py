@@ -4,8 +4,6 @@ A worker that has joined runs every test within `entered`; timing within it (`al
 two tests, and they wait for it. A run in a single process, or without POSIX locks, does not join and does not wait.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

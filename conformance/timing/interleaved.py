@@ -3,8 +3,6 @@
 Other workers of the same run wait meanwhile (`conformance.timing.exclusive`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Base of functions with branches, loops, views and updates in place, and the input of their examples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

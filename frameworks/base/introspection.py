@@ -1,7 +1,5 @@
 """Observation of a framework: attempts, times, and the processor."""
 
-from __future__ import annotations
-
 import platform
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Attempts of offload, shared by all frameworks: one small experiment for each offload."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Options of optimizers, and attempts of those that some framework lacks: an update of a weight each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal

@@ -1,7 +1,5 @@
 """Capabilities of formats and quantizers, and attempts of those that some framework refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Attempts of ranks, shared by all frameworks with ranks: one small experiment for each capability."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial

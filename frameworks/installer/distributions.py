@@ -3,8 +3,6 @@
 Each adapter's `adapter.toml` says it, in a table `distribution` with the attributes of `Distribution`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -11,8 +11,6 @@ they can; with --upgrade, each becomes the newest. A lock has what goes with a f
 status 0, or 2 with one line.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence

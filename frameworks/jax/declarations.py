@@ -1,7 +1,5 @@
 """Unsupported capabilities of JAX with Flax, Optax and JMP, with reasons, and its conventions."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import jax

@@ -1,7 +1,5 @@
 """JAX as a framework of the suite."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial

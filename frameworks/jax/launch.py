@@ -1,7 +1,5 @@
 """Rank groups of JAX: XLA devices of one CPU, in a separate process."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Native training loops in JAX, Flax, Optax and JMP alone, as Flax's guide on training and JMP's example write them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 For refused capabilities, every way available to a user is tried.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The calls by which a backend of Keras makes updates, for attempts and measured settings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

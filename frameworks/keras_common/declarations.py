@@ -1,7 +1,5 @@
 """Unsupported capabilities of Keras on every backend, with reasons, and its conventions."""
 
-from __future__ import annotations
-
 import keras
 
 from frameworks.contract import Capability, Conventions, ScalerRule

@@ -1,7 +1,5 @@
 """An operation whose backward pass a user wrote, by Keras' call for it on every backend."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

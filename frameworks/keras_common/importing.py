@@ -1,7 +1,5 @@
 """The first import of Keras, which reads its backend's name from the environment then, and from nowhere else."""
 
-from __future__ import annotations
-
 import os
 from importlib import import_module
 

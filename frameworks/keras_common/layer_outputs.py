@@ -1,7 +1,5 @@
 """Observable outputs of layers, in graphs too: a subclassed model has no `layer.output`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar

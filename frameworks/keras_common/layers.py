@@ -5,8 +5,6 @@ Keras keeps dense kernels (inputs, outputs), convolution kernels (height, width,
 (heads, size, width), which a reshape gives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Keras' losses for a model's heads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """Keras' report of a micro-batch, as a run and its checkpoints keep it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields

@@ -1,7 +1,5 @@
 """The fixture model as a `keras.Model`: runs of layers, recomputed or not, then the heads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """The suite's operations as Keras calls, run as a Keras layer runs them: under the dtype policy."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

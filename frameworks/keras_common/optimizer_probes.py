@@ -1,7 +1,5 @@
 """Attempts with Keras' optimizers and loss scaling, without an adapter's guards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Keras optimizers from recipes, and their state by canonical names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any

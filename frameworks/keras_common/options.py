@@ -1,7 +1,5 @@
 """Options that Keras' optimizers lack, with attempts."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Keras' schedule that follows a metric: its hooks, and `fit` where it is interrupted and continued."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Attempts with Keras' dtype policies."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import keras

@@ -1,7 +1,5 @@
 """Runs of several ranks, all of them in one process."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The recomputation calls of Keras, as functions are passed to them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One training run with Keras, on any backend."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager

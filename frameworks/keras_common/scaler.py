@@ -1,7 +1,5 @@
 """Keras' loss scaling: the optimizer around another, its state and its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

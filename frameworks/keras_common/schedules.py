@@ -1,7 +1,5 @@
 """Schedules that Keras ships, for the fixtures' curves."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import keras

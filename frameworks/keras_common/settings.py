@@ -1,7 +1,5 @@
 """Process-wide settings of Keras: what results may depend on, and settings that a run may leak."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Keras' optimizers, and what techniques make of them on any backend."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path

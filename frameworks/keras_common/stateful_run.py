@@ -1,7 +1,5 @@
 """One training run on a backend whose variables hold the run's state."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Other public calls of Keras' optimizers, by the names in `ways.toml` of a backend; "" is the default one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

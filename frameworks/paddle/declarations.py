@@ -1,7 +1,5 @@
 """Unsupported capabilities of Paddle's dynamic graph and of both graphs, with reasons."""
 
-from __future__ import annotations
-
 import paddle
 
 from frameworks.base import OF_ONE_PLACE

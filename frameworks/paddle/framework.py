@@ -1,7 +1,5 @@
 """`PaddleFramework`: PaddlePaddle's dynamic graph on one device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Rank groups of Paddle."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import paddle

@@ -1,8 +1,6 @@
 """Native training loops in Paddle's dynamic graph alone, as its guides on training and automatic mixed precision write
 them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attempts with Paddle's own calls in the dynamic graph, without this adapter's guards."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Folders of worker groups, locked by their process; stale ones are removed by a later group."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

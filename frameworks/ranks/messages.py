@@ -1,7 +1,5 @@
 """Messages between a worker group and its ranks: numbered commands, and answers with the same numbers."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import dataclass
 from pathlib import Path

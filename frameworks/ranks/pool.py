@@ -1,7 +1,5 @@
 """Process-wide cache of worker groups, for tests that alternate between one, two, three and four ranks."""
 
-from __future__ import annotations
-
 import atexit
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Parent's side of one worker process."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

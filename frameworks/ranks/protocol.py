@@ -1,7 +1,5 @@
 """Protocol for adapters: the member in each rank's process, and its timeouts."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

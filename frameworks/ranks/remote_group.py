@@ -1,7 +1,5 @@
 """`RemoteRankGroup`: a run on a worker group."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

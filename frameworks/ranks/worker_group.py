@@ -1,7 +1,5 @@
 """`WorkerGroup`: a worker group, the processes of several ranks, which start and end together."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys

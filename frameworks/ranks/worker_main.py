@@ -4,8 +4,6 @@ It executes commands until the parent ends it, dies, or closes the lifeline, who
 exits without cleanup, since destructors may wait for dead ranks.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

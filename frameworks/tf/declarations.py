@@ -1,7 +1,5 @@
 """Capabilities of TensorFlow with Keras, by device and mode."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from frameworks.contract import Capability, Conventions

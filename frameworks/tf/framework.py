@@ -1,7 +1,5 @@
 """TensorFlow with Keras 3 on one device, in one mode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial

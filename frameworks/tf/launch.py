@@ -1,7 +1,5 @@
 """Rank groups of TensorFlow: logical devices of one CPU, in a separate process."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

@@ -1,8 +1,6 @@
 """Native training loops in Keras and TensorFlow alone, as Keras' guides on training loops and mixed precision write
 them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attempts with the framework's own calls, without this adapter's guards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """PyTorch's unsupported capabilities with reasons, and its conventions."""
 
-from __future__ import annotations
-
 import torch
 
 from frameworks.base import OPTIONS

@@ -1,7 +1,5 @@
 """Rank groups of PyTorch: worker groups, and modes with ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import partial
 

@@ -3,8 +3,6 @@
 This module imports none of them. A mode's class is imported when a run asks for the mode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version

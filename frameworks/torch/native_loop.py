@@ -1,8 +1,6 @@
 """Native training loops in PyTorch alone, as its tutorials on training, attention and automatic mixed precision write
 them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

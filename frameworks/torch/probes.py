@@ -1,7 +1,5 @@
 """Attempts with PyTorch's own calls, without this adapter's guards."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial

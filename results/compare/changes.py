@@ -1,7 +1,5 @@
 """Kinds of differences between two records, and one difference."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -5,8 +5,6 @@ its code. That one record alone has a test is a change of the framework, unless 
 have had it, or the function has other cases there: rows of a covering array follow from what is declared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

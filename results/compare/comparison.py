@@ -11,8 +11,6 @@ another reference are reported like a verdict that got worse. Compared are tests
 fails ends early.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -4,8 +4,6 @@ Companions are packages that compute, or choose what computes, next to the frame
 every number of a run. They are known by `COMPANIONS` and `BUNDLED`; all other packages are listed apart.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Two sets of records, compared pair by pair, and the overall result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -13,8 +13,6 @@ docs/measuring.md has the rates of false alarms and of detection on recorded sam
 follow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

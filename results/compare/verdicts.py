@@ -6,8 +6,6 @@ machine moves times further, whatever they are compared with (docs/measuring.md)
 taken in turn, inside one process (`results.compare.ratio.ratio`), and not here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from statistics import median

@@ -4,8 +4,6 @@ Versions are numbered by their place in the line, and words have one letter (`LE
 of judged versions alone. docs/history.md describes the fields.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -9,8 +9,6 @@ the companions of its time. A line of a companion has one version of the framewo
 change. Builds of one version (`2.6.0+cpu`, `2.6.0+cu124`) share a column, and so do several records of one version.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter, defaultdict

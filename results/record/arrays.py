@@ -1,7 +1,5 @@
 """Fingerprints of arrays, the distance of two arrays by their fingerprints, and the first of several that differs."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

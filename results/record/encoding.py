@@ -4,8 +4,6 @@ What is written is byte-stable: keys are sorted, one space of indent, a newline 
 it becomes a record or is refused in one sentence, and what became a record can be written again.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Atomic replacement of files, bounded reading, errors in one line."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import os

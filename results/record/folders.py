@@ -1,7 +1,5 @@
 """The records that a command reads, whole or reduced: files, journals, folders, or the last runs of this checkout."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence

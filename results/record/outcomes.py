@@ -1,7 +1,5 @@
 """The outcomes that a test of a clause may have."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import NoReturn
 

@@ -4,8 +4,6 @@ A record is a JSON document of the published schema, `results/schema.json`. Whil
 (`results.record.journal`), which `load` reads as well.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

@@ -4,8 +4,6 @@ msgspec takes fields that a dataclass has not for nothing. `strict` gives the st
 them, and so does every struct below it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass

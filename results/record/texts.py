@@ -1,7 +1,5 @@
 """The texts in a record: its clauses, and the findings behind its known failures."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated

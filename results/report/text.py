@@ -1,7 +1,5 @@
 """Cleaned texts of records: nothing in a record may reorder, hide or flood a page."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

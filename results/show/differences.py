@@ -1,7 +1,5 @@
 """A comparison as a terminal's table, as Markdown for a pull request, as JSON."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

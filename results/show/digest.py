@@ -1,7 +1,5 @@
 """Records in brief, as Markdown for the summary of a CI job: counts, what needs action, known failures folded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from results.record.outcomes import Outcome

@@ -1,7 +1,5 @@
 """The findings behind a record's known failures, as data and as Markdown: by class, the worst consequence first."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

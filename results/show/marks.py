@@ -1,7 +1,5 @@
 """Texts of a record that act nowhere: the title of its column, and Markdown."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from html import escape

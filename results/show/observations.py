@@ -1,7 +1,5 @@
 """Observations of records, value by value, and differences between frameworks."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Time spent in tests: seconds by family and by clause, and the slowest tests of each run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD

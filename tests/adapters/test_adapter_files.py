@@ -1,7 +1,5 @@
 """An adapter is one folder and one entry: what the suite has to know of it stands in its own folder."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What adapters share: complete tables, inherited refusals, the window, segments and recomputation cases."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Attempts: whether one took effect, what an adapter declares with and without one, and those that adapters share."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 

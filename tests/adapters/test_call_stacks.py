@@ -1,7 +1,5 @@
 """Short Python stacks."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 

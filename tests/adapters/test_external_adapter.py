@@ -1,7 +1,5 @@
 """An adapter that lives in a package of its own, the one of docs/adapters.md, does all that a built-in one does."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What the adapter of JAX sets in the environment before JAX reads it."""
 
-from __future__ import annotations
-
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Checks of models by PyTorch: plain modules with and without faults, and heads of transformers if it is installed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

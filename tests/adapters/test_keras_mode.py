@@ -1,7 +1,5 @@
 """Mode keras of the adapters jax and torch is refused, with what to do, where Keras cannot train on them."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 from typing import Any

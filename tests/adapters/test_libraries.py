@@ -1,7 +1,5 @@
 """Whose a failure is where several frameworks train by one library."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

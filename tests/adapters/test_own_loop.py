@@ -1,7 +1,5 @@
 """A user's training loop is judged as it is: right ones pass, and each mistake is named by a clause about it."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranks as a field of the recipe: how batches are dealt, what a view of a rank group is, and which modes have them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ranks as processes: answers, exceptions, failures of a rank, and that nothing outlives its parent."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

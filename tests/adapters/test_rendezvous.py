@@ -1,7 +1,5 @@
 """Where Paddle's ranks meet: a store that speaks as Paddle's own does, on the loopback, as long as it is wanted."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import subprocess

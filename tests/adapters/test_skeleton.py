@@ -1,7 +1,5 @@
 """Commands start a new adapter, which loads, offers nothing, and is judged as such, and a training loop."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Modes of PyTorch: programs for all sizes, the start of DeepSpeed's ranks, and models loaded in eight bits."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 from importlib.machinery import ModuleSpec

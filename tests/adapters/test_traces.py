@@ -1,7 +1,5 @@
 """What adapters show of a pass: which layers, in which formats, and where they show nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

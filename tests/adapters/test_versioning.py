@@ -1,7 +1,5 @@
 """The version of the contract that an adapter states."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

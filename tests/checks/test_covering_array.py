@@ -1,7 +1,5 @@
 """The covering array holds every pair of what is declared, and its dropout never changes a run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A failure is traced to the layer where it begins, and to none where every layer is right."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

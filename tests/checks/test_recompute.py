@@ -1,7 +1,5 @@
 """Recomputation under a framework that may round otherwise: rounding is let through, and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """When two results count as the same to the bit."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """What processes listen on is read from /proc, and told apart by who can reach it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """The GitHub action: its scripts as they are, with tox and gh played by small programs, and what the YAML says."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

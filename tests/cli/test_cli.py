@@ -1,7 +1,5 @@
 """The command `conformance`: what it prints, and how it refuses."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Locks: what is in the committed ones, how they are made and read, and that this environment is as they say."""
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

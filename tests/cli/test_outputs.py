@@ -1,7 +1,5 @@
 """What is at the place of an output stays what it is: devices and FIFOs are written to, links are followed."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

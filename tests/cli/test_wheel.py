@@ -1,7 +1,5 @@
 """The wheel: one importable name, the whole suite behind it, and nothing of a user's project in its way."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every capability that an adapter may name without an attempt is asked for, and a refusal of it is noticed."""
 
-from __future__ import annotations
-
 import pytest
 
 from conformance.declarations.requests import request

@@ -1,7 +1,5 @@
 """The laws of codes and of quantized models: each check fails where what it is about is broken."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

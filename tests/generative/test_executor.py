@@ -1,7 +1,5 @@
 """What a play is checked for besides the oracle's values: what is loaded, formats, and how many plays bound a value."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path

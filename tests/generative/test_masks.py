@@ -1,7 +1,5 @@
 """The law of dropout's masks: what tells two of them apart, what is read off a pass, and what each failure says."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

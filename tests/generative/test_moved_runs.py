@@ -1,7 +1,5 @@
 """The laws of runs that go on elsewhere: by other ranks, offloaded otherwise, from files that are damaged or shared."""
 
-from __future__ import annotations
-
 import shutil
 import weakref
 from dataclasses import replace

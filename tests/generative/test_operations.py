@@ -1,7 +1,5 @@
 """The law of operations: what may not change a result's format, and what a framework may refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The laws: silent on the reference, failures that name a clause and can be pasted, exclusions, and what is drawn."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Laws over drawn cases: what is drawn, how a failure is told, and that what is told can be pasted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The law of aware training: what it sees of ranges, predictions, conversions, saves and loads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lines of versions, and runs and change points of clauses in them: what is a change of the framework."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Histories as data and as a table, and what explains their changes."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Records of a version confirm its known failures: ranges are written anew, and nothing else in the file changes."""
 
-from __future__ import annotations
-
 import difflib
 import tomllib
 from dataclasses import replace

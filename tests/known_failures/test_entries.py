@@ -1,7 +1,5 @@
 """Expectations are read strictly, meet the runs that they mean, and are refuted by what they do not foresee."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

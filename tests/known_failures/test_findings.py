@@ -1,7 +1,5 @@
 """Findings: programs are small and import their framework alone, refusals are believed when a try bears them out."""
 
-from __future__ import annotations
-
 import ast
 import os
 import sys

@@ -1,7 +1,5 @@
 """In a series that nobody has judged yet the expectations of the nearest judged one apply, and are marked."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Stored verdicts, classified again as if nobody had judged their series: what failed before is known, nothing else."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`conformance accept --known` writes what records show: new entries, merged cases, dropped ones."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Records of a device or mode that nobody had judged make the entries valid there that they confirm, and no others."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """How far ranges of calibration may be off, where what a model computes magnifies the rounding of its inputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

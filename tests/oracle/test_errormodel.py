@@ -1,7 +1,5 @@
 """The envelope catches errors that were planted, stays silent about correct runs, and is derived once."""
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

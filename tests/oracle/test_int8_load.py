@@ -1,7 +1,5 @@
 """Inputs with outliers: which columns have one, and that the codes of all others are certain."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Spreads that come with the suite: used where code and inputs are the same, and what would be derived anew."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

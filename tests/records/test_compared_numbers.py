@@ -1,7 +1,5 @@
 """Numbers and arrays of two records, whatever they are: nothing raises, and a record beside itself never moved."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from dataclasses import replace

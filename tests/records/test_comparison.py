@@ -1,7 +1,5 @@
 """The comparison of records: what counts as worse, and what cannot be compared."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

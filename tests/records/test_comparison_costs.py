@@ -1,7 +1,5 @@
 """Costs: counts of two records are compared exactly and times are not judged; the ratio of two costs of one process."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

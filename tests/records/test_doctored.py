@@ -1,7 +1,5 @@
 """Every doctored record lands in its own class, and in no other."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

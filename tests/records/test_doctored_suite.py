@@ -1,7 +1,5 @@
 """Records that a changed suite wrote: each is reported for what it is, whatever the framework did."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

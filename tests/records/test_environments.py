@@ -1,7 +1,5 @@
 """What is said of two environments, and the command that crosses companions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Records as the summary of a CI job: nothing is lost, nothing hostile does anything."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Journals: whole to the last line that was written, whatever cuts or stops them."""
 
-from __future__ import annotations
-
 import json
 import random
 import resource

@@ -1,7 +1,5 @@
 """Hundreds of records, and large or hostile ones: time grows with their number and memory stays within bounds."""
 
-from __future__ import annotations
-
 import gc
 import json
 from collections.abc import Iterator, Sequence

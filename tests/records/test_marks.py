@@ -1,7 +1,5 @@
 """What is shown of records and comparisons: listed, grouped, counted, and without a link or an effect on a terminal."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """One word a clause across frameworks: portable, differs, broken in X since V, and the words for the rest."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Records: byte-stable, valid by the published schema, and safe from whatever damages them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """The summary table, the findings and the results command."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

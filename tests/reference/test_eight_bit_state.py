@@ -1,7 +1,5 @@
 """Moments of eight bits: how a recipe with them is written, and what the reference does with them in combinations."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

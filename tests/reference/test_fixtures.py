@@ -1,7 +1,5 @@
 """What is trained: weights, batches and data are what they say, and the same every time."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Eight-bit formats and quantizers: tables, the oracle and the reference against an independent implementation."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

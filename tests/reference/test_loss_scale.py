@@ -1,7 +1,5 @@
 """The reference's loss scaler, and the conventions by which frameworks differ."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

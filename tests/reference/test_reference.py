@@ -1,7 +1,5 @@
 """The reference against what it stands for: finite differences, closed forms, and its plainest self."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

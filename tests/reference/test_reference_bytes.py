@@ -1,7 +1,5 @@
 """What the reference keeps for backward, against sums that were made by hand, layer by layer."""
 
-from __future__ import annotations
-
 import pytest
 
 from fixtures.data import digits_batch, token_batch, wide_batch

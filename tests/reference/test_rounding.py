@@ -1,7 +1,5 @@
 """The reference's rounding and its products: IEEE's nearest, unbiased when random, exact where few bits allow it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

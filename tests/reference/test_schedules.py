@@ -1,7 +1,5 @@
 """Learning-rate curves: their factors, and the rule of a rate that follows a metric."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

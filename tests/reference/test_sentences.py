@@ -1,7 +1,5 @@
 """Sentence pairs, their tokens, and weights that come from elsewhere."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

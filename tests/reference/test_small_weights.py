@@ -1,7 +1,5 @@
 """Rules by which small weights stay as they are: what layers of either kind are asked, and which models are drawn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

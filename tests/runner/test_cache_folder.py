@@ -1,7 +1,5 @@
 """The folder of derived things: bounded in size, and nothing in it is trusted to be whole."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A run of some tests never passes for a run of all, whatever left the others out, and its exit status says so."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The cost of a run, in processor seconds over those of a yardstick."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

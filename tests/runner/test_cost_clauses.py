@@ -1,7 +1,5 @@
 """The clauses about times and bytes that need no device: brief steps are timed, and a device's grain is allowed."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Mapping
 

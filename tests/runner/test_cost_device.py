@@ -1,7 +1,5 @@
 """Every clause about a device passes on a twin that costs what it should, and fails on one that does not."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Failures on a processor that no baseline has."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

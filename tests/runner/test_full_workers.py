@@ -1,7 +1,5 @@
 """Workers with few memory mappings left are replaced, and no test is lost."""
 
-from __future__ import annotations
-
 import mmap
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run that is killed, stopped or in another run's way costs at most the test that it was in."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

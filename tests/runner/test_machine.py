@@ -1,7 +1,5 @@
 """What a record says of the machine and the process: everything that results depend on, nothing that is private."""
 
-from __future__ import annotations
-
 import json
 import platform
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Whatever a framework does costs the test that it happens in, and no other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

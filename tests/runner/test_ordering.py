@@ -1,7 +1,5 @@
 """Which worker runs which tests, and in which order."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The plugin ends in one line where it cannot begin, and gives every test the outcome that it deserves."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

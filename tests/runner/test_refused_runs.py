@@ -1,7 +1,5 @@
 """What cannot begin is refused before it begins, in one line, with exit status 2; what is ended leaves a record."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

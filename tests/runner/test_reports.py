@@ -3,8 +3,6 @@
 At the end of a run of a user's own adapter are the clauses that fail with their rule, then counts with reasons.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

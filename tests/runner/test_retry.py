@@ -1,7 +1,5 @@
 """What got worse is repeated in new processes before a run ends: what does not come out so again is unstable."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

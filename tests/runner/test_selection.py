@@ -1,7 +1,5 @@
 """`--tests quick|core|all`: which tests a selection has, and what its record is called."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

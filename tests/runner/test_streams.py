@@ -1,7 +1,5 @@
 """In a job of GitHub Actions no line that is printed gives the job a command."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace

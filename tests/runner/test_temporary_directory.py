@@ -1,7 +1,5 @@
 """A run leaves nothing in the temporary directory, whatever the framework and the end of the run."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

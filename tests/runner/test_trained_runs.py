@@ -1,7 +1,5 @@
 """A verdict names the fixtures and recipes that it rests on, and a failure says which run it saw."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from conformance.checks.subject import Subject

@@ -1,7 +1,5 @@
 """Ways: declarations, the choice of a run, and the tests that a choice selects."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread

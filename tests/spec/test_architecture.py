@@ -1,7 +1,5 @@
 """What import-linter does not see: the core needs no framework, and every test of the suites names its clause."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

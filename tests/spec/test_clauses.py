@@ -1,7 +1,5 @@
 """The specification can be read and says what it must about every clause."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

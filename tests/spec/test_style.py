@@ -1,7 +1,5 @@
 """The search for phrases that are no plain technical English; lint runs it on the tree."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The worked example of docs/writing-a-clause.md works as it stands: the reference passes, the fault is caught."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

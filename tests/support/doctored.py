@@ -1,7 +1,5 @@
 """Records that something was done to, each made from a committed baseline."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Each is of another version and of another kind of device; times, losses and a tenth of the messages differ.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Twins of the reference that misbehave as a framework may: they leak, refuse, waver, hang or abort."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

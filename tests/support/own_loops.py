@@ -1,7 +1,5 @@
 """The training loop of `conformance new loop` with mistakes that users make: the lines that differ."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from tests.support.suite_runs import ROOT

@@ -1,7 +1,5 @@
 """Records and journals for the tests of both."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runs of the reference, and equality of their states."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fixtures.arrays import Array

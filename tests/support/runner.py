@@ -1,7 +1,5 @@
 """A runner of GitHub's for the tests of the action's scripts: its folders, variables and programs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A record of three tests, and variants of it, for tests of comparisons and of what is shown of records."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the tests of the suite share: runs of pytest in a process of its own, and small copies of the checkout."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

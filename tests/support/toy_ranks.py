@@ -1,7 +1,5 @@
 """Workers of no framework, whose trainers do to their processes what a rank can do."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

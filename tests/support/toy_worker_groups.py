@@ -1,7 +1,5 @@
 """WorkerGroups of toy ranks for the tests of ranks as processes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An adapter's known failures, and records of runs that show them or do not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Records of several versions, with tests and outcomes as a test of histories wants them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

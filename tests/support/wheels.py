@@ -1,7 +1,5 @@
 """Small wheels, and environment variables by which pip and uv install from a folder of them alone."""
 
-from __future__ import annotations
-
 import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

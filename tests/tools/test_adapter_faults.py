@@ -1,7 +1,5 @@
 """Faults of adapters name what exists; without the frameworks nothing imports them here."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """The committed baselines are of these tests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from conformance.runner.identity import DEMANDS, suite_areas

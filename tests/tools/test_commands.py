@@ -1,7 +1,5 @@
 """The tools of the checkout."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """README and docs are complete, generated blocks have a place and a source, and no link is dead."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """The faults are declared whole, and their score gates: survivors, accidents and unproven clauses are told."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Iterable

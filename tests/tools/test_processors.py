@@ -1,7 +1,5 @@
 """The switches that make this processor stand for others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

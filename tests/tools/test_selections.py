@@ -1,7 +1,5 @@
 """The fixed selections of tests: how they are chosen, and whether the committed ones keep their promises."""
 
-from __future__ import annotations
-
 import pytest
 
 from conformance.runner.baselines import BASELINES

@@ -1,7 +1,5 @@
 """The pytest-benchmark suite of steps: what its JSON says, what it refuses to time, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

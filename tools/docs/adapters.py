@@ -1,7 +1,5 @@
 """Tables of the ways that adapters declare."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from conformance.cli.specifying import WAYS_HEADER, ways_rows

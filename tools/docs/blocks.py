@@ -1,7 +1,5 @@
 """The blocks of README and docs that are made from committed records."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache

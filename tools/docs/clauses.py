@@ -1,7 +1,5 @@
 """The page of all clauses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 

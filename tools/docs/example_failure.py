@@ -1,7 +1,5 @@
 """The README's example: a clause, its test, and what the test prints for a copy of the reference with one bug."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The findings behind adapters' expectations, and the adapters' workarounds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, product

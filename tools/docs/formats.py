@@ -1,7 +1,5 @@
 """Which formats and quantizers each framework has, and whether they keep their rules, from the committed records."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

@@ -6,8 +6,6 @@ there. What makes a block is named as MODULE:FUNCTION, for tests and benchmarks 
 when it is asked for.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path

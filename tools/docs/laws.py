@@ -1,7 +1,5 @@
 """The blocks about drawn programs: what is drawn, what is left out and why, and what drawing does not reach."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 

@@ -1,7 +1,5 @@
 """The tables of README and of the page results: what holds, and what fails where, by the committed records."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

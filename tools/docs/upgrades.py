@@ -1,7 +1,5 @@
 """What releases changed, from the committed histories of sweeps, and an example of a comparison of two records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from conformance.runner.baselines import BASELINES

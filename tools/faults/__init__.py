@@ -10,8 +10,6 @@ The decorator makes a framework of it, so that `--framework=tools.faults.referen
 runs it. The decorator's arguments are literals: `tools.faults.catalogue` reads them without importing a framework.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from conformance.techniques.registry import TECHNIQUES

@@ -14,8 +14,6 @@ Exit status 0 if every fault is caught by every clause that is about it and no M
 a run could not be made.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

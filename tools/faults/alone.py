@@ -1,7 +1,5 @@
 """Which faults of the reference drawn programs catch without any other test."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The planted faults, read from their source without importing it, and the page of them."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which tests fail on each fault of the reference: kills.json.gz, by `python -m tools faults --matrix`."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Measures which tests fail on each fault, without a stop at the first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cache

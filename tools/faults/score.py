@@ -1,7 +1,5 @@
 """The mutation score: how many faults the clauses that are about them catch, and which clauses nothing has broken."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A pytest plugin, `-p tools.faults.stop`: a clause that has failed once is not tested any further."""
 
-from __future__ import annotations
-
 import pytest
 
 from conformance.test_ids.inventory import code_of

@@ -5,8 +5,6 @@ Searched are string literals and docstrings of Python, the prose of the document
 templates and scripts. Not searched are the programs of findings, faults, code, and generated blocks of pages.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Conversion between NumPy and JAX arrays; both use the bfloat16 of `ml_dtypes`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, TypeAlias

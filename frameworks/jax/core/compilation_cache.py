@@ -4,8 +4,6 @@ JAX's key of a program is a hash of its operations, of the versions of JAX and X
 It says neither which processor XLA generated code for nor which build of a version did, so the folder's name does.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

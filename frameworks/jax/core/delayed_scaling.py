@@ -1,7 +1,5 @@
 """Flax's float8 product, whose gradients overwrite a collection of scales."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

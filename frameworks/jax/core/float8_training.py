@@ -4,8 +4,6 @@
 of one flat tree, those of the collection below its name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial, reduce
 from typing import Any

@@ -1,7 +1,5 @@
 """An operation whose backward pass a user wrote, by `jax.custom_vjp`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """Environment variables that JAX reads when it meets a GPU, as the suites want them; imports nothing of JAX."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

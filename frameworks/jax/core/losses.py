@@ -1,7 +1,5 @@
 """Micro-batches as inputs of compiled functions, and the losses of a model's outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """A fixture model as one Linen module, with its recomputation segments and its parameters by canonical name."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Base of JAX's framework classes: modes, device, environment, times and settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import jax

@@ -1,7 +1,5 @@
 """The suite's operations as calls of `jax.numpy`, `jax.nn`, `optax` and Linen's functions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

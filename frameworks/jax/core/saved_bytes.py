@@ -1,7 +1,5 @@
 """Bytes saved between forward and backward: the arrays in the closure of `jax.vjp`'s pull-back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

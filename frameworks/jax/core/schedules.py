@@ -1,7 +1,5 @@
 """Schedules that Optax ships, for the fixtures' curves."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import optax

@@ -1,7 +1,5 @@
 """Process-wide settings of JAX: what results may depend on, and settings that a run may leak."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Mapping

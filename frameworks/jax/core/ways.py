@@ -1,7 +1,5 @@
 """Other public calls of JAX, Flax and Optax for a technique, by the names in `ways.toml`; "" is the default one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise

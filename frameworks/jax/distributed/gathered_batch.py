@@ -1,7 +1,5 @@
 """Gathered batches: several ranks' parts of a micro-batch as one batch of one program."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

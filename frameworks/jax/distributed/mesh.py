@@ -1,7 +1,5 @@
 """One training run of several ranks, as one program for the devices of a mesh, following JAX's and Flax's guides."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What both modes with ranks share: one process is all ranks, each on a device of its own."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Results of each rank's part of an open window, stored next to Orbax's tree, which does not depend on the ranks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Post-training quantization of Linen modules by Qwix, if installed."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Functions as users of JAX write them, and what jit, checkpointing and compiled vmap make of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any

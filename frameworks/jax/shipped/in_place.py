@@ -1,7 +1,5 @@
 """Layers that the transforms of Flax NNX call, each of which updates the layer's state in place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any

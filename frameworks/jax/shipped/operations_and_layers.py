@@ -1,7 +1,5 @@
 """Operations of JAX and layers of Flax NNX with examples, and what techniques make of them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial

@@ -1,7 +1,5 @@
 """Optimizers of Optax, and what its wrappers and JAX's transformations make of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import signature

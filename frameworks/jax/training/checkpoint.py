@@ -1,7 +1,5 @@
 """A run as one Orbax tree, which is compared with the tree of the restoring run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parameters and the optimizer's state in the host's memory between uses, by JAX's memory kinds."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import jax

@@ -1,7 +1,5 @@
 """Attempts with Optax and the loss scales of JMP and Flax, without this adapter's guards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Optax optimizers for a recipe, and their state by canonical name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache

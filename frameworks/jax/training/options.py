@@ -1,7 +1,5 @@
 """Options that Optax' optimizers lack, and attempts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from inspect import signature

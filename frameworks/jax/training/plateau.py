@@ -1,7 +1,5 @@
 """Optax's schedule that follows a metric."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

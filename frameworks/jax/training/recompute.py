@@ -3,8 +3,6 @@
 Runs of segments are counted in a pass of its own, so that no other pass carries a callback.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

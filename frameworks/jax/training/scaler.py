@@ -1,7 +1,5 @@
 """The loss scale of a recipe: JMP's or, with factors that JMP has not, Flax's; its settings and its state."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, TypeAlias
 
 import jax

@@ -1,7 +1,5 @@
 """Sharding layout of a run's arrays over a mesh, and each rank's part of an array."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar

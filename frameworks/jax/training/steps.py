@@ -1,7 +1,5 @@
 """The compiled functions of a run: forward and backward, and the update, as JMP's and Flax's examples write them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial, reduce

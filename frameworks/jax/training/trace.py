@@ -4,8 +4,6 @@
 the output.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One training run, following the examples of Flax, Optax and JMP."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext

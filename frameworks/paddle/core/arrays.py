@@ -1,7 +1,5 @@
 """Paddle tensors to NumPy arrays and back, in their true formats."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """Devices of Paddle: the CPU, GPUs, XPUs, and those that plug-ins add."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import paddle

@@ -1,7 +1,5 @@
 """An operation whose backward pass a user wrote, in the dynamic and in the static graph."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import paddle

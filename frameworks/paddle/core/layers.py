@@ -1,7 +1,5 @@
 """Fixture layers as `paddle.nn` layers, and their parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Micro-batches on the device, and the losses of their items."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import reduce
 from operator import add as add_two

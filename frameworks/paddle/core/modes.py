@@ -1,7 +1,5 @@
 """The adapter's modes that the installed Paddle supports."""
 
-from __future__ import annotations
-
 import paddle
 from packaging.version import Version
 

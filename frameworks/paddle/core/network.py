@@ -3,8 +3,6 @@
 The same network runs in dynamic and in static mode. Its parameters are found by their canonical names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Activation offload: what Paddle's autograd saves, in files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

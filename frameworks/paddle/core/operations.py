@@ -1,7 +1,5 @@
 """Paddle's own functions for the operations of `frameworks.operations`, for dynamic and static mode alike."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

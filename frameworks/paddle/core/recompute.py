@@ -1,7 +1,5 @@
 """The cases of Σ tanh(x·w) through `paddle.distributed.fleet.utils.recompute`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

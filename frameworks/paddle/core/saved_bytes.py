@@ -1,7 +1,5 @@
 """Byte counts by Paddle's own allocator statistics."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Schedules that Paddle ships, for the fixtures' curves."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from paddle.optimizer import lr

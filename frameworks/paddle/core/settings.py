@@ -1,7 +1,5 @@
 """Settings that results depend on: Paddle's process-wide settings as text, and restoring them."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """Per-run copies of Paddle's process-wide state: random generator, generated names, last precision scope."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Outputs of every layer and their gradients, by Paddle's hooks for layers and tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Other public calls of Paddle for a technique, by the names in `ways.toml`; "" is the default one."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A network on several ranks: `DataParallel`, whose gradients are reduced with a window's last micro-batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

@@ -3,8 +3,6 @@
 A rank's own are its random stream, its running statistics and the losses of its part of an open window.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar

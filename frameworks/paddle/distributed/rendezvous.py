@@ -5,8 +5,6 @@ long as the ranks live. This one is given a free port by the system, which it wr
 127.0.0.1 alone, and ends as soon as every rank has joined.
 """
 
-from __future__ import annotations
-
 import socketserver
 import struct
 import subprocess

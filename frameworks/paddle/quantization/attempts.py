@@ -1,7 +1,5 @@
 """Attempts of 8-bit weights and products that have kernels for GPUs alone, and of groups of codes."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Casts to 8-bit formats in Paddle's dynamic graph."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """Paddle's post-training quantization in the dynamic graph: `PTQ`, with absmax observers."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Paddle's quantizers of the dynamic graph, with their declared rules."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

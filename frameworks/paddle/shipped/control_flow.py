@@ -1,7 +1,5 @@
 """Functions as users of Paddle write them, and what to_static and recomputation make of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any

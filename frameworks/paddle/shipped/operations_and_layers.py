@@ -1,7 +1,5 @@
 """Paddle's operations and layers with examples, and what techniques make of them."""
 
-from __future__ import annotations
-
 import copy
 import io
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Paddle's optimizers, and what techniques make of them."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from contextlib import ExitStack

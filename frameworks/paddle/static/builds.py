@@ -1,7 +1,5 @@
 """The programs of a static-mode run: evaluation, update, gradients, and updates from given gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial

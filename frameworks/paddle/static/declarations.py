@@ -1,7 +1,5 @@
 """Unsupported capabilities of Paddle's static graph on a device, with reasons."""
 
-from __future__ import annotations
-
 from paddle.base import core
 
 from frameworks.contract import Capability

@@ -1,7 +1,5 @@
 """`StaticFramework`: PaddlePaddle's static graph on one device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attempts of the static graph, by capability."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

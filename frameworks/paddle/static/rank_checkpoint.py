@@ -3,8 +3,6 @@
 A rank's own are its random stream and its running statistics.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import paddle

@@ -1,7 +1,5 @@
 """Sums of gradients over ranks, as operations of a program between its backward pass and its update."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

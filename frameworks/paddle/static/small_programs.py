@@ -1,7 +1,5 @@
 """Programs of one thing each: an operation, a cast, an operation of a user's, an update by a schedule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

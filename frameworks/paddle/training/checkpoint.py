@@ -1,7 +1,5 @@
 """Saves and restores a dynamic-mode run with `paddle.save`, `paddle.load` and Paddle's state dictionaries."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

@@ -10,8 +10,6 @@ The kernels differ in one thing: a CPU's looks for non-finite gradients before i
 what unscaling itself makes non-finite, by a scale of 0 for instance, is found on a GPU alone: `refuse_what_differs`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace

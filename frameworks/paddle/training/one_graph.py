@@ -1,7 +1,5 @@
 """Base of Paddle's framework classes: device, environment, scopes, operations, settings."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

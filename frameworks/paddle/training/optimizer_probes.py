@@ -1,7 +1,5 @@
 """Attempts with Paddle's optimizers and loss scaler in the dynamic graph, without this adapter's guards."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import paddle

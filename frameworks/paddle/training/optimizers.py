@@ -1,7 +1,5 @@
 """Recipes' optimizers, learning-rate schedules and clipping in Paddle's own classes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

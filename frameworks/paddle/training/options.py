@@ -1,7 +1,5 @@
 """Options that Paddle's optimizers lack, and attempts."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

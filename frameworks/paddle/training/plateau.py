@@ -1,7 +1,5 @@
 """Paddle's schedule that follows a metric."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The recipe's loss scaling as a `paddle.amp.GradScaler`, and its documented state."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

@@ -1,7 +1,5 @@
 """Keras variables as NumPy arrays."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 

@@ -1,7 +1,5 @@
 """Devices of TensorFlow: the CPU, and every other type that `tf.config.list_physical_devices` lists."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from frameworks.base import gpu_name

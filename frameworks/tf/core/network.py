@@ -1,7 +1,5 @@
 """The fixture model on TensorFlow: counts of segments, inside graphs too, and `tf.recompute_grad`."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from frameworks.keras_common.network import VARIANTS as OF_KERAS

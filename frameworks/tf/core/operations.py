@@ -1,7 +1,5 @@
 """The suite's operations in Keras layers, run as a mode of TensorFlow runs a step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The recomputation calls of Keras and TensorFlow on Σ tanh(x·w)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bytes passed from the forward to the backward graph, by TensorFlow's own split of a function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Process-wide switches of TensorFlow and Keras: reading, scoping, restoring and reporting them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

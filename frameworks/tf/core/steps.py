@@ -1,7 +1,5 @@
 """The custom training loop of Keras' guide: tape, scaled loss, `optimizer.apply`, run eagerly or in a `tf.function`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

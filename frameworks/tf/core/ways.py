@@ -1,7 +1,5 @@
 """Other public calls of TensorFlow and Keras for a technique, by the names in `ways.toml`; "" is the default one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

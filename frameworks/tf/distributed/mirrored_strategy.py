@@ -3,8 +3,6 @@
 Each replica divides its sum of losses by the items of all, and `optimizer.apply` adds the gradients up.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The process of all ranks: replicas of one strategy on logical CPU devices."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Float8 with Keras: the scales and amax histories of dense layers are variables that their gradients overwrite."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 

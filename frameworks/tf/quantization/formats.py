@@ -1,7 +1,5 @@
 """TensorFlow's casts to 8-bit formats and integer matmuls."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal

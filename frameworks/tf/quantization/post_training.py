@@ -1,7 +1,5 @@
 """`keras.Model.quantize` on a functional model of the fixture's layers."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace

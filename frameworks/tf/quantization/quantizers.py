@@ -1,7 +1,5 @@
 """Keras' quantizers and TensorFlow's fake quantization, with their declared rules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal

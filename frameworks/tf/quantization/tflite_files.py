@@ -1,7 +1,5 @@
 """TensorFlow Lite model files: dense layers and norms of a model, and files with a single layer."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

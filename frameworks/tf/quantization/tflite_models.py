@@ -1,7 +1,5 @@
 """Trained models that `tf.lite.TFLiteConverter` quantizes and `tf.lite.Interpreter` runs."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Functions as users of TensorFlow write them, and what tf.function, XLA and recomputation make of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType

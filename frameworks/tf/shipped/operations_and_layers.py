@@ -1,7 +1,5 @@
 """TensorFlow's operations and Keras' layers with examples, and what techniques make of them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial

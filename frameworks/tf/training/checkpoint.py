@@ -4,8 +4,6 @@ The checkpoint is given every variable by name, because `tf.train.Checkpoint(mod
 layers that a Keras model holds in lists or dicts, nor seed generators, nor the optimizers inside a `MultiOptimizer`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

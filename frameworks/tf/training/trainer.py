@@ -1,7 +1,5 @@
 """One training run with Keras on TensorFlow."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """Conversion between NumPy arrays and tensors, bit for bit; NumPy's bfloat16 is that of `ml_dtypes`."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import torch

@@ -1,7 +1,5 @@
 """`torch.compile` without silent fallback to eager execution."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager

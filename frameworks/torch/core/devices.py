@@ -1,7 +1,5 @@
 """Devices of PyTorch: the CPU, and every accelerator through the module that PyTorch has for its type."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from typing import Any
 

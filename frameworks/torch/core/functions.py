@@ -1,7 +1,5 @@
 """Operations whose backward pass a user wrote, by each of PyTorch's public ways."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Attempts that leave the process as it was."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial

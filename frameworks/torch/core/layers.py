@@ -1,7 +1,5 @@
 """Fixture layers as PyTorch modules, channels-last at every border, and their parameters by canonical name."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

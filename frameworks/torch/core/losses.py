@@ -1,7 +1,5 @@
 """A micro-batch on the device, and the loss of a model's outputs on it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A fixture model as one PyTorch module, with its recomputation segments and its parameters by canonical name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

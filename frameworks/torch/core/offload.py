@@ -1,7 +1,5 @@
 """Activation offload: autograd's saved tensors on the CPU (`save_on_cpu`) or in files."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 from pathlib import Path
 from typing import Any

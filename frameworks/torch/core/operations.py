@@ -1,7 +1,5 @@
 """The suite's operations as PyTorch calls; images go from channels-last to channels-second and back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

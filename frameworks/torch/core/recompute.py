@@ -1,7 +1,5 @@
 """Recomputation by `torch.utils.checkpoint`: its variants, the runs of segments, and the cases of Σ tanh(x·w)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import count

@@ -1,7 +1,5 @@
 """Bytes that autograd holds between forward and backward, counted by saved-tensor hooks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Schedules that PyTorch ships: for the fixtures' curves, and the one that follows a metric."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from functools import partial

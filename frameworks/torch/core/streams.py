@@ -1,7 +1,5 @@
 """Per-run RNG streams on top of PyTorch's process-global generators."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 

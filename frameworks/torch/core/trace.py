@@ -1,7 +1,5 @@
 """Layer traces: hooks on the network's own modules and on the tensors that they return."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any

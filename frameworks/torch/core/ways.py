@@ -1,7 +1,5 @@
 """Other public calls of PyTorch for a technique, by the names in `ways.toml`; "" is the default one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial

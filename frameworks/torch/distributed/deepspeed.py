@@ -1,7 +1,5 @@
 """DeepSpeed's engine for a network: configuration, windows, and state."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence

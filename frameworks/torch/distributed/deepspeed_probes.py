@@ -1,7 +1,5 @@
 """Unsupported capabilities of DeepSpeed, with reasons and attempts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """DeepSpeed-specific trainer of one rank, and its checkpoints: the engine's own files, and each rank's own state."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Requirements of DeepSpeed's ranks: DeepSpeed itself, and its compiled shared-memory operation."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 The last classes are the trainer and the process of one of its ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial

@@ -4,8 +4,6 @@ Replicas write what a single run writes. Shards go through `torch.distributed.ch
 ranks can load. A rank's own are its random streams, its buffers and the losses of its part of an open window.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Options of PyTorch's data parallelism and sharding, by the names in `ways.toml`; "" is the default."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any

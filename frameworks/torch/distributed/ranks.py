@@ -1,7 +1,5 @@
 """One rank of a run of several PyTorch processes: a member of their process group, and its trainers."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Data parallelism of a network: replicas with reduced gradients, or shards that are gathered for use."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager

@@ -1,7 +1,5 @@
 """Whether a user's loop follows each attribute of a recipe: found out by training with it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial

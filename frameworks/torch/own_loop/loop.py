@@ -5,8 +5,6 @@ Any class with the three methods of `TrainingLoop` is one; it need not import th
 the loop: optimizers, schedulers, an `AveragedModel` and a `GradScaler`.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, partial

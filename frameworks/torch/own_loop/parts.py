@@ -1,7 +1,5 @@
 """What a user's training loop gets, and what it keeps: the recipe as plain attributes, and PyTorch's objects on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run of a user's training loop: everything but forward, backward and update is read from the objects on the loop."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """PyTorch's casts to 8-bit formats, and its integer matmul."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 

@@ -1,7 +1,5 @@
 """PyTorch's post-training quantization: `quantize_dynamic`, and `prepare` and `convert` of eager mode."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """PyTorch's QAT: `prepare_qat` and `convert` of eager mode."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from typing import Any

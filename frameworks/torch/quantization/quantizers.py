@@ -1,7 +1,5 @@
 """PyTorch's own quantizers: the range of an observer, the codes of `quantize_per_tensor` and `quantize_per_channel`."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from typing import Any

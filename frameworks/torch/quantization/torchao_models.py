@@ -1,7 +1,5 @@
 """Post-training quantization by torchao's `quantize_`, if torchao is installed."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Trained models loaded in 8 bits by transformers and bitsandbytes (LLM.int8()), if both are installed."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from functools import cache

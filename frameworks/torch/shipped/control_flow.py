@@ -1,7 +1,5 @@
 """Functions as users of PyTorch write them, and what `torch.compile` and checkpointing make of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PyTorch's operations and layers with the examples of `torch.testing`, and what techniques make of them."""
 
-from __future__ import annotations
-
 import copy
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """PyTorch's optimizers with the options of `torch.testing`, and what techniques make of them."""
 
-from __future__ import annotations
-
 import copy
 import io
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Base of the modes that train by a library on top of PyTorch."""
 
-from __future__ import annotations
-
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Runs that a library's own data loader feeds: numbered rows, a small model with dropout, and warnings."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Iterator

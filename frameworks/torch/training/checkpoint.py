@@ -4,8 +4,6 @@ The file is what PyTorch's tutorial on saving and loading calls a general checkp
 holds the `state_dict` of every part and what the training loop keeps itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Other public calls for checkpoints: the state API of `torch.distributed.checkpoint`, and its files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path

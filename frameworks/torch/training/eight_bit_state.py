@@ -1,7 +1,5 @@
 """8-bit Adam: `Adam8bit` of bitsandbytes, if installed."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """PyTorch's implementations of optimizers: what each has, refusals of the others, and attempts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Attempts with PyTorch's loss scaler, without this adapter's guards."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Optimizers, learning-rate schedulers and averages of the weights for a recipe, and their state by canonical name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from inspect import signature
 from typing import Any

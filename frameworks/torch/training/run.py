@@ -1,7 +1,5 @@
 """One run: its objects, its forward pass, and what can be seen of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

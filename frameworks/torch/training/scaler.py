@@ -1,7 +1,5 @@
 """PyTorch's loss scaler for a recipe, also for gradients of a float16 model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

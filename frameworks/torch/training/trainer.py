@@ -1,7 +1,5 @@
 """One training run, following PyTorch's automatic mixed precision examples."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial

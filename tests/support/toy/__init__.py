@@ -3,8 +3,6 @@
 From version 4 to version 5 its scaler applies what an overflow should have skipped.
 """
 
-from __future__ import annotations
-
 import conformance_toy
 from packaging.version import Version
 

@@ -1,7 +1,5 @@
 """Timed workloads: fixtures and techniques."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from fixtures.data import digits_batch

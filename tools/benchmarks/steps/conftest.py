@@ -1,7 +1,5 @@
 """Loads the framework whose steps are timed, by the suites' own options, and generates the cases."""
 
-from __future__ import annotations
-
 import pytest
 
 from frameworks.contract import Framework, MissingDevice

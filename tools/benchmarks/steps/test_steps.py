@@ -4,8 +4,6 @@ A step that the framework refuses, or does not make, is skipped with the reason.
 suites judge that; a plain step that raises is an error.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Faults of the JAX adapter."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial, wraps

@@ -1,7 +1,5 @@
 """Faults of the Paddle adapter."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial

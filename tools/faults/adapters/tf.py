@@ -1,7 +1,5 @@
 """Faults of the TensorFlow adapter."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

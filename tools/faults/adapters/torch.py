@@ -1,7 +1,5 @@
 """Faults of the PyTorch adapter."""
 
-from __future__ import annotations
-
 from functools import partial, wraps
 from typing import Any
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """Faults of windows: the accumulator, boundaries, and weights of micro-batches."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Faults of mixed precision: scopes, casts, and the formats of operations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace

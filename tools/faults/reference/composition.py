@@ -1,7 +1,5 @@
 """Faults of layers, evaluation and traces, and of techniques that meet in one run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager

@@ -1,7 +1,5 @@
 """Faults of optimizers, masters, averages, clipping and schedules."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Faults of quantized models: ranges, rounding, conversion, loading and training."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Faults of recomputation: its results, state, windows and memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Faults of checkpoints: what they contain, refuse and change."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Faults of loss scaling: overflow checks, scales, skips and unscaling."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

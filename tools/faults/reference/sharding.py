@@ -1,7 +1,5 @@
 """Faults of ranks and of offload."""
 
-from __future__ import annotations
-
 import math
 import socket
 from collections.abc import Mapping, MutableMapping, Sequence

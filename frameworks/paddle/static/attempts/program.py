@@ -1,7 +1,5 @@
 """What attempts in the static graph share: the default program with one linear layer, and small helpers."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

@@ -4,8 +4,6 @@ Each function makes Paddle's own calls, without this adapter's guards, in a sepa
 technique takes effect.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import paddle
 from paddle.nn.initializer import Constant

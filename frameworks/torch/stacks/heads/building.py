@@ -1,7 +1,5 @@
 """transformers' head classes, and heads built from tiny configurations, with rows that they can be trained on."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Checks of a model, whoever built it: passes, randomly rounded ones, mixed precision and recomputation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A user's module, trained by PyTorch's documented loop."""
 
-from __future__ import annotations
-
 import copy
 import io
 import sys

@@ -1,7 +1,5 @@
 """What both modes of Lightning share: names and plugins of precisions, attempts, and less logging."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
