@@ -46,8 +46,13 @@ LIMIT_S = 1200.0
 @click.argument("framework", shell_complete=names)
 @click.option("--good", required=True, metavar="VERSION", help="A version with which the tests pass.")
 @click.option("--bad", required=True, metavar="VERSION", help="A version with which they fail, older or newer.")
-@click.option("--clause", "clause_id", metavar="ID", help="Judge the tests of this clause.")
-@click.option("--test", "test_id", metavar="ID", help="Judge this test: CLAUSE/NAME[PARAMETERS], or pytest's id.")
+@click.option(
+    "--clause",
+    "selected",
+    required=True,
+    metavar="ID",
+    help="Judge the tests of this clause, or one test: CLAUSE/NAME[PARAMETERS], or pytest's id.",
+)
 @click.option("--package", default="", metavar="NAME", help="Package that varies; the framework's own without it.")
 @click.option(
     "--with",
@@ -63,8 +68,7 @@ def bisection(
     framework: str,
     good: str,
     bad: str,
-    clause_id: str | None,
-    test_id: str | None,
+    selected: str,
     package: str,
     companions: tuple[str, ...],
     mode: str,
@@ -79,12 +83,12 @@ def bisection(
     \b
     conformance bisect jax --good 0.9.2 --bad 0.6.2 --clause accumulation.keeps-precision
     conformance bisect tf --package keras --good 3.9.0 --bad 3.8.0 --clause scaling.automaton
-    conformance bisect torch --mode accelerate --package accelerate --good 1.12.0 --bad 1.15.0 --test ID
+    conformance bisect torch --mode accelerate --package accelerate --good 1.12.0 --bad 1.15.0 --clause ID
 
     Exit status: 0, the release or a range of releases is named; 2, both ends give the same, an end cannot be judged, or
     bad usage.
     """
-    clause, selection = select(clause_id, test_id)
+    clause, selection = select(selected)
     check_suite_packages()
     sys.path.insert(0, str(Path.cwd()))
     asked = BisectedRange(framework, good, bad, package, _pins(companions), mode, device)
@@ -169,24 +173,22 @@ class BisectedRange:
         )
 
 
-def select(clause_id: str | None, test_id: str | None) -> tuple[Clause, tuple[str, ...]]:
-    """The clause, and words for pytest that select its tests, or one.
+def select(selected: str) -> tuple[Clause, tuple[str, ...]]:
+    """The clause, and arguments of pytest that select its tests, or the one test.
 
     Raises:
-        click.UsageError: both or none are named, or there is none.
+        click.UsageError: there is no such clause or test.
     """
-    if (clause_id is None) == (test_id is None):
-        raise click.UsageError("name either --clause or --test")
-    if clause_id is not None:
-        clause = clause_of(clause_id)
+    if "/" not in selected:
+        clause = clause_of(selected)
         codes = [code for code in inventory().values() if code.clause == clause.id]
         if not codes:
             raise click.UsageError(f"no test of a suite names {clause.id}")
         return clause, tuple(sorted(f"conformance/suites/{code.file}::{code.function}" for code in codes))
-    test = id_of(str(test_id)) if "::" in str(test_id) else str(test_id)
+    test = id_of(selected) if "::" in selected else selected
     node = node_of(test)
     if node is None:
-        raise click.UsageError(f"no test {test_id!r}; write CLAUSE/NAME[PARAMETERS], as a record has it")
+        raise click.UsageError(f"no test {selected!r}; write CLAUSE/NAME[PARAMETERS], as a record has it")
     return clause_of(test.partition("/")[0]), (node,)
 
 
