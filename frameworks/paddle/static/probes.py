@@ -14,7 +14,6 @@ from frameworks.paddle.core.devices import own_name
 from frameworks.paddle.static.attempts import execution, refused, training
 
 _ROOT = Path(__file__).parents[3]
-_LIMIT_S = 120
 
 
 _OFFLOADED_CHECKPOINTS: dict[str, Any] = {
@@ -86,9 +85,19 @@ def acts(device: str, function: Callable[..., None], *arguments: object) -> bool
 
 @cache
 def _returns(device: str, function: str, arguments: str) -> bool:
-    module = "frameworks.paddle.static.attempts"
-    command = [sys.executable, "-P", "-W", "ignore", "-m", module, own_name(device), function, arguments]
+    server = _server(device)
+    assert server.stdin
+    assert server.stdout
+    print(function, arguments, file=server.stdin, flush=True)
+    return int(server.stdout.readline()) == 0
+
+
+@cache
+def _server(device: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-W", "ignore", "-m", "frameworks.paddle.static.attempts", own_name(device)]
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path}
-    ended = subprocess.run(command, env=environment, capture_output=True, timeout=_LIMIT_S, check=False)
-    return ended.returncode == 0
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    )
