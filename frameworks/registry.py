@@ -132,7 +132,7 @@ def _is_loop(made: object) -> bool:
 
 
 def _check_contract(name: str, adapter: object) -> None:
-    """Refuses an adapter whose attribute `contract` names another version than this suite's; see docs/versioning.md."""
+    """Refuses an adapter whose attribute `contract` names another version than this suite's; see docs/design.md."""
     from frameworks.contract import CONTRACT_VERSION
 
     written_for = getattr(adapter, "contract", CONTRACT_VERSION)

@@ -78,7 +78,7 @@ def declared(framework: str) -> tuple[Way, ...]:
             for name, values in ways.items()
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UnknownFramework(f"{path}: {error}; see docs/ways.md") from None
+        raise UnknownFramework(f"{path}: {error}; see docs/adapters.md") from None
 
 
 def offered(framework: str, mode: str) -> tuple[Way, ...]:

@@ -131,7 +131,7 @@ def docs(folder: Path, page: str | None) -> None:
 @commands.command(short_help="Find phrases that need a second reading.")
 def style() -> int:
     """Search messages, docstrings, documentation and TOML texts for phrases of tools/review/style.toml, which
-    docs/style.md explains.
+    CONTRIBUTING.md explains.
 
     Exit status: 0, there are none; 1, each is listed with what to write instead.
     """

@@ -53,7 +53,7 @@ from frameworks.contract.values import (
 )
 
 CONTRACT_VERSION = 3
-"""Increased by changes that break existing adapters; see docs/versioning.md."""
+"""Increased by changes that break existing adapters; see docs/design.md."""
 
 __all__ = [
     "CONTRACT_VERSION",

@@ -6,10 +6,10 @@ pairs' log-ratios, which a few disturbed pairs hardly move; its interval is Stud
 (Tukey & McLaughlin 1963; Wilcox 2012, section 4.3).
 
 Times of two processes are not compared with each other at all: identical code differs by several percent between
-processes, in every sample alike, so that no number of samples helps, and on a busy machine by more (docs/measuring.md
+processes, in every sample alike, so that no number of samples helps, and on a busy machine by more (docs/race.md
 has what the rules for that give).
 
-docs/measuring.md has the rates of false alarms and of detection on recorded samples, from which the constants here
+docs/race.md has the rates of false alarms and of detection on recorded samples, from which the constants here
 follow.
 """
 

@@ -2,7 +2,7 @@
 
 Verdicts are compared by what the framework did, expected or not. Counted costs are compared exactly, and timings are
 not judged: two records come from two moments. Identical code differs by several percent between processes, and a busy
-machine moves times further, whatever they are compared with (docs/measuring.md): times are compared where they are
+machine moves times further, whatever they are compared with (docs/race.md): times are compared where they are
 taken in turn, inside one process (`results.compare.ratio.ratio`), and not here.
 """
 

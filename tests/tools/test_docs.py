@@ -26,7 +26,7 @@ from tools.docs.upgrades import SWEEPS, example, histories
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = (*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *DOCS)
 SLOW = {"tools.docs.laws:blocks"}
-"""What takes minutes; tests of laws check parts of it, and `tox -e docs` makes the pages of laws."""
+"""What takes minutes; tests of laws check parts of it, and `tox -e docs` makes the page of mutation."""
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_dead_links_are_refused(
 
 
 def test_a_page_is_printed_with_its_blocks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["docs", "--page", "ways"], commands) == 0
+    assert main(["docs", "--page", "adapters"], commands) == 0
     printed = capsys.readouterr().out
     assert "Generated: " not in printed
     assert generate.texts(["ways"])["ways"] in printed

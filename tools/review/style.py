@@ -1,8 +1,9 @@
 """Searches texts for phrases, and names for words, that readers would have to translate; `style.toml` lists these, and
-docs/style.md says why.
+CONTRIBUTING.md says why.
 
 Searched are string literals and docstrings of Python, the prose of the documentation, TOML texts, and the report's
-templates and scripts. Not searched are the programs of findings, faults, code, and generated blocks of pages.
+templates and scripts. Not searched are the programs of findings, faults, code, and what pages have between markers:
+generated blocks, and the table of terms.
 """
 
 import ast
@@ -17,7 +18,6 @@ from conformance.spec.tables import Kind, read_tables
 ROOT = Path(__file__).parents[2]
 FILE = Path(__file__).with_suffix(".toml")
 PACKAGES = ("conformance", "frameworks", "results", "fixtures", "tools")
-_PAGE = ROOT / "docs" / "style.md"
 _SUFFIXES = (".py", ".toml", ".html", ".js", ".jinja", ".j2")
 _NOT_PROSE = re.compile(r"```.*?```|<!-- ([\w' ]+): begin -->.*?<!-- \1: end -->|`[^`\n]*`|\]\([^)\n]*\)", re.DOTALL)
 
@@ -70,7 +70,7 @@ def texts(root: Path = ROOT) -> Iterator[Path]:
             if path.suffix in _SUFFIXES and not {"findings", "faults"} & {*path.parent.parts} and path != FILE:
                 yield path
     yield from (root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))
-    yield from (path for path in sorted((root / "docs").glob("*.md")) if path != _PAGE)
+    yield from sorted((root / "docs").glob("*.md"))
 
 
 def hits(paths: Iterable[Path], root: Path = ROOT) -> Iterator[Phrase]:
