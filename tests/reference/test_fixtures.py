@@ -357,7 +357,5 @@ def test_a_join_has_one_boundary_fewer_than_parts_in_order(boundaries: tuple[int
     ],
     ids=str,
 )
-def test_a_plateau_lowers_the_rate(
-    plateau: Plateau, own: dict[str, bool], metrics: list[float], rates: list[float]
-) -> None:
+def test_plateau_lowers_rate(plateau: Plateau, own: dict[str, bool], metrics: list[float], rates: list[float]) -> None:
     assert list(map(PlateauRule(plateau, **own).take, metrics)) == rates

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -349,18 +348,6 @@ def test_shards_are_refused_with_a_try_that_does_not_act(level: str) -> None:
         framework.trainer(ENTRY_MODEL, RECIPE.replace(ranks=Ranks(2, level)))  # type: ignore[arg-type]
     assert refused.value.attempt is not None
     assert refused.value.attempt() is False
-
-
-def test_a_save_with_other_moments_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    framework = ReferenceFramework("cpu")
-    saved, other = framework.trainer(ENTRY_MODEL, Recipe(Adam())), framework.trainer(ENTRY_MODEL, RECIPE)
-    saved.save(tmp_path)
-    other.apply_gradients(gradients(0))
-    before = other.state()
-    with pytest.raises(ValueError, match="another model or recipe"):
-        other.restore(tmp_path)
-    after = other.state()
-    assert all(np.array_equal(after[name], value) for name, value in before.items())
 
 
 def test_the_paper_s_values_are_those_of_the_reference() -> None:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,7 +37,7 @@ from fixtures.recipe import (
     Recompute,
     StaticScaling,
 )
-from frameworks.contract import Capability, Conventions, RecomputeCase, ScalerRule
+from frameworks.contract import Capability, Conventions, ScalerRule
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Exact
@@ -53,9 +52,6 @@ def trained(model: Model, recipe: Recipe, **choices: object) -> ReferenceTrainer
 
 def same(a: dict[str, Array], b: dict[str, Array]) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) and a[n].dtype == b[n].dtype for n in a)
-
-
-LOW_MODELS = (Precision("O2", "float16"), Precision("O3", "bfloat16"))
 
 
 def two_heads_batch() -> Batch:
@@ -107,33 +103,11 @@ def test_gradients_are_finite_differences(fixture: str, recompute: Recompute | N
 
 
 class TestRecomputation:
-    @pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16, *LOW_MODELS], ids=lambda p: p.label)
-    @pytest.mark.parametrize("fixture", ["digits-mlp", "digits-convolution", "encoder"])
-    def test_bits_are_those_of_the_plain_run(self, fixture: str, precision: Precision) -> None:
-        model, batch = SMALL[fixture]()
-        recipe = Recipe(Adam(), precision, DynamicScaling(2.0**8))
-        plain = trained(model, recipe)
-        others = [
-            trained(model, recipe.replace(recompute=r)) for r in (Recompute(1), Recompute(3), Recompute(2, depth=2))
-        ]
-        expected = [plain.update((batch,)).loss for _ in range(3)]
-        for other in others:
-            assert [other.update((batch,)).loss for _ in range(3)] == expected
-            assert same(other.state(), plain.state())
-            assert set(other.segment_calls()) == {6}
-
     def test_bytes_are_the_segments_inputs_and_the_heads(self) -> None:
         model, batch = exact_stack(8, 4), exact_batch(16)
         head = 16 * 8 * 4 + 16 * 4 * 4
         assert trained(model, Recipe()).saved_bytes(batch) == 3 * 16 * 8 * 4 + head
         assert trained(model, Recipe(recompute=Recompute(2))).saved_bytes(batch) == 1 * 16 * 8 * 4 + head
-
-    @pytest.mark.parametrize("case", ["positional", "tuple", "list", "dict", "keyword"])
-    def test_every_container_takes_part(self, case: RecomputeCase) -> None:
-        x, w = np.ones((2, 3), np.float32), np.full((3, 2), 0.25, np.float32)
-        framework = ReferenceFramework()
-        plain, result = framework.recompute("plain", x, w), framework.recompute(case, x, w)
-        assert (plain.value, plain.x.tolist(), plain.w.tolist()) == (result.value, result.x.tolist(), result.w.tolist())
 
     def test_errors_leave_no_trace(self) -> None:
         x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
@@ -200,55 +174,11 @@ class TestPrecision:
             low = ReferenceFramework().run_op(op, *operands)
         np.testing.assert_allclose(low.value.astype(np.float64), plain.value.astype(np.float64), rtol=0.05, atol=0.05)
 
-    def test_the_gradient_of_a_cast_is_a_cast(self) -> None:
-        gradients = trained(digits_mlp((8,)), Recipe(precision=FLOAT16)).gradients((digits_batch(4),))
-        for name in ("0.weight", "2.output.weight", "0.bias"):
-            value = gradients[name]
-            assert value.dtype == np.float32
-            np.testing.assert_array_equal(value.astype(np.float16).astype(np.float32), value)
-
     def test_probe_of_a_capability_is_none_or_false(self) -> None:
         framework = ReferenceFramework()
         for capability in Capability:
             want = None if framework.declares(capability).supported else False
             assert framework.probe(capability) is want, capability
-
-
-class TestCheckpoint:
-    @pytest.mark.parametrize("precision", [FLOAT32, Precision("O2", "bfloat16")])
-    def test_a_run_goes_on_bit_for_bit(self, tmp_path: Path, precision: Precision) -> None:
-        model, batch = SMALL["digits-convolution"]()
-        recipe = Recipe(Adam(), precision, DynamicScaling(2.0**8, interval=2), accumulation=2)
-        run, other = trained(model, recipe), trained(model, recipe.replace())
-        run.update((batch, batch))
-        run.accumulate(batch, 6)
-        run.save(tmp_path)
-        other.restore(tmp_path)
-        assert same(other.state(), run.state())
-        for going in (run, other):
-            going.accumulate(batch, 6)
-        assert run.apply() == other.apply()
-        assert same(other.state(), run.state())
-
-    def test_a_changed_file_is_refused_and_changes_nothing(self, tmp_path: Path) -> None:
-        run = trained(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling()))
-        run.save(tmp_path)
-        (file,) = tmp_path.iterdir()
-        content = file.read_bytes()
-        run.apply_gradients({"0.output.bias": np.ones(1)})
-        before = run.state()
-        flipped = bytearray(content)
-        flipped[len(content) // 2] ^= 1
-        for broken in (content[:-1], content[: len(content) // 2], b"", bytes(flipped), b"PK\x03\x04"):
-            file.write_bytes(broken)
-            with pytest.raises(ValueError, match="checkpoint"):
-                run.restore(tmp_path)
-            assert same(run.state(), before)
-        file.write_bytes(content)
-        with pytest.raises(ValueError, match="another"):
-            trained(scalar(), Recipe(SGD(0.25))).restore(tmp_path)
-        run.restore(tmp_path)
-        assert run.parameters()["0.output.bias"][0] == 0.0
 
 
 class TestScaler:
@@ -285,13 +215,6 @@ class TestScaler:
             assert update.skipped == (value != 1.0)
             assert run.parameters()["0.output.bias"][0] == -applied * 2.0**-6
 
-    def test_a_static_scale_never_moves(self) -> None:
-        run = trained(scalar(), Recipe(SGD(0.5), scaling=StaticScaling(8.0)))
-        updates = [run.apply_gradients({"0.output.bias": np.array([v])}) for v in (1.0, math.inf, 1.0)]
-        assert [u.scale_after for u in updates] == [8.0] * 3
-        assert [u.skipped for u in updates] == [False, True, False]
-        assert run.parameters()["0.output.bias"][0] == -1.0
-
     @pytest.mark.parametrize("latched", [False, True])
     def test_poison_after_unscaling_is_judged_by_the_rule(self, latched: bool) -> None:
         rule = ScalerRule(minimum=2.0**-126, maximum=2.0**127, latched=latched)
@@ -299,13 +222,6 @@ class TestScaler:
         run = trained(scalar(), recipe, conventions=Conventions(scaler=rule))
         update = run.apply_gradients({"0.output.bias": np.ones(1)}, inject={"0.output.bias": np.array([math.nan])})
         assert update.skipped == (not latched)
-
-    def test_what_overflows_in_the_optimizers_format_is_not_applied(self) -> None:
-        recipe = Recipe(SGD(0.5), Precision("O3", "float16"), scaling=DynamicScaling(2.0**-8))
-        run = trained(scalar(), recipe)
-        before = run.parameters()
-        assert run.apply_gradients({"0.output.bias": np.array([1e5])}).skipped
-        assert same(run.parameters(), before)
 
     def test_settings_that_cannot_work_are_refused(self) -> None:
         refused = DynamicScaling(0.0), DynamicScaling(2.0**200), DynamicScaling(interval=0), StaticScaling(math.inf)
@@ -394,7 +310,7 @@ VALUES, SHARES = ROWS * LENGTH * WIDTH, ROWS * HEADS * LENGTH * LENGTH
 @pytest.mark.parametrize(
     ("precision", "wide", "low"),
     [
-        # Residuals, input, queries, keys, values and context, three activations of which two are twice as wide, the head.
+        # Residuals; input, queries, keys, values and context; three activations, two of them twice as wide; the head.
         (FLOAT32, (3 + 5 + 5 + 1) * VALUES + SHARES, 0),
         # Layer norms take the residuals in float32, and each of three projections casts its input for itself.
         *((precision, 3 * VALUES, (7 + 5 + 1) * VALUES + SHARES) for precision in LOW),
