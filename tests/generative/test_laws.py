@@ -86,8 +86,6 @@ class OppositeNext(ReferenceTrainer):
 
 
 class SeedOf32Bits(ReferenceTrainer):
-    """The upper half of the seed does not count."""
-
     def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
         self.recipe = self.recipe.replace(seed=self.recipe.seed % 2**32)
         return super().draw_mask(shape, rate)
@@ -101,8 +99,6 @@ class OtherRate(ReferenceTrainer):
 
 
 class SkipRewinds(ReferenceTrainer):
-    """A skipped update takes the masks of its window back."""
-
     def apply(self) -> Update:
         began = self.draws - self.window.micro_batches
         update = super().apply()
@@ -111,8 +107,6 @@ class SkipRewinds(ReferenceTrainer):
 
 
 class StreamOf256Draws(ReferenceTrainer):
-    """Masks come again after 256 of them."""
-
     def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
         self.draws %= 256
         return super().draw_mask(shape, rate)
@@ -190,8 +184,6 @@ PREPARED = replace(MADE, prepared=True)
 
 
 class LeavesEmptyOperandsOut(Operations):
-    """What is concatenated with an empty operand stays as it is."""
-
     def apply(self, op: str, function: Any, *operands: Tensor, keep: str = "") -> Tensor:
         filled = [x for x in operands if np.prod(x.shape)]
         if op == "concatenate" and len(filled) == 1:
@@ -267,8 +259,6 @@ def test_scoped_operation_with_a_fault_fails(
 
 
 class RefusesOneOrder(ReferenceFramework):
-    """Refuses a concatenation whose first operand is the wider one."""
-
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         if op == "concatenate" and arrays[0].dtype == np.float32:
             raise RuntimeError("unexpected format")
@@ -350,8 +340,6 @@ class _NeverRecovers(DiskStore):
 
 
 class _LosesWhatWasDamaged(sharding.InStore):
-    """A run with such files."""
-
     disk = _NeverRecovers
 
 
@@ -405,8 +393,6 @@ class _OneFolder(DiskStore):
 
 
 class _SharesFiles(sharding.InStore):
-    """A run with such a folder."""
-
     disk = _OneFolder
 
 

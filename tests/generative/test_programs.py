@@ -312,15 +312,11 @@ LARGE = CutWindows(
 
 
 class LoadsOneUnitHigher(ReferenceTrainer):
-    """A load gives masters that are one unit in the last place off."""
-
     def load_state(self, arrays: Arrays) -> None:
         super().load_state({n: _higher(a) if n.startswith("master/") else a for n, a in arrays.items()})
 
 
 class EvaluationMovesMasters(ReferenceTrainer):
-    """An evaluation leaves masters one unit in the last place off."""
-
     def predict(self, inputs: Array) -> Arrays:
         outputs = super().predict(inputs)
         self.masters = {name: _higher(values) for name, values in self.masters.items()}

@@ -61,8 +61,6 @@ def clause(instance: Any, framework: type[ReferenceFramework] = ReferenceFramewo
 
 
 class _QuantizesInPlace(ReferenceQuantizers):
-    """The matrix that is quantized is overwritten with what its codes stand for."""
-
     def quantize(self, name: str, values: Array) -> Quantized:
         result = super().quantize(name, values)
         values[...] = result.values
@@ -148,8 +146,6 @@ def case(technique: str, *verbs: QuantizedVerb, layers: int = 1, skip: tuple[str
 
 
 class _PredictsWithoutBias(ReferenceQuantizedModel):
-    """Whole predictions leave biases out; layers alone do not."""
-
     def predict(self, inputs: Array) -> dict[str, Array]:
         stored = self.stored
         self.stored = {name: v * 0.0 if name.endswith(".bias") else v for name, v in stored.items()}
@@ -159,8 +155,6 @@ class _PredictsWithoutBias(ReferenceQuantizedModel):
 
 
 class _RoundsWeightsThatStay(ReferenceQuantizedModel):
-    """A layer that is left out multiplies by weights in float16."""
-
     def _float(self, name: str, inputs: Array, weights: Any) -> Array:
         short = {**weights, name: weights[name].astype(np.float16).astype(np.float32)}
         return super()._float(name, inputs, short)
@@ -213,8 +207,6 @@ def test_quantized_case_with_a_broken_model_names_its_clause(drawn: QuantizedCas
 
 
 class _OverlooksNan(ReferenceDelayedProduct):
-    """What is not a number is no largest value."""
-
     def largest(self, values: Array) -> float:
         return float(np.nanmax(np.abs(values)))
 
@@ -262,8 +254,6 @@ def qat_failure(framework: Any, *verbs: QatVerb, freeze: int | None = None, **fi
 
 
 class _ConvertsOnce(ReferenceTrainer):
-    """Every conversion after the first gives the first one's model."""
-
     def convert(self) -> ReferenceQuantizedModel:
         if not hasattr(self, "_model"):
             self._model = super().convert()
@@ -297,8 +287,6 @@ class _EndsLater(ReferenceQuantizedModel):
 
 
 class _ConvertsToEndsLater(ReferenceTrainer):
-    """A run that is converted to such layers."""
-
     quantized_model_class = _EndsLater
 
 
