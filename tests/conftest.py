@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, settings
 
 from results.record.journal import Journal
 from tests.support.recorded import filled, header
-from tests.support.runner import Runner
 from tools import browser
 from tools.browser import Browser
 
@@ -31,14 +30,6 @@ def temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 def complete(tmp_path: Path) -> Path:
     """The record of a whole run."""
     return filled(Journal.create(tmp_path / "torch.json", header())).finish()
-
-
-@pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    """A runner on which nothing has run."""
-    (tmp_path / "suite" / "results" / "records").mkdir(parents=True)
-    (tmp_path / "log").touch()
-    return Runner(tmp_path)
 
 
 @pytest.fixture(scope="module")

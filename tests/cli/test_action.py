@@ -1,9 +1,11 @@
 """The GitHub action: its scripts as they are, with tox and gh played by small programs, and what the YAML says."""
 
+import json
 import os
 import re
+import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,66 @@ import yaml
 
 from results.record.reading import Outcome, load, write
 from results.show.digest import markdown
-from tests.support.runner import ACTION, Runner
 from tests.support.small_record import BASE, BOUND, verdict
-from tests.support.suite_runs import ROOT
+from tests.support.suite_runs import ROOT, environment, hang_limit
+
+ACTION = ROOT / ".github" / "actions" / "conformance"
+
+
+@dataclass
+class Runner:
+    """A runner's folders and variables, and what a step wrote."""
+
+    folder: Path
+    status: int = 0
+    log: str = ""
+    given: dict[str, str] = field(default_factory=dict)
+
+    def step(self, script: str, **variables: str | Path) -> dict[str, str]:
+        """Runs a script of the action; returns its outputs."""
+        output = self.folder / "output"
+        output.write_text("")
+        changes = {
+            "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "GITHUB_ACTION_PATH": str(ACTION),
+            "GITHUB_OUTPUT": str(output),
+            "GITHUB_STEP_SUMMARY": str(self.folder / "summary"),
+            "GITHUB_WORKSPACE": str(self.folder),
+            "GITHUB_REPOSITORY": "owner/repo",
+            "RUNNER_TEMP": str(self.folder),
+            "FAKE_LOG": str(self.folder / "log"),
+            "FAKE_COMMENTS": str(self.folder / "comments.json"),
+            "SUITE": str(self.folder / "suite"),
+            "OUT": str(self.folder / "out"),
+            "PYTHON": sys.executable,
+        }
+        changes |= {name: str(value) for name, value in (self.given | variables).items()}
+        done = subprocess.run(
+            ["bash", str(ACTION / script)],
+            env=environment(**changes),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=hang_limit(),
+            check=False,
+        )
+        self.status, self.log = done.returncode, done.stdout + done.stderr
+        return dict(line.split("=", 1) for line in output.read_text().splitlines())
+
+    def play(self, name: str, program: str) -> None:
+        path = self.folder / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(program)
+        path.chmod(0o755)
+
+    @property
+    def asked(self) -> list[Any]:
+        return [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]
+
+    @property
+    def summary(self) -> str:
+        return (self.folder / "summary").read_text("utf-8")
+
 
 WORKFLOW = ROOT / ".github" / "workflows" / "conformance.yml"
 WORSE = verdict(BASE, 0, outcome=Outcome.FAIL)
@@ -36,9 +95,6 @@ if "run" in sys.argv and os.environ.get("FAKE_RECORD"):
 sys.exit(int(os.environ.get("FAKE_STATUS", "0")))
 """
 """`python -m tox`: writes a record as a run would, and what it was asked."""
-
-
-# ---------------------------------------------------------------- prepare, judge
 
 
 @pytest.mark.parametrize(
@@ -123,12 +179,15 @@ def test_judge_gathers_records_without_a_run(runner: Runner) -> None:
     assert (runner.status, runner.log) == (2, "::error::conformance: the records are not there\n")
 
 
-# ---------------------------------------------------------------- tell
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    (tmp_path / "suite" / "results" / "records").mkdir(parents=True)
+    (tmp_path / "log").touch()
+    return Runner(tmp_path)
 
 
 @pytest.fixture
 def compared_runner(runner: Runner) -> Runner:
-    """A runner with a record that is worse than its baseline, and the real suite."""
     (runner.folder / "out" / "records").mkdir(parents=True)
     (runner.folder / "base").mkdir()
     write(runner.folder / "out" / "records" / "new.json", WORSE)
@@ -190,8 +249,6 @@ def test_tell_unreadable_record_is_a_warning(compared_runner: Runner) -> None:
     assert not re.search(r"^::error::", compared_runner.log, re.MULTILINE)
 
 
-# ---------------------------------------------------------------- comment
-
 GH = """#!/bin/sh
 echo "$*" > "$FAKE_LOG"
 cat > "$FAKE_COMMENTS"
@@ -216,9 +273,6 @@ def test_comment_is_cut_and_a_refused_token_is_a_notice(runner: Runner, denied: 
     assert runner.log == (f"::notice::{problem}; the comparison stands in the job's summary\n" if denied else "\n")
 
 
-# ---------------------------------------------------------------- conclude
-
-
 @pytest.mark.parametrize(
     ("fail_on", "run", "comparison", "status"),
     [
@@ -241,11 +295,7 @@ def test_conclude_fails_the_job_when_it_was_asked_to(
     assert runner.status == status, runner.log
 
 
-# ---------------------------------------------------------------- the YAML
-
-
 def steps() -> list[tuple[str, dict[str, Any]]]:
-    """Every step of the action and of the workflow, with where it stands."""
     result = [("action", step) for step in yaml.safe_load((ACTION / "action.yml").read_text())["runs"]["steps"]]
     for name, job in yaml.safe_load(WORKFLOW.read_text())["jobs"].items():
         result += [(name, step) for step in job["steps"]]

@@ -1,20 +1,25 @@
-"""The command `conformance`: what it prints, and how it refuses."""
+"""The command `conformance`: what it prints, how it refuses, `doctor`, and what its outputs replace."""
 
+import json
+import os
 import re
 import shutil
+import stat
+import subprocess
 import sys
-import tomllib
+import threading
 from collections.abc import Callable
 from configparser import ConfigParser
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 import click
 import pytest
 
+from conformance import cli
 from conformance.cli import main
 from conformance.cli.main import SECTIONS, commands
 from conformance.known_failures.reading import load_known
@@ -23,10 +28,12 @@ from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import inventory
 from frameworks.registry import built_in
 from frameworks.ways import declared
+from results.record import files
 from results.record.files import RecordError
 from results.record.reading import Outcome, TestVerdict, Variant, load, write
+from tests.support.hostile import call, refused
 from tests.support.small_record import BASE, verdict
-from tests.support.suite_runs import ROOT, called, run
+from tests.support.suite_runs import ROOT, called, environment, hang_limit, run
 from tools.commands import TOOLS
 from tools.commands import commands as tools
 
@@ -75,6 +82,9 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
         (("accept", "nowhere.json", "--reason", " "), "is empty"),
         (("ways", "caffe"), "unknown framework 'caffe': one of jax, paddle"),
         (("run", "caffe"), "unknown framework 'caffe'"),
+        (("doctor", "nowhere"), "unknown framework 'nowhere'"),
+        (("doctor", "torch", "torch"), "a framework is named twice"),
+        (("doctor", "--limit", "0"), "0 is not in the range"),
     ],
 )
 def test_what_cannot_be_done_ends_in_one_line(words: tuple[str, ...], message: str) -> None:
@@ -158,21 +168,15 @@ def test_a_comparison_has_three_statuses(tmp_path: Path) -> None:
     assert "new.json" in cut.lines[0]
 
 
-def test_modes_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-    monkeypatch.setattr(jobs, "job", lambda *given: calls.append(given) or 0)
-    monkeypatch.setenv("CONFORMANCE_MODES", "a,b")
-    assert main(["run", "reference"]) == 0
-    assert main(["run", "--mode", "c", "reference"]) == 0
-    assert [modes for _, modes, *_ in calls] == [["a", "b"], ["c"]]
-
-
-def test_options_of_a_run_may_follow_the_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_run_may_follow_framework_and_modes_come_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(jobs, "job", lambda *given: calls.append(given) or 0)
     assert main(["run", "torch", "-k", "a and b", "--ways", "clip.two-calls", "--mode=x,y", "--seed=1"]) == 0
     assert main(["run", "reference", "--", "--mode", "z"]) == 0
     (framework, modes, _, words, ways), (_, _, _, others, _) = calls
+    monkeypatch.setenv("CONFORMANCE_MODES", "a,b")
+    assert main(["run", "reference"]) == main(["run", "--mode", "c", "reference"]) == 0
+    assert [modes for _, modes, *_ in calls[2:]] == [["a", "b"], ["c"]]
     assert (framework, modes, words, ways) == (
         "torch",
         ["x", "y"],
@@ -321,6 +325,222 @@ def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == [f"{second.name}.gz"]
 
 
-def test_an_installation_has_the_command() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    assert resolve_name(project["project"]["scripts"]["conformance"]) is main
+TOY = "toy_adapter:Toy"
+ADAPTER = """
+import os, signal, time
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.training.trainer import ReferenceTrainer
+
+WHAT = os.environ.get("TOY_BREAKS", "")
+print("a framework that talks")
+if WHAT == "crash":
+    os.kill(os.getpid(), signal.SIGSEGV)
+if WHAT == "hang":
+    time.sleep(600)
+
+class ToyTrainer(ReferenceTrainer):
+    def predict(self, inputs):
+        if WHAT == "error":
+            raise RuntimeError("toy: out of memory")
+        return super().predict(inputs)
+
+    def gradients(self, window):
+        return {name: array * (2 if WHAT == "wrong" else 1) for name, array in super().gradients(window).items()}
+
+class Toy(ReferenceFramework):
+    trainer_class = ToyTrainer
+"""
+SMI = "#!/bin/sh\necho '| NVIDIA-SMI 580.1  Driver Version: 580.1  CUDA Version: 13.0 |'\n"
+
+Doctor = Callable[..., tuple[int, str, dict[str, tuple[str, str]]]]
+
+
+@pytest.fixture
+def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """Runs the command where a toy adapter can be imported: status, conclusion, and state and text by step."""
+    (tmp_path / "toy_adapter.py").write_text(ADAPTER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def call(*words: str) -> tuple[int, str, dict[str, tuple[str, str]]]:
+        status = main(["doctor", *words, "--format", "json"])
+        document = json.loads(capsys.readouterr().out)
+        assert document["status"] == status
+        steps = {step["name"]: (step["state"], step["text"]) for step in document["steps"]}
+        return status, document["conclusion"], steps
+
+    return call
+
+
+def write_program(folder: Path, text: str) -> None:
+    (folder / "nvidia-smi").write_text(text)
+    (folder / "nvidia-smi").chmod(0o755)
+
+
+def test_doctor_of_a_working_adapter_checks_every_step(doctor: Doctor, tmp_path: Path) -> None:
+    write_program(tmp_path, SMI)
+    status, conclusion, steps = doctor(TOY, "--device", "cpu")
+    assert (status, conclusion) == (0, "a run can work here")
+    assert {state for state, _ in steps.values()} == {"ok"}
+    assert [*steps] == ["python", "requirements", "driver", "import", "multiply", "backward"]
+    assert steps["driver"][1] == "Driver Version: 580.1, CUDA Version: 13.0"
+    assert steps["import"][1].endswith("mode emulated on cpu")
+
+
+@pytest.mark.parametrize(
+    ("breaks", "step", "text"),
+    [
+        ("crash", "import", "its process crashed with SIGSEGV"),
+        ("hang", "import", "its process did not end within 2 s"),
+        ("error", "multiply", "RuntimeError: toy: out of memory"),
+        ("wrong", "backward", "ValueError: gradients of '"),
+    ],
+)
+def test_doctor_names_the_step_that_fails(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, breaks: str, step: str, text: str
+) -> None:
+    monkeypatch.setenv("TOY_BREAKS", breaks)
+    status, conclusion, steps = doctor(TOY, *(["--limit", "2"] if breaks == "hang" else []))
+    assert (status, [name for name, (state, _) in steps.items() if state == "failed"]) == (1, [step])
+    assert [*steps][-1] == step
+    assert steps[step][1].startswith(text)
+    assert conclusion.startswith(f"a run cannot work here: {TOY} {step}: {text}")
+
+
+@pytest.mark.parametrize(
+    ("script", "device", "state", "text"),
+    [
+        (None, "auto", "ok", "no NVIDIA driver: nvidia-smi is not on PATH"),
+        (None, "cuda", "failed", "no NVIDIA driver: nvidia-smi is not on PATH"),
+        ("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n", "auto", "failed", "nvidia-smi: NVIDIA-SMI has failed"),
+        ("#!/bin/sh\nexit 9\n", "cpu", "ok", "no version"),
+    ],
+)
+def test_doctor_needs_a_driver_where_a_gpu_is_asked_for(
+    doctor: Doctor, tmp_path: Path, script: str | None, device: str, state: str, text: str
+) -> None:
+    if script is not None:
+        write_program(tmp_path, script)
+    assert doctor("reference", "--device", device)[2]["driver"] == (state, text)
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "text"),
+    [
+        ("2.13.0", "ok", "torch 2.13.0; "),
+        ("2.1.0", "ok", "torch 2.1.0; the locked version is 2.13.0"),
+        ("", "failed", "not installed"),
+    ],
+)
+def test_doctor_compares_versions_with_the_lock(
+    doctor: Doctor, tmp_path: Path, version: str, state: str, text: str
+) -> None:
+    if version:
+        folder = tmp_path / f"torch-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    status, _, steps = doctor("torch")
+    assert (status, steps["versions"][0]) == (1, state)
+    assert steps["versions"][1].startswith(text)
+
+
+def test_a_missing_requirement_of_the_command_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise ModuleNotFoundError(\"No module named 'click'\", name='click')\n")
+    ended = run([sys.executable, "-m", "conformance", "doctor"], PYTHONPATH=str(tmp_path))
+    assert ended.status == 2
+    assert ended.lines == [
+        "conformance: click is not installed; pip install -U pip, then pip install --group suite --group run"
+    ]
+
+
+TITLE = "**Conformance: nothing is worse: identical.**"
+
+
+@pytest.fixture
+def good_record(tmp_path: Path) -> Path:
+    write(tmp_path / "good.json", BASE)
+    return tmp_path / "good.json"
+
+
+@pytest.fixture
+def null(tmp_path: Path) -> Path:
+    """A device of the kind of /dev/null that a fault may destroy, where one can be made."""
+    path = tmp_path / "null"
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        path.write_bytes(b"")
+    except PermissionError:
+        pytest.skip("only root makes devices, where they may be opened")
+    return path
+
+
+@pytest.mark.parametrize("words", [("compare",), ("report",), ("table", "--format", "markdown")])
+def test_a_device_stays_a_device(words: tuple[str, ...], good_record: Path, null: Path) -> None:
+    if words == ("report",):
+        pytest.importorskip("jinja2")
+    records = [good_record, good_record] if words == ("compare",) else [good_record]
+    ended = call(cli.main, *words, *records, "--output", null)
+    assert (ended.status, ended.errors) == (0, "")
+    write(null, BASE)
+    assert stat.S_ISCHR(null.stat().st_mode)
+
+
+def test_a_fifo_passes_the_output_on(good_record: Path, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(fifo.read_text("utf-8")), daemon=True)
+    reader.start()
+    assert call(cli.main, "compare", good_record, good_record, "--format", "markdown", "--output", fifo).status == 0
+    reader.join(10.0)
+    assert read[0].startswith(TITLE)
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+
+
+def test_output_to_stream_of_its_own_goes_to_its_pipe_or_the_end_of_its_file(good_record: Path, tmp_path: Path) -> None:
+    output = ("--format", "markdown", "--output", "/proc/self/fd/1")
+    argv = [sys.executable, "-m", "conformance", "compare", good_record, good_record, *output]
+    compare_into = partial(subprocess.run, argv, cwd=ROOT, env=environment(), text=True, timeout=hang_limit())
+    ended = compare_into(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith(TITLE)
+    summary = tmp_path / "summary"
+    summary.write_text("before\n", "utf-8")
+    with summary.open("a") as stream:
+        assert compare_into(stdout=stream).returncode == 0
+    assert summary.read_text("utf-8").startswith(f"before\n{TITLE}")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_is_followed_to_the_file_that_it_leads_to(there: bool, tmp_path: Path) -> None:
+    target, link, second = tmp_path / "folder" / "page", tmp_path / "link", tmp_path / "second"
+    target.parent.mkdir()
+    if there:
+        target.write_text("old", "utf-8")
+    link.symlink_to("folder/page")
+    second.symlink_to(link)
+    write(second, BASE)
+    assert load(target) == BASE
+    assert link.is_symlink()
+    assert second.is_symlink()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["folder", "link", "page", "second"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "circle", "socket", "block"])
+def test_what_can_neither_be_written_to_nor_replaced_is_refused(kind: str, good_record: Path, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    if kind == "folder":
+        place.mkdir()
+    elif kind == "circle":
+        place.symlink_to(place)
+    else:
+        try:
+            os.mknod(place, 0o600 | (stat.S_IFSOCK if kind == "socket" else stat.S_IFBLK), os.makedev(240, 250))
+        except PermissionError:
+            pytest.skip("only root makes devices")
+    before = place.lstat()
+    refused(call(cli.main, "compare", good_record, good_record, "--output", place), place)
+    assert os.path.samestat(before, place.lstat())
+    with pytest.raises(RecordError, match="place: "):
+        files.replace(place, b"")

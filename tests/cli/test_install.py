@@ -1,10 +1,13 @@
-"""Installing frameworks: how uv and pip are called, one line where it cannot be done, no call where all is there."""
+"""Installing frameworks and the suite: how uv and pip are called, locks, the wheel, and what cannot be done."""
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,12 +16,16 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from conformance.runner import jobs
+from conformance.runner import identity, jobs
 from frameworks.installer import install, locks, request, uv
-from frameworks.installer.distributions import DISTRIBUTIONS, Unavailable, variable_of
+from frameworks.installer.distributions import DISTRIBUTIONS, Unavailable, bare, variable_of
 from frameworks.installer.pip import INSTALLER
-from tests.support.suite_runs import run
+from results.record.reading import load
+from tests.support.suite_runs import ROOT, Ended, run
+from tests.support.wheels import write_wheel
 
 NUMPY, OLDER = "numpy==2.4.6", "numpy==2.3.5"
 SUITE = {"numpy": "2.4.6", "scipy": "1.17.1"}
@@ -79,7 +86,6 @@ class Installers:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The installed packages, none at first."""
     packages: dict[str, str] = {}
     monkeypatch.setattr(locks, "installed_version", packages.get)
     monkeypatch.setattr(install, "installed", packages.get)
@@ -99,9 +105,6 @@ def pip(here: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Installers:  #
     monkeypatch.setattr(locks, "examples", LOCKS.__getitem__)
     monkeypatch.setattr(subprocess, "run", installers)
     return installers
-
-
-# ---------------------------------------------------------------- locked versions
 
 
 @pytest.mark.parametrize(
@@ -143,6 +146,7 @@ def test_install_leaves_what_is_there(
 ) -> None:
     monkeypatch.setenv("TORCH_VERSION", wanted)
     here["torch"] = there
+    assert (install.installed_version("torch"), install.installed_version("tf")) == (wanted, None)
     assert install.main(["torch"]) == 0
     assert not pip.installed
 
@@ -154,11 +158,6 @@ def test_install_replaces_another_version(pip: Installers, here: dict[str, str],
     here.update(packages)
     assert install.main(["torch"]) == 0
     assert pip.installed[0][0] == ["torch==2.13.0"]
-
-
-def test_installed_version_has_no_label(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "installed", {"jax": "0.10.2+local"}.get)
-    assert (install.installed_version("jax"), install.installed_version("tf")) == ("0.10.2", None)
 
 
 @pytest.mark.parametrize(
@@ -186,9 +185,6 @@ def test_run_names_what_is_missing_and_installs_nothing(
     assert jobs.job("torch", modes, "cpu", []) == 2
     assert capsys.readouterr().err == (f"conformance: {problem}\n" if problem else "")
     assert not pip.installed
-
-
-# ---------------------------------------------------------------- other versions
 
 
 def test_another_version_has_companions_of_its_time(
@@ -274,9 +270,6 @@ def test_passwords_of_another_source_are_not_printed(
     assert "ter2" not in text
 
 
-# ---------------------------------------------------------------- GPUs
-
-
 @pytest.mark.parametrize(
     ("script", "cuda"),
     [
@@ -312,6 +305,8 @@ def test_driver_is_read_from_nvidia_smi(
         ("paddle", "", "", f"{PADDLE_INDEX}cu118/", "paddlepaddle-gpu==3.3.1"),
         ("paddle", "3.0.0", "12.9", f"{PADDLE_INDEX}cu126/", "paddlepaddle-gpu==3.0.0"),
         ("paddle", "2.6.2", "12.2", "", "paddlepaddle-gpu==2.6.2"),
+        ("paddle", "example.org", "12.8", "https://example.org/cu118/", "paddlepaddle-gpu==3.3.1"),
+        ("paddle", "example.org", None, "https://example.org/cu118/", "paddlepaddle==3.3.1"),
     ],
 )
 @pytest.mark.parametrize("installer", ["pip", "uv"])
@@ -327,24 +322,15 @@ def test_a_driver_selects_build_and_index(
 ) -> None:
     monkeypatch.setenv(INSTALLER, installer)
     monkeypatch.setattr(request, "driver", lambda: cuda)
-    monkeypatch.setenv(f"{framework.upper()}_VERSION", version)
+    if version == "example.org":
+        monkeypatch.setenv(f"{framework.upper()}_INDEX", index)
+    else:
+        monkeypatch.setenv(f"{framework.upper()}_VERSION", version)
     assert install.main([framework]) == 0
     by_backend = (installer, framework) == ("uv", "torch")
     words = [*(["--extra-index-url", index] if index and not by_backend else []), requirement]
     assert pip.installed[0][0][: len(words)] == words
     assert ("--extra-index-url" in pip.installed[0][0]) is (bool(index) and not by_backend)
-
-
-@pytest.mark.parametrize("cuda", ["12.8", None])
-def test_another_index_can_be_named(pip: Installers, cuda: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request, "driver", lambda: cuda)
-    monkeypatch.setenv("PADDLE_INDEX", "https://example.org/cu118/")
-    assert install.main(["paddle"]) == 0
-    package = "paddlepaddle-gpu==3.3.1" if cuda else "paddlepaddle==3.3.1"
-    assert pip.installed[0][0][:3] == ["--extra-index-url", "https://example.org/cu118/", package]
-
-
-# ---------------------------------------------------------------- refusals
 
 
 REFUSALS = {
@@ -392,9 +378,6 @@ def test_a_version_that_no_index_has_is_refused(installer: str) -> None:
     assert "0.0.99 cannot be installed" in ended.lines[0]
 
 
-# ---------------------------------------------------------------- uv itself, on an index of this machine
-
-
 UPLOADS = {
     "frame": {"1.0": "2026-01-01", "2.0": "2026-03-01"},
     "mate": {"1.0": "2026-02-01", "2.0": "2026-04-01", "3.0": "2026-05-01"},
@@ -418,18 +401,9 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             """Prints nothing."""
 
     for package, uploads in UPLOADS.items():
-        folder = tmp_path / "index" / package
-        folder.mkdir(parents=True)
-        files = []
+        files, folder = [], tmp_path / "index" / package
         for version, day in uploads.items():
-            name = f"{package}-{version}-py3-none-any.whl"
-            declared = "".join(f"Requires-Dist: {requirement}\n" for requirement in DECLARED[package])
-            head = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
-            with ZipFile(folder / name, "w") as wheel:
-                info = f"{package}-{version}.dist-info"
-                wheel.writestr(f"{info}/METADATA", head + declared)
-                wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-                wheel.writestr(f"{info}/RECORD", "")
+            name = write_wheel(folder, package, version, requires=DECLARED[package]).name
             files.append({"filename": name, "url": name, "hashes": {}, "upload-time": f"{day}T00:00:00Z"})
         page = {"meta": {"api-version": "1.1"}, "name": package, "files": files}
         (folder / "index.json").write_text(json.dumps(page))
@@ -454,3 +428,171 @@ def test_companions_are_of_the_time_and_keep_what_the_suite_computes_with() -> N
     assert newest == {"frame": "2.0", "mate": "3.0", "numpy": "2.0"}
     with pytest.raises(Unavailable, match="mate"):
         resolve(["frame==1.0", "mate==9"], {}, {})
+
+
+NAMES = [locks.SUITE, locks.TOOLS, locks.ALL, *DISTRIBUTIONS]
+PYTHONS = ("3.11", "3.12", "3.13")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def pins_of(name: str, python: str) -> dict[str, str]:
+    where = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "sys_platform": "linux",
+        "platform_machine": "x86_64",
+    }
+    lines = [Requirement(line) for line in lock_text(name).splitlines() if not line.startswith("#")]
+    wanted = [line for line in lines if line.marker is None or line.marker.evaluate(where)]
+    assert len({canonicalize_name(line.name) for line in wanted}) == len(wanted), "two versions of one package"
+    return {canonicalize_name(line.name): str(line.specifier).removeprefix("==") for line in wanted}
+
+
+def lock_text(name: str) -> str:
+    return (locks.FOLDER / f"{name}.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_lock_has_versions_and_nothing_of_the_machine_that_made_it(name: str) -> None:
+    generated, command, *lines = lock_text(name).splitlines()
+    assert generated.startswith("# This file was autogenerated by uv")
+    assert command == "#    python -m tools lock"
+    for line in lines:
+        assert re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; [\w .'<>!=()]+)?", line), line
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("framework", DISTRIBUTIONS)
+def test_locks_agree_with_the_pins(framework: str, python: str) -> None:
+    chosen = DISTRIBUTIONS[framework]
+    for name in (framework, locks.ALL):
+        versions = pins_of(name, python)
+        assert versions[canonicalize_name(bare(chosen.cpu))] == chosen.pinned
+        assert locks.names(chosen.companions) <= versions.keys()
+        for limit in map(Requirement, chosen.limits_of(chosen.pinned)):
+            assert limit.specifier.contains(versions[limit.name])
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_what_every_environment_has_is_the_same_everywhere(python: str) -> None:
+    suite = pins_of(locks.SUITE, python)
+    apart = {
+        (name, package): version
+        for name in NAMES
+        for package, version in pins_of(name, python).items()
+        if suite.get(package, version) != version
+    }
+    assert {package for _, package in apart} <= {"numpy"}, apart
+    assert {name for name, _ in apart} <= {"paddle", locks.ALL}, apart
+
+
+@pytest.mark.parametrize("name", [locks.SUITE, locks.TOOLS])
+@pytest.mark.parametrize("python", PYTHONS)
+def test_locks_meet_the_suites_requirements(name: str, python: str) -> None:
+    versions = pins_of(name, python)
+    groups = PROJECT["dependency-groups"]
+    asked = [Requirement(line) for group in ("suite", *locks.GROUPS.get(name, ("run",))) for line in groups[group]]
+    assert [str(each) for each in asked if not each.specifier.contains(versions[canonicalize_name(each.name)])] == []
+
+
+def test_deviations_are_those_of_installed_packages() -> None:
+    versions = {"pytest": "0.1", "packaging": locks.installed_version("packaging") or "", "no-such-distribution": "1"}
+    assert locks.deviations(versions) == [f"pytest {pytest.__version__}, not 0.1"]
+    if "TOX_ENV_NAME" in os.environ:
+        assert locks.deviations(locks.read(locks.TOOLS)) == [], "an environment of tox is as its lock says"
+
+
+def test_a_lock_is_read_where_it_holds_and_made_by_uv_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(locks, "FOLDER", tmp_path)
+    (tmp_path / "x.txt").write_text("# made\nNumPy==2.4.6\nnew==1 ; python_version < '3'\n")
+    assert locks.read("x") == {"numpy": "2.4.6"}
+    assert locks.examples("x") == {"numpy": "2.4.6", "new": "1"}
+    versions = (("2.13.0", "2.13.0"), ("2.13.0+cpu", "2.13.0"), ("2.13.0", "2.13.0+cpu"), ("2.1", "2.0"))
+    assert [locks.same(*pair) for pair in versions] == [True, True, False, False], "a label counts only if it is pinned"
+    monkeypatch.setattr(uv, "program", lambda: None)
+    assert locks.main(["jax"]) == 2
+    assert capsys.readouterr().err == "jax cannot be locked (uv is not installed)\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.txt"]
+
+
+def test_a_lock_is_resolved_for_processors_and_gpus_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], Path, Path, list[str]]] = []
+    monkeypatch.setattr(locks, "FOLDER", tmp_path / "locks")
+    monkeypatch.setattr(uv, "solve", lambda wanted, to, *words, folder: asked.append((wanted, to, folder, [*words])))
+    assert locks.main(["--upgrade", "jax"]) == 0
+    ((wanted, to, folder, words),) = asked
+    assert wanted == ["jax==0.10.2", "jax[cuda12]==0.10.2", *DISTRIBUTIONS["jax"].companions]
+    assert (to, folder) == (tmp_path / "locks" / "jax.txt", tmp_path)
+    assert {"--universal", "--upgrade", "--group=run", "pyproject.toml"} <= set(words)
+
+
+def test_tox_installs_under_locks_that_are_there() -> None:
+    named = set(re.findall(r"-c locks/(\S+)\.txt", (ROOT / "tox.ini").read_text("utf-8")))
+    assert named == set(NAMES) - {locks.SUITE}
+    groups = PROJECT["dependency-groups"]
+    assert [*groups["suite"], *groups["run"]] == PROJECT["project"]["dependencies"]
+
+
+CLAUSE = "scaling.skip-is-atomic"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("site")
+    built = "from hatchling.build import build_wheel; import sys; build_wheel(sys.argv[1])"
+    run([sys.executable, "-c", built, str(folder)])
+    (wheel,) = folder.iterdir()
+    with ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    assert wheel.stat().st_size < 8 * 2**20
+    wheel.unlink()
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o555)
+    yield folder
+    for path in (folder, *filter(Path.is_dir, folder.rglob("*"))):
+        path.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name in ("fixtures", "frameworks", "results", "locks"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the project is imported')\n")
+    return tmp_path
+
+
+def call_wheel(site: Path, project: Path, *words: str) -> Ended:
+    where = {"PYTHONPATH": str(site), "XDG_CACHE_HOME": str(project / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return run([sys.executable, *words], project, PYTEST_DISABLE_PLUGIN_AUTOLOAD="", **where)
+
+
+def test_installation_has_one_importable_name_and_knows_the_suite_from_any_folder(site: Path, project: Path) -> None:
+    names = {path.name for path in site.iterdir()}
+    assert {name for name in names if not name.endswith(".dist-info")} == {"conformance"}
+    program = (
+        "from conformance.cli import main; assert main(['spec', 'list']) == 0;"
+        "from conformance.runner.identity import suite; print(suite('torch', (), ()).areas);"
+    )
+    ended = call_wheel(site, project, "-c", program)
+    assert (ended.status, ended.errors) == (0, "")
+    assert CLAUSE in ended.output
+    assert ended.output.endswith(f"\n{identity.suite('torch', (), ()).areas}\n")
+    asked = "import importlib.util as u; print(*[n for n in ('fixtures', 'frameworks', 'results') if u.find_spec(n)])"
+    assert call_wheel(site, project / "locks", "-c", asked).output == "\n"
+
+
+def test_run_in_any_folder_writes_there_alone(site: Path, project: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in site.rglob("*")}
+    words = ("-m", "conformance", "run", "reference", "--record=mine/record.json", "conformance/suites/scaling")
+    ended = call_wheel(site, project, *words, "--numprocesses=0", "-k", f"{CLAUSE} and nan")
+    assert ended.status == 0, ended.lines
+    record = load(project / "mine" / "record.json")
+    assert {verdict.clause for verdict in record.verdicts} == {CLAUSE}
+    assert record.verdicts[0].repro.startswith("conformance run reference --device=cpu --mode=emulated --seed=0 ")
+    assert record.suite.commit == ""
+    written = {path.name for path in project.iterdir()} - {"fixtures", "frameworks", "results", "locks"}
+    assert written <= {"mine", "cache"}
+    assert {path: path.stat().st_mtime_ns for path in site.rglob("*")} == before

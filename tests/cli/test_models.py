@@ -31,13 +31,11 @@ class StubCheck:
 
 
 def names() -> list[str]:
-    """The classes of a library."""
     own = ("AForMaskedLM", "BForMaskedLM", "CForMaskedLM", "ClvpForCausalLM", "CrashForCTC", "DForCTC", "EForCTC")
     return [f"transformers:{name}" for name in (*own, "SlowForCTC")]
 
 
 def checks(model: str, formats: list[str]) -> Iterator[StubCheck]:
-    """The checks of a model."""
     name = model.partition(":")[2]
     if name.startswith("Crash"):
         os._exit(3)

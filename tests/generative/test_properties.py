@@ -36,7 +36,6 @@ def subject(at: int = 0, **profile: Any) -> Subject:
 
 
 def explored(of: Subject, act: Act = lambda _verdict, _case: None, examples: int = 25) -> tuple[list[Case], Verdict]:
-    """The cases that a law is held over, and its verdict."""
     drawn: list[Case] = []
 
     @explore(CASES, examples)
@@ -58,7 +57,6 @@ def small(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
 
 
 def failure(test: Callable[..., None], **fixtures: Any) -> tuple[Violation, Verdict]:
-    """The violation that a test ends with, and what it left in its verdict."""
     verdict = Verdict()
     with pytest.raises(Violation) as caught:
         test(subject(), verdict, **fixtures)

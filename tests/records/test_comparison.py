@@ -1,21 +1,27 @@
-"""The comparison of records: what counts as worse, and what cannot be compared."""
+"""The comparison of records: what counts as worse, what cannot be compared, numbers, arrays and costs."""
 
 import math
+import warnings
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from results.compare.changes import ChangeKind
 from results.compare.comparison import compare
+from results.compare.numbers import Movement, number
 from results.compare.pairing import Comparisons, compare_sets
+from results.compare.ratio import CONFIDENCE, FEWEST, SMALLEST, TRIMMED, ratio
+from results.record.arrays import differs, fingerprint, first_difference
 from results.record.files import RecordError
-from results.record.reading import CheckResult, Outcome, Record
-from results.record.values import same
-from results.show.differences import markdown, to_text
-from tests.support.small_record import BASE, BOUND, CLAUSE, TESTS, measured, observed, verdict
+from results.record.fingerprints import Fingerprint
+from results.record.reading import CheckResult, Curves, Measurement, Outcome, Record, Tensors, Trace
+from results.show.differences import document, markdown, to_text
+from tests.support.small_record import BASE, BOUND, CLAUSE, TESTS, measured, observed, timed, verdict
 
 
 @pytest.mark.parametrize(
@@ -57,104 +63,137 @@ def _on(record: Record, *instruction_sets: str) -> Record:
     return replace(record, variant=replace(record.variant, instruction_sets=instruction_sets))
 
 
-def test_what_a_processor_lacks_is_not_worse() -> None:
-    old = _on(BASE, "avx2", "avx512f", "gfni")
-    other = observed(**{"rule/test_b[1]": "none"})
-    refusing = verdict(other, 1, outcome=Outcome.UNSUPPORTED, reason="it wants avx512f")
-    result = compare(old, _on(refusing, "avx2"))
-    assert result.status == 0
-    assert {change.kind for change in result.changes} == {ChangeKind.NOT_COMPARABLE}
-    assert {change.detail for change in result.changes} == {"the new machine lacks avx512f: it wants avx512f"}
+def loss(curves: Curves) -> Trace:
+    return Trace("loss", "test_a", curves)
+
+
+REFUSED = {"outcome": Outcome.UNSUPPORTED, "reason": "it wants avx512f"}
+KNOWN_THERE = {"outcome": Outcome.KNOWN, "signature": "inaccurate", "reason": "without avx512f it is cut off"}
+WIDE, NARROW = ("avx2", "avx512f"), ("avx2",)
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "after", "kind", "status"),
+    [
+        (WIDE, REFUSED, NARROW, ChangeKind.NOT_COMPARABLE, 0),
+        (WIDE, KNOWN_THERE, NARROW, ChangeKind.NOT_COMPARABLE, 0),
+        (WIDE, REFUSED | {"reason": "it is not offered"}, NARROW, ChangeKind.NEWLY_UNJUDGED, 1),
+        (WIDE, REFUSED, WIDE, ChangeKind.NEWLY_UNJUDGED, 1),
+        (WIDE, REFUSED | {"reason": "it wants avx512fp16"}, NARROW, ChangeKind.NEWLY_UNJUDGED, 1),
+        (WIDE, REFUSED, (), ChangeKind.NEWLY_UNJUDGED, 1),
+        (WIDE, KNOWN_THERE | {"outcome": Outcome.FAIL}, NARROW, ChangeKind.NEWLY_FAILING, 1),
+        (WIDE, KNOWN_THERE | {"reason": "it is cut off"}, NARROW, ChangeKind.NEWLY_FAILING, 1),
+        (WIDE, KNOWN_THERE, WIDE, ChangeKind.NEWLY_FAILING, 1),
+        (NARROW, KNOWN_THERE, NARROW, ChangeKind.NEWLY_FAILING, 1),
+    ],
+)
+def test_compare_of_what_a_processor_lacks_is_not_worse(
+    before: tuple[str, ...], changes: dict[str, Any], after: tuple[str, ...], kind: ChangeKind, status: int
+) -> None:
+    result = compare(_on(BASE, *before), _on(verdict(BASE, 1, **changes), *after))
+    assert (result.status, [change.kind for change in result.changes]) == (status, [kind])
+    if kind is ChangeKind.NOT_COMPARABLE:
+        assert result.changes[0].detail == f"the new machine lacks avx512f: {changes['reason']}"
+
+
+def test_compare_of_a_refusal_of_the_processor_excuses_its_observations_and_no_other_test() -> None:
+    old = _on(BASE, *WIDE, "gfni")
+    refusing = _on(verdict(observed(**{"rule/test_b[1]": "none"}), 1, **REFUSED), *NARROW)
+    result = compare(old, refusing)
+    assert (result.status, {change.kind for change in result.changes}) == (0, {ChangeKind.NOT_COMPARABLE})
     assert "2: the new machine lacks avx512f" in " ".join(to_text(Comparisons((result,))).split())
-    failing = verdict(_on(refusing, "avx2"), 0, outcome=Outcome.FAIL)
-    assert compare(old, failing).status == 1, "a failure is one on every machine"
-
-
-def test_bound_of_the_same_version_on_another_processor_is_not_compared() -> None:
-    narrow, wide = (checked(BASE, bound) for bound in (0.0138, 0.1446))
-    old = _on(narrow, "avx2", "avx512f")
-    assert [change.kind for change in compare(old, _on(wide, "avx2", "avx512f")).changes] == [ChangeKind.BOUND_WIDER]
-    assert compare(old, _on(wide, "avx2")).changes == ()
-    newer = replace(
-        _on(wide, "avx2"), variant=replace(wide.variant, framework_version="99", instruction_sets=("avx2",))
-    )
-    assert ChangeKind.BOUND_WIDER in {change.kind for change in compare(old, newer).changes}
-
-
-def checked(record: Record, bound: float) -> Record:
-    """The record with one check of this bound in its first test."""
-    check = CheckResult("an error", 0.001, bound, None, True)
-    return replace(record, verdicts=(replace(record.verdicts[0], checks=(check,)), *record.verdicts[1:]))
-
-
-def test_a_refusal_excuses_no_other_test() -> None:
-    old = _on(BASE, "avx2", "avx512f")
-    refusing = _on(verdict(BASE, 1, outcome=Outcome.UNSUPPORTED, reason="it wants avx512f"), "avx2")
     silent = verdict(refusing, 2, outcome=Outcome.UNSUPPORTED, reason="it is gone")
     without = replace(refusing, verdicts=refusing.verdicts[1:])
     less = replace(refusing, observations=refusing.observations[1:])
-    for new, kind in ((silent, ChangeKind.NEWLY_UNJUDGED), (without, ChangeKind.REMOVED), (less, ChangeKind.REMOVED)):
+    failing = verdict(refusing, 0, outcome=Outcome.FAIL)
+    kinds = (ChangeKind.NEWLY_UNJUDGED, ChangeKind.REMOVED, ChangeKind.REMOVED, ChangeKind.NEWLY_FAILING)
+    for new, kind in zip((silent, without, less, failing), kinds, strict=True):
         result = compare(old, new)
         assert (result.status, kind in {change.kind for change in result.changes}) == (1, True)
 
 
-def test_a_failure_that_is_known_of_the_processor_is_not_worse() -> None:
-    old = _on(BASE, "avx2", "avx512f")
-    known = {"outcome": Outcome.KNOWN, "signature": "inaccurate", "reason": "without avx512f it is cut off"}
-    result = compare(old, _on(verdict(BASE, 1, **known), "avx2"))
-    assert (result.status, [change.kind for change in result.changes]) == (0, [ChangeKind.NOT_COMPARABLE])
-    assert result.changes[0].detail == "the new machine lacks avx512f: without avx512f it is cut off"
-    for change in ({"outcome": Outcome.FAIL}, {"reason": "it is cut off"}):
-        assert compare(old, _on(verdict(BASE, 1, **known | change), "avx2")).status == 1
-    assert compare(old, _on(verdict(BASE, 1, **known), "avx2", "avx512f")).status == 1
-    assert compare(_on(BASE, "avx2"), _on(verdict(BASE, 1, **known), "avx2")).status == 1
+@pytest.mark.parametrize(
+    ("sets", "changes", "compared"),
+    [
+        (WIDE, {}, True),
+        (NARROW, {}, False),
+        (NARROW, {"framework_version": "99"}, True),
+        (NARROW, {"packages": {"numpy": "2.4"}}, True),
+    ],
+    ids=["same-processor", "other-processor", "other-version", "other-companion"],
+)
+def test_compare_of_a_bound_of_the_same_version_on_another_processor_is_left_out(
+    sets: tuple[str, ...], changes: dict[str, Any], compared: bool
+) -> None:
+    narrow, wide = (
+        verdict(BASE, 0, checks=(CheckResult("an error", 0.001, bound, None, True),)) for bound in (0.0138, 0.1446)
+    )
+    old = _on(replace(narrow, variant=replace(BASE.variant, packages={"numpy": "2.3"})), *WIDE)
+    new = replace(wide, variant=replace(old.variant, instruction_sets=sets, **changes))
+    assert [change.kind for change in compare(old, new).changes] == [ChangeKind.BOUND_WIDER] * compared
+
+
+def failed(signature: str, **changes: Any) -> Record:
+    return verdict(BASE, 0, outcome=Outcome.KNOWN, signature=signature, **changes)
+
+
+def bound(number: float) -> Record:
+    return verdict(BASE, 0, checks=(BOUND, replace(BOUND, bound=number)))
+
+
+def losses(*points: float) -> Record:
+    return replace(BASE, traces=(loss({"loss": points, "bound": (0.2, 0.4, 0.4)[: len(points)]}),))
+
+
+def checked(update: int, error: float) -> Record:
+    check = CheckResult(f"distance of the loss at update {update}", error, 1.0, None, True)
+    return verdict(BASE, 0, checks=(check,))
+
+
+def bytes_of(*sizes: float) -> Record:
+    return measured({"bytes/test_a": sizes})
+
+
+FORMATS = {"formats/test_a": {"add": "float32", "mul": {"low": math.nan}}}
+FEWER = replace(BASE, verdicts=BASE.verdicts[1:])
+INFERRED = failed("scale-inf", inferred_from="2.12.0")
+UNSTABLE = verdict(BASE, 0, outcome=Outcome.UNSTABLE, message="not the same twice", repeats=("fail (x)", "pass"))
+DETAILS = {
+    ("pass", "unstable"): "not the same twice repeated: fail (x), pass.",
+    ("2", "2.5"): "the loss at update 1 is the first that moved by more than rounding explains: 0.5, 1.25 times",
+    ("2 updates", "1 updates"): "different numbers of updates",
+    ("0.1 of 1", "0.9 of 1"): "at update 4: 9 times as large",
+    ("1,000,000,000 B", "1,000,000,001 B"): "+1 B, ratio 1, counted exactly",
+}
 
 
 @pytest.mark.parametrize(
-    ("sets", "reason"),
+    ("old", "new", "kind", "before", "after", "status"),
     [
-        (("avx2",), "it is not offered"),
-        (("avx2", "avx512f"), "it wants avx512f"),
-        (("avx2",), "it wants avx512fp16"),
-        ((), "it wants avx512f"),
+        (failed("scale-inf"), failed("other"), ChangeKind.FAILING_OTHERWISE, "known (scale-inf)", "known (other)", 1),
+        (BASE, INFERRED, ChangeKind.NEWLY_FAILING, "pass", "known (scale-inf), not confirmed here", 1),
+        (BASE, UNSTABLE, ChangeKind.UNSTABLE, "pass", "unstable", 0),
+        (BASE, FEWER, ChangeKind.REMOVED, "pass", "", 1),
+        (FEWER, BASE, ChangeKind.ADDED, "", "pass", 0),
+        (BASE, observed(**FORMATS), ChangeKind.OBSERVATION_CHANGED, "float16", "float32", 1),
+        (bound(7.0), bound(8.0), ChangeKind.BOUND_CHANGED, "7", "8", 0),
+        (losses(1.0, 2.0, 3.0), losses(1.1, 2.5, 9.0), ChangeKind.DRIFT, "2", "2.5", 0),
+        (losses(1.0), losses(math.nan), ChangeKind.DRIFT, "1", "nan", 0),
+        (losses(1.0, 2.0), losses(1.0), ChangeKind.DRIFT, "2 updates", "1 updates", 0),
+        (checked(2, 0.1), checked(4, 0.9), ChangeKind.DRIFT, "0.1 of 1", "0.9 of 1", 0),
+        (bytes_of(1e9, 1e9, 1e9), bytes_of(1e9 + 1), ChangeKind.MEASURE_WORSE, "1,000,000,000 B", "1,000,000,001 B", 1),
     ],
+    ids=range(12),
 )
-def test_a_refusal_that_the_processor_does_not_explain_is_worse(sets: tuple[str, ...], reason: str) -> None:
-    refusing = verdict(BASE, 1, outcome=Outcome.UNSUPPORTED, reason=reason)
-    result = compare(_on(BASE, "avx2", "avx512f"), _on(refusing, *sets))
-    assert [change.kind for change in result.changes] == [ChangeKind.NEWLY_UNJUDGED]
-
-
-def test_another_way_of_failing_is_worse() -> None:
-    old, new = (verdict(BASE, 0, outcome=Outcome.KNOWN, signature=name) for name in ("scale-inf", "applied-inf"))
-    (change,) = compare(old, new).changes
-    assert (change.kind, change.old, change.new) == (
-        ChangeKind.FAILING_OTHERWISE,
-        "known (scale-inf)",
-        "known (applied-inf)",
-    )
-
-
-def test_a_failure_that_another_version_explains_has_its_mark() -> None:
-    new = verdict(BASE, 0, outcome=Outcome.KNOWN, signature="scale-inf", inferred_from="2.12.0")
-    (change,) = compare(BASE, new).changes
-    assert (change.kind, change.new) == (ChangeKind.NEWLY_FAILING, "known (scale-inf), not confirmed here")
-
-
-def test_what_did_not_repeat_says_what_it_came_to() -> None:
-    new = verdict(BASE, 0, outcome=Outcome.UNSTABLE, message="not the same twice", repeats=("fail (x)", "pass"))
-    result = compare(BASE, new)
-    assert (result.status, [c.kind.worse for c in result.changes]) == (0, [False])
-    assert result.changes[0].detail == "not the same twice repeated: fail (x), pass."
-    assert "unstable" in to_text(Comparisons((result,)))
-
-
-def test_a_test_that_came_or_went_is_told() -> None:
-    fewer = replace(BASE, verdicts=BASE.verdicts[1:])
-    assert [(c.kind, c.subject) for c in compare(BASE, fewer).changes] == [(ChangeKind.REMOVED, TESTS[0])]
-    assert compare(BASE, fewer).status == 1
-    assert [(c.kind, c.subject) for c in compare(fewer, BASE).changes] == [(ChangeKind.ADDED, TESTS[0])]
-    assert compare(fewer, BASE).status == 0
+def test_compare_of_one_difference_is_one_change(
+    old: Record, new: Record, kind: ChangeKind, before: str, after: str, status: int
+) -> None:
+    result = compare(old, new)
+    (change,) = result.changes
+    assert (change.kind, change.old, change.new, result.status) == (kind, before, after, status)
+    assert change.subject == TESTS[0] or kind not in (ChangeKind.REMOVED, ChangeKind.ADDED)
+    assert DETAILS.get((before, after), "") in change.detail
+    assert compare(old, old).changes == ()
 
 
 def test_a_test_of_another_setup_is_not_comparable() -> None:
@@ -176,16 +215,8 @@ def test_a_test_of_another_setup_is_not_comparable() -> None:
     assert compare(BASE, other).status == 2
 
 
-def test_an_observation_is_compared_leaf_by_leaf() -> None:
-    new = observed(**{"formats/test_a": {"add": "float32", "mul": {"low": math.nan}}})
-    (change,) = compare(BASE, new).changes
-    assert (change.kind, change.old, change.new) == (ChangeKind.OBSERVATION_CHANGED, "float16", "float32")
-    assert change.subject == f"{CLAUSE}/formats/test_a › add"
-    assert compare(BASE, new).status == 1
-
-
 @pytest.mark.parametrize("key", ["reason", "instead"])
-def test_the_words_of_a_reason_are_not_compared(key: str) -> None:
+def test_compare_of_the_words_of_a_reason_is_no_change(key: str) -> None:
     old, new, other = (
         observed(**{"optimizer.clip/test_a": {"declared": declared, key: reason}})
         for declared, reason in ((False, "there is no clipping"), (False, "no clipping"), (True, ""))
@@ -208,26 +239,6 @@ def test_an_observed_number_is_judged_by_the_bound_of_its_test(new: float, kind:
 def test_last_digits_of_an_observed_number_are_no_change(new: float, changes: int) -> None:
     sides = [verdict(observed(**{"distance/test_a": {"measured": at}}), 0, checks=()) for at in (6.78025, new)]
     assert len(compare(*sides).changes) == changes
-
-
-def test_a_bound_that_moved_is_told_and_is_not_worse() -> None:
-    result = compare(BASE, verdict(BASE, 0, checks=(replace(BOUND, bound=2.0),)))
-    assert [(c.kind, c.old, c.new) for c in result.changes] == [(ChangeKind.BOUND_CHANGED, "1", "2")]
-    assert result.status == 0
-
-
-def test_checks_of_one_name_are_held_against_each_other_in_turn() -> None:
-    old = verdict(BASE, 0, checks=(BOUND, replace(BOUND, bound=7.0)))
-    new = verdict(BASE, 0, checks=(BOUND, replace(BOUND, bound=8.0)))
-    assert [(c.old, c.new) for c in compare(old, new).changes] == [("7", "8")]
-    assert not compare(old, old).changes
-
-
-def test_the_gravest_changes_come_first() -> None:
-    old = verdict(verdict(BASE, 0, outcome=Outcome.FAIL), 1, checks=(replace(BOUND, bound=7.0),))
-    new = verdict(verdict(BASE, 0), 2, outcome=Outcome.FAIL)
-    kinds = [change.kind for change in compare(old, new).changes]
-    assert kinds == [ChangeKind.NEWLY_FAILING, ChangeKind.BOUND_CHANGED, ChangeKind.NEWLY_PASSING]
 
 
 def test_another_draw_of_the_same_ensemble_is_no_other_bound() -> None:
@@ -304,8 +315,214 @@ def test_sets_are_paired_by_series() -> None:
         compare_sets([BASE, BASE], [BASE, tf])
 
 
-@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text() | st.integers(), st.lists, max_leaves=5))
-@settings(max_examples=50)
-def test_every_value_equals_itself(value: Any) -> None:
-    assert same(value, value)
-    assert not same(value, [value])
+ANY = st.floats() | st.sampled_from([0.0, 1e308, -1e308, 5e-324, math.inf, math.nan])
+SERIES = st.lists(ANY, max_size=4).map(tuple)
+TRACES = st.fixed_dictionaries({"loss": SERIES}, optional=dict.fromkeys(("exact", "spread", "bound"), SERIES))
+CHECKS = st.builds(
+    CheckResult, st.just("error"), ANY | ANY.map(repr) | st.none() | st.text(), ANY, st.none(), st.just(True)
+)
+TENSORS = st.lists(ANY, max_size=3).map(lambda values: (_fingerprint(values),))
+
+
+def _fingerprint(values: list[float]) -> Fingerprint:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return fingerprint("output/a", np.array(values))
+
+
+@st.composite
+def records(draw: st.DrawFn) -> Record:
+    traces, tensors = (loss(draw(TRACES)),), (Tensors("layers", "test_a", draw(TENSORS)),)
+    derived = {"multiplier": draw(ANY)}
+    checks = tuple(replace(check, derivation=derived, passed=True) for check in draw(st.lists(CHECKS, max_size=3)))
+    costs = (Measurement(CLAUSE, "bytes", "test_a", "B", draw(SERIES), draw(SERIES)),)
+    return replace(verdict(BASE, 0, checks=checks), traces=traces, tensors=tensors, measurements=costs)
+
+
+@given(records(), records())
+@settings(max_examples=150)
+def test_whatever_the_numbers_are_they_are_classed_and_told(old: Record, new: Record) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        alone, pair = compare(old, old), compare(old, new)
+        assert {one.movement for one in alone.numbers} <= {Movement.IDENTICAL}
+        assert alone.identical
+        assert sum(one.movement is Movement.DRIFT for one in pair.numbers) == pair.drifted
+        for form in (to_text, markdown, document):
+            form(Comparisons((pair,)))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("0.5", None), (2, 2.0), (1e-07, 1e-7), (True, None), ("float32[3][1.0, 2.0]", None), (None, None), ([1.0], None)],
+)
+def test_what_is_no_number_is_none(value: object, expected: float | None) -> None:
+    assert number(value) == expected  # type: ignore[arg-type]
+
+
+def test_compare_of_an_update_that_judges_nothing_has_no_drift() -> None:
+    unjudged = [replace(BASE, traces=(loss({"loss": (1.0, late), "bound": (0.1, math.inf)}),)) for late in (2.0, 9.0)]
+    assert not compare(*unjudged).changes
+    chaotic = verdict(BASE, 0, checks=(CheckResult("e", 0.1, 1.0, None, True, {"multiplier": 4.0}),))
+    traces = [loss({"loss": (1.0, late), "exact": (1.0, 1.0), "spread": (1e-3, 0.2)}) for late in (1.0, 9.0)]
+    assert not compare(*(replace(chaotic, traces=(trace,)) for trace in traces)).changes
+    timing = replace(BASE, clauses={CLAUSE: replace(BASE.clauses[CLAUSE], level="MEASUREMENT")})
+    errors = [verdict(timing, 0, checks=(CheckResult("times", error, 1.0, None, True),)) for error in (0.1, 0.9)]
+    result = compare(*errors)
+    assert (result.changes, result.numbers) == ((), ()), "costs are no numbers of this kind"
+
+
+VALUES = np.linspace(1.0, 1.9, 5, dtype=np.float32)
+ARRAYS = (fingerprint("output/a", VALUES), fingerprint("gradient/a", VALUES))
+
+
+def later(**changes: Any) -> tuple[Fingerprint, ...]:
+    return ARRAYS[0], replace(ARRAYS[1], **changes)
+
+
+LOW, DOUBLE = fingerprint("output/a", np.nextafter(VALUES, np.float32(0))), fingerprint("gradient/a", 2 * VALUES)
+INFINITE = fingerprint("output/a", np.where(np.arange(5) == 0, np.float32(np.inf), VALUES))
+WHOLE, OTHER_WHOLE = (fingerprint("output/a", np.array([value])) for value in (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (ARRAYS, ARRAYS, ""),
+        (ARRAYS, (LOW, DOUBLE), "output/a (float32), by 1 unit in the last place of its sampled values"),
+        (ARRAYS, later(digest="0" * 16), "gradient/a (float32), outside the sampled values"),
+        (ARRAYS, later(format="float16"), "gradient/a, float32[5] before and float16[5] now"),
+        (ARRAYS, later(shape=(1, 5)), "gradient/a, float32[5] before and float32[1, 5] now"),
+        (ARRAYS, later(digest="0" * 16, sample="AAAA"), "gradient/a (float32), with unreadable sampled values"),
+        (ARRAYS, later(digest="0" * 16, sample="A"), "gradient/a (float32), with unreadable sampled values"),
+        (ARRAYS, later(name="gradient/b"), "gradient/b (float32), only in the new record"),
+        (ARRAYS, ARRAYS[:1], "gradient/a (float32), only in the old record"),
+        (ARRAYS, ARRAYS[::-1], "the order of the same arrays"),
+        ((WHOLE,), (OTHER_WHOLE,), "output/a (int64), with unreadable sampled values"),
+    ],
+)
+def test_first_difference_of_arrays_is_told(
+    old: tuple[Fingerprint, ...], new: tuple[Fingerprint, ...], message: str
+) -> None:
+    assert first_difference(old, new) == message
+    assert differs(old, new) is bool(message)
+    assert "finite in only one record" in first_difference(ARRAYS, (INFINITE, ARRAYS[1]))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (101.0, ChangeKind.MEASURE_WORSE),
+        (99.0, ChangeKind.MEASURE_BETTER),
+        (100.0, None),
+        (math.nan, ChangeKind.NOT_COMPARABLE),
+    ],
+)
+def test_what_is_counted_is_compared_exactly(value: float, kind: ChangeKind | None) -> None:
+    result = compare(BASE, measured({"bytes/test_a": (value,)}))
+    assert [c.kind for c in result.changes] == ([] if kind is None else [kind])
+
+
+@pytest.mark.parametrize("times", [2.0, 3.0, 0.5])
+@pytest.mark.parametrize("controlled", [True, False])
+def test_times_of_two_records_are_never_judged(times: float, controlled: bool) -> None:
+    old = timed(1, 1.0, controlled=controlled)
+    assert compare(old, old).changes == ()
+    assert [c.kind for c in compare(BASE, timed(2, times)).changes] == [ChangeKind.NOT_JUDGED], "beside a count"
+    result = compare(old, timed(2, times, controlled=controlled))
+    assert [c.kind for c in result.changes] == [ChangeKind.NOT_JUDGED]
+    assert result.status == 0
+    for text in (to_text(Comparisons((result,))), markdown(Comparisons((result,)))):
+        assert "1 timing not judged here" in text
+        assert "run both versions alternately on one machine" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("level", "old", "new", "kind", "measures"),
+    [
+        ("MEASUREMENT", Outcome.PASS, Outcome.ABSTAIN, ChangeKind.NOT_JUDGED, ()),
+        ("MEASUREMENT", Outcome.ABSTAIN, Outcome.PASS, ChangeKind.NOT_JUDGED, ()),
+        ("MEASUREMENT", Outcome.ABSTAIN, Outcome.FAIL, ChangeKind.NEWLY_FAILING, ()),
+        ("MEASUREMENT", Outcome.PASS, Outcome.UNSUPPORTED, ChangeKind.NEWLY_UNJUDGED, (ChangeKind.REMOVED,)),
+        ("MUST", Outcome.PASS, Outcome.ABSTAIN, ChangeKind.NEWLY_UNJUDGED, (ChangeKind.REMOVED,)),
+    ],
+)
+def test_a_cost_whose_control_failed_is_not_judged(
+    level: str, old: Outcome, new: Outcome, kind: ChangeKind, measures: tuple[ChangeKind, ...]
+) -> None:
+    leveled = replace(BASE, clauses={CLAUSE: replace(BASE.clauses[CLAUSE], level=level)})
+    before, after = verdict(leveled, 1, outcome=old), verdict(leveled, 1, outcome=new)
+    measurements = BASE.measurements[:1]
+    if new in (Outcome.ABSTAIN, Outcome.UNSUPPORTED):
+        after = replace(after, measurements=measurements)
+    else:
+        before = replace(before, measurements=measurements)
+        measures = (ChangeKind.ADDED,) if old is not Outcome.ABSTAIN else ()
+    result = compare(before, after)
+    assert sorted(change.kind for change in result.changes) == sorted((kind, *measures))
+
+
+TIMES = 1.0 + np.random.default_rng(3).gamma(2.0, 0.02, (4, FEWEST))
+
+
+def test_the_interval_of_pairs_is_students_of_the_trimmed_mean() -> None:
+    logs = np.sort(np.log(TIMES[1] / TIMES[0]))
+    cut = int(TRIMMED * FEWEST)
+    winsorized = np.clip(logs, logs[cut], logs[-cut - 1])
+    error = winsorized.std(ddof=1) / ((1.0 - 2.0 * TRIMMED) * math.sqrt(FEWEST))
+    reach = stats.t.ppf(0.5 + CONFIDENCE / 2.0, FEWEST - 2 * cut - 1) * error
+    result = ratio(tuple(TIMES[0]), tuple(TIMES[1]))
+    middle = logs[cut:-cut].mean()
+    assert (math.log(result.low), math.log(result.high)) == pytest.approx((middle - reach, middle + reach))
+
+
+def test_noise_alone_is_seldom_called_a_change_and_five_percent_mostly_is() -> None:
+    rng = np.random.default_rng(4)
+    alarms = result = 0
+    for _ in range(300):
+        old, new = np.exp(rng.normal(0.0, 0.025, (4, FEWEST)))[:2]
+        same, slower = ratio(old, new), ratio(old, 1.05 * new)
+        alarms += same.grew or same.shrank
+        result += slower.grew
+    assert alarms <= 3
+    assert result >= 285
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ((), (1.0,), "no samples"),
+        ((0.0,), (1.0,), "not a positive number"),
+        ((1.0,), (math.nan,), "not a positive number"),
+        ((1.0,), (math.inf,), "not a positive number"),
+        ((1.0, 2.0), (1.0, 1.0), f"2 pairs that vary are too few: {FEWEST} are needed"),
+        *((samples, samples, "ratio 1, without any spread") for samples in ((0.0,), (math.nan, 1.0), (1.0, 2.0))),
+    ],
+)
+def test_ratio_of_what_cannot_be_compared_says_why(old: tuple[float, ...], new: tuple[float, ...], why: str) -> None:
+    result = ratio(old, new)
+    assert result.summary == why if old is new else why in result.summary
+    assert not any((result.judged and old is not new, result.grew, result.shrank))
+
+
+@pytest.mark.filterwarnings("error")
+def test_ratio_of_disturbed_negligible_and_constant_samples() -> None:
+    slow = TIMES[1].copy()
+    slow[: FEWEST // 8] *= 10.0
+    quiet, disturbed = ratio(TIMES[0], TIMES[1]), ratio(TIMES[0], slow)
+    assert disturbed.low == pytest.approx(quiet.low, abs=0.01)
+    assert not disturbed.grew
+    slower = ratio(TIMES[0], (1.0 + 0.9 * SMALLEST) * TIMES[0] * np.tile([0.9999, 1.0001], FEWEST // 2))
+    assert slower.low > 1.0
+    assert not slower.grew
+    assert ratio((4.0,), (5.0,)).low == ratio((4.0,), (5.0,)).high == 1.25
+    assert ratio((1.0, 1.0, 1.0), (2.0,)).pairs == 1, "what one side has more of is left out"
+    assert ratio(TIMES[0], np.append(TIMES[1], 100.0)).high == quiet.high
+
+
+@pytest.mark.parametrize("new", [(1.0,), (1.0, 0.5) * FEWEST])
+def test_a_ratio_beyond_the_largest_number_is_infinite(new: tuple[float, ...]) -> None:
+    with np.errstate(all="raise"):
+        beyond = ratio((5e-324,) * len(new), new)
+    assert beyond.judged
+    assert beyond.grew
+    assert beyond.high == math.inf

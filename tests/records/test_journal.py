@@ -1,5 +1,6 @@
-"""Journals: whole to the last line that was written, whatever cuts or stops them."""
+"""Journals, whole to the last line that was written, and folders of records, of which few are kept."""
 
+import gc
 import json
 import random
 import resource
@@ -14,14 +15,18 @@ from pathlib import Path
 
 import pytest
 
+from results.compare.pairing import compare_files, compare_sets
 from results.record.files import RecordBusy
+from results.record.folders import Outlines, find, listed, read
 from results.record.journal import Journal
 from results.record.lines import CUT, NO_VERDICT
 from results.record.model import JudgedTest
-from results.record.reading import Observation, Outcome, RecordError, TestVerdict, load, write
+from results.record.reading import Observation, Outcome, Record, RecordError, TestVerdict, load, load_series, write
+from results.show import table
+from tests.support import small_record
 from tests.support.recorded import CLAUSE, filled, header, judged, verdict
-
-ROOT = Path(__file__).parents[2]
+from tests.support.small_record import BASE
+from tests.support.suite_runs import ROOT
 
 
 def test_load_journal_cut_at_any_byte_has_the_verdicts_of_whole_lines(tmp_path: Path) -> None:
@@ -113,7 +118,6 @@ def test_journal_refuses_mistakes(tmp_path: Path) -> None:
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """No file can grow beyond so many bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -177,3 +181,63 @@ def test_kill_9_loses_no_printed_verdict(tmp_path: Path) -> None:
         assert {f"{CLAUSE}/{run}.{i}" for i in range(index + 1)} <= passed
         if run:
             assert load(path).status == "complete"
+
+
+def test_outlines_have_no_parts_and_share_texts() -> None:
+    path = listed(ROOT / "results" / "baselines")[0]
+    (first, second) = map(Outlines(), [load(path), load(path)])
+    assert (first.measurements, first.traces, first.tensors) == ((), (), ())
+    assert not any(verdict.checks or verdict.runs for verdict in first.verdicts)
+    assert all(one.repro is other.repro for one, other in zip(first.verdicts, second.verdicts, strict=True))
+    assert table.plain([first]) == table.plain([load(path)])
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    for place, kinds in (("old", "abcx"), ("new", "abcy")):
+        (tmp_path / place).mkdir()
+        for kind in kinds:
+            record = replace(BASE, series=replace(BASE.series, device_kind=kind))
+            write(tmp_path / place / f"{kind}.json.gz", small_record.verdict(record, 0, message=place))
+    return tmp_path / "old", tmp_path / "new"
+
+
+def test_folders_are_compared_as_their_records_are_and_only_two_are_kept(folders: tuple[Path, Path]) -> None:
+    old, new = folders
+    result, expected = compare_files(find([old]), find([new])), compare_sets(read([old]), read([new]))
+    assert (result.status, result.unmatched) == (expected.status, expected.unmatched)
+    assert [pair.changes for pair in result.pairs] == [pair.changes for pair in expected.pairs]
+    assert [pair.compared for pair in result.pairs] == [3, 3, 3]
+    assert not any(record.verdicts for pair in result.pairs for record in (pair.old, pair.new))
+    assert [line[:11] for line in compare_files(find([old]), find([new]), partial=True).unmatched] == ["torch eager"]
+
+
+def test_the_garbage_collector_pauses_while_records_are_read(folders: tuple[Path, Path]) -> None:
+    paused: list[bool] = []
+
+    def convert(record: Record) -> Record:
+        paused.append(not gc.isenabled())
+        return record
+
+    def refuse(record: Record) -> Record:
+        raise ValueError(record.status)
+
+    assert read([folders[0]], convert=convert)
+    assert paused == [True] * 4
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="complete"):
+        read([folders[0]], convert=refuse)
+    assert gc.isenabled()
+
+
+def test_a_broken_record_without_a_partner_is_refused(folders: tuple[Path, Path]) -> None:
+    old, new = folders
+    alone = new / "y.json.gz"
+    record = load(alone)
+    alone.unlink()
+    broken = new / "y.json"
+    write(broken, record)
+    broken.write_text(broken.read_text("utf-8").replace('"duration_s"', '"lasted"', 1), "utf-8")
+    assert load_series(broken) == record.series
+    with pytest.raises(RecordError, match=r"y\.json"):
+        compare_files(find([old]), find([new]))

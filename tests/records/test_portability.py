@@ -1,21 +1,24 @@
-"""One word a clause across frameworks: portable, differs, broken in X since V, and the words for the rest."""
+"""One word a clause across frameworks, whose a failure is, and what is said of two environments."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from packaging.utils import canonicalize_name
 
-from results.record.model import Variant
-from results.record.reading import ClauseText, Observation, Outcome, Record, TestVerdict
-from results.show.portability import Portability, listed, words
+from frameworks.installer import locks
+from frameworks.installer.distributions import DISTRIBUTIONS, bare, variable_of
+from results.compare.environment import COMPANIONS, OWN, ChangedSetting, Environment, environment, variable
+from results.record.reading import ClauseText, Observation, Outcome, Record, Series, TestVerdict, Variant
+from results.show.portability import Portability, libraries, listed, owners, words
 from tests.support.reporting import record
+from tests.support.small_record import BASE
 
 P, F, K, U, N = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED
 CLAUSE = "s.x"
 
 
 def run(framework: str, *outcomes: Outcome, version: str = "1", mode: str = "m", revision: int = 1) -> Record:
-    """A run with one test of the clause for each outcome."""
     clauses = {CLAUSE: ClauseText("MUST", "…", "", (), "s", revision)}
     verdicts = tuple(TestVerdict(f"{CLAUSE}/t{i}", CLAUSE, one) for i, one in enumerate(outcomes))
     one = record(framework, {}, clauses=clauses, verdicts=verdicts, variant=Variant(version))
@@ -23,7 +26,6 @@ def run(framework: str, *outcomes: Outcome, version: str = "1", mode: str = "m",
 
 
 def word(*records: Record) -> str:
-    """What is said of the clause."""
     return str(words(records)[CLAUSE])
 
 
@@ -142,8 +144,206 @@ def test_every_kind_has_a_meaning_and_the_list_says_what_it_uses() -> None:
     assert list(listed([]))[-1] == "0 clauses: none judged"
 
 
-def test_hostile_names_stay_in_their_line() -> None:
-    evil = run("a\nb\x1b[2J" + "x" * 900, F, version="1\n2")
-    first, *_ = listed([replace(evil, series=replace(evil.series, mode="\r"))])
-    assert first.isprintable()
-    assert len(first) < 600
+KERAS = {"tf": "2.21.0+keras.3.15.1", "jax": "0.10.2+keras.3.15.1", "torch": "2.13.0+cpu.keras.3.15.1"}
+
+
+def keras_run(framework: str, *outcomes: Outcome, version: str = "", mode: str = "keras") -> Record:
+    verdicts = tuple(TestVerdict(f"{CLAUSE}/t{place}", CLAUSE, one) for place, one in enumerate(outcomes))
+    clauses = {CLAUSE: ClauseText("MUST", "…", "", (), "s", 1)}
+    variant = Variant(version or KERAS[framework])
+    one = record(framework, {}, clauses=clauses, verdicts=verdicts, variant=variant)
+    return replace(one, series=replace(one.series, mode=mode))
+
+
+@pytest.mark.parametrize(
+    ("version", "named"),
+    [
+        ("2.13.0+cpu.keras.3.15.1", {"keras"}),
+        ("0.10.2+flax.0.12.8.optax.0.2.8.jmp.0.0.4", {"flax", "optax", "jmp"}),
+        ("2.11.0+cu130", set()),
+        ("2.13.0+cpu", set()),
+        ("main", set()),
+    ],
+)
+def test_libraries_are_read_from_the_local_label(version: str, named: set[str]) -> None:
+    assert libraries(version) == named
+
+
+EAGER = keras_run("torch", P, version="2.13.0+cpu", mode="eager")
+
+
+@pytest.mark.parametrize(
+    ("records", "result"),
+    [
+        ([keras_run("tf", F), keras_run("jax", K), keras_run("torch", K)], ["keras on every backend"]),
+        ([keras_run("tf", P), keras_run("jax", P), keras_run("torch", F)], ["keras on torch"]),
+        ([keras_run("tf", K), keras_run("jax", P), keras_run("torch", K)], ["keras on tf, torch"]),
+        ([keras_run("tf", F, P), keras_run("torch", F, F)], ["keras on every backend", "keras on torch"]),
+        ([keras_run("tf", F), keras_run("jax", U), keras_run("torch", F)], ["keras on every backend"]),
+        ([keras_run("tf", U), keras_run("torch", F)], []),
+        ([keras_run("tf", F), EAGER], []),
+    ],
+)
+def test_owners_of_a_failure_are_the_library_or_its_backends(records: list[Record], result: list[str]) -> None:
+    assert [str(owner) for owner in owners(records).get(CLAUSE, ())] == result
+
+
+def test_words_of_a_clause_name_the_version_and_the_owner() -> None:
+    word = words([keras_run("tf", P), keras_run("torch", F), EAGER])[CLAUSE]
+    assert str(word) == "broken in torch 2.13.0+cpu.keras.3.15.1 (keras cpu); keras on torch"
+    eager, keras = keras_run("torch", F, version="2.13.0+cpu", mode="eager"), keras_run("torch", P)
+    assert str(words([eager, keras])[CLAUSE]) == "broken in torch 2.13.0+cpu (eager cpu)"
+
+
+def packaged(framework: str, version: str, packages: dict[str, str] | None = None, **more: object) -> Record:
+    device = str(more.pop("device", "cpu"))
+    variant = replace(Variant(version, packages=packages or {}), **more)  # type: ignore[arg-type]
+    return replace(BASE, series=Series(framework, device, device, "m"), variant=variant)
+
+
+def test_nothing_differs_between_a_run_and_itself() -> None:
+    record = packaged("jax", "0.10.2+flax.0.12.8", {"numpy": "2.4", "flax": "0.12.8"}, variables={"A": "1"})
+    assert environment(record, record) == Environment()
+    assert environment(record, record).same
+
+
+def test_companions_are_told_apart_from_packages_that_compute_nothing() -> None:
+    old = packaged(
+        "jax", "0.10.1", {"numpy": "2.3", "Flax": "0.12.6", "protobuf": "6", "jax": "0.10.1", "jaxlib": "0.10.1"}
+    )
+    new = packaged(
+        "jax", "0.10.2", {"numpy": "2.4", "flax": "0.12.8", "protobuf": "7", "jax": "0.10.2", "jaxlib": "0.10.2"}
+    )
+    changes = environment(old, new)
+    assert changes.framework == ChangedSetting("jax", "0.10.1", "0.10.2")
+    assert [step.name for step in changes.companions] == ["flax", "jaxlib", "numpy"]
+    assert changes.packages == (ChangedSetting("protobuf", "6", "7"),)
+    assert changes.crossing == "JAX_VERSION=0.10.2 FLAX_VERSION=0.12.6 NUMPY_VERSION=2.3 tox -e jax"
+    assert changes.crossed == "the new framework with the old companion packages"
+    assert list(changes.lines()) == [
+        "jax: 0.10.1 → 0.10.2",
+        "companion packages, which may be the cause: flax: 0.12.6 → 0.12.8; jaxlib: 0.10.1 → 0.10.2; numpy: 2.3 → 2.4",
+        "1 other package differs",
+    ]
+
+
+def test_what_comes_with_the_wheel_is_crossed_only_under_the_same_framework() -> None:
+    packages, gpu = {"nvidia-cudnn-cu12": "9.1", "triton": "3.4"}, {"device": "cuda"}
+    old, new = (
+        packaged("torch", "2.13.0", {**packages, "nvidia-cudnn-cu12": version}, **gpu) for version in ("9.1", "9.2")
+    )
+    assert environment(old, new).crossing == "TORCH_VERSION=2.13.0 NVIDIA_CUDNN_CU12_VERSION=9.1 tox -e torch"
+    assert environment(old, new).crossed == "the same framework with the old companion packages"
+    later = packaged("torch", "2.15.0", {**packages, "nvidia-cudnn-cu12": "9.2"}, **gpu)
+    assert environment(old, later).crossing == ""
+    assert [step.name for step in environment(old, later).companions] == ["nvidia-cudnn-cu12"]
+
+
+def test_what_computes_on_a_gpu_is_no_companion_on_a_cpu() -> None:
+    old, new = (
+        packaged("torch", "2.13.0", {"numpy": "2"}),
+        packaged("torch", "2.13.0", {"numpy": "2", "nvidia-cublas": "13"}),
+    )
+    assert environment(old, new).companions == ()
+    assert environment(old, new).packages == (ChangedSetting("nvidia-cublas", "", "13"),)
+
+
+def test_a_companion_in_the_version_is_the_companion_and_not_the_framework() -> None:
+    changes = environment(packaged("tf", "2.20.0+keras.3.8.0"), packaged("tf", "2.20.0+keras.3.15.1"))
+    assert changes.framework is None
+    assert changes.companions == (ChangedSetting("keras", "3.8.0", "3.15.1"),)
+    assert changes.crossing == "TF_VERSION=2.20.0 KERAS_VERSION=3.8.0 tox -e tf"
+
+
+def test_a_library_counts_in_the_modes_that_train_by_it() -> None:
+    old, new = (
+        packaged("torch", f"2.13.0+cpu.accelerate.{version}", {"accelerate": version}) for version in ("1.12", "1.15")
+    )
+    assert environment(old, new).companions == (ChangedSetting("accelerate", "1.12", "1.15"),)
+    assert environment(old, new).crossing == (
+        "CONFORMANCE_MODES=m TORCH_VERSION=2.13.0 ACCELERATE_VERSION=1.12 tox -e torch"
+    )
+    apart = environment(*(packaged("torch", "2.13.0+cpu", {"accelerate": version}) for version in ("1.12", "1.15")))
+    assert apart.companions == ()
+
+
+@pytest.mark.parametrize(("old", "new", "framework"), [("2.13+cpu", "2.13+cu130", True), ("2.13", "2.13", False)])
+def test_another_build_of_a_version_is_another_framework(old: str, new: str, framework: bool) -> None:
+    framework_change = environment(packaged("torch", old), packaged("torch", new)).framework
+    assert framework_change == (ChangedSetting("torch", old, new) if framework else None)
+
+
+def test_an_older_record_is_compared_by_what_it_names() -> None:
+    old = packaged("tf", "2.20.0+keras.3.15.1", environment={"numpy": "2.3.5", "tensorflow": "2.20.0", "device": "x"})
+    new = packaged(
+        "tf", "2.20.0+keras.3.15.1", {"numpy": "2.4.6", "keras": "3.15.1", "scipy": "1"}, environment={"device": "x"}
+    )
+    changes = environment(old, new)
+    assert (changes.companions, changes.packages, changes.switches) == (
+        (ChangedSetting("numpy", "2.3.5", "2.4.6"),),
+        (),
+        (),
+    )
+    assert changes.missing == ("the old record does not list its packages, variables and instruction sets",)
+    assert environment(new, old).missing[0].startswith("the new record")
+
+
+def test_a_flag_that_is_called_like_a_package_is_a_flag() -> None:
+    old, new = (packaged("torch", "2.13.0", environment={"mkl": value}) for value in ("True", "False"))
+    assert environment(old, new).switches == (ChangedSetting("mkl", "True", "False"),)
+    assert environment(old, new).companions == ()
+
+
+def test_switches_that_one_record_alone_tells_are_one_line() -> None:
+    packages = {"numpy": "2.4"}
+    switches = {f"switch-{i}": "on" for i in range(6)}
+    old = packaged("torch", "2", packages, environment={"threads": "1"})
+    new = packaged("torch", "2", packages, environment={"threads": "2", **switches})
+    assert list(environment(old, new).lines()) == [
+        "threads: 1 → 2: sums may round differently",
+        "only the new record names: switch-0, switch-1, switch-2, switch-3 and 2 more",
+    ]
+    assert list(environment(new, old).lines())[1].startswith("only the old record names: switch-0")
+
+
+def test_variables_and_instruction_sets_are_told() -> None:
+    packages = {"numpy": "2.4"}
+    old = packaged("torch", "2", packages, variables={"OMP_NUM_THREADS": "1"}, instruction_sets=("avx2", "fma"))
+    new = packaged("torch", "2", packages, variables={"TF32": "1"}, instruction_sets=("avx2", "avx512f"))
+    assert list(environment(old, new).lines()) == [
+        "variable OMP_NUM_THREADS: 1 → none: sums may round differently",
+        "variable TF32: none → 1: other kernels may run, which round differently",
+        "instruction sets: fma only on the old machine; avx512f only on the new machine: "
+        "other kernels may run, which round differently",
+    ]
+    unknown = packaged("torch", "2", packages, variables={"OMP_NUM_THREADS": "1"})
+    assert environment(old, unknown).same, "a platform that does not tell is no difference"
+
+
+@pytest.mark.parametrize("version", ["1; touch pwned", "$(id)", "1 2", "", "-x", "１"])
+def test_a_version_that_is_none_gets_into_no_command(version: str) -> None:
+    old, new = packaged("torch", "2.13.0", {"numpy": version}), packaged("torch", "2.13.0", {"numpy": "2.4"})
+    assert environment(old, new).crossing == ""
+    assert (
+        environment(
+            packaged("torch", "2.13.0", {"numpy": "2.3"}), packaged("torch", version, {"numpy": "2.4"})
+        ).crossing
+        == ""
+    )
+
+
+@pytest.mark.parametrize("name", ["package.module.Class", "reference", "$(id)"])
+def test_what_the_suite_does_not_install_has_no_command(name: str) -> None:
+    old, new = (packaged(name, "1", {"numpy": version}) for version in ("2.3", "2.4"))
+    assert environment(old, new).companions
+    assert environment(old, new).crossing == ""
+
+
+@pytest.mark.parametrize("name", sorted(DISTRIBUTIONS))
+def test_commands_name_what_the_installer_understands(name: str) -> None:
+    chosen = DISTRIBUTIONS[name]
+    assert OWN[name] == {canonicalize_name(bare(chosen.cpu)), canonicalize_name(bare(chosen.gpu))}
+    computing = {canonicalize_name(bare(package)) for package in chosen.companions} - {"setuptools"}
+    assert computing <= COMPANIONS
+    for package in locks.examples(name):
+        assert variable(package) == variable_of(package)

@@ -1,4 +1,4 @@
-"""Records: byte-stable, valid by the published schema, and safe from whatever damages them."""
+"""Records: byte-stable, valid by the published schema, and read or refused in one line within bounds."""
 
 import gzip
 import json
@@ -7,7 +7,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance import cli
 from conformance.cli import main
-from conformance.runner import baselines
 from results.record import files, values
 from results.record.files import MAX_BYTES
-from results.record.folders import read
-from results.record.reading import MAX_SIGNS, Outcome, RecordError, RunSetup, from_json, load, to_json, write
+from results.record.folders import find, read
+from results.record.journal import Journal
+from results.record.reading import MAX_SIGNS, SIGNS, Outcome, RecordError, RunSetup, from_json, load, to_json, write
 from results.record.schema import schema
 from results.record.values import as_number, encode_number
-from tests.support.hostile import call, refused
-from tests.support.recorded import CLAUSE
+from results.show import digest, portability
+from results.show.table import plain
+from tests.support.hostile import OVERSIZED, call, mutants, refused
+from tests.support.recorded import CLAUSE, filled, header
 from tests.support.small_record import BASE
-
-ROOT = Path(__file__).parents[2]
+from tests.support.suite_runs import ROOT, Ended, conformance, environment, hang_limit
 
 
 def test_round_trip_is_byte_stable(complete: Path) -> None:
@@ -70,18 +73,7 @@ def test_schema_is_a_schema_and_accepts_records(complete: Path) -> None:
     assert set(schema()["$defs"]["Outcome"]["enum"]) == {o.value for o in Outcome}
 
 
-def test_from_json_fills_in_defaults_and_names_the_place_of_a_mistake(complete: Path) -> None:
-    for change in (
-        lambda document: document["verdicts"][0]["checks"][0].update(extra=1),
-        lambda document: document["tensors"][0]["arrays"][0].update(digest="short"),
-        lambda document: document["measurements"][0].update(control="none"),
-        lambda document: document["traces"][0]["curves"].update(loss=["NaN"]),
-        lambda document: document["verdicts"][0]["runs"][0].update(recipe=[]),
-    ):
-        document = json.loads(complete.read_bytes())
-        change(document)
-        with pytest.raises(ValueError, match=r"`\$\."):
-            from_json(json.dumps(document).encode())
+def test_from_json_fills_in_defaults(complete: Path) -> None:
     document = json.loads(complete.read_bytes())
     for name in ("observations", "tensors", "notes"):
         del document[name]
@@ -118,23 +110,23 @@ def test_an_outcome_is_neither_true_nor_false() -> None:
 
 
 def change(**parts: Any) -> Callable[[bytes], bytes]:
-    """Replaces fields of a record."""
     return lambda content: json.dumps(json.loads(content) | parts).encode()
 
 
-def change_verdict(**parts: Any) -> Callable[[bytes], bytes]:
-    """Replaces fields of the first verdict of a record."""
+def change_at(path: str, **parts: Any) -> Callable[[bytes], bytes]:
+    """Replace fields of a part of a record, such as "verdicts.0"."""
 
     def damage(content: bytes) -> bytes:
-        document = json.loads(content)
-        document["verdicts"][0] |= parts
+        document = part = json.loads(content)
+        for key in path.split("."):
+            part = part[int(key) if key.isdigit() else key]
+        part.update(parts)
         return json.dumps(document).encode()
 
     return damage
 
 
 def put(value: bytes) -> Callable[[bytes], bytes]:
-    """Replaces the first infinite number."""
     return lambda content: content.replace(b'"inf"', value, 1)
 
 
@@ -146,10 +138,6 @@ def nest(content: bytes) -> bytes:
     return change(observations=[{"clause": CLAUSE, "key": "k", "case": "", "value": json.loads("[" * 99 + "]" * 99)}])(
         content
     )
-
-
-def as_it_is(content: bytes) -> bytes:
-    return content
 
 
 Change = Callable[[bytes], bytes]
@@ -166,10 +154,15 @@ DAMAGE: list[tuple[str, Change, str]] = [
     ("x.json", change(schema_version=2), "got 2, want 3); run the suite to write it again"),
     ("x.json", change(schema_version=True), "got True, want 3"),
     ("x.json", change(extra=1), "unknown field `extra`"),
-    ("x.json", change_verdict(extra=1), "unknown field `extra` - at `$.verdicts[0]`"),
-    ("x.json", change_verdict(clause=f"{CLAUSE}\n"), "matching regex"),
-    ("x.json", change_verdict(finding="unknown"), "names finding 'unknown', whose text is missing"),
-    ("x.json", change_verdict(test="other.clause/test"), "is not of clause"),
+    ("x.json", change_at("verdicts.0", extra=1), "unknown field `extra` - at `$.verdicts[0]`"),
+    ("x.json", change_at("verdicts.0.checks.0", extra=1), "`$.verdicts[0].checks[0]`"),
+    ("x.json", change_at("tensors.0.arrays.0", digest="short"), "`$.tensors[0].arrays[0].digest`"),
+    ("x.json", change_at("verdicts.0.runs.0", recipe=[]), "`$.verdicts[0].runs[0].recipe`"),
+    ("x.json", change_at("measurements.0", control="none"), "`$.measurements[0].control`"),
+    ("x.json", change_at("traces.0.curves", loss=["NaN"]), "`$.traces[0].curves"),
+    ("x.json", change_at("verdicts.0", clause=f"{CLAUSE}\n"), "matching regex"),
+    ("x.json", change_at("verdicts.0", finding="unknown"), "names finding 'unknown', whose text is missing"),
+    ("x.json", change_at("verdicts.0", test="other.clause/test"), "is not of clause"),
     ("x.json", change(clauses={}), "whose text is missing"),
     ("x.json", change(status="complete", verdicts=[]), "got complete without a verdict"),
     ("x.json", change(started="yesterday"), "matching regex"),
@@ -184,12 +177,12 @@ DAMAGE: list[tuple[str, Change, str]] = [
     ("x.json", nest, "nested more than 56 deep"),
     ("x.json", repeat, "occurs twice or out of order"),
     ("x.json.gz", lambda content: gzip.compress(content)[:-9], "not compressed by gzip"),
-    ("x.json.gz", as_it_is, "not compressed by gzip"),
+    ("x.json.gz", bytes, "not compressed by gzip"),
     ("x.json.gz", lambda content: gzip.compress(content) + b"x", "not compressed by gzip"),
     ("x.json.gz", lambda _: b"", "truncated"),
     ("x.json.gz", lambda _: gzip.compress(bytes(MAX_BYTES + 1)), "larger than 32 MiB"),
     ("x.json.gz", lambda _: gzip.compress(b"{}"), "no schema_version"),
-    ("x.jsonl", as_it_is, "line 1 of the journal"),
+    ("x.jsonl", bytes, "line 1 of the journal"),
     ("x.jsonl", lambda _: b"", "header is missing"),
     ("x.jsonl", lambda _: b'{"kind": "end", "at": 1, "status": "complete", "finished": ""}\n', "header is missing"),
     ("x.jsonl", lambda _: b'{"kind": "header", "at": 0, "schema_version": 2, "header": {}}\n', "got 2, want 3"),
@@ -256,7 +249,6 @@ def test_a_compressed_record_is_the_same_record_and_the_same_bytes(complete: Pat
 
 
 def committed() -> list[Path]:
-    """The committed records."""
     folders = (ROOT / "results" / name for name in ("baselines", "upgrades", "scenarios"))
     return [path for folder in folders for path in folder.rglob("*") if path.is_file()]
 
@@ -275,23 +267,154 @@ def test_every_committed_record_is_compressed_and_names_no_folder() -> None:
         assert not re.search(rb'"/(tmp|home|root|work)/|pytest-of-', content), path
 
 
-def test_results_stand_alone() -> None:
-    imports = "import sys, json, results.show.table, results.show.portability, results.record.journal"
-    code = f"{imports}; print(json.dumps([m.split('.')[0] for m in sys.modules]))"
-    printed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    foreign = {"fixtures", "frameworks", "conformance", "numpy", "torch", "tensorflow", "keras", "paddle", "jax"}
-    assert not foreign & set(json.loads(printed))
+COUNT = 200
+MEMORY, SECONDS = 10**9, 5.0
+OWN_MODULES = {*sys.stdlib_module_names, "conformance", "frameworks", "results", "fixtures", "numpy", "rich", "click"}
+"""Packages that a command may import while it reads a record, whatever the record contains."""
 
 
-def test_nothing_is_shown_of_a_record_that_may_not_be_a_baseline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(baselines, "lacking", lambda _: [])
-    path = tmp_path / "x.json"
-    write(path, replace(BASE, seed=5))
-    before = sorted(baselines.BASELINES.iterdir())
-    assert main(["accept", str(path), "--reason", "no"]) == 2
-    said = capsys.readouterr()
-    assert said.err == f"conformance: {path}: is of seed 5, and baselines are of seed 0; run with --seed=0\n"
-    assert not said.out
-    assert sorted(baselines.BASELINES.iterdir()) == before
+def shown(ended: Ended, *statuses: int) -> str:
+    """Asserts that a command succeeded and printed lines of visible characters; returns them."""
+    assert ended.status in (statuses or (0,))
+    assert ended.errors == ""
+    return visible(ended.output)
+
+
+def visible(text: str) -> str:
+    """Asserts that a text has no character that acts on a terminal but the line break; returns the text."""
+    assert text.replace("\n", "").replace("\u200b", "").isprintable(), "\u200b keeps Markdown from linking"
+    return text
+
+
+def test_load_damaged_record_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    folder, good = tmp_path / "damaged", tmp_path / "good.json"
+    folder.mkdir()
+    journal = filled(Journal.create(good, header()), 1)
+    content = journal.path.read_bytes()
+    journal.finish()
+    before, imported = sorted(tmp_path.rglob("*")), set(sys.modules)
+    counts: Counter[bool] = Counter()
+    for number, (ending, damaged) in enumerate(mutants(good.read_bytes(), content, COUNT, 0)):
+        path = folder / f"damaged{ending}"
+        path.write_bytes(damaged)
+        pair = (path, good) if number % 2 else (good, path)
+        style = ("table", "markdown", "json")[number % 3]
+        ended = call(cli.main, "compare", *pair, "--format", style)
+        counts[ended.errors == ""] += 1
+        if ended.errors:
+            refused(ended, path)
+            refused(call(cli.main, "table", path), path)
+        else:
+            shown(ended, 0, 1, 2)
+            record = load(path)
+            write(path.with_suffix(".json"), record)
+            assert to_json(load(path.with_suffix(".json"))) == to_json(record)
+            assert "clauses" in visible(plain([record], 20 + number % 150))
+            assert "clause" in visible("\n".join(portability.listed([record, load(good)])))
+            assert "## Conformance" in visible(digest.markdown([record]))
+        for left in folder.iterdir():
+            left.unlink()
+    assert min(counts.values()) > COUNT // 10, "too few are read, or refused, to show anything"
+    assert sorted(tmp_path.rglob("*")) == before, "no file but the one that a command names is written"
+    assert {name.partition(".")[0] for name in set(sys.modules) - imported} <= OWN_MODULES
+
+
+_READER = """
+import json, os, resource, sys
+from pathlib import Path
+from results.record.reading import RecordError, load
+
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+        resource.setrlimit(resource.RLIMIT_AS, (6 * 10**9, 6 * 10**9))
+        try:
+            message = f"read, {len(load(Path(line.removesuffix(chr(10)))).verdicts)} verdicts"
+        except RecordError as error:
+            message = str(error)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+        print(json.dumps([int(peak.split()[1]) * 1024, used.ru_utime + used.ru_stime, message]), flush=True)
+        os._exit(0)
+    if status := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        sys.exit(f"the reader ended with {status}")
+"""
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[subprocess.Popen[str]]:
+    """A process that reads each file in a copy of itself, which has nothing of the files before."""
+    argv, pipe = [sys.executable, "-c", _READER], subprocess.PIPE
+    with subprocess.Popen(argv, cwd=ROOT, env=environment(), stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+        process.communicate(timeout=hang_limit())
+
+
+def cost(reader: subprocess.Popen[str], path: Path) -> tuple[int, float, str]:
+    """Peak bytes and seconds of processor time of reading a file, and the outcome."""
+    assert reader.stdin is not None
+    assert reader.stdout is not None
+    print(path, file=reader.stdin, flush=True)
+    memory, seconds, message = json.loads(reader.stdout.readline())
+    return memory, seconds, message
+
+
+@pytest.mark.parametrize("name", OVERSIZED)
+def test_load_oversized_file_ends_in_bounds(reader: subprocess.Popen[str], name: str, tmp_path: Path) -> None:
+    path = tmp_path / ("large.jsonl" if name.startswith("journal") else "large.json")
+    content = OVERSIZED[name]()
+    if path.suffix == ".jsonl":
+        journal = Journal.create(tmp_path / "small.json", header())
+        content = journal.path.read_bytes() + content
+        journal.close()
+    path.write_bytes(content)
+    for _ in range(3):
+        memory, seconds, message = cost(reader, path)
+        if seconds <= SECONDS:
+            break
+    assert "\n" not in message
+    assert (memory <= MEMORY, seconds <= SECONDS) == (True, True), (memory, seconds, message)
+
+
+def test_load_small_file_of_many_values_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "small.json.gz"
+    path.write_bytes(gzip.compress(OVERSIZED["empty lists"](), 6))
+    assert path.stat().st_size < 100_000
+    refused(call(cli.main, "table", path), path)
+
+
+def test_limits_are_twice_the_committed_records() -> None:
+    for path in find([ROOT / "results" / "baselines"]):
+        content = files.read(path)
+        assert 2 * len(content) < files.MAX_BYTES, path.name
+        assert 2 * (len(content) - len(content.translate(None, SIGNS))) < MAX_SIGNS, path.name
+
+
+def test_messages_have_no_character_that_acts_on_a_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "a\n\x1b[31m\udcff\u202e.json"
+    write(path, BASE)
+    assert shown(call(cli.main, "compare", tmp_path, path, "--format", "json"))
+    path.write_bytes(b"{")
+    ended = call(cli.main, "compare", path, path)
+    assert (ended.status, ended.errors[-1:]) == (2, "\n")
+    assert ended.errors[:-1].isprintable()
+
+
+def test_compare_prints_question_marks_where_the_terminal_lacks_characters(tmp_path: Path) -> None:
+    for name, version in (("old", "2.13.0"), ("new", "ü")):
+        write(tmp_path / f"{name}.json", replace(BASE, variant=replace(BASE.variant, framework_version=version)))
+    ended = conformance("compare", tmp_path / "old.json", tmp_path / "new.json", PYTHONIOENCODING="ascii")
+    assert (ended.status, ended.errors) == (0, "")
+    assert "2.13.0 ? ?" in ended.output
+
+
+@pytest.mark.parametrize("output", ["records", "no/such/folder/page", "/", "", "/dev/full/x", "x" * 300])
+def test_output_that_cannot_be_written_is_refused(output: str, tmp_path: Path) -> None:
+    good = tmp_path / "records" / "good.json"
+    good.parent.mkdir()
+    write(good, BASE)
+    target = tmp_path / output if output else Path()
+    before = sorted(tmp_path.rglob("*"))
+    refused(call(cli.main, "compare", good, good, "--output", target), Path(str(target)[:100]))
+    assert sorted(tmp_path.rglob("*")) == before

@@ -1,31 +1,45 @@
-"""The summary table, the findings and the results command."""
+"""What is shown of records: tables, findings, Markdown, times, and nothing that acts on a page or a terminal."""
 
+import json
+import math
 import re
 import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 from rich.console import Console
 
 from conformance.cli import main
+from results.compare.changes import Change, ChangeKind
+from results.compare.comparison import compare
+from results.compare.pairing import compare_sets
 from results.record import folders
 from results.record.reading import ClauseText, Outcome, Record, Series, TestVerdict, Variant, write
+from results.show import times
 from results.show.clauses import outcome, tally, total
+from results.show.differences import document, draw, grouped, headline, markdown, to_text
 from results.show.digest import markdown as digest
 from results.show.findings import classed, findings
+from results.show.marks import cut, html, source
+from results.show.marks import words as unlinked
 from results.show.table import CAPTION, layout, plain, troubles
-from tests.support.small_record import BASE
+from tests.support.reporting import infected
+from tests.support.small_record import BASE, CLAUSE, measured, verdict
+from tests.support.suite_runs import ROOT
 
-ROOT = Path(__file__).parents[2]
 FAMILIES = ("accumulation", "autocast", "quantization", "recompute", "scaling")
 
 
 def record(framework: str, version: str, mode: str, *outcomes: Outcome, interrupted: bool = False) -> Record:
-    """A record in which every family has one test of each outcome."""
     clauses = {f"{family}.slug": ClauseText("MUST", "…", "", (), family) for family in FAMILIES}
     verdicts = tuple(
         TestVerdict(f"{family}.slug/case-{i}", f"{family}.slug", outcome, reason="because", link="https://a.org/1")
@@ -144,19 +158,6 @@ def test_hostile_text_stays_text() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
-    def drawn() -> str:
-        console = Console(force_terminal=True, width=160, color_system="truecolor")
-        with console.capture() as capture:
-            console.print(*layout(FOUR, 160))
-        return capture.get()
-
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert re.search(r"\x1b\[[0-9;]*3[1-7]m", drawn())
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not re.search(r"\x1b\[[0-9;]*3[1-7]m", drawn())
-
-
 def test_findings_group_cases() -> None:
     (only,) = findings(FOUR[0])
     assert (only.reason, only.link, only.text) == ("because", "https://a.org/1", None)
@@ -178,9 +179,6 @@ def test_markdown_is_a_list_with_links_and_escapes() -> None:
         r"- \*a\* \<b\> \[c\](d) \# e `scaling.slug` (1 tests) (javascript:alert(1))",
         "- f `scaling.slug` (1 tests) ([source](https://a.org/x_%28y%29))",
     ]
-
-
-# ---------------------------------------------------------------- the command
 
 
 @pytest.fixture
@@ -264,3 +262,247 @@ def test_table_output_that_cannot_be_written_is_one_line(folder: Path) -> None:
         done = subprocess.run(words, cwd=ROOT, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2
     assert re.fullmatch(rb"conformance: .+\n", done.stderr)
+
+
+EVIL = "<img src=x onerror=alert(1)> </details> | `a` **b** [c](javascript:x) @everyone\n# d\n::error::e \x1b[2J \u202e"
+
+
+def of(outcome: Outcome, **changes: Any) -> Record:
+    verdict = replace(BASE.verdicts[0], outcome=outcome, **changes)
+    return replace(BASE, verdicts=(verdict,), observations=(), measurements=())
+
+
+def hostile(text: str) -> Record:
+    one = infected(text)
+    verdicts = tuple(replace(each, seed=2**1000, duration_s=1e308) for each in one.verdicts)
+    return replace(one, started=BASE.started, finished=BASE.finished, verdicts=verdicts, observations=())
+
+
+TABLE_TAGS = {"table", "thead", "tbody", "tr", "th", "td"}
+ELEMENTS = TABLE_TAGS | {"h2", "h3", "p", "ul", "li", "strong", "code", "br", "details", "summary"}
+
+
+def rendered(text: str) -> str:
+    return str(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
+
+
+def test_the_digest_counts_every_outcome_and_tells_what_to_do() -> None:
+    record = of(Outcome.FAIL, message="the scale is inf", repro="python -m pytest 'a b'")
+    text = digest([record, FOUR[0]])
+    assert text.startswith("## Conformance: 1 of 6 clauses need action (1 of 131 tests)\n")
+    assert "| clauses | torch 2.13.0 eager cpu | torch 2.13.0+cpu eager cpu |\n" in text
+    assert "| scaling | **1 fail** (1 clause, 1 test) | 1 known (1 clause, 26 tests) |\n" in text
+    assert "| **total** | **1 fail** (1 clause, 1 test) | 5 known (5 clauses, 130 tests) |\n" in text
+    assert "| tests | **1 fail** (1 test) | 105 pass · 10 known · 15 unsupported (130 tests) |\n" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("- **fail**"))
+    for part in ("`scaling.stays-finite/test_a`", "the scale is inf", "`python -m pytest 'a b'`"):
+        assert part in line
+    assert "<summary>torch 2.13.0+cpu eager cpu: 10 known failures, findings: 1</summary>" in text
+
+
+def test_the_digest_says_when_there_is_nothing_to_do() -> None:
+    assert digest(FOUR[:1]).startswith("## Conformance: no action needed in 5 clauses (130 tests)\n")
+    assert "Needs action" not in digest(FOUR[:1])
+    unfinished = replace(FOUR[0], status="interrupted")
+    assert digest([unfinished]).startswith("## Conformance: 1 of 1 runs did not finish\n")
+
+
+@pytest.mark.parametrize("text", [EVIL, "<b>", "|" * 50, "`" * 50, "\\", "--- \n\n---", "</summary></details><script>"])
+def test_hostile_text_only_shows_itself(text: str) -> None:
+    html = rendered(digest([hostile(text)]))
+    tags = set(re.findall(r"</?([a-zA-Z0-9]+)", html))
+    assert tags == ELEMENTS
+    assert html.count("<details>") == html.count("</details>") == 1
+    assert html.count("<table>") == 1
+    assert {row.count("<td") + row.count("<th") for row in html.split("<tr>")[1:]} == {2}
+    assert "@everyone" not in re.sub(r"<code>.*?</code>", "", html), "nobody is called, for code calls nobody"
+    assert "\x1b" not in html
+
+
+def test_a_long_digest_is_cut_and_says_so() -> None:
+    many = replace(
+        BASE,
+        verdicts=tuple(
+            replace(
+                BASE.verdicts[0], test=f"{BASE.verdicts[0].clause}/{i:04}", outcome=Outcome.ERROR, message="é" * 400
+            )
+            for i in range(2000)
+        ),
+    )
+    text = digest([many, FOUR[0]])
+    assert len(text.encode()) < 300 * 1024
+    assert re.search(r"\nCut at 256 KiB: \d+ more lines are left out\.\n$", text)
+    assert "/0000`" in text
+    assert "`1999`" not in text
+
+
+@given(st.lists(st.sampled_from(["<details><summary>x</summary>", "</details>", "y" * 9, ""])), st.integers(0, 200))
+def test_what_is_cut_leaves_no_fold_open(parts: list[str], limit: int) -> None:
+    opened = 0
+    lines = []
+    for part in parts:
+        if part != "</details>" or opened:
+            opened += part.startswith("<details>") - (part == "</details>")
+            lines.append(part)
+    lines += ["</details>"] * opened
+    text = cut(lines, limit)
+    assert text.count("<details>") == text.count("</details>")
+    whole = sum(len(line) + 1 for line in lines) <= limit
+    assert ("left out" not in text) is whole
+    if whole:
+        assert text == "".join(f"{line}\n" for line in lines) or not lines
+
+
+def test_the_command_writes_a_file_or_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "torch.json"
+    write(path, BASE)
+    assert main(["table", str(path), "--format", "markdown", "--output", str(tmp_path / "out.md")]) == 0
+    assert (tmp_path / "out.md").read_text("utf-8") == digest([BASE])
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out.md", "torch.json"]
+    capsys.readouterr()
+    assert main(["table", str(path), "--format", "markdown"]) == 0
+    assert capsys.readouterr().out == digest([BASE])
+
+
+@pytest.mark.parametrize("login", ["name:hunter2@", "name@", ":@"])
+def test_an_address_with_a_password_is_no_link(login: str) -> None:
+    assert source("https://example.org/@a") == " ([source](https://example.org/@a))"
+    assert not re.search(r"\]\(|https?://", source(f"https://{login}example.org/a"))
+
+
+REFERENCES = (
+    *("https://example.org/x", "HTTP://example.org", "ftp://example.org", "www.example.org", "mailto:a@example.org"),
+    *(
+        "#1",
+        "owner/name#23",
+        "GH-1",
+        "gh-77",
+        "@name",
+        "owner/name@a1b2c3d",
+        "a1b2c3d",
+        "deadbeef" * 5,
+        "0123456789abcdef",
+    ),
+)
+LINKED = re.compile(
+    r"(?i)(?:https?|ftp|mailto|xmpp):[^\s\u200b]|www\.|@\w|#\d|\bGH-\d|(?<![`>])\b(?=[0-9]*[a-f])[0-9a-f]{7,40}\b"
+)
+
+
+@pytest.mark.parametrize("text", REFERENCES)
+def test_nothing_in_a_text_becomes_a_link(text: str) -> None:
+    assert LINKED.search(text), "it is one that would"
+    for result in (unlinked(text), html(text)):
+        assert not LINKED.search(result.replace("\\", ""))
+        assert re.sub(r"[\u200b\\`]|</?code>", "", result) == text
+
+
+@pytest.mark.parametrize("text", ["1048576 bytes", "0.0001234567", "#a heading", "a www b", "3 of 12345678"])
+def test_numbers_stay_as_they_are(text: str) -> None:
+    assert "\u200b" not in unlinked(text)
+
+
+def test_a_brief_table_leaves_out_what_is_not_worse() -> None:
+    old = verdict(BASE, 0, outcome=Outcome.FAIL)
+    result = compare_sets([old], [verdict(verdict(BASE, 0), 2, outcome=Outcome.FAIL)])
+    console = Console(width=100, record=True, file=StringIO())
+    draw(result, console, brief=True)
+    brief, whole = console.export_text(), to_text(result)
+    assert ("test_a" in whole, "test_a" in brief) == (True, False)
+    assert ("test_b[2]" in whole, "test_b[2]" in brief) == (True, True)
+
+
+def test_many_changes_that_are_alike_are_counted() -> None:
+    changes = [Change(ChangeKind.NEWLY_FAILING, CLAUSE, f"{CLAUSE}/test_c[{i}]", "pass", "fail") for i in range(6)]
+    (group,) = grouped(changes)
+    assert group.subjects == "test_c[0], test_c[1], test_c[2], test_c[3] and 2 more"
+
+
+def test_the_forms_say_the_same() -> None:
+    new = verdict(BASE, 0, outcome=Outcome.FAIL, message="a | <b>@you</b> `c`", link="javascript:alert(1)")
+    result = compare_sets([BASE], [replace(new, variant=Variant("2.14.0", {"numpy": "2.4"}))])
+    for text in (to_text(result), markdown(result)):
+        assert "2.13.0 → 2.14.0" in text
+        assert "1 newly failing" in text
+        assert "numpy: 2.3 → 2.4" in text
+        assert "test_a" in text
+    assert "<b>" not in markdown(result)
+    assert "@you" not in markdown(result)
+    assert "](javascript" not in markdown(result)
+    parsed = json.loads(json.dumps(document(result), allow_nan=False))
+    assert (parsed["status"], parsed["pairs"][0]["changes"][0]["worse"]) == (1, True)
+
+
+def test_the_headline_says_why_tests_are_not_comparable() -> None:
+    result = compare(BASE, verdict(BASE, 0, setup_hash="d"))
+    assert "1 not comparable" in headline(result)
+    assert "1: different training setups" in to_text(compare_sets([BASE], [result.new]))
+    uncounted = compare(BASE, measured({"bytes/test_a": (math.nan,)}))
+    assert "1 not comparable" in headline(uncounted)
+
+
+def timed_run(**durations: float) -> Record:
+    families = {name.partition("_")[0] for name in durations}
+    clauses = {f"{family}.slug": ClauseText("MUST", "…", "", (), family) for family in families}
+    verdicts = tuple(
+        TestVerdict(f"{clause}/{name}", clause, Outcome.PASS, duration_s=spent)
+        for name, spent in durations.items()
+        for clause in [f"{name.partition('_')[0]}.slug"]
+    )
+    changes = {"clauses": clauses, "verdicts": verdicts, "observations": (), "measurements": ()}
+    return replace(BASE, series=Series("some", "cpu", "", "eager"), variant=Variant("1.0"), **changes).sorted()
+
+
+def drawn(*records: Record, width: int = 80) -> list[str]:
+    console = Console(file=StringIO(), width=width, color_system=None)
+    times.draw(records, console)
+    assert isinstance(console.file, StringIO)
+    return [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+
+
+def test_seconds_add_up_by_family() -> None:
+    assert times.seconds(timed_run(scaling_a=0.5, scaling_b=0.25, resume_a=2.0)) == {"scaling": 0.75, "resume": 2.0}
+    lines = drawn(timed_run(scaling_a=0.5, scaling_b=0.25), timed_run(resume_a=2.0))
+    assert [line for line in lines if line.startswith(("resume", "scaling", "total"))] == [
+        "resume – 2.00",
+        "scaling 0.75 –",
+        "total 0.75 2.00",
+    ]
+
+
+def test_the_slowest_tests_come_first_and_no_more_than_ten() -> None:
+    result = times.slowest(timed_run(**{f"scaling_{n}": float(n % 7) for n in range(12)}))
+    assert [verdict.duration_s for verdict in result] == [6.0, 5.0, 4.0, 4.0, 3.0, 3.0, 2.0, 2.0, 1.0, 1.0]
+    lines = drawn(timed_run(scaling_quick=0.1, scaling_slow=3.0))
+    begin = lines.index("Slowest tests of some 1.0 eager cpu:")
+    assert lines[begin + 1 : begin + 3] == ["3.00 scaling.slug/scaling_slow", "0.10 scaling.slug/scaling_quick"]
+
+
+def test_a_page_has_what_took_longest_first_and_all_sums() -> None:
+    runs = timed_run(scaling_a=0.5, scaling_b=0.25, resume_a=2.0), timed_run(scaling_a=3.0)
+    assert times.by_clause(runs[0]) == {"scaling.slug": 0.75, "resume.slug": 2.0}
+    assert times.markdown(runs, times.by_clause, most=1).splitlines() == [
+        "| seconds | some eager | some eager |",
+        "|---|--:|--:|",
+        "| scaling.slug | 0.75 | 3.00 |",
+        "| all tests | 2.75 | 3.00 |",
+        "| the whole run | 1.00 | 1.00 |",
+    ]
+    assert "| resume | 2.00 | – |" in times.markdown(runs, times.seconds)
+
+
+def test_the_command_tells_them_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "record.json"
+    write(path, timed_run(scaling_a=0.5))
+    assert main(["table", str(path)]) == 0
+    assert "Slowest" not in capsys.readouterr().out
+    assert main(["table", "--times", str(path)]) == 0
+    assert "0.50  scaling.slug/scaling_a" in capsys.readouterr().out
+
+
+def test_a_record_in_a_comment_links_to_nothing() -> None:
+    text = " ".join(REFERENCES)
+    comment = digest([verdict(BASE, 0, outcome=Outcome.FAIL, message=text)])
+    without_code = re.sub(r"`[^`]*`", "", comment).replace("\\", "")
+    assert "example" in without_code
+    assert not LINKED.search(without_code)

@@ -1,12 +1,15 @@
-"""What is trained: weights, batches and data are what they say, and the same every time."""
+"""What is trained: weights, batches, data and curves of the rate are what they say, and the same every time."""
 
 import gzip
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from conformance.scenarios.definitions import use_fp16
+from fixtures import pretrained, sentences
 from fixtures.arrays import FORMATS, Array, format_of, wider
 from fixtures.data import (
     MNIST_FOLDER,
@@ -20,7 +23,23 @@ from fixtures.data import (
 )
 from fixtures.model import Batch, Model
 from fixtures.models import MODELS, exact_linear, exact_stack
-from fixtures.recipe import Precision, Steps, segment_sizes
+from fixtures.plateau import Plateau, PlateauRule
+from fixtures.recipe import Adam, Recipe, segment_sizes
+from fixtures.schedules import (
+    Chained,
+    Cosine,
+    CosineRestarts,
+    Curve,
+    Exponential,
+    InverseTime,
+    Joined,
+    Linear,
+    OneCycle,
+    Polynomial,
+    Steps,
+    Triangular,
+)
+from frameworks.reference.training.update_rules import optimizer_of
 
 
 @pytest.fixture(params=MODELS)
@@ -32,9 +51,6 @@ def significant_bits(array: Array) -> int:
     """The most bits that a value's significand needs, from its first one to its last."""
     numerators = [float(value).as_integer_ratio()[0] for value in np.abs(array).ravel()]
     return max((n >> ((n & -n).bit_length() - 1)).bit_length() if n else 0 for n in numerators)
-
-
-# ---------------------------------------------------------------- models
 
 
 def test_weights_depend_on_the_seed_alone(model: Model) -> None:
@@ -65,9 +81,6 @@ def test_exact_models_and_batches_have_few_bits(make: Callable[[], Model]) -> No
     batch = exact_batch()
     assert significant_bits(batch.inputs) == 1
     assert significant_bits(batch.targets["output"]) <= 4
-
-
-# ---------------------------------------------------------------- batches
 
 
 def batch() -> Batch:
@@ -103,24 +116,11 @@ def test_items_count_samples_tokens_or_what_the_mask_keeps() -> None:
     assert Batch(np.zeros((3, 4), np.float32), {"output": np.zeros(3, np.int64)}).items == 3
 
 
-# ---------------------------------------------------------------- recipes and formats
-
-
-def test_factor_of_steps_changes_at_boundaries() -> None:
-    steps = Steps((2, 5), (1.0, 0.5, 0.25))
-    assert [steps.factor(applied) for applied in range(7)] == [1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25]
-    assert Steps((), (0.5,)).factor(100) == 0.5
-
-
 def test_segment_sizes_are_as_equal_as_can_be() -> None:
     assert [segment_sizes(*case) for case in ((7, 3), (4, 4), (5, 1))] == [(3, 2, 2), (1, 1, 1, 1), (5,)]
     for segments in (0, 8, -1):
         with pytest.raises(ValueError, match=f"7 layers into {segments} segments"):
             segment_sizes(7, segments)
-
-
-def test_label_of_a_precision_names_its_level_and_format() -> None:
-    assert [Precision().label, Precision("O2", "bfloat16").label] == ["O0", "O2-bfloat16"]
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -140,9 +140,6 @@ def test_wider_of_two_formats_holds_both() -> None:
     assert wider("float16", "float16") == "float16"
     with pytest.raises(ValueError, match="unknown floating-point format 'half'"):
         format_of("half")
-
-
-# ---------------------------------------------------------------- data
 
 
 def test_digits_are_scaled_and_shuffled() -> None:
@@ -187,11 +184,7 @@ def test_token_batch_has_ids_that_float16_does_not_hold() -> None:
     assert made.mask.sum(axis=1).min() >= 1.0
 
 
-# ---------------------------------------------------------------- MNIST
-
-
 def idx(values: Array) -> bytes:
-    """An IDX file of bytes."""
     header = bytes([0, 0, 8, values.ndim]) + b"".join(size.to_bytes(4, "big") for size in values.shape)
     return header + values.astype(np.uint8).tobytes()
 
@@ -202,7 +195,6 @@ LABELS = np.array([3, 1, 4, 1, 5])
 
 @pytest.fixture
 def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for MNIST's files, in use."""
     monkeypatch.setenv(MNIST_FOLDER, str(tmp_path))
     digits.cache_clear()
     yield tmp_path
@@ -264,3 +256,106 @@ def test_digits_of_wrong_mnist_files_are_refused(mnist: Path, images: Array | No
             (mnist / name).write_bytes(idx(values))
     with pytest.raises(ValueError, match=str(mnist)):
         digits()
+
+
+def test_pairs_are_balanced_and_of_one_length() -> None:
+    made = sentences.pairs(400)
+    assert 150 < sum(pair.same for pair in made) < 250
+    batch = sentences.pair_batch(400)
+    assert batch.inputs.shape == (400, sentences.LENGTH)
+    assert batch.items == 400
+    assert batch.targets["output"][:, 0].tolist() == [int(pair.same) for pair in made]
+    index = {word: number for number, word in enumerate(sentences.vocabulary())}
+    assert (batch.inputs[:, sentences.FIRST_LENGTH - 1] == index["[SEP]"]).all()
+    for pair in made:
+        agent, thing = pair.first.split()[1], pair.first.split()[4]
+        assert (agent in pair.second.split()) == (thing in pair.second.split()) == pair.same
+    with pytest.raises(ValueError, match="does not make 15 tokens"):
+        sentences.pair_batch(2, lambda *pair: range(len(pair)))
+
+
+def test_stored_products_are_turned_and_tables_joined() -> None:
+    width, rng = 4, np.random.default_rng(0)
+    model = use_fp16(real=False).setting().model
+    shapes = {"embeddings.word_embeddings": (9, width), "embeddings.position_embeddings": (20, width)}
+    shapes |= {"embeddings.token_type_embeddings": (2, width), "embeddings.LayerNorm": (width,)}
+    block = "encoder.layer.0."
+    for name in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"):
+        shapes[block + name] = (width, width)
+    shapes |= {f"{block}intermediate.dense": (6, width), f"{block}output.dense": (width, 6)}
+    shapes |= {f"{block}attention.output.LayerNorm": (width,), f"{block}output.LayerNorm": (width,)}
+    stored = {f"{name}.weight": rng.standard_normal(shape) for name, shape in shapes.items()}
+    stored |= {f"{name}.bias": rng.standard_normal(shape[0]) for name, shape in shapes.items()}
+    result = pretrained.starts(stored, blocks=1)
+    wanted = {name for name in model.parameter_shapes() if int(name.split(".")[0]) < 7}
+    assert result.keys() == wanted
+    assert result["5.body.0.weight"].shape == (width, 6)
+    np.testing.assert_array_equal(result["3.body.0.key.weight"], stored[f"{block}attention.self.key.weight"].T)
+    types = stored["embeddings.token_type_embeddings.weight"]
+    places = stored["embeddings.position_embeddings.weight"]
+    np.testing.assert_array_equal(result["1.weight"][sentences.FIRST_LENGTH], places[sentences.FIRST_LENGTH] + types[1])
+    np.testing.assert_array_equal(result["1.weight"][0], places[0] + types[0])
+
+
+HALF = Steps((), (0.5,))
+
+
+@pytest.mark.parametrize(
+    ("curve", "factors"),
+    [
+        (Steps((2, 5), (1.0, 0.5, 0.25)), [1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]),
+        (HALF, [0.5] * 101),
+        (Exponential(0.5), [1, 0.5, 0.25, 0.125]),
+        (Exponential(0.25, every=2), [1, 0.5, 0.25, 0.125]),
+        (Exponential(0.5, every=2, staircase=True), [1, 1, 0.5, 0.5]),
+        (InverseTime(0.5), [1, 2 / 3, 0.5, 0.4]),
+        (Linear(0.25, 1.0, 3), [0.25, 0.5, 0.75, 1, 1]),
+        (Polynomial(2, 2.0), [1, 0.25, 0, 0]),
+        (Polynomial(2, 1.0, 0.5), [1, 0.75, 0.5, 0.5]),
+        (Cosine(2), [1, 0.5, 0]),
+        (Cosine(2, 0.5), [1, 0.75, 0.5]),
+        (CosineRestarts(2), [1, 0.5, 1, 0.5, 1]),
+        (CosineRestarts(1, 2), [1, 1, 0.5, 1]),
+        (Triangular(3.0, 2), [1, 2, 3, 2, 1, 2]),
+        (Triangular(3.0, 1, shrink=True), [1, 3, 1, 2, 1, 1.5]),
+        (Chained((Exponential(0.5), Linear(0.5, 1.0, 2))), [0.5, 0.375, 0.25, 0.125]),
+        (OneCycle(3.0, 2, 4, 0.5), [1, 2, 3, 1.75, 0.5]),
+        (Joined((HALF, Exponential(0.5)), (2,)), [0.5, 0.5, 1, 0.5]),
+        (Joined((HALF, Exponential(0.5)), (0,)), [1, 0.5, 0.25]),
+        (Joined((Joined((HALF, Linear(0.5, 1.0, 1)), (1,)), HALF), (3,)), [0.5, 0.5, 1, 0.5]),
+    ],
+    ids=str,
+)
+def test_factor_of_a_curve_is_that_by_hand(curve: Curve, factors: list[float]) -> None:
+    assert [curve.factor(applied) for applied in range(len(factors))] == pytest.approx(factors, abs=1e-12)
+
+
+def test_a_curve_is_printed_as_it_is_written_and_a_cycle_gives_the_first_beta() -> None:
+    assert str(Exponential(0.5, every=3)) == "Exponential(ratio=0.5, every=3, staircase=False)"
+    recipe = Recipe(Adam(), schedule=OneCycle(3.0, 1, 3, 0.5, momenta=(0.75, 0.25)))
+    assert [vars(optimizer_of(recipe, 0, applied))["beta1"] for applied in range(4)] == [0.75, 0.25, 0.5, 0.75]
+
+
+@pytest.mark.parametrize("boundaries", [(), (3, 1), (1, 2, 3)], ids=str)
+def test_a_join_has_one_boundary_fewer_than_parts_in_order(boundaries: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="boundaries between 3 parts"):
+        Joined((HALF, HALF, HALF), boundaries)
+
+
+@pytest.mark.parametrize(
+    ("plateau", "own", "metrics", "rates"),
+    [
+        (Plateau(patience=1), {}, [4, 4, 3, 3], [1, 0.5, 0.5, 0.25]),
+        (Plateau(), {}, [math.nan, 4, 3, 3, 3], [1, 1, 1, 1, 0.5]),
+        (Plateau(patience=1, cooldown=1), {}, [4, 4, 3, 3.5], [1, 0.5, 0.5, 0.25]),
+        (Plateau(patience=1, cooldown=1), {"waits": True}, [4, 4, 3, 3.5], [1, 0.5, 0.5, 0.5]),
+        (Plateau(patience=1, minimum=0.75), {}, [4, 4, 4], [1, 0.75, 0.75]),
+        (Plateau(patience=1, minimum=2.0), {}, [4, 4], [1, 1]),
+        (Plateau(patience=1, threshold=0.5, relative=True, mode="max"), {}, [4, 6, 7], [1, 0.5, 0.5]),
+        (Plateau(patience=1, threshold=0.5, relative=True), {}, [-4, -6, -7], [1, 0.5, 0.5]),
+        (Plateau(patience=1, threshold=0.5, relative=True), {"signed": True}, [-4, -3, -1], [1, 1, 0.5]),
+    ],
+    ids=str,
+)
+def test_plateau_lowers_rate(plateau: Plateau, own: dict[str, bool], metrics: list[float], rates: list[float]) -> None:
+    assert list(map(PlateauRule(plateau, **own).take, metrics)) == rates

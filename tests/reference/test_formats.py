@@ -1,18 +1,147 @@
-"""Eight-bit formats and quantizers: tables, the oracle and the reference against an independent implementation."""
+"""Rounding, narrow formats, quantizers, moments of eight bits and small weights, against apart implementations."""
+
+import math
+from dataclasses import replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
+from conformance.checks.evidence import Verdict, Violation
+from conformance.runner.trained_runs import run_of
+from conformance.techniques.eight_bit_state.expected_moments import (
+    MomentBeforeEncoding,
+    block_maxima,
+    paper_values,
+    state_bytes,
+)
 from conformance.techniques.formats import expected_casts, expected_codes
+from conformance.techniques.post_training.cases import QuantizedCase, RunLayers
+from conformance.techniques.post_training.checks import check_dense, quantized_layers, small_layers, unlike_weights
+from conformance.techniques.post_training.mixed_models import MIXED, foreign, mixed
+from conformance.techniques.quantized_models import large_enough
+from fixtures.arrays import FORMATS, Array
+from fixtures.layers import Activation, Dense, Flatten, Head, Heads, Layer
+from fixtures.model import Model, dense_weights
+from fixtures.models import exact_linear
 from fixtures.narrow import CODES, NARROW
-from frameworks.contract import Capability, NumberFormats, QuantRule
+from fixtures.recipe import Adam, Offload, Precision, Ranks, Recipe, written
+from frameworks.contract import Capability, EightBitRule, LinearRule, NumberFormats, QuantRule, Unsupported, needs
 from frameworks.reference import ReferenceFramework
+from frameworks.reference.core.products import contract
+from frameworks.reference.core.rounding import Exact, Nearest, Stochastic
+from frameworks.reference.quantization.post_training import RULES, ReferenceQuantizedModel
 from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from tests.support.reporting import baselines, record
 from tests.support.suite_runs import ROOT
 from tools.docs.formats import HOLDS, OTHER_MODES, ROWS, blocks
+
+WIDE_FORMATS = ("float32", "float16", "bfloat16")
+each_narrow = pytest.mark.parametrize("name", WIDE_FORMATS)
+values = arrays(np.float64, st.integers(1, 20), elements=st.floats(width=64))
+
+
+class TestRounding:
+    @each_narrow
+    @given(values)
+    def test_nearest_is_astype(self, name: str, x: Array) -> None:
+        with np.errstate(all="ignore"):
+            expected = x.astype(FORMATS[name].dtype).astype(np.float64)
+        np.testing.assert_array_equal(Nearest().round(x, name), expected)
+
+    @each_narrow
+    @given(values, st.integers(0, 2**32))
+    def test_random_rounding_takes_a_neighbour(self, name: str, x: Array, seed: int) -> None:
+        rounded = Stochastic(np.random.default_rng(seed)).round(x, name)
+        nearest = Nearest().round(rounded, name)
+        np.testing.assert_array_equal(rounded, nearest, "the result is a number of the format")
+        np.testing.assert_array_equal(np.signbit(rounded), np.signbit(np.where(np.isnan(x), rounded, x)))
+        finite = np.abs(x) <= FORMATS[name].largest
+        spacing = np.maximum(np.abs(x) * 2.0 ** (1 - FORMATS[name].bits), FORMATS[name].smallest_subnormal)
+        assert (np.abs(rounded[finite] - x[finite]) < spacing[finite] * (1 + 1e-9)).all()
+        assert (np.isnan(rounded) == np.isnan(x)).all()
+        assert np.isinf(rounded[np.isinf(x)]).all()
+
+    @each_narrow
+    @given(values, st.integers(0, 2**32))
+    def test_numbers_of_the_format_stay(self, name: str, x: Array, seed: int) -> None:
+        given_values = Nearest().round(x, name)
+        for rounding in (Nearest(), Stochastic(np.random.default_rng(seed)), Exact()):
+            np.testing.assert_array_equal(rounding.round(given_values, name), given_values)
+
+    def test_equal_values_are_rounded_alike_within_a_call_and_anew_in_the_next(self) -> None:
+        rounding = Stochastic(np.random.default_rng(5))
+        calls = [rounding.round(np.full(100, 1.0 + 2.0**-24), "float32") for _ in range(50)]
+        assert all(len(np.unique(call)) == 1 for call in calls)
+        assert {call[0] for call in calls} == {1.0, 1.0 + 2.0**-23}
+
+    def test_unequal_values_are_rounded_independently(self) -> None:
+        values = 1.0 + np.arange(1, 20_001) * 2.0**-44
+        errors = Stochastic(np.random.default_rng(6)).round(values, "float32") - values
+        assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(values.size)
+
+    def test_a_sum_of_no_terms_is_rounded_as_one_of_a_single_term(self) -> None:
+        values = 1.0 + np.arange(100) * 2.0**-30
+        none, one = (Stochastic(np.random.default_rng(7)).round(values, "float32", terms) for terms in (0, 1))
+        assert np.array_equal(none, one)
+        assert Stochastic(np.random.default_rng(7)).round(np.float64(0.0), "float32", 0) == 0.0
+
+    @each_narrow
+    @pytest.mark.parametrize("where", ["normal", "subnormal"])
+    def test_random_rounding_has_no_bias(self, name: str, where: str) -> None:
+        target = FORMATS[name]
+        low, step = (1.0, 2.0 ** (1 - target.bits)) if where == "normal" else (0.0, target.smallest_subnormal)
+        count = 10_000
+        rounding = Stochastic(np.random.default_rng(3))
+        for share in (0.1, 0.5, 0.9):
+            rounded = np.array([rounding.round(np.array(low + share * step), name) for _ in range(count)])
+            up = np.mean(rounded > low)
+            assert set(np.unique(rounded)) == {low, low + step}
+            assert abs(up - share) < 5 * math.sqrt(share * (1 - share) / count)
+
+    @each_narrow
+    def test_beyond_the_largest_value(self, name: str) -> None:
+        largest = FORMATS[name].largest
+        beyond = np.array([largest, -largest, 2.0 * largest, largest * (1 + 2.0 ** -(FORMATS[name].bits + 1))])
+        rounded = np.array([Stochastic(np.random.default_rng(s)).round(beyond, name) for s in range(200)])
+        assert (rounded[:, 0] == largest).all()
+        assert (rounded[:, 1] == -largest).all()
+        assert np.isinf(rounded[:, 2]).all()
+        assert set(rounded[:, 3]) == {largest, math.inf}
+
+    def test_float64_and_exact_are_the_identity(self) -> None:
+        x = np.array([1 / 3, 1e300, 5e-324])
+        for rounding in (Nearest(), Stochastic(np.random.default_rng(0))):
+            assert rounding.round(x, "float64") is x
+        assert Exact().round(x, "float16") is x
+        with pytest.raises(ValueError, match="unknown"):
+            Nearest().round(x, "float8")
+
+
+class TestProducts:
+    def test_dyadic_products_are_exact_in_float32(self) -> None:
+        rng = np.random.default_rng(0)
+        a, b = (rng.integers(-8, 9, shape) / 8.0 for shape in ((3, 100), (100, 4)))
+        for rounding in (Nearest(), Stochastic(rng)):
+            np.testing.assert_array_equal(contract(a, b, rounding, "float32"), a @ b)
+            empty = contract(np.zeros((2, 0)), np.zeros((0, 3)), rounding, "float32")
+            np.testing.assert_array_equal(empty, np.zeros((2, 3)))
+
+    def test_the_ensemble_spreads_as_accumulation_does(self) -> None:
+        rng = np.random.default_rng(1)
+        a, b = (
+            Nearest().round(rng.standard_normal((1, 2048)), "float32"),
+            Nearest().round(rng.standard_normal((2048, 50)), "float32"),
+        )
+        error = contract(a, b, Stochastic(rng), "float32") - a @ b
+        unit = 2.0**-24 * np.sqrt(2048)
+        assert 0.5 * unit < np.sqrt(np.mean(error**2)) < 16 * unit
+
 
 each_format = pytest.mark.parametrize("name", sorted(NARROW))
 each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, each in NARROW.items() if each.signed))
@@ -146,3 +275,179 @@ def test_a_technique_is_judged_in_the_mode_that_its_cell_names(place: tuple[str,
     assert not [r for r in baselines() if (r.series.framework, r.series.mode) == (framework, mode)], (
         "its record says it"
     )
+
+
+ENTRIES = 4300
+ENTRY_MODEL = exact_linear(1, ENTRIES)
+RECIPE = Recipe(Adam(state_bits=8))
+
+
+def gradients(seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.standard_normal(shape).astype(np.float32) for name, shape in ENTRY_MODEL.parameter_shapes().items()
+    }
+
+
+def state_after(recipe: Recipe, updates: int = 3) -> dict[str, Array]:
+    trainer = ReferenceFramework("cpu").trainer(ENTRY_MODEL, recipe)
+    for update in range(updates):
+        trainer.apply_gradients(gradients(update))
+    return trainer.optimizer_state()
+
+
+def test_a_recipe_without_them_is_written_as_before() -> None:
+    assert repr(Adam()) == "Adam(learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-08)"
+    assert list(written(Adam())) == ["learning_rate", "beta1", "beta2", "epsilon"]
+    assert repr(Adam(state_bits=8, block=64)).endswith("epsilon=1e-08, state_bits=8, block=64)")
+    assert "state_bits" not in run_of(ENTRY_MODEL, Recipe(Adam())).recipe["optimizer"]
+    assert run_of(ENTRY_MODEL, RECIPE).recipe["optimizer"]["state_bits"] == 8
+
+
+def test_adam_of_other_bits_or_blocks_is_refused_and_eight_need_a_capability() -> None:
+    for wrong in ({"state_bits": 4}, {"state_bits": 8, "block": 0}):
+        with pytest.raises(ValueError, match="8 or 32 bits"):
+            Adam(**wrong)  # type: ignore[arg-type]
+    assert needs(RECIPE) == (Capability.ADAM_8BIT,)
+    assert needs(Recipe(Adam())) == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"groups": 2},
+        {"optimizers": 2},
+        {"offload": Offload(("optimizer",), "disk")},
+        {"offload": Offload(("optimizer",))},
+        {"ranks": Ranks(2)},
+    ],
+    ids=["groups", "optimizers", "disk", "host", "ranks"],
+)
+def test_codes_of_a_combination_are_those_without_it_and_take_their_bytes(changes: dict[str, Any]) -> None:
+    measured, expected = state_after(RECIPE.replace(**changes)), state_after(RECIPE)
+    names = [name for name in expected if name.startswith(("codes/", "absmax/"))]
+    assert len(names) == 8
+    for name in names:
+        np.testing.assert_array_equal(measured[name], expected[name], name)
+    low = state_after(RECIPE.replace(precision=Precision("O2", "float16")))
+    assert low["codes/first_moment/0.output.bias"].dtype == np.uint8
+    size = 2 * state_bytes(ENTRIES, 256, 4096)
+    if changes.get("offload") == Offload(("optimizer",)):
+        trainer = ReferenceFramework("cpu").trainer(ENTRY_MODEL, RECIPE.replace(**changes))
+        trainer.apply_gradients(gradients(0))
+        assert trainer.offloaded() == {"optimizer": size}
+    if "ranks" in changes:
+        rank_group = ReferenceFramework("cpu").rank_group(ENTRY_MODEL, RECIPE.replace(**changes))
+        assert [sizes["optimizer"] for sizes in rank_group.resident_bytes()] == [size] * 2
+
+
+@pytest.mark.parametrize("level", ["optimizer", "gradients", "full"])
+def test_shards_are_refused_with_a_try_that_does_not_act(level: str) -> None:
+    framework = ReferenceFramework("cpu")
+    with pytest.raises(Unsupported, match="blocks of a shard") as refused:
+        framework.trainer(ENTRY_MODEL, RECIPE.replace(ranks=Ranks(2, level)))  # type: ignore[arg-type]
+    assert refused.value.attempt is not None
+    assert refused.value.attempt() is False
+
+
+def test_the_paper_s_values_are_those_of_the_reference() -> None:
+    assert block_maxima(np.array([1.0, -3.0, 2.0, 0.0, -5.0]), 2).tolist() == [3.0, 2.0, 5.0]
+    rule = ReferenceFramework("cpu").rule(EightBitRule)
+    for values, signed in ((rule.first_codes, True), (rule.second_codes, False)):
+        expected = paper_values(signed)
+        assert len(expected) == 256
+        np.testing.assert_allclose(values, expected, rtol=2.0**-23)
+
+
+def test_off_of_codes_is_above_one_beside_the_nearest_and_zero_in_a_block_of_zeros() -> None:
+    values = np.array([-1.0, 0.0, 0.5, 1.0], np.float32)
+    moment = MomentBeforeEncoding(np.array([1.0, 0.25, 0.4, 0.0]), np.array([1.0, 0.25, 0.4, 0.0]))
+    largest = np.ones(1, np.float32)
+    for codes in ([3, 2, 2, 1], [3, 1, 2, 1]):
+        assert moment.off(np.array(codes), largest, values, 4) <= 1.0
+    for codes in ([2, 2, 2, 1], [3, 2, 1, 1], [3, 2, 2, 2]):
+        assert moment.off(np.array(codes), largest, values, 4) > 1.0
+    zeros, values, zero = MomentBeforeEncoding(np.zeros(2), np.zeros(2)), values[[0, 1, 3]], np.zeros(1, np.float32)
+    assert (zeros.off(np.array([1, 2]), zero, values, 2), zeros.largest_off(zero, 2)) == (0.0, 0.0)
+    assert not zeros.off(np.array([1, 2]), largest, values, 2) <= 1.0
+    assert not zeros.largest_off(largest, 2) <= 1.0
+
+
+FEWEST = 1024
+RULE = replace(RULES["dynamic-int8"], smallest=FEWEST)
+SIZES = {"0.weight": (32, 33), "2.weight": (33, 31), "4.output.weight": (31, 33), "4.other.weight": (31, 34)}
+LAYERS = (Dense(33), Activation("relu"), Dense(31), Activation("tanh"), Heads((Head("output", 33), Head("other", 34))))
+MODEL = Model("sizes", LAYERS, (32,), (("output", "squared_error"), ("other", "squared_error")))
+
+
+def test_quantized_and_small_layers_follow_sizes_and_heads() -> None:
+    assert dense_weights(MODEL) == SIZES
+    assert sorted(quantized_layers(MODEL, replace(RULE, smallest=31 * 33))) == sorted(SIZES)
+    assert sorted(small_layers(MODEL, replace(RULE, smallest=31 * 33 + 1))) == ["2.weight", "4.output.weight"]
+    without_heads = replace(RULE, heads=False)
+    assert list(quantized_layers(MODEL, without_heads)) == ["0.weight"]
+    assert sorted(small_layers(MODEL, without_heads)) == ["2.weight", "4.output.weight"]
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("made_by", [RULE, RULES["dynamic-int8"], replace(RULE, smallest=10**6)])
+def test_check_dense_finds_a_layer_of_the_wrong_rule(name: str, made_by: LinearRule) -> None:
+    """A twin that quantizes small layers, or leaves large ones, is found at exactly those."""
+    weights = unlike_weights(MODEL)
+    model = ReferenceQuantizedModel(made_by, MODEL, weights)
+    wrong = (np.prod(SIZES[name]) >= made_by.smallest) != (np.prod(SIZES[name]) >= FEWEST)
+    if wrong:
+        with pytest.raises((Violation, AssertionError)):
+            check_dense(Verdict(), RULE, model, name, 5, 1, weights)
+    else:
+        check_dense(Verdict(), RULE, model, name, 5, 1, weights)
+
+
+@pytest.mark.parametrize("fewest", [1, 33, 1024, 1000, 5000])
+def test_the_model_of_the_suite_has_codes_and_a_layer_without(fewest: int) -> None:
+    assert mixed(RULES["dynamic-int8"]) is MIXED
+    rule = replace(RULE, smallest=fewest)
+    model = mixed(rule)
+    quantized = quantized_layers(model, rule)
+    assert {"0.weight", "3.weight", "5.output.weight"} <= set(quantized)
+    if fewest >= 64:
+        assert list(small_layers(model, rule)) == ["5.small.weight"]
+    if fewest == FEWEST:
+        assert np.prod(quantized["5.output.weight"]) == fewest
+
+
+@pytest.mark.parametrize("model", [MIXED, mixed(RULE)], ids=["usual", "large"])
+def test_foreign_model_has_another_shape_or_head(model: Model) -> None:
+    before = dense_weights(model)
+    changed = {how: dense_weights(foreign(model, how)) for how in ("other-shape", "other-head")}
+    assert {n for n in before if before[n] != changed["other-shape"][n]} == {"0.weight", "3.weight"}
+    assert [n for n in before if before[n] != changed["other-head"][n]] == ["5.output.weight"]
+
+
+@pytest.mark.parametrize(
+    ("sample", "layers", "first"),
+    [((2,), (Dense(3), Activation("relu")), "0.weight"), ((3, 5), (Flatten(), Dense(8, bias=False)), "1.weight")],
+    ids=["rows", "matrices"],
+)
+def test_large_enough_model_has_codes(sample: tuple[int, ...], layers: tuple[Layer, ...], first: str) -> None:
+    model = Model("drawn", (*layers, Heads((Head("a", 2),))), sample, (("a", "squared_error"),))
+    assert large_enough(model, 0) is model
+    larger = large_enough(model, FEWEST)
+    assert first in quantized_layers(larger, RULE)
+    assert [type(layer) for layer in larger.layers] == [type(layer) for layer in model.layers]
+    assert large_enough(larger, FEWEST) is larger
+
+
+@pytest.mark.parametrize(
+    ("layers", "there"),
+    [
+        ((Dense(3), Activation("relu")), False),
+        ((Dense(3),), True),
+        ((Dense(3, bias=False),), False),
+        ((Dense(3), Dense(4, bias=False), Activation("tanh")), True),
+    ],
+)
+def test_words_of_a_case_name_a_bias_before_a_dense_layer(layers: tuple[Layer, ...], there: bool) -> None:
+    model = Model("drawn", (*layers, Heads((Head("a", 2),))), (2,), (("a", "squared_error"),))
+    case = QuantizedCase("dynamic-int8", model, (), 0, (1,), (RunLayers(1, 0),), 0)
+    assert ("quantized=bias-before-dense" in case.words()) is there

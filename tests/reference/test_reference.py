@@ -1,16 +1,18 @@
-"""The reference against what it stands for: finite differences, closed forms, and its plainest self."""
+"""The reference against what it stands for: finite differences, closed forms, its plainest self, sums by hand."""
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fixtures.arrays import Array
-from fixtures.data import digits_batch, exact_batch, sincos_batch, token_batch
+from fixtures.data import digits_batch, exact_batch, sincos_batch, token_batch, wide_batch
 from fixtures.model import Batch, Model
 from fixtures.models import (
+    blocks,
     digits_convolution,
     digits_mlp,
     dropout_probe,
@@ -21,15 +23,35 @@ from fixtures.models import (
     sincos,
     two_heads,
 )
-from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, Adam, DynamicScaling, Precision, Recipe, Recompute
-from frameworks.contract import Capability, RecomputeCase
+from fixtures.recipe import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    SGD,
+    Adam,
+    AdamW,
+    DynamicScaling,
+    Optimizer,
+    Precision,
+    Recipe,
+    Recompute,
+    StaticScaling,
+)
+from frameworks.contract import Capability, Conventions, ScalerRule
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Exact
 from frameworks.reference.core.tape import depth, recomputed, taped
-from tests.support.reference_runs import same, trained
+from frameworks.reference.training.scaler import LossScale
+from frameworks.reference.training.trainer import ReferenceTrainer
 
-LOW_MODELS = (Precision("O2", "float16"), Precision("O3", "bfloat16"))
+
+def trained(model: Model, recipe: Recipe, **choices: object) -> ReferenceTrainer:
+    return ReferenceFramework(**choices).trainer(model, recipe)
+
+
+def same(a: dict[str, Array], b: dict[str, Array]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) and a[n].dtype == b[n].dtype for n in a)
 
 
 def two_heads_batch() -> Batch:
@@ -81,33 +103,11 @@ def test_gradients_are_finite_differences(fixture: str, recompute: Recompute | N
 
 
 class TestRecomputation:
-    @pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16, *LOW_MODELS], ids=lambda p: p.label)
-    @pytest.mark.parametrize("fixture", ["digits-mlp", "digits-convolution", "encoder"])
-    def test_bits_are_those_of_the_plain_run(self, fixture: str, precision: Precision) -> None:
-        model, batch = SMALL[fixture]()
-        recipe = Recipe(Adam(), precision, DynamicScaling(2.0**8))
-        plain = trained(model, recipe)
-        others = [
-            trained(model, recipe.replace(recompute=r)) for r in (Recompute(1), Recompute(3), Recompute(2, depth=2))
-        ]
-        expected = [plain.update((batch,)).loss for _ in range(3)]
-        for other in others:
-            assert [other.update((batch,)).loss for _ in range(3)] == expected
-            assert same(other.state(), plain.state())
-            assert set(other.segment_calls()) == {6}
-
     def test_bytes_are_the_segments_inputs_and_the_heads(self) -> None:
         model, batch = exact_stack(8, 4), exact_batch(16)
         head = 16 * 8 * 4 + 16 * 4 * 4
         assert trained(model, Recipe()).saved_bytes(batch) == 3 * 16 * 8 * 4 + head
         assert trained(model, Recipe(recompute=Recompute(2))).saved_bytes(batch) == 1 * 16 * 8 * 4 + head
-
-    @pytest.mark.parametrize("case", ["positional", "tuple", "list", "dict", "keyword"])
-    def test_every_container_takes_part(self, case: RecomputeCase) -> None:
-        x, w = np.ones((2, 3), np.float32), np.full((3, 2), 0.25, np.float32)
-        framework = ReferenceFramework()
-        plain, result = framework.recompute("plain", x, w), framework.recompute(case, x, w)
-        assert (plain.value, plain.x.tolist(), plain.w.tolist()) == (result.value, result.x.tolist(), result.w.tolist())
 
     def test_errors_leave_no_trace(self) -> None:
         x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
@@ -174,13 +174,6 @@ class TestPrecision:
             low = ReferenceFramework().run_op(op, *operands)
         np.testing.assert_allclose(low.value.astype(np.float64), plain.value.astype(np.float64), rtol=0.05, atol=0.05)
 
-    def test_the_gradient_of_a_cast_is_a_cast(self) -> None:
-        gradients = trained(digits_mlp((8,)), Recipe(precision=FLOAT16)).gradients((digits_batch(4),))
-        for name in ("0.weight", "2.output.weight", "0.bias"):
-            value = gradients[name]
-            assert value.dtype == np.float32
-            np.testing.assert_array_equal(value.astype(np.float16).astype(np.float32), value)
-
     def test_probe_of_a_capability_is_none_or_false(self) -> None:
         framework = ReferenceFramework()
         for capability in Capability:
@@ -188,38 +181,143 @@ class TestPrecision:
             assert framework.probe(capability) is want, capability
 
 
-class TestCheckpoint:
-    @pytest.mark.parametrize("precision", [FLOAT32, Precision("O2", "bfloat16")])
-    def test_a_run_goes_on_bit_for_bit(self, tmp_path: Path, precision: Precision) -> None:
-        model, batch = SMALL["digits-convolution"]()
-        recipe = Recipe(Adam(), precision, DynamicScaling(2.0**8, interval=2), accumulation=2)
-        run, other = trained(model, recipe), trained(model, recipe.replace())
-        run.update((batch, batch))
-        run.accumulate(batch, 6)
-        run.save(tmp_path)
-        other.restore(tmp_path)
-        assert same(other.state(), run.state())
-        for going in (run, other):
-            going.accumulate(batch, 6)
-        assert run.apply() == other.apply()
-        assert same(other.state(), run.state())
+class TestScaler:
+    @given(
+        st.lists(st.booleans(), max_size=300),
+        st.integers(1, 5),
+        st.integers(-126, 127),
+        st.sampled_from([1.5, 2.0, 3.0]),
+        st.sampled_from([0.5, 0.25, 0.8]),
+    )
+    def test_the_scale_stays_finite_and_positive(
+        self, schedule: list[bool], interval: int, exponent: int, growth: float, backoff: float
+    ) -> None:
+        scale = LossScale(2.0**exponent, growth, backoff, interval, 2.0**-126, 2.0**127)
+        for finite in schedule:
+            scale = scale.adjust(finite)
+            assert 0.0 < scale.scale < math.inf
+            assert math.isfinite(float(np.float32(1.0 / scale.scale)))
+            assert scale.scale == float(np.float32(scale.scale))
+            assert 0 <= scale.good_steps < interval
 
-    def test_a_changed_file_is_refused_and_changes_nothing(self, tmp_path: Path) -> None:
-        run = trained(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling()))
-        run.save(tmp_path)
-        (file,) = tmp_path.iterdir()
-        content = file.read_bytes()
-        run.apply_gradients({"0.output.bias": np.ones(1)})
-        before = run.state()
-        flipped = bytearray(content)
-        flipped[len(content) // 2] ^= 1
-        for broken in (content[:-1], content[: len(content) // 2], b"", bytes(flipped), b"PK\x03\x04"):
-            file.write_bytes(broken)
-            with pytest.raises(ValueError, match="checkpoint"):
-                run.restore(tmp_path)
-            assert same(run.state(), before)
-        file.write_bytes(content)
-        with pytest.raises(ValueError, match="another"):
-            trained(scalar(), Recipe(SGD(0.25))).restore(tmp_path)
-        run.restore(tmp_path)
-        assert run.parameters()["0.output.bias"][0] == 0.0
+    @settings(max_examples=25)
+    @given(st.lists(st.sampled_from([1.0, math.inf, -math.inf, math.nan]), max_size=40), st.integers(1, 4))
+    def test_a_run_follows_the_closed_form(self, schedule: list[float], interval: int) -> None:
+        run = trained(scalar(), Recipe(SGD(2.0**-6), scaling=DynamicScaling(2.0**10, interval=interval)))
+        exponent, good, applied = 10, 0, 0
+        for value in schedule:
+            update = run.apply_gradients({"0.output.weight": np.ones((1, 1)), "0.output.bias": np.array([value])})
+            good = good + 1 if value == 1.0 else 0
+            applied += value == 1.0
+            exponent = max(exponent + (good == interval) - (value != 1.0), -14)
+            good %= interval
+            assert (update.scale_after, update.good_steps) == (2.0**exponent, good)
+            assert update.skipped == (value != 1.0)
+            assert run.parameters()["0.output.bias"][0] == -applied * 2.0**-6
+
+    @pytest.mark.parametrize("latched", [False, True])
+    def test_poison_after_unscaling_is_judged_by_the_rule(self, latched: bool) -> None:
+        rule = ScalerRule(minimum=2.0**-126, maximum=2.0**127, latched=latched)
+        recipe = Recipe(SGD(0.5), scaling=DynamicScaling(2.0**10))
+        run = trained(scalar(), recipe, conventions=Conventions(scaler=rule))
+        update = run.apply_gradients({"0.output.bias": np.ones(1)}, inject={"0.output.bias": np.array([math.nan])})
+        assert update.skipped == (not latched)
+
+    def test_settings_that_cannot_work_are_refused(self) -> None:
+        refused = DynamicScaling(0.0), DynamicScaling(2.0**200), DynamicScaling(interval=0), StaticScaling(math.inf)
+        for scaling in refused:
+            with pytest.raises(ValueError, match=r"scale|needed"):
+                trained(scalar(), Recipe(scaling=scaling))
+
+
+class TestConventions:
+    def moved(self, optimizer: Optimizer, gradients: list[float], **conventions: object) -> float:
+        run = trained(scalar(0.0), Recipe(optimizer), conventions=Conventions(**conventions), rounding=Exact())
+        for g in gradients:
+            run.apply_gradients({"0.output.bias": np.array([g])})
+        return float(run.parameters()["0.output.bias"][0])
+
+    def test_where_epsilon_joins(self) -> None:
+        adam = Adam(0.1, epsilon=0.5)
+        first, second, t = 0.1 * 2.0, 0.001 * 4.0, 1
+        outside = first / (1 - 0.9**t) / (math.sqrt(second / (1 - 0.999**t)) + 0.5)
+        inside = math.sqrt(1 - 0.999**t) / (1 - 0.9**t) * first / (math.sqrt(second) + 0.5)
+        assert self.moved(adam, [2.0], adam_epsilon="outside") == pytest.approx(-0.1 * outside, rel=1e-12)
+        assert self.moved(adam, [2.0], adam_epsilon="inside") == pytest.approx(-0.1 * inside, rel=1e-12)
+
+    def test_decay_is_decoupled(self) -> None:
+        run = trained(scalar(1.0), Recipe(AdamW(0.5, weight_decay=0.25)), rounding=Exact())
+        run.apply_gradients({"0.output.weight": np.zeros((1, 1))})
+        assert run.parameters()["0.output.weight"][0, 0] == 1.0 - 0.5 * 0.25
+
+    @pytest.mark.parametrize("rule", ["drop-window", "drop-micro-batch"])
+    def test_what_a_non_finite_micro_batch_costs(self, rule: str) -> None:
+        recipe = Recipe(SGD(0.5), accumulation=2, scaling=DynamicScaling(2.0**10))
+        conventions = Conventions(nonfinite_micro_batch=rule)
+        run = trained(scalar(), recipe, conventions=conventions)
+        update = run.apply_gradients({"0.output.bias": np.array([math.inf])}, {"0.output.bias": np.array([2.0])})
+        assert update.skipped == (rule == "drop-window")
+        assert update.scale_after == 2.0**9
+        assert run.parameters()["0.output.bias"][0] == (0.0 if rule == "drop-window" else -0.5)
+
+    @pytest.mark.parametrize(("rule", "applied", "left"), [("flush", True, 0), ("carry", False, 1), ("drop", False, 0)])
+    def test_an_incomplete_window(self, rule: str, applied: bool, left: int) -> None:
+        run = trained(exact_linear(), Recipe(SGD(0.5), accumulation=2), conventions=Conventions(remainder=rule))
+        run.accumulate(exact_batch(4), 8)
+        assert run.apply().skipped is not applied
+        assert run.window.micro_batches == left
+
+
+ROWS, LOW = 16, (FLOAT16, BFLOAT16)
+
+
+@pytest.mark.parametrize(("precision", "size"), [(FLOAT32, 4), (FLOAT16, 2), (BFLOAT16, 2)])
+@pytest.mark.parametrize("segments", [0, 1, 2, 4, 8])
+def test_saved_bytes_of_blocks_are_those_by_hand(precision: Precision, size: int, segments: int) -> None:
+    count, width = 8, 32
+    # The input of each dense layer but the first, and what each GELU is applied to; of segments, the input of each.
+    inner = segments - 1 if segments else (count - 1) + count
+    recipe = Recipe(precision=precision, recompute=Recompute(segments) if segments else None)
+    saved = ReferenceFramework().trainer(blocks(count, width), recipe).saved_bytes(wide_batch(ROWS, width))
+    assert saved == (inner + 1) * ROWS * width * size + ROWS * 10 * 4
+
+
+FILTERS = 4
+# Values of a sample behind the first convolution, behind the pooling and behind the second convolution.
+LARGE, POOLED, BEHIND = 28 * 28 * FILTERS, 14 * 14 * FILTERS, 7 * 7 * 2 * FILTERS
+
+
+@pytest.mark.parametrize(
+    ("precision", "wide", "low"),
+    [
+        # Batch norm's inputs and ReLU's results, the input of the second convolution and of the head.
+        (FLOAT32, 2 * LARGE + 2 * BEHIND + POOLED + 32, 0),
+        # Batch norm computes in float32 and hands it on to ReLU; products take casts.
+        *((precision, 2 * LARGE + 2 * BEHIND, POOLED + BEHIND + 32) for precision in LOW),
+    ],
+)
+def test_saved_bytes_of_a_convolution_are_those_by_hand(precision: Precision, wide: int, low: int) -> None:
+    trainer = ReferenceFramework().trainer(digits_convolution(0.0, FILTERS), Recipe(precision=precision))
+    chosen, statistics = POOLED, 8 * (FILTERS + 2 * FILTERS)  # a byte each, and mean and variance of each channel
+    expected = ROWS * (4 * wide + 2 * low + chosen + 10 * 4) + statistics
+    assert trainer.saved_bytes(digits_batch(ROWS, image=True)) == expected
+
+
+WIDTH, HEADS, LENGTH = 16, 2, 16
+VALUES, SHARES = ROWS * LENGTH * WIDTH, ROWS * HEADS * LENGTH * LENGTH
+
+
+@pytest.mark.parametrize(
+    ("precision", "wide", "low"),
+    [
+        # Residuals; input, queries, keys, values and context; three activations, two of them twice as wide; the head.
+        (FLOAT32, (3 + 5 + 5 + 1) * VALUES + SHARES, 0),
+        # Layer norms take the residuals in float32, and each of three projections casts its input for itself.
+        *((precision, 3 * VALUES, (7 + 5 + 1) * VALUES + SHARES) for precision in LOW),
+    ],
+)
+def test_saved_bytes_of_an_encoder_are_those_by_hand(precision: Precision, wide: int, low: int) -> None:
+    model = encoder(width=WIDTH, heads=HEADS, blocks=1, length=LENGTH)
+    statistics, probabilities = ROWS * LENGTH * 3 * 8, ROWS * LENGTH * 4 * 4
+    saved = ReferenceFramework().trainer(model, Recipe(precision=precision)).saved_bytes(token_batch(ROWS, LENGTH))
+    assert saved == 4 * wide + 2 * low + statistics + probabilities

@@ -15,7 +15,6 @@ pytestmark = in_browser
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of the baselines, and one of hostile records."""
     result = tmp_path_factory.mktemp("pages")
     (result / "baselines.html").write_bytes(page().encode())
     (result / "infected.html").write_bytes(infected_page().encode())
@@ -49,19 +48,16 @@ def heads(browser: Browser) -> list[str]:
 
 
 def clauses(browser: Browser) -> set[str]:
-    """The clauses that the matrix shows."""
     shown = "[...document.querySelectorAll('.clause')].filter((row) => row.checkVisibility())"
     return set(browser.run(f"return {shown}.map((row) => row.querySelector('code').textContent)"))
 
 
 def dialog(browser: Browser) -> str:
-    """The text of the open cell."""
     browser.wait("document.getElementById('cell').open")
     return " ".join(browser.run("return document.getElementById('cell').innerText").split())
 
 
 def failing(framework: str) -> set[str]:
-    """The clauses of known failures in a framework's baselines."""
     records = [one for one in baselines() if one.series.framework == framework]
     return {v.clause for one in records for v in one.verdicts if v.outcome is Outcome.KNOWN}
 

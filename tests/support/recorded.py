@@ -7,22 +7,8 @@ from typing import Any
 
 from results.record.fingerprints import Fingerprint
 from results.record.journal import Journal
-from results.record.model import JudgedTest
-from results.record.reading import (
-    CheckResult,
-    ClauseText,
-    Header,
-    Measurement,
-    Observation,
-    Outcome,
-    RunSetup,
-    Series,
-    Suite,
-    Tensors,
-    TestVerdict,
-    Trace,
-    Variant,
-)
+from results.record.model import CheckResult, Header, JudgedTest, Measurement, Observation, RunSetup, Series
+from results.record.reading import ClauseText, Outcome, Suite, Tensors, TestVerdict, Trace, Variant
 
 CLAUSE = "scaling.stays-finite"
 

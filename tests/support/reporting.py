@@ -10,21 +10,8 @@ from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import Comparison
 from results.compare.pairing import Comparisons
 from results.record.folders import listed
-from results.record.model import Variant
-from results.record.reading import (
-    CheckResult,
-    ClauseText,
-    Measurement,
-    Observation,
-    Outcome,
-    Record,
-    RunSetup,
-    Series,
-    Suite,
-    TestVerdict,
-    Trace,
-    load,
-)
+from results.record.model import CheckResult, Measurement, Observation, RunSetup, Series, Suite
+from results.record.reading import ClauseText, Outcome, Record, TestVerdict, Trace, Variant, load
 from results.record.texts import Consequence, FindingKind, FindingText
 from results.record.values import Json
 from results.report import render

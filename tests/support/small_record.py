@@ -8,18 +8,8 @@ from typing import Any
 import numpy as np
 
 from results.compare.ratio import FEWEST
-from results.record.reading import (
-    CheckResult,
-    ClauseText,
-    Measurement,
-    Observation,
-    Outcome,
-    Record,
-    Series,
-    Suite,
-    TestVerdict,
-    Variant,
-)
+from results.record.model import CheckResult, Measurement, Observation, Series, Suite
+from results.record.reading import ClauseText, Outcome, Record, TestVerdict, Variant
 
 CLAUSE = "scaling.stays-finite"
 DATE = "2026-01-02T03:04:05+00:00"

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -33,6 +33,19 @@ from conformance.runner import identity
 
 identity.suite_areas = dict  # half of the time of such a run
 """
+_HEAD = """
+import json, os, signal, tempfile, time, warnings
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause
+from fixtures.models import scalar
+from fixtures.recipe import DynamicScaling, Recipe, Steps
+"""
+"""What the suites of a small checkout may use."""
+
 _STARTER = """
 import gc, json, os, random, runpy, sys, tempfile
 import autograd, click, execnet, hypothesis, ml_dtypes, msgspec, numpy, packaging.version, pytest, rich.console
@@ -176,7 +189,7 @@ def checkout(folder: Path, **suite: str) -> Path:
     for path in (folder / "conformance" / "suites").rglob("test_*.py"):
         path.unlink()
     for name, source in suite.items():
-        (folder / "conformance" / "suites" / f"test_{name}.py").write_text(source, encoding="utf-8")
+        (folder / "conformance" / "suites" / f"test_{name}.py").write_text(_HEAD + source, encoding="utf-8")
     return folder
 
 
@@ -215,6 +228,23 @@ def by_case(record: Record) -> dict[str, Outcome]:
 def clauses_of(record: Record, wanted: Collection[Outcome]) -> set[str]:
     """Clauses with at least one verdict of these outcomes."""
     return {verdict.clause for verdict in record.verdicts if verdict.outcome in wanted}
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, whoever has to reap it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return Path("/proc").is_dir()
+
+
+def assert_gone(pids: Sequence[int]) -> None:
+    """Wait for the processes to end."""
+    wait_for(lambda: all(map(gone, pids)))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -1,9 +1,11 @@
-"""The faults are declared whole, and their score gates: survivors, accidents and unproven clauses are told."""
+"""The faults are declared whole, name what exists, and their score gates: survivors, accidents, unproven clauses."""
 
+import ast
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from conformance.spec.clauses import Level, load_clauses
 from frameworks.contract import Framework
 from frameworks.registry import built_in, load
 from results.record.reading import Outcome, TestVerdict
-from tests.support.suite_runs import run
+from tests.support.suite_runs import ROOT, run
 from tools.faults import engine as engines
 from tools.faults import kills, matrix
 from tools.faults.__main__ import main
@@ -95,9 +97,6 @@ def test_every_fault_is_declared_whole() -> None:
         assert all(clauses[clause].level is not Level.OBSERVATION for clause in fault.clauses), fault.name
     names = [f"{fault.framework} {fault.label}" for fault in EVERY]
     assert sorted(names) == sorted(set(names))
-
-
-def test_every_framework_has_faults() -> None:
     assert {fault.framework for fault in EVERY} == {*built_in()}
 
 
@@ -109,63 +108,49 @@ def test_every_fault_of_the_reference_can_be_named(fault: Fault) -> None:
     assert getattr(import_module(module), name).__doc__
 
 
-def test_a_fault_that_all_its_clauses_see_is_caught() -> None:
-    result, engine = fate([verdict("scaling.a"), verdict("scaling.b")])
-    assert (result.word, result.broken) == ("caught", ("scaling.a", "scaling.b"))
-    assert engine.asked == [["s.py::test_b", "s.py::test_quick", "s.py::test_slow"]]
+A, B, C = "scaling.a", "scaling.b", "resume.c"
+ENDS = (Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH)
+LEAK = replace(verdict(A, Outcome.PASS), leaks=("scope: off → on",))
+SILENT = (Outcome.FIXED, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED, Outcome.ABSTAIN)
 
 
-def test_a_fault_that_one_of_its_clauses_misses_is_told() -> None:
-    result, _ = fate([verdict("scaling.a"), verdict("scaling.b", Outcome.PASS)], [], [])
-    assert (result.word, result.missed) == ("missed by", ("scaling.b",))
-
-
-def test_a_fault_that_only_another_clause_sees_is_an_accident() -> None:
-    result, engine = fate([], [], [verdict("resume.c")])
-    assert (result.word, result.elsewhere) == ("by accident", ("resume.c",))
-    assert engine.asked[1:] == [["l.py::test_law"], ["r.py::test_c"]]
-
-
-@pytest.mark.parametrize(("named", "word"), [("scaling.b", "caught"), ("scaling.c", "missed by")])
-def test_a_law_counts_for_the_clause_that_it_names(named: str, word: str) -> None:
-    law = replace(verdict("laws.programs"), signature=named)
-    assert fate([verdict("scaling.a")], [law], [])[0].word == word
-
-
-def test_a_fault_that_nothing_sees_survives() -> None:
-    assert fate([], [], [])[0].word == "survived"
+@pytest.mark.parametrize(
+    ("runs", "changes", "word", "clauses"),
+    [
+        ([[verdict(A), verdict(B)]], {}, "caught", {"broken": (A, B)}),
+        ([[verdict(A), verdict(B, Outcome.PASS)], [], []], {}, "missed by", {"missed": (B,)}),
+        ([[], [], [verdict(C)]], {}, "by accident", {"elsewhere": (C,)}),
+        ([[], [], []], {}, "survived", {}),
+        ([[LEAK], [], []], {"clauses": (A, "autocast.settings-restored")}, "missed by", {"missed": (A,)}),
+        ([[verdict(A)], [replace(verdict("laws.programs"), signature=B)], []], {}, "caught", {}),
+        ([[verdict(A)], [replace(verdict("laws.programs"), signature="scaling.c")], []], {}, "missed by", {}),
+        *(([[verdict(A, silent), verdict(B, silent)], [], []], {}, "survived", {}) for silent in SILENT),
+        *(([[verdict(A, end), verdict(B, end)], [], []], {}, "survived", {}) for end in ENDS),
+        *(([[verdict(A, end), verdict(B, end)]], {"raises": True}, "caught", {}) for end in ENDS),
+    ],
+)
+def test_fate_of_a_fault_is_what_its_clauses_see(
+    runs: list[list[TestVerdict]], changes: dict[str, Any], word: str, clauses: dict[str, tuple[str, ...]]
+) -> None:
+    result, engine = fate(*runs, fault=replace(FAULT, **changes))
+    assert result.word == word
+    assert {name: getattr(result, name) for name in clauses} == clauses
+    if "clauses" in changes:
+        assert result.broken == ("autocast.settings-restored",)
+    else:
+        assert engine.asked[0] == ["s.py::test_b", "s.py::test_quick", "s.py::test_slow"]
+        assert engine.asked[1:] == [["l.py::test_law"], ["r.py::test_c"]][: len(engine.asked) - 1]
 
 
 @pytest.mark.parametrize(("message", "word"), [("…: 2 (LayerNorm), output", "caught"), ("…: nothing", "not named")])
 def test_a_failure_that_does_not_name_what_it_must_is_told(message: str, word: str) -> None:
     named = replace(FAULT, names="(LayerNorm), output")
     said = [replace(verdict(clause), message=message) for clause in FAULT.clauses]
-    elsewhere = [replace(verdict("resume.c"), message="…")]
-    result, _ = fate([*said, *elsewhere], fault=named)
+    result, _ = fate([*said, replace(verdict(C), message="…")], fault=named)
     assert result.word == word
     problems = Score((result,), FAULT.clauses).problems()
     assert [line.split(":")[0] for line in problems] == ["not named"] * (word == "not named")
     assert all("scaling.a/test, scaling.b/test failed" in line for line in problems)
-
-
-@pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH])
-def test_an_exception_counts_only_where_the_fault_is_one(outcome: Outcome) -> None:
-    result = [verdict("scaling.a", outcome), verdict("scaling.b", outcome)]
-    assert fate(result, [], [])[0].word == "survived"
-    assert fate(result, fault=replace(FAULT, raises=True))[0].word == "caught"
-
-
-@pytest.mark.parametrize(
-    "outcome", [Outcome.FIXED, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED, Outcome.ABSTAIN]
-)
-def test_what_is_no_failure_catches_nothing(outcome: Outcome) -> None:
-    assert fate([verdict("scaling.a", outcome), verdict("scaling.b", outcome)], [], [])[0].word == "survived"
-
-
-def test_a_setting_that_any_test_leaves_changed_breaks_its_clause() -> None:
-    leaking = replace(verdict("scaling.a", Outcome.PASS), leaks=("scope: off → on",))
-    fault = replace(FAULT, clauses=("scaling.a", "autocast.settings-restored"))
-    assert fate([leaking], [], [], fault=fault)[0].broken == ("autocast.settings-restored",)
 
 
 @pytest.mark.parametrize(
@@ -283,14 +268,11 @@ def test_the_law_that_failed_before_is_tried_first(monkeypatch: pytest.MonkeyPat
     assert [nodes[0].rpartition("::")[2] for nodes in engine.asked[1:]] == [law.rpartition("/")[2]]
 
 
-def test_what_fails_on_a_fault_is_kept(tmp_path: Path) -> None:
+def test_kills_are_kept_and_a_fault_that_is_easier_to_catch_than_another_is_dominated(tmp_path: Path) -> None:
     path = tmp_path / "kills.json.gz"
     assert kills.read(path) == {}
     kills.write({"m.B": ["scaling.b/test", "scaling.a/test"], "m.A": []}, path)
     assert kills.read(path) == {"m.A": [], "m.B": ["scaling.a/test", "scaling.b/test"]}
-
-
-def test_a_fault_that_is_easier_to_catch_than_another_is_dominated() -> None:
     failing = {"easy": ["a", "b", "c"], "hard": ["a"], "same": ["a"], "other": ["b", "d"]}
     assert kills.dominated(failing) == ["easy", "same"]
 
@@ -313,3 +295,49 @@ def test_drawn_programs_are_measured_where_nothing_else_fails(monkeypatch: pytes
     monkeypatch.setattr(matrix, "Engine", Recorded)
     fault = replace(FAULT, clauses=("scaling.stays-finite",))
     assert list(matrix.measured([fault], 1)) == [(fault, ["laws.calls/test"])]
+
+
+MODULES = [path.relative_to(ROOT) for path in sorted((ROOT / "tools" / "faults" / "adapters").rglob("*.py"))]
+
+
+def file_of(module: str) -> Path | None:
+    path = ROOT.joinpath(*module.split("."))
+    files = (path / "__init__.py", path.with_suffix(".py"))
+    return next((file for file in files if file.is_file()), None)
+
+
+@cache
+def names_of(file: Path) -> frozenset[str]:
+    known: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            known.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            known |= {each.asname or each.name.partition(".")[0] for each in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            known.add(node.id)
+    return frozenset(known)
+
+
+def missing(tree: ast.AST) -> Iterator[str]:
+    """Names of this checkout's modules that a module imports or patches, and that are not there."""
+    modules: dict[str, Path] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and file_of(node.module.partition(".")[0]):
+            file = file_of(node.module)
+            for each in node.names:
+                inner = file_of(f"{node.module}.{each.name}")
+                if inner is not None:
+                    modules[each.asname or each.name] = inner
+                elif file is None or each.name not in names_of(file):
+                    yield f"{node.module}.{each.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            file = modules[node.value.id]
+            if node.attr not in names_of(file):
+                yield f"{file.relative_to(ROOT)}: {node.attr}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_what_a_fault_imports_and_patches_exists(path: Path) -> None:
+    assert [*missing(ast.parse((ROOT / path).read_text("utf-8")))] == []

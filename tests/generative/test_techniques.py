@@ -1,5 +1,6 @@
-"""The laws of codes and of quantized models: each check fails where what it is about is broken."""
+"""The laws of codes, quantized models, delayed scales and aware training: each check fails where it should."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from conformance.checks.subject import Subject
 from conformance.search.adapter_settings import generative_settings
 from conformance.search.layouts import Layout
+from conformance.techniques.delayed_scaling.cases import DelayedCase, DelayedStep
 from conformance.techniques.formats.cases import CodedCalls, FakeCall, Matrix, QuantizerCall, SpoiltCall
 from conformance.techniques.formats.format_cases import CastCall, CodeProduct, Packing
 from conformance.techniques.post_training.cases import (
@@ -17,13 +19,16 @@ from conformance.techniques.post_training.cases import (
     RunLayers,
     SaveAndLoad,
 )
+from conformance.techniques.qat.cases import Convert, PredictQat, QatCase, QatVerb, Reload, SkipQat, TrainQat
 from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Head, Heads, Layer
 from fixtures.model import Model
-from frameworks.contract import Quantized, QuantRule
+from frameworks.contract import Operand, Quantized, QuantRule
 from frameworks.reference import ReferenceFramework
+from frameworks.reference.quantization.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
 from frameworks.reference.quantization.quantizers import ReferenceQuantizers
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults.reference import formats, quantization
 
 MATRIX = QuantizerCall("int8-row", Matrix(3, 5, (0, 4), 0, "normal", 1))
@@ -42,25 +47,20 @@ CALLS = (MATRIX, ZEROS, SPOILT, GROUPED, FAKE, CAST, CASTS, SCALES, PRODUCT, FLO
 
 
 def with_parts(**parts: type) -> type[ReferenceFramework]:
-    """The reference with parts of it replaced."""
     return type("Broken", (ReferenceFramework,), parts)
 
 
 def failure(instance: Any, framework: type[ReferenceFramework] = ReferenceFramework) -> Any:
-    """The failure of a law over one case on a framework."""
     subject = Subject(framework("cpu"))
     return instance.failure(subject, generative_settings(subject.framework))
 
 
 def clause(instance: Any, framework: type[ReferenceFramework] = ReferenceFramework) -> str | None:
-    """The clause that a law over one case names, None if the case holds."""
     result = failure(instance, framework)
     return result and result.name
 
 
 class _QuantizesInPlace(ReferenceQuantizers):
-    """The matrix that is quantized is overwritten with what its codes stand for."""
-
     def quantize(self, name: str, values: Array) -> Quantized:
         result = super().quantize(name, values)
         values[...] = result.values
@@ -140,15 +140,12 @@ def test_coded_calls_that_depend_on_earlier_ones_fail() -> None:
 
 
 def case(technique: str, *verbs: QuantizedVerb, layers: int = 1, skip: tuple[str, ...] = ()) -> QuantizedCase:
-    """A model of as many dense layers, each before a hyperbolic tangent, and what is done with it."""
     body: list[Layer] = [Dense(5), Activation("tanh")] * layers
     model = Model("drawn", (*body, Heads((Head("output", 3),))), (8,), (("output", "squared_error"),))
     return QuantizedCase(technique, model, skip, 0, (4, 3), verbs, 7)
 
 
 class _PredictsWithoutBias(ReferenceQuantizedModel):
-    """Whole predictions leave biases out; layers alone do not."""
-
     def predict(self, inputs: Array) -> dict[str, Array]:
         stored = self.stored
         self.stored = {name: v * 0.0 if name.endswith(".bias") else v for name, v in stored.items()}
@@ -158,8 +155,6 @@ class _PredictsWithoutBias(ReferenceQuantizedModel):
 
 
 class _RoundsWeightsThatStay(ReferenceQuantizedModel):
-    """A layer that is left out multiplies by weights in float16."""
-
     def _float(self, name: str, inputs: Array, weights: Any) -> Array:
         short = {**weights, name: weights[name].astype(np.float16).astype(np.float32)}
         return super()._float(name, inputs, short)
@@ -170,11 +165,6 @@ class _DropsOutliers(ReferenceQuantizedModel):
 
     def beside(self, wide: Array, weight: Quantized) -> Array:
         return super().beside(np.zeros_like(wide), weight)
-
-
-def with_model(model: type[ReferenceQuantizedModel]) -> type[ReferenceFramework]:
-    """The reference with other quantized models."""
-    return with_parts(quantized_model_class=model)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +179,7 @@ def with_model(model: type[ReferenceQuantizedModel]) -> type[ReferenceFramework]
         (case("weight-int4", SaveAndLoad("other")), formats.OddRowOfInt4IsLostInALoad, "quantization.survives-saving"),
         (
             case("weight-int8", RunLayers(3, 1), skip=("0.weight",)),
-            with_model(_RoundsWeightsThatStay),
+            with_parts(quantized_model_class=_RoundsWeightsThatStay),
             "quantization.linear-arithmetic",
         ),
         (case("weight-int8"), quantization.OneScaleForAllColumns, "quantization.weights-as-declared"),
@@ -199,10 +189,161 @@ def with_model(model: type[ReferenceQuantizedModel]) -> type[ReferenceFramework]
             "quantization.dynamic-scale",
         ),
         (case("static-int8"), quantization.LastBatchDecides, "quantization.calibrated-range"),
-        (case("load-int8", RunLayers(3, 3)), with_model(_DropsOutliers), "quantization.linear-arithmetic"),
-        (case("weight-int4", PredictBatch(3)), with_model(_PredictsWithoutBias), "quantization.linear-arithmetic"),
+        (
+            case("load-int8", RunLayers(3, 3)),
+            with_parts(quantized_model_class=_DropsOutliers),
+            "quantization.linear-arithmetic",
+        ),
+        (
+            case("weight-int4", PredictBatch(3)),
+            with_parts(quantized_model_class=_PredictsWithoutBias),
+            "quantization.linear-arithmetic",
+        ),
     ],
 )
 def test_quantized_case_with_a_broken_model_names_its_clause(drawn: QuantizedCase, framework: Any, name: str) -> None:
     assert clause(drawn) is None
     assert clause(drawn, framework) == name
+
+
+class _OverlooksNan(ReferenceDelayedProduct):
+    def largest(self, values: Array) -> float:
+        return float(np.nanmax(np.abs(values)))
+
+
+class _ClipsMost(ReferenceDelayedProduct):
+    """Values are cast by a small share of the scale that is remembered, so that they are clipped."""
+
+    def cast(self, values: Array, operand: Operand, scale: float) -> Array:
+        return super().cast(values, operand, 2.0**-8 * scale)
+
+
+SPOILT_STEP = DelayedStep(((0, 0), (1, 0)), special=np.nan)
+LONG = tuple(DelayedStep(((power, power),)) for power in [6] + [-3] * 18)
+ZERO, TWO = DelayedStep(((0, 0),)), DelayedStep(((2, 2),))
+
+
+@pytest.mark.parametrize(
+    ("history", "micro_batches", "steps", "broken", "text"),
+    [
+        (18, 1, LONG, formats.HistoryOfSixteen, ""),
+        (3, 2, (SPOILT_STEP, SPOILT_STEP), with_parts(delayed_class=_OverlooksNan), ""),
+        (3, 1, (ZERO, DelayedStep(((2, 2),), predicts=True)), formats.EvaluationIsRemembered, ""),
+        (3, 1, (TWO, ZERO), with_parts(delayed_class=_ClipsMost), "output"),
+    ],
+    ids=["long-history", "not-a-number", "prediction", "output"],
+)
+def test_delayed_case_with_a_broken_scale_fails(
+    history: int, micro_batches: int, steps: tuple[DelayedStep, ...], broken: Any, text: str
+) -> None:
+    drawn = DelayedCase((3, 7, 2), history, micro_batches, 0, steps, 1)
+    assert failure(drawn) is None
+    assert failure(drawn, broken).text.startswith(text)
+
+
+QAT_MODEL = Model(
+    "aware", (Dense(5), Activation("relu"), Heads((Head("output", 3),))), (8,), (("output", "squared_error"),)
+)
+TRAIN_QAT, LARGE = TrainQat((4, 3), (0, 1)), TrainQat((5, 2), (3, 2))
+
+
+def qat_failure(framework: Any, *verbs: QatVerb, freeze: int | None = None, **fields: Any) -> Any:
+    subject = Subject(framework("cpu"))
+    case = QatCase(QAT_MODEL, freeze, 2, (TRAIN_QAT, *verbs), 7, **fields)
+    return case.failure(subject, generative_settings(subject.framework))
+
+
+class _ConvertsOnce(ReferenceTrainer):
+    def convert(self) -> ReferenceQuantizedModel:
+        if not hasattr(self, "_model"):
+            self._model = super().convert()
+        return self._model
+
+
+class _ConvertsTheAverage(ReferenceTrainer):
+    """Conversion takes the average in the place of the weights."""
+
+    def convert(self) -> ReferenceQuantizedModel:
+        weights = {name: self.averaged(name).astype(np.float32) for name in self.averages} or self.parameters()
+        return self.quantized_model_class(self.qat_layers().rule.linear, self.model, weights, known=self.observed())
+
+
+class _LoadsOverItself(ReferenceTrainer):
+    """A load into the run that was saved forgets its ranges."""
+
+    def restore(self, path: Path) -> None:
+        super().restore(path)
+        if self.qat is not None:
+            self.statistics |= self.qat.initial_statistics(self.model)
+
+
+class _EndsLater(ReferenceQuantizedModel):
+    """What comes out of a layer is rounded to codes, and not clipped."""
+
+    def requantized(self, name: str, result: Array, rule: QuantRule) -> Array:
+        outputs = self.calibrated()[name].outputs
+        assert outputs is not None
+        return np.asarray(np.rint(result / outputs.scale) * outputs.scale, np.float32)
+
+
+class _ConvertsToEndsLater(ReferenceTrainer):
+    quantized_model_class = _EndsLater
+
+
+@pytest.mark.parametrize(
+    ("framework", "verbs", "clause"),
+    [
+        (quantization.AverageStartsAtOne, (), "quantization.ranges-follow"),
+        (quantization.WidestRangeStays, (LARGE, TRAIN_QAT), "quantization.ranges-follow"),
+        (quantization.PredictionsAreObserved, (PredictQat(3, 4),), "quantization.observers-hold-still"),
+        (quantization.ConvertsByAnotherScale, (Convert(2),), "quantization.convert-is-faithful"),
+        (quantization.ConvertedClipsElsewhere, (LARGE, Convert(33)), "quantization.convert-is-faithful"),
+        (with_parts(trainer_class=_ConvertsOnce), (Convert(2), LARGE, Convert(2)), "quantization.convert-is-faithful"),
+        (quantization.RangesAreNotLoaded, (LARGE, Reload("fresh")), "quantization.aware-survives-saving"),
+        (with_parts(trainer_class=_LoadsOverItself), (Reload("itself"),), "quantization.aware-survives-saving"),
+    ],
+)
+def test_qat_case_with_a_fault_names_its_clause(framework: Any, verbs: tuple[QatVerb, ...], clause: str) -> None:
+    assert qat_failure(ReferenceFramework, *verbs) is None
+    assert qat_failure(framework, *verbs).name == clause
+
+
+AVERAGED, ENDS_LATER = with_parts(trainer_class=_ConvertsTheAverage), with_parts(trainer_class=_ConvertsToEndsLater)
+
+
+@pytest.mark.parametrize(
+    ("framework", "shown", "hidden", "clause"),
+    [
+        (
+            AVERAGED,
+            {"verbs": (LARGE, Convert(2)), "average": 0.5},
+            {"verbs": (LARGE, Convert(2))},
+            "quantization.convert-is-faithful",
+        ),
+        (quantization.NeverFrozen, {"verbs": (LARGE,), "freeze": 1}, {"verbs": (LARGE,)}, "quantization.ranges-follow"),
+        (
+            formats.SkippedUpdatesFreezeRanges,
+            {"verbs": (SkipQat(), LARGE), "freeze": 2, "scaled": True},
+            {"verbs": (LARGE,), "freeze": 2, "scaled": True},
+            "quantization.ranges-follow",
+        ),
+        (
+            ENDS_LATER,
+            {"verbs": (Convert(33, beyond=True),)},
+            {"verbs": (Convert(33),)},
+            "quantization.convert-is-faithful",
+        ),
+    ],
+    ids=["average", "freeze", "skip", "beyond"],
+)
+def test_qat_case_with_a_fault_fails_where_it_is_shown(
+    framework: Any, shown: dict[str, Any], hidden: dict[str, Any], clause: str
+) -> None:
+    """Codes of a converted model may end elsewhere; only results beyond the ranges show it."""
+
+    def fail(framework: Any, verbs: tuple[QatVerb, ...], **fields: Any) -> Any:
+        return qat_failure(framework, *verbs, **fields)
+
+    assert framework is ENDS_LATER or fail(ReferenceFramework, **shown) is None
+    assert fail(framework, **hidden) is None
+    assert fail(framework, **shown).name == clause

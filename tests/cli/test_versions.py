@@ -1,19 +1,19 @@
-"""`conformance bisect` on a toy framework: the release, a range, the guilty package, and what cannot be bisected."""
+"""`conformance bisect` and `conformance sweep` on a toy framework: cells, the guilty package, and what is refused."""
 
+import json
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from packaging.version import Version
 
 from conformance.cli import main
-from conformance.cli.versions import bisecting
-from conformance.sweep import plan
+from conformance.cli.versions import bisecting, sweeping
+from conformance.sweep import bisection
 from conformance.sweep import releases as releases_module
 from conformance.sweep.cell import CellRequest, CellResult, LostCell
 from conformance.sweep.plan import SweepCell
-from conformance.sweep.releases import Release
 from results.record.files import packed
 from results.record.journal import Journal
 from results.record.outcomes import Outcome
@@ -32,14 +32,13 @@ Verdicts = Callable[[SweepCell], Outcome | str]
 
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the toy's releases, the only index."""
     folder = tmp_path_factory.mktemp("index")
     with only_index(folder, "1.0", "2.0", "3.0", "4.0", "4.1rc1", "5.0"):
         yield folder
 
 
 @pytest.fixture
-def judged(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Verdicts], list[str]]:
+def judged_cells(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Verdicts], list[str]]:
     """Sets the outcome of the test in each cell, or why there is no record; returns the versions that are judged."""
     assert releases.is_dir()
     monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
@@ -74,19 +73,17 @@ def judged(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 def bisect(*words: str) -> int:
-    """Runs the command for the test."""
     return main([*BISECT, *words])
 
 
 def from_4(cell: SweepCell) -> Outcome:
-    """Fails from version 4 on."""
     return Outcome.FAIL if cell.version[0] in "45" else Outcome.PASS
 
 
 def test_bisect_names_the_first_bad_release_and_judges_both_again(
-    judged: Callable[[Verdicts], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    judged_cells: Callable[[Verdicts], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = judged(from_4)
+    asked = judged_cells(from_4)
     assert bisect("--good", "1.0", "--bad", "5.0", "--output", str(tmp_path / "f")) == 0
     assert asked == ["1.0", "5.0", "3.0", "4.0", "4.0", "3.0"]
     out, errors = capsys.readouterr()
@@ -104,9 +101,9 @@ def test_bisect_names_the_first_bad_release_and_judges_both_again(
 
 
 def test_bisect_good_is_newer_finds_the_fix(
-    judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str]
+    judged_cells: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    judged(lambda cell: Outcome.PASS if cell.version[0] in "345" else Outcome.KNOWN)
+    judged_cells(lambda cell: Outcome.PASS if cell.version[0] in "345" else Outcome.KNOWN)
     assert bisect("--good", "5.0", "--bad", "1.0") == 0
     assert capsys.readouterr().out.splitlines()[:2] == [f"last bad   {PACKAGE} 2.0", f"first good {PACKAGE} 3.0"]
 
@@ -121,42 +118,13 @@ def test_bisect_good_is_newer_finds_the_fix(
     ],
 )
 def test_bisect_release_that_cannot_be_judged_gives_a_range(
-    judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str], hole: Outcome | str, reason: str
+    judged_cells: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str], hole: Outcome | str, reason: str
 ) -> None:
-    judged(lambda cell: hole if cell.version in ("3.0", "4.0") else from_4(cell))
+    judged_cells(lambda cell: hole if cell.version in ("3.0", "4.0") else from_4(cell))
     assert bisect("--good", "1.0", "--bad", "5.0") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [f"last good  {PACKAGE} 2.0", f"first bad  {PACKAGE} 5.0"]
     assert lines[2] == f"or one of 3.0 ({reason}), 4.0 ({reason}), which cannot be judged"
-
-
-def test_bisect_release_without_a_wheel_is_skipped(
-    judged: Callable[[Verdicts], list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    known = {**releases_module.releases(PACKAGE), Version("3.0"): Release("", "no wheel", "it has none")}
-    for module in (bisecting, plan):
-        monkeypatch.setattr(module, "releases", lambda _: known)
-    asked = judged(from_4)
-    assert bisect("--good", "1.0", "--bad", "5.0") == 0
-    out = capsys.readouterr().out
-    assert f"last good  {PACKAGE} 2.0\nfirst bad  {PACKAGE} 4.0\nor one of 3.0 (no wheel: it has none)" in out
-    assert "3.0" not in asked
-
-
-def test_bisect_unstable_boundary_is_skipped(
-    judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    versions: list[str] = []
-
-    def outcome(cell: SweepCell) -> Outcome:
-        versions.append(cell.version)
-        return Outcome.PASS if cell.version == "4.0" and versions.count("4.0") > 1 else from_4(cell)
-
-    judged(outcome)
-    assert bisect("--good", "1.0", "--bad", "5.0") == 0
-    out = capsys.readouterr().out.splitlines()
-    assert out[:2] == [f"last good  {PACKAGE} 3.0", f"first bad  {PACKAGE} 5.0"]
-    assert out[2] == "or one of 4.0 (another state when it was judged again), which cannot be judged"
 
 
 @pytest.mark.parametrize(
@@ -171,9 +139,9 @@ def test_bisect_unstable_boundary_is_skipped(
     ],
 )
 def test_bisect_ends_that_agree_are_refused(
-    judged: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str], outcome: Verdicts, message: str
+    judged_cells: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str], outcome: Verdicts, message: str
 ) -> None:
-    judged(outcome)
+    judged_cells(outcome)
     assert bisect("--good", "1.0", "--bad", "5.0") == 2
     out, errors = capsys.readouterr()
     assert out == ""
@@ -199,25 +167,24 @@ def test_bisect_refuses_in_one_line(words: str, message: str, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--mode", "eagr"], "got mode 'eagr', want a mode of torch, such as eager, compile"),
-        (["--device", "cpuu"], "got device 'cpuu', want cpu, auto or an accelerator: cuda, gpu"),
-        (["--with", "torch==2.5"], "got torch as a companion, and it is the package that varies; want another"),
-        (["--with", "numpy==of its time"], '--with: "of its time" is for the framework while another --package varies'),
+        ("--clause {} --mode eagr", "got mode 'eagr', want a mode of torch, such as eager, compile"),
+        ("--clause {} --device cpuu", "got device 'cpuu', want cpu, auto or an accelerator: cuda, gpu"),
+        ("--clause {} --with torch==2.5", "got torch as a companion, and it is the package that varies; want another"),
+        (
+            "--clause {} --with 'numpy==of its time'",
+            '--with: "of its time" is for the framework while another --package varies',
+        ),
+        ("--clause scaling.nothing", "scaling.nothing"),
+        ("--clause scaling.skip-is-atomic/test_nothing", "test_nothing"),
+        ("", "Missing option '--clause'"),
     ],
 )
 def test_bisect_checks_names_before_an_index_is_read(
-    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bisecting, "releases", lambda *_: pytest.fail("an index is read"))
-    ends = ["--good", "2.6.0", "--bad", "2.13.0", "--clause", CLAUSE]
-    assert message in refused(capsys, "bisect", "torch", *ends, *words)
-
-
-@pytest.mark.parametrize(
-    "words", [["--clause", "scaling.nothing"], ["--clause", "scaling.skip-is-atomic/test_nothing"], []]
-)
-def test_bisect_unknown_test_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(capsys, "bisect", "torch", "--good", "2.6.0", "--bad", "2.13.0", *words)
+    argv = ["bisect", "torch", "--good", "2.6.0", "--bad", "2.13.0", *shlex.split(words.format(CLAUSE))]
+    assert message in refused(capsys, *argv)
 
 
 def test_select_clause_has_all_its_tests() -> None:
@@ -227,6 +194,123 @@ def test_select_clause_has_all_its_tests() -> None:
     node = "conformance/suites/scaling/test_scaling_skip.py::test_skipped_update_is_atomic[inf-sgd]"
     assert bisecting.select(node)[1] == (node,)
     assert bisecting.select("scaling.skip-is-atomic/test_skipped_update_is_atomic[inf-sgd]")[1] == (node,)
+
+
+NAME = TOY.replace(":", ".")
+PLAN = f"""
+selection = "--tests quick"
+[[cells]]
+framework = "{TOY}"
+versions = ["1.0", "2.0", "3.0", "9.0"]
+modes = ["emulated"]
+"""
+
+
+class SureEngine:
+    """Every cell ends at once, in the way that its version says."""
+
+    outcomes: dict[str, str] = {}  # noqa: RUF012
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs, self._due = jobs, list[CellRequest]()
+
+    def submit(self, request: CellRequest) -> None:
+        self._due.append(request)
+
+    def next(self) -> tuple[CellRequest, CellResult | str]:
+        request = self._due.pop()
+        outcome = self.outcomes.get(str(request.cell.version), "judged")
+        return request, CellResult(outcome, "" if outcome == "judged" else "it did not")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def toy_plan(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A plan of a toy's versions, of which 9.0 does not exist; pip and uv know the wheels alone."""
+    assert releases.is_dir()
+    monkeypatch.setattr(sweeping, "LocalEngine", SureEngine)
+    (tmp_path / "toys.toml").write_text(PLAN, encoding="utf-8")
+    return tmp_path / "toys.toml"
+
+
+def sweep(toy_plan: Path, *words: str) -> list[str]:
+    output = [] if any(word.startswith("--output") for word in words) else [f"--output={toy_plan.parent / 'sweep'}"]
+    return ["sweep", str(toy_plan), *output, *words]
+
+
+def test_sweep_plan_lists_cells_and_runs_none(toy_plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    only = [f"--only={NAME}-{version}.0-cpu-emulated" for version in (2, 9, 2)]
+    assert main(sweep(toy_plan, "--plan", "--engine=ray", *only)) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{NAME}-2.0-cpu-emulated\t\tdue",
+        f"{NAME}-9.0-cpu-emulated\t\tno solution: no index has {PACKAGE} 9.0",
+    ]
+    assert not (toy_plan.parent / "sweep").exists()
+
+
+def test_sweep_reports_cells_and_says_whether_one_failed(
+    toy_plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SureEngine, "outcomes", {"2.0": "out of time"})
+    assert main(sweep(toy_plan)) == 1
+    output = capsys.readouterr().out
+    assert f"{NAME}-2.0-cpu-emulated: out of time (it did not)" in output
+    assert f"{NAME}-9.0-cpu-emulated: no solution (no index has {PACKAGE} 9.0)" in output
+    assert "2 judged · 1 out of time · 1 no solution" in output
+    assert main(sweep(toy_plan, f"--only={NAME}-1.0-cpu-emulated")) == 0
+    monkeypatch.setattr(SureEngine, "outcomes", {})
+    assert main(sweep(toy_plan)) == 0
+    document = json.loads((toy_plan.parent / "sweep" / "outcomes.json").read_bytes())
+    assert [cell["outcome"] for cell in document["cells"]] == ["judged", "judged", "judged", "no solution"]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--only", "x"], "no cell 'x': --plan lists them"),
+        (["--engine=ray", "--reserve", "x"], "got 'x', want NAME=VALUE"),
+        (["--reserve", "gpus=1"], "--reserve is for --engine ray or --engine slurm; leave it out"),
+        (["--engine=ray", "--reserve", "gpus=all"], "got 'gpus=all', want a number above 0 as VALUE"),
+        (["--engine=ray"], "ray is not installed: pip install ray"),
+        (["--engine=slurm"], "submitit is not installed: pip install submitit"),
+        (["--output=/dev/null/x"], "/dev/null/x: cannot be written"),
+        ([], "/nowhere has no pytest; name site-packages"),
+    ],
+)
+def test_sweep_refuses_in_one_line(
+    toy_plan: Path, words: list[str], problem: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "find_spec", lambda _: None)
+    if not words:
+        monkeypatch.setenv("CONFORMANCE_SUITE_PACKAGES", "/nowhere")
+    assert problem in refused(capsys, *sweep(toy_plan, *words))
+
+
+def test_compare_two_versions_judges_each_once(
+    toy_plan: Path, tmp_path: Path, complete: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged = []
+
+    def judge(request: CellRequest) -> CellResult:
+        judged.append(request.cell.version)
+        record = replace(load(complete), selection="--tests=core", seed=0)
+        variant = replace(record.variant, framework_version=request.cell.version)
+        return CellResult("judged", record=packed(Path("r.json.gz"), to_json(replace(record, variant=variant))))
+
+    assert toy_plan.exists()
+    monkeypatch.setattr(bisection, "run_cell", judge)
+    monkeypatch.setattr(sweeping, "FOLDER", tmp_path / "sweeps")
+    compare = ["compare", f"{TOY}==1.0", f"{TOY}==2.0", "--mode", "emulated", "--fail-on", "never"]
+    for _ in range(2):
+        assert main(compare) == 0
+        assert "torch eager cpu: 1.0 → 2.0: " in capsys.readouterr().out
+    assert judged == ["1.0", "2.0"]
+    assert main(["compare", f"{TOY}==9.0", str(complete)]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"conformance: {TOY}==9.0 cannot be judged (no solution: no index has {PACKAGE} 9.0); choose another version"
+    )
 
 
 @pytest.mark.slow

@@ -1,0 +1,553 @@
+"""Lines of versions, change points of clauses in them and what explains these, as data and as a table."""
+
+import json
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from conformance.cli.main import main
+from results.history.changes import (
+    Explanation,
+    LineHistory,
+    alongside,
+    between,
+    change,
+    explained,
+    explanations,
+    history,
+    interval,
+    markdown,
+    statement,
+)
+from results.history.documents import compact, is_history, load
+from results.history.versions import (
+    CaseState,
+    ClauseFacts,
+    FolderContents,
+    JudgedVersion,
+    PlannedCell,
+    VersionLine,
+    condense,
+    gather,
+    lines,
+)
+from results.record.reading import ClauseText, Outcome, Record, RecordError, Series, Suite, TestVerdict, Variant, write
+from tests.support.reporting import HOSTILE, infected
+from tests.support.small_record import DATE
+from tests.support.suite_runs import refused
+
+CLAUSE = "scaling.skip"
+
+
+def record(version: str, tests: Mapping[str, str], revision: int = 1, **changes: Any) -> Record:
+    """A record of a version; `tests` are outcomes, or "fail: SIGNATURE", by test of the clause or CLAUSE/TEST."""
+    named = {(name if "/" in name else f"{CLAUSE}/{name}"): outcome for name, outcome in tests.items()}
+    verdicts = []
+    for name, said in named.items():
+        outcome, _, signature = said.partition(": ")
+        verdicts.append(TestVerdict(name, name.partition("/")[0], Outcome(outcome), signature))
+    clauses = {v.clause: ClauseText("MUST", "…", "", (), v.clause.partition(".")[0], revision) for v in verdicts}
+    variant = Variant(version, {"libc": "glibc 2.36", "machine": "x86_64", "python": "3.11.7"})
+    series = Series("torch", "cpu", "cpu", "eager")
+    suite = Suite("1", areas={"judging": "0"})
+    whole = Record(suite, series, variant, DATE, 0, "", clauses, DATE, 1.0, "complete", tuple(verdicts))
+    return replace(whole, **changes).sorted()
+
+
+def condensed(version: str, tests: Mapping[str, str], revision: int = 1, **changes: Any) -> JudgedVersion:
+    return condense(record(version, tests, revision, **changes))
+
+
+def gathered(
+    *members: JudgedVersion, planned: Sequence[tuple[PlannedCell, JudgedVersion | None]] = ()
+) -> FolderContents:
+    return FolderContents(members, tuple(planned))
+
+
+def only_line(*members: JudgedVersion, planned: Sequence[tuple[PlannedCell, JudgedVersion | None]] = ()) -> VersionLine:
+    (line,) = lines(gathered(*members, planned=planned))
+    return line
+
+
+def history_of(*versions: tuple[str, Mapping[str, str]]) -> LineHistory:
+    return history(only_line(*(condensed(version, tests) for version, tests in versions)))
+
+
+def said(one: LineHistory, clause: str = CLAUSE) -> str:
+    return statement(one.line, one.clauses[clause])
+
+
+PASS, FAIL = {"test_a": "pass"}, {"test_a": "fail"}
+BOTH, OLD_A = {"test_a": "pass", "test_b": "pass"}, ("2.0", {"test_a": "pass"})
+RELEASES = ("2.10.0", "2.9.1", "2.10.0rc2", "2.10.0rc10", "2.10.0.post1")
+
+
+@pytest.mark.parametrize(
+    ("words", "want", "points"),
+    [
+        ("fail pass pass fail", "≤2.0 fail · 2.1–2.2 pass · 2.3 fail", ["2.2 → 2.3", "2.0 → 2.1"]),
+        ("pass pass", "≤2.0–2.1 pass", []),
+        ("pass", "≤2.0 pass", []),
+        (
+            "unsupported pass unsupported pass",
+            "≤2.0 unsupported · 2.1 pass · 2.2 unsupported · 2.3 pass",
+            ["2.2 → 2.3", "2.1 → 2.2", "2.0 → 2.1"],
+        ),
+        ("known fail misdeclared", "≤2.0–2.2 fail", []),
+        ("pass fixed", "≤2.0–2.1 pass", []),
+        ("pass abstain pass", "≤2.0 pass · 2.1 abstain · 2.2 pass", []),
+        ("pass unstable pass", "≤2.0 pass · 2.1 unstable · 2.2 pass", []),
+        ("not-offered pass", "2.0 not offered · ≤2.1 pass", []),
+        ("fail unstable pass", "≤2.0 fail · 2.1 unstable · 2.2 pass", ["2.0 → 2.2"]),
+        ("pass not-offered unsupported", "≤2.0 pass · 2.1 not offered · 2.2 unsupported", ["2.0 → 2.2"]),
+        ("fail:raises known:raises fail:differs", "≤2.0–2.1 fail · 2.2 fail (otherwise)", ["2.1 → 2.2"]),
+        (
+            [OLD_A, ("2.1", {"test_a": "pass", "test_new": "fail"}), ("2.2", {"test_a": "pass"})],
+            "≤2.0 pass · 2.1 fail (by other tests) · 2.2 pass (by other tests)",
+            [],
+        ),
+        ([("2.0", BOTH), ("2.1", {"test_a": "pass"}), ("2.2", BOTH | {"test_b": "fail"})], None, ["2.0 → 2.2"]),
+        (
+            [("2.0", BOTH), ("2.1", {"test_a": "fail"}), ("2.2", {"test_a": "fail", "test_b": "pass"})],
+            None,
+            ["2.0 → 2.1"],
+        ),
+        ([("2.0", BOTH), ("2.1", BOTH), ("2.1", BOTH | {"test_a": "fail"})], "≤2.0–2.1 pass", []),
+        ([OLD_A, ("2.1", {"test_a": "pass"}), ("2.1", {"test_a": "fail"})], "≤2.0 pass · 2.1 unstable", []),
+        ([(version, {"test_a": "pass"}) for version in RELEASES], "≤2.9.1–2.10.0.post1 pass", []),
+    ],
+)
+def test_statement_of_a_history_has_runs_of_equal_words_and_the_changes_between_them(
+    words: Any, want: str | None, points: list[str]
+) -> None:
+    """`words` are outcomes of one test in versions 2.0, 2.1, ..., or tests by version."""
+    if isinstance(words, str):
+        outcomes = [word.replace("-", " ").replace(":", ": ") for word in words.split()]
+        words = [(f"2.{number}", {"test_a": outcome}) for number, outcome in enumerate(outcomes)]
+    one = history_of(*words)
+    assert want in (None, said(one))
+    assert [interval(one.line, point) for point in one.points] == points
+
+
+def test_change_of_a_history_has_its_tests_signatures_columns_and_revision() -> None:
+    one = history_of(("2.0", FAIL), ("2.1", {"test_a": "unstable"}), ("2.2", PASS))
+    (point,) = one.points
+    assert [column.version for column in between(one.line, point)] == ["2.1"]
+    assert change(point) == "fail → pass: 1 newly passing of 1 test"
+    assert not point.worse
+    (point,) = history_of(("2.0", {"test_a": "fail: raises"}), ("2.1", {"test_a": "fail: differs"})).points
+    assert (point.kind, point.otherwise) == ("failure", ((f"{CLAUSE}/test_a", "raises", "differs"),))
+    (point,) = history_of(("2.0", BOTH), ("2.1", PASS), ("2.2", BOTH | {"test_b": "fail"})).points
+    assert point.fails == (f"{CLAUSE}/test_b",)
+    twice = history_of(("2.0", BOTH), ("2.1", BOTH), ("2.1", BOTH | {"test_a": "fail"}))
+    assert [len(column.records) for column in twice.line.columns] == [1, 2]
+    ordered = history_of(*((version, PASS) for version in RELEASES))
+    names = [column.version for column in ordered.line.columns]
+    assert names == ["2.9.1", "2.10.0rc2", "2.10.0rc10", "2.10.0", "2.10.0.post1"]
+    for revision in (2, 0):
+        one = history(only_line(condensed("2.0", PASS), condensed("2.1", FAIL, revision=revision)))
+        assert (one.points, said(one)) == ((), "≤2.0 pass · 2.1 fail (by other tests)")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "want"),
+    [
+        (("fail", "pass"), ("fail", "fail"), "fails in more tests: 1 newly failing"),
+        (("fail", "fail"), ("fail", "pass"), "fails in fewer tests: 1 newly"),
+        (("fail", "pass"), ("pass", "fail"), "fails otherwise: 1 newly failing, 1"),
+        (("pass", "unsupported"), ("pass", "pass"), "passes with other support"),
+        (("pass", "pass"), ("pass", "unsupported"), "passes with other support"),
+    ],
+)
+def test_tests_that_move_below_an_equal_word(before: Sequence[str], after: Sequence[str], want: str) -> None:
+    sides = (dict(zip(("test_a", "test_b"), words, strict=True)) for words in (before, after))
+    one = history_of(*zip(("2.0", "2.1"), sides, strict=True))
+    (point,) = one.points
+    assert change(point).startswith(want)
+    assert point.worse is ("newly failing" in change(point) or "newly unsupported" in change(point))
+
+
+def test_a_gap_between_equal_words_is_not_claimed() -> None:
+    cells = [
+        PlannedCell("torch", "2.1", "torch", "eager", "no wheel", released="2025-01-02", reason="none for cp311"),
+        PlannedCell("torch", "2.2", "torch", "eager", "judged", released="2025-03-04", record="x.json"),
+    ]
+    newest = condensed("2.2", {"test_a": "fail"})
+    one = history(only_line(condensed("2.0", {"test_a": "fail"}), planned=[(cells[0], None), (cells[1], newest)]))
+    assert said(one) == "≤2.0 fail · 2.1 not judged (no wheel: none for cp311) · 2.2 fail (from 2025-03-04)"
+    assert one.points == ()
+
+
+def test_a_machine_that_lacks_an_instruction_set_explains_its_refusals() -> None:
+    old, new = condensed("2.0", {"test_a": "pass"}), condensed("2.1", {"test_a": "unsupported"})
+    test, state = f"{CLAUSE}/test_a", new.cases[CLAUSE][f"{CLAUSE}/test_a"]
+    needing = {CLAUSE: {test: replace(state, reason=frozenset({"needs", "avx512f"}))}}
+    lacking = replace(new, instruction_sets=frozenset({"avx2"}), cases=needing)
+    full = replace(old, instruction_sets=frozenset({"avx2", "avx512f"}))
+    assert history(only_line(full, lacking)).points == ()
+    assert len(history(only_line(replace(full, instruction_sets=frozenset({"avx2"})), lacking)).points) == 1
+
+
+def test_companions_that_changed_along_are_named() -> None:
+    one = history(
+        only_line(
+            condensed("0.6.2+flax.0.10.7.optax.0.2.5", {"test_a": "fail"}),
+            condensed("0.9.2+flax.0.10.7.optax.0.2.8", {"test_a": "pass"}),
+        )
+    )
+    assert alongside(one.line, one.points[0]) == ("optax 0.2.5 → 0.2.8",)
+
+
+def versions_by_line(*members: Any, planned: Any = ()) -> dict[str, list[str]]:
+    result = lines(gathered(*members, planned=planned))
+    return {line.name: [column.version for column in line.columns] for line in result}
+
+
+def test_lines_of_other_platforms_modes_and_seeds_are_apart_and_builds_share_a_column() -> None:
+    here, gpu = condensed("2.0", PASS), replace(condensed("2.1", FAIL), platform="x86_64 linux NVIDIA H100")
+    arm = replace(condensed("2.1", FAIL), platform="aarch64 linux cpu")
+    result = lines(gathered(here, gpu, arm))
+    assert [len(line.columns) for line in result] == [1, 1, 1]
+    assert all(history(line).points == () for line in result)
+    assert len(lines(gathered(here, replace(here, mode="compile"), replace(here, seed=1)))) == 3
+    builds = (condensed(version, PASS) for version in ("2.6.0+cpu", "2.6.0+cu124", "2.7.0+cu126"))
+    assert versions_by_line(*builds) == {"torch, eager, x86_64 linux cpu": ["2.6.0", "2.7.0"]}
+
+
+def test_a_companion_is_told_apart_from_the_framework() -> None:
+    versions = ("2.19.1+keras.3.8.0", "2.19.1+keras.3.15.1", "2.21.0+keras.3.15.1")
+    members = [condensed(version, PASS) for version in versions]
+    assert versions_by_line(*members) == {
+        "torch keras (torch 2.19.1), eager, x86_64 linux cpu": ["3.8.0", "3.15.1"],
+        "torch, eager, x86_64 linux cpu": ["2.19.1", "2.21.0"],
+    }
+    (line,) = [line for line in lines(gathered(*members)) if line.package == "torch"]
+    assert [column.companions["keras"] for column in line.columns] == ["3.15.1", "3.15.1"]
+    members = [condensed(f"2.13.0+cpu.accelerate.{version}", PASS) for version in ("1.12.0", "1.15.0")]
+    assert versions_by_line(*members) == {
+        "torch accelerate (torch 2.13.0), eager, x86_64 linux cpu": ["1.12.0", "1.15.0"]
+    }, "a library alone has no line of the framework"
+
+
+def planned_cell(version: str, outcome: str = "judged", package: str = "torch", **more: Any) -> PlannedCell:
+    return PlannedCell("torch", version, package, "eager", outcome, **more)
+
+
+def test_a_plan_adds_versions_that_nobody_could_judge() -> None:
+    planned = [
+        (planned_cell("1.9", "timeout"), None),
+        (planned_cell("2.1", "yanked", reason="broken"), None),
+        (planned_cell("2.0.0"), None),
+    ]
+    (line,) = lines(gathered(condensed("2.0", PASS), planned=planned))
+    assert [(column.version, column.gap) for column in line.columns] == [
+        ("1.9", "timeout"),
+        ("2.0", ""),
+        ("2.1", "yanked: broken"),
+    ]
+
+
+def keras(version: str, framework: str, record: bool = True) -> Any:
+    one = planned_cell(version, "judged" if record else "timeout", "keras", framework_version=framework)
+    return one, condensed(f"{framework}+keras.{version}", PASS) if record else None
+
+
+def test_lines_of_a_companion_are_one_for_each_framework_or_one_with_those_of_its_time() -> None:
+    name = "torch keras (torch {}), eager, x86_64 linux cpu".format
+    planned = [
+        (planned_cell("3.8.0", package="keras", framework_version="2.19.1"), condensed("2.19.1+keras.3.8.0", FAIL))
+    ]
+    names = versions_by_line(condensed("2.19.1+keras.3.15.1", PASS), planned=planned)
+    assert names[name("2.19.1")] == ["3.8.0", "3.15.1"], "the pinned record"
+    cells = [keras(version, framework) for framework in ("2.19.1", "2.21.0") for version in ("3.10.0", "3.11.0")]
+    assert versions_by_line(planned=[*cells, keras("3.12.0", "2.21.0", record=False)]) == {
+        name("2.19.1"): ["3.10.0", "3.11.0"],
+        name("2.21.0"): ["3.10.0", "3.11.0", "3.12.0"],
+    }
+    cells = [keras("3.10.0", "2.19.1"), keras("3.11.0", "2.21.0"), keras("3.12.0", "2.21.0", record=False)]
+    (line,) = lines(gathered(planned=cells))
+    assert (line.fixed, [column.version for column in line.columns]) == ((), ["3.10.0", "3.11.0", "3.12.0"])
+    assert [column.companions.get("torch", "") for column in line.columns] == ["2.19.1", "2.21.0", ""]
+
+
+def test_ways_and_the_mode_of_the_adapter() -> None:
+    plain = PlannedCell("torch", "2.1", "", "", "timeout"), None
+    by = PlannedCell("torch", "2.2", "", "", "timeout", ways=("x",)), None
+    one = condensed("2.0", PASS)
+    result = versions_by_line(one, replace(one, mode="eager by x"), planned=[plain, by])
+    assert result == {
+        "torch, eager, x86_64 linux cpu": ["2.0", "2.1"],
+        "torch, eager by x, x86_64 linux cpu": ["2.0", "2.2"],
+    }
+
+
+def sweep_folder(folder: Path, document: Any) -> Path:
+    (folder / "records").mkdir()
+    write(folder / "records" / "a.json.gz", record("2.0", PASS))
+    write(folder / "records" / "b.json.gz", record("2.2", FAIL))
+    (folder / "outcomes.json").write_text(document if isinstance(document, str) else json.dumps(document))
+    return folder
+
+
+CELL = {
+    "framework": "torch",
+    "framework_version": "2.0",
+    "version": "2.0",
+    "released": "2025-01-29",
+    "package": "torch",
+    "companions": {},
+    "mode": "eager",
+    "ways": [],
+    "device": "cpu",
+    "python": "3.11",
+    "outcome": "judged",
+    "reason": "",
+    "record": "a.json.gz",
+}
+
+
+def test_the_folder_of_a_sweep(tmp_path: Path) -> None:
+    cells = [
+        CELL,
+        CELL | {"version": "2.1", "outcome": "no wheel", "record": "", "released": "2025-04-23"},
+        CELL | {"version": "2.2", "record": "b.json.gz", "released": "2025-08-06"},
+    ]
+    (line,) = lines(gather([sweep_folder(tmp_path, {"version": 1, "cells": cells})]))
+    one = history(line)
+    assert statement(line, one.clauses[CLAUSE]) == "≤2.0 pass · 2.1 not judged (no wheel) · 2.2 fail (from 2025-08-06)"
+    assert len(one.points) == 1
+    (tmp_path / "other").mkdir()
+    folder = sweep_folder(tmp_path / "other", {"version": 1, "cells": [CELL]})
+    assert len(gather([folder]).plain) == 1, "a record that no cell names counts as well"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "{",
+        {"version": 2, "cells": []},
+        {"version": 1, "cells": [CELL | {"released": "yesterday"}]},
+        {"version": 1, "cells": [CELL | {"outcome": 3}]},
+        {"version": 1, "cells": [CELL | {"framework": "jax"}]},
+        {"version": 1, "cells": [{"framework": "torch"}]},
+    ],
+)
+def test_a_damaged_list_is_refused_in_one_line(tmp_path: Path, document: Any) -> None:
+    with pytest.raises(RecordError, match=r"outcomes\.json.*run the sweep again") as caught:
+        gather([sweep_folder(tmp_path, document)])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_from_the_list_is_never_opened(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    outside = tmp_path / "outside.json"
+    write(outside, record("9.9", PASS))
+    cells = [CELL, CELL | {"version": "9.9", "record": "../../outside.json"}]
+    result = gather([sweep_folder(tmp_path / "s", {"version": 1, "cells": cells})])
+    assert [one.version if one else None for _, one in result.planned] == ["2.0", None]
+
+
+VERSIONS, CLAUSES, LINES = 80, 130, 8
+
+
+@cache
+def many() -> tuple[LineHistory, ...]:
+    """Eighty versions in eight lines; a twentieth of the clauses change from one version to the next."""
+    rng = random.Random(0)
+    facts = ClauseFacts(
+        "MUST", "A requirement of the usual length, which says what a framework must do, and when.", "f"
+    )
+    names = [f"family{number % 14}.a-clause-of-usual-length-{number}" for number in range(CLAUSES)]
+    pool = []
+    for line in range(LINES):
+        words = dict.fromkeys(names, "pass")
+        for version in range(VERSIONS // LINES):
+            for name in rng.sample(names, CLAUSES // 20):
+                words[name] = rng.choice(("pass", "fail", "unsupported", "abstain"))
+            cases = {
+                name: {f"{name}/test_{test}": CaseState(word, (1, "")) for test in range(8)}
+                for name, word in words.items()
+            }
+            one = condensed(f"2.{version}", {"test_a": "pass"})
+            clauses = {name: replace(facts, family=name.partition(".")[0]) for name in names}
+            pool.append(replace(one, mode=f"mode {line}", cases=cases, clauses=clauses))
+    return tuple(map(history, lines(gathered(*pool))))
+
+
+def hostile() -> Iterator[JudgedVersion]:
+    for text in HOSTILE:
+        whole = infected(text)
+        clauses = {"a.b": next(iter(whole.clauses.values()))}
+        verdicts = tuple(replace(v, clause="a.b", test=f"a.b/{v.test}") for v in whole.verdicts)
+        safe = replace(whole, clauses=clauses, verdicts=verdicts, findings={})
+        for version, verdicts_of_version in (
+            ("1", verdicts),
+            ("2", tuple(replace(v, signature=f"{text}2") for v in verdicts)),
+        ):
+            variant = replace(whole.variant, framework_version=f"{text}{version}")
+            yield condense(replace(safe, variant=variant, verdicts=verdicts_of_version))
+
+
+def test_markdown_hostile_records_has_no_markup() -> None:
+    result = [history(line) for line in lines(gathered(*hostile()))]
+    assert sum(len(one.points) for one in result) >= len(HOSTILE) - 1
+    assert re.search(r"(?<!\\)<[a-z/!]", markdown(result), re.IGNORECASE) is None
+    json.loads(compact(result))
+
+
+def test_the_data_says_what_the_page_says() -> None:
+    one = history_of(("2.0", {"test_a": "fail: x"}), ("2.1", {"test_a": "pass"}), ("2.2", {"test_a": "pass"}))
+    (line,) = json.loads(compact([one]))["lines"]
+    assert [each["version"] for each in line["versions"]] == ["2.0", "2.1", "2.2"]
+    clause = line["clauses"]["scaling.skip"]
+    assert clause["runs"] == [[0, 0, "f"], [1, 2, "p"]]
+    assert clause["points"] == [
+        {
+            "between": [0, 1],
+            "compared": 1,
+            "explained": [],
+            "kind": "outcome",
+            "passes": ["test_a"],
+            "words": ["f", "p"],
+        }
+    ]
+    assert (
+        "- `scaling.skip` fail → pass: 1 newly passing of 1 test. History: ≤2.0 fail · 2.1–2.2 pass. *unexplained*"
+        in (markdown([one]).splitlines())
+    )
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "history.json"
+    path.write_text(compact(many()), "utf-8")
+    return path
+
+
+def test_written_history_is_read_whole(written: Path) -> None:
+    assert is_history(written)
+    assert compact(load(written)) == written.read_text("utf-8")
+    assert markdown(load(written)) == markdown(many())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"version":2', '"version":1', "version"),
+        ('"lines":[', '"lines":[7,', "lines"),
+        ('"runs":[[0,', '"runs":[[99,', "from version 99"),
+        ('"between":[', '"between":[25,', "between"),
+        ('"clauses":{', '"clauses":{"another":1,', "clauses"),
+        ("family0.a-clause-of-usual-length-0", "../../victim/package", "regex"),
+        ("", "", "name folders of records"),
+        ("", "empty", "contains no record"),
+    ],
+)
+def test_history_of_a_damaged_file_or_of_none_is_refused(
+    written: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = written.read_text("utf-8")
+    assert old in text
+    written.write_text(text.replace(old, new, 1), "utf-8")
+    for name in ("committed", "empty"):
+        (written.parent / name).mkdir()
+    monkeypatch.setattr("conformance.cli.versions.history.COMMITTED", written.parent / "committed")
+    argv = [str(written)] if old else [str(written.parent / "empty")] if new else []
+    assert message in refused(capsys, "history", *argv)
+
+
+ENTRY = Explanation("torch", "torch", ("scaling.*",), ("2.0", "2.1"), "It was mended", "https://example.org/1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "explains"),
+    [
+        ({}, True),
+        ({"between": ("1.0", "2.0.1")}, True),
+        ({"between": ("2.1", "2.2")}, False),
+        ({"between": ("1.0", "2.0")}, False),
+        ({"clauses": ("resume.*",)}, False),
+        ({"tests": "*/test_b"}, False),
+        ({"framework": "jax"}, False),
+        ({"package": "keras"}, False),
+    ],
+)
+def test_an_explanation_is_of_its_versions_and_clauses(changes: dict[str, Any], explains: bool) -> None:
+    one = history_of(("2.0", {"test_a": "fail"}), ("2.1", {"test_a": "pass"}))
+    result = explained(one.line, one.points[0], [structs.replace(ENTRY, **changes)])
+    assert result == ((("It was mended", "https://example.org/1"),) if explains else ())
+
+
+def test_a_companion_explains_a_change_in_the_line_of_the_framework() -> None:
+    line = only_line(condensed("1.0+keras.3.8.0", {"a": "fail"}), condensed("1.1+keras.3.9.0", {"a": "pass"}))
+    entry = structs.replace(ENTRY, package="keras", between=("3.8.0", "3.9.0"))
+    assert explained(line, history(line).points[0], [entry])
+    assert not explained(line, history(line).points[0], [structs.replace(entry, between=("3.9.0", "3.9.1"))])
+
+
+@pytest.mark.parametrize("wrong", ["x = 1", "[[explanation]]", 'clauses = "a"', 'link = "http://x"', "between = []"])
+def test_a_wrong_entry_is_refused(tmp_path: Path, wrong: str) -> None:
+    key = wrong.partition(" =")[0]
+    good = {
+        "framework": '"torch"',
+        "package": '"torch"',
+        "clauses": '["a.b"]',
+        "between": '["1", "2"]',
+        "text": '"t"',
+        "link": '"https://x"',
+    }
+    body = "\n".join(f"{name} = {value}" for name, value in good.items() if name != key)
+    text = wrong if wrong.startswith(("x", "[[")) else f"[[explanation]]\n{wrong}\n{body}"
+    (tmp_path / "e.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"^e\.toml: "):
+        explanations(tmp_path / "e.toml")
+
+
+@pytest.mark.parametrize(("style", "begins"), [("json", '{"version":2'), ("markdown", "## torch, eager")])
+def test_the_command(tmp_path: Path, style: str, begins: str) -> None:
+    for place, outcome in enumerate(("pass", "fail")):
+        write(tmp_path / f"{place}.json.gz", record(f"2.{place}", {"test_a": outcome}))
+    assert main(["history", str(tmp_path), "--format", style, "--output", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out").read_text("utf-8").startswith(begins)
+
+
+def test_a_folder_may_have_histories_and_records(tmp_path: Path, written: Path) -> None:
+    write(tmp_path / "record.json.gz", record("2.0", {"test_a": "pass"}))
+    out = tmp_path / "out" / "all.json"
+    out.parent.mkdir()
+    for words, lines_ in ((str(written), LINES), (str(tmp_path), LINES + 1)):
+        assert main(["history", words, "--format", "json", "--output", str(out)]) == 0
+        assert len(load(out)) == lines_
+
+
+def test_history_into_a_pipe_prints_a_line_for_each_clause_that_changed(
+    written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (one, *_) = many()
+    assert main(["history", str(written)]) == 0
+    entries = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert len(entries) == sum(bool(clause.points) for line in many() for clause in line.clauses.values())
+    name, clause, said, why = entries[0]
+    assert (name, why) == (one.line.name, "unexplained")
+    assert said == statement(one.line, one.clauses[clause])
+    steady = next(name for name, clause in one.clauses.items() if not clause.points)
+    assert main(["history", str(written), "--clause", steady]) == 0
+    assert f"\t{steady}\t≤2.0–2.9 pass\t" in capsys.readouterr().out.splitlines()[0]
+    assert "no clause 'a.b'" in refused(capsys, "history", str(written), "--clause", "a.b")
+
+
+def test_history_committed_sweeps_in_a_terminal_is_a_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    for argv in ([], ["results/sweeps"], ["results/sweeps/jax.json"]):
+        assert main(["history", *argv]) == 0
+        assert "7 judged versions (0.4.38, " in capsys.readouterr().out

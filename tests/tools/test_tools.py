@@ -1,0 +1,326 @@
+"""The tools of the checkout: baselines, limits, processors, promises, selections and benchmarks."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from conformance.runner import machine
+from conformance.runner.baselines import BASELINES
+from conformance.runner.identity import DEMANDS, suite_areas
+from conformance.runner.selection import CORE, FOLDER, QUICK, Selection
+from conformance.runner.selection import read as read_selection
+from fixtures.arrays import Array
+from fixtures.data import exact_batch
+from fixtures.model import Model
+from fixtures.models import exact_linear
+from fixtures.recipe import Recipe
+from frameworks.adapter_file import adapter_file
+from frameworks.contract import Capability, Declaration, Trainer
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.training.trainer import ReferenceTrainer
+from frameworks.registry import built_in
+from results.record.folders import listed
+from results.record.reading import Measurement, Record, load
+from tests.support.small_record import BASE
+from tests.support.suite_runs import ROOT, Ended, run
+from tools import limits
+from tools.baselines import default_baselines, stale
+from tools.benchmarks.steps.cases import AT_MOST, FIXTURES, SETTLING, NotTheStep, reach_all, settle, techniques
+from tools.commands import WITH_FRAMEWORKS
+from tools.docs.blocks import baselines, trained
+from tools.docs.promises import PROMISES, Promise, table
+from tools.faults import kills
+from tools.processors import LEVELS, environment, levels
+from tools.selections import (
+    CHANGE,
+    CORE_S,
+    QUICK_S,
+    Candidate,
+    candidates_of,
+    cases,
+    caught_by,
+    changes_of,
+    core_of,
+    needed,
+    ordered,
+    quick_of,
+)
+
+
+def test_baselines_of_default_modes_are_of_the_present_clauses_checks_and_recipes() -> None:
+    areas = suite_areas()
+    old = {
+        f"{record.series.framework} {record.series.mode}": stale(record, areas, DEMANDS)
+        for record in default_baselines()
+    }
+    assert {name: names for name, names in old.items() if names} == {}, "judge by all tests and accept the records"
+    assert len(old) == 7
+    record = replace(BASE, suite=replace(BASE.suite, areas={"tests": "1", "fixtures": "2"}))
+    assert stale(record, {"tests": "1", "fixtures": "3"}, ("tests", "fixtures")) == ["fixtures"]
+
+
+def test_what_is_skipped_without_a_framework_runs_with_it() -> None:
+    imports = {name for framework in built_in() for name in adapter_file(framework).imports}
+    skips = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if imports & {*re.findall(r'importorskip\("(\w+)"\)', path.read_text("utf-8"))}
+    }
+    assert skips
+    assert skips <= {*WITH_FRAMEWORKS}
+    assert [path for path in WITH_FRAMEWORKS if not (ROOT / path).is_file()] == []
+
+
+LIMITS = '[python]\na = 2\n"." = 1\nall = 3\n[all]\nfiles = 2\ntoml = 100\nweb = 1\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a/b.py": "1\n2\n", "setup.py": "1\n"}, ""),
+        ({"a/b.py": "1\n2\n3\n"}, "python a: got 3, want at most 2\n"),
+        ({"c/b.py": "1\n"}, "python c: got 1, want at most 0\n"),
+        ({"a/b.py": "", "a/c.py": "", "a/d.py": ""}, "all files: got 3, want at most 2\n"),
+        ({"a/b.js": "1\n2\n"}, "all web: got 2, want at most 1\n"),
+    ],
+)
+def test_main_prints_each_size_above_its_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str], message: str
+) -> None:
+    for name, text in {**files, "LIMITS.toml": LIMITS}.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, "utf-8")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    subprocess.run(["git", "-C", str(tmp_path), "add", "."], check=True)
+    assert limits.main(tmp_path) == (1 if message else 0)
+    assert capsys.readouterr().out == message
+
+
+@pytest.mark.parametrize("level", sorted(LEVELS.keys() - {"as it is"}))
+@pytest.mark.parametrize("framework", ["torch", "tf", "jax"])
+def test_record_of_a_level_names_its_instruction_sets(level: str, framework: str, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("flags : sse4_2 avx avx2 fma avx512f avx512_vnni\n")
+    assert machine.level(machine.instruction_sets(tmp_path / "cpuinfo", environment(level, framework))) == level
+
+
+def test_switches_join_the_flags_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_a=b")
+    assert environment("avx2", "jax")["XLA_FLAGS"] == "--xla_a=b --xla_cpu_max_isa=AVX2"
+    assert "ONEDNN_MAX_CPU_ISA" not in environment("avx2", "torch")
+
+
+def test_levels_of_a_framework_without_a_switch_are_the_processor_alone() -> None:
+    assert levels("paddle", ["avx2"]) == levels("paddle", ()) == ["as it is"]
+    assert levels("torch", ()) == [*LEVELS]
+    assert levels("torch", ["avx2"]) == ["avx2"]
+
+
+CASE = "cost.mixed-speed", "seconds a step, O1-float16", "test_x[O1-float16]"
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_table_has_every_quantity_of_a_promise(name: str) -> None:
+    promise = PROMISES[name]
+    for pattern, document in promise.costs.items():
+        assert f"| {document} " in table(Promise({pattern: document}), baselines(), {})
+    for scenario in promise.scenarios:
+        assert f"| {scenario}, " in table(replace(promise, scenarios=(scenario,)), baselines(), trained())
+
+
+def rows(*records: Record) -> list[list[str]]:
+    text = table(Promise({"cost.mixed-speed .*": "0.5"}), records, {})
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
+
+
+def test_table_shows_intervals_counts_and_short_runs_of_equal_records_once() -> None:
+    torch = next(record for record in baselines() if record.series.framework == "torch")
+    times = replace(torch, measurements=(Measurement(*CASE, "s", (1.5,) * 60, (1.0,) * 60),))
+    short = replace(torch, measurements=(Measurement(*CASE, "s", (1.5, 1.5, 1.6), (1.0, 1.0, 1.0)),))
+    count = replace(torch, measurements=(Measurement(*CASE, "1", (0.25,)),))
+    quantity = "seconds a step, O1-float16 (O1-float16)"
+    ((*first, names, text),) = rows(times, replace(times, series=replace(torch.series, mode="compile")))
+    assert (first, text) == ([quantity, "0.5"], "1.50 to 1.50")
+    assert [mode in names for mode in ("eager", "compile")] == [True, True]
+    assert [row[3] for row in (*rows(short), *rows(count))] == ["1.5 of 3 pairs", "0.25"]
+
+
+def one(test: str, seconds: float, faults: str = "", *, must: bool = False, judged: bool = True) -> Candidate:
+    return Candidate(test, seconds, frozenset(faults), test.partition("/")[0] if must else "", judged)
+
+
+def test_order_is_by_what_is_caught_per_second() -> None:
+    slow, quick, other = one("a.a/slow", 10, "abcd"), one("a.a/quick", 1, "abc"), one("a.a/other", 1, "d")
+    assert ordered([slow, quick, other]) == [quick, other, slow], "what others catch already counts less"
+    first, second = one("s.a/first", 5, must=True), one("s.a/second", 1, must=True)
+    assert ordered([first, second, quick]) == [second, quick, first], "a clause is tried by its quickest test"
+
+
+def test_needed_tests_cover_every_clause_and_every_fault() -> None:
+    tests = [
+        one("a.a/quick", 1, must=True),
+        one("a.a/slow", 9, "xy", must=True),
+        one("a.b/refused", 1, judged=False),
+        one("a.b/judged", 5, must=True),
+        one("a.c/y", 2, "y"),
+    ]
+    assert {test.test for test in needed(tests)} == {"a.a/quick", "a.b/judged", "a.c/y", "a.a/slow"}
+
+
+def test_core_fills_its_time_and_quick_has_judged_tests_alone() -> None:
+    tests = [one(f"a.a/t[{i}]", 1) for i in range(9)] + [one("a.a/refused", 0.1, judged=False)]
+    assert len(core_of(tests, 5)) == 5
+    assert len(quick_of(tests, 5)) == 5
+    assert "a.a/refused" not in quick_of(tests, 50)
+    assert cases(["a.b/t[1]", "a.b/t[2-x]", "a.b/u"]) == {"a.b/t": ["1", "2-x"], "a.b/u": [""]}
+
+
+@pytest.fixture(scope="module", params=sorted(name for name in CORE_S if not name.endswith("-loop")))
+def series(request: pytest.FixtureRequest) -> tuple[Record, Selection]:
+    paths = [
+        path for path in listed(BASELINES) if path.name.endswith(f"-cpu-{request.param.partition('-')[2]}.json.gz")
+    ]
+    (path,) = (path for path in paths if path.name.startswith(f"{request.param.partition('-')[0]}-"))
+    return load(path), read_selection(FOLDER / f"{request.param}.json")
+
+
+def test_core_tries_every_judged_must_clause_and_catches_the_faults(series: tuple[Record, Selection]) -> None:
+    record, selection = series
+    name = record.series.framework
+    every = candidates_of(record, caught_by(name, kills.read()), changes_of(name, record.series.mode))
+    core = [test for test in every if selection.has(test.test, CORE)]
+    assert {test.must for test in every if test.judged} == {test.must for test in core if test.judged}
+    faults, caught = ({fault for test in tests for fault in test.faults} for tests in (every, core))
+    assert len(caught) >= 0.99 * len(faults)
+    assert {fault for fault in faults - caught if fault.startswith(CHANGE)} == set()
+
+
+def test_quick_is_a_minute_of_judged_tests(series: tuple[Record, Selection]) -> None:
+    record, selection = series
+    quick = [test for test in candidates_of(record, {}) if selection.has(test.test, QUICK)]
+    assert quick
+    assert all(test.judged for test in quick)
+    assert sum(test.seconds for test in quick) <= QUICK_S * 1.05
+
+
+def test_kills_are_of_tests_that_exist() -> None:
+    recorded = {verdict.test for verdict in load(next(BASELINES.glob("reference-*-emulated.json.gz"))).verdicts}
+    named = {test for fault, tests in kills.read().items() if fault.startswith("reference.") for test in tests}
+    assert len(named) > 500
+    assert named - recorded == set()
+
+
+BATCH = exact_batch(8)
+
+
+class Narrow(ReferenceFramework):
+    """A twin of the reference that declares no bfloat16 and raises where a recipe recomputes, or does nothing."""
+
+    def declares(self, capability: Capability) -> Declaration:
+        if capability is Capability.O1_BFLOAT16:
+            return Declaration(False, "this twin has no such format")
+        return super().declares(capability)
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
+        if recipe.recompute is not None:
+            raise TypeError("a segment is not run twice here")
+        if (recipe.precision.level, recipe.accumulation) == ("O0", 1):
+            raise TypeError(f"{model.name} cannot be trained")
+        return super().trainer(model, recipe, weights)
+
+
+class Cut(ReferenceTrainer):
+    """Its backward pass ends before the first parameter."""
+
+    def gradients(self, window: Any) -> dict[str, Array]:
+        return dict(list(super().gradients(window).items())[1:])
+
+
+class Counted:
+    """Counts updates; the first ones, as many as are asked for, are skipped."""
+
+    def __init__(self, skipped: int) -> None:
+        self.skipped, self.updates = skipped, 0
+
+    def update(self, window: Any) -> Any:
+        self.updates += 1
+        return type("Update", (), {"skipped": self.updates <= self.skipped, "loss": float(len(window))})
+
+
+def steps(framework: str, *words: str | Path) -> Ended:
+    few = ("-p", "pytest_benchmark.plugin", "--benchmark-max-time=0.01", "--benchmark-min-rounds=2")
+    suite = ("tools/benchmarks/steps", "-rs", f"--framework={framework}")
+    return run([sys.executable, "-m", "pytest", *suite, *few, *map(str, words)])
+
+
+def test_the_json_tells_framework_fixture_and_technique(tmp_path: Path) -> None:
+    file = tmp_path / "times.json"
+    ended = steps("reference", "-k", "digits-mlp and (plain or accumulation)", "--benchmark-json", file)
+    assert ended.status == 0, ended.lines
+    benchmarks = json.loads(file.read_text("utf-8"))["benchmarks"]
+    assert [b["name"] for b in benchmarks] == [
+        "test_step[reference-emulated-cpu-digits-mlp-plain]",
+        "test_step[reference-emulated-cpu-digits-mlp-accumulation-4]",
+    ]
+    assert {b["group"] for b in benchmarks} == {"digits-mlp"}
+    assert [b["extra_info"]["technique"] for b in benchmarks] == ["plain", "accumulation-4"]
+    for info in (b["extra_info"] for b in benchmarks):
+        assert info["framework"] == "reference"
+        assert (info["mode"], info["device"], info["fixture"]) == ("emulated", "cpu", "digits-mlp")
+        assert (info["version"], info["samples"], info["threads"]) == (ReferenceFramework("cpu").version(), 32, None)
+        assert info["thread_variables"]["OMP_NUM_THREADS"] == "1"
+    assert all(b["stats"]["rounds"] >= 2 and b["stats"]["min"] > 0.0 for b in benchmarks)
+
+
+def test_what_cannot_be_timed_is_skipped_with_its_reason_and_a_plain_step_that_raises_is_an_error() -> None:
+    ended = steps("tests.tools.test_tools:Narrow", "-k", "digits-mlp and (bfloat16 or recomputation or plain)")
+    assert ended.status == 1, ended.lines
+    skipped = "\n".join(line for line in ended.lines if line.startswith("SKIPPED"))
+    assert "precision.O1-bfloat16: this twin has no such format" in skipped
+    assert "raises TypeError: a segment is not run twice here" in skipped
+    assert any("TypeError: digits-mlp cannot be trained" in line for line in ended.lines)
+
+
+def test_steps_of_an_unknown_framework_or_mode_are_refused_in_one_line() -> None:
+    for ended in (steps("nowhere"), steps("reference", "--mode=nowhere")):
+        assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
+        assert "nowhere" in ended.lines[0]
+
+
+def test_updates_are_made_until_three_were_applied() -> None:
+    trainer = Counted(skipped=5)
+    settle(cast(Trainer, trainer), (BATCH,))
+    assert trainer.updates == 5 + SETTLING
+
+
+def test_a_scale_that_never_fits_is_told() -> None:
+    trainer = Counted(skipped=AT_MOST)
+    with pytest.raises(NotTheStep, match=f"{AT_MOST} of {AT_MOST} updates were skipped"):
+        settle(cast(Trainer, trainer), (BATCH,))
+    assert trainer.updates == AT_MOST
+
+
+def test_a_backward_pass_that_leaves_a_parameter_out_is_told() -> None:
+    whole = ReferenceFramework("cpu").trainer(exact_linear(), Recipe())
+    reach_all(whole, (BATCH,))
+    framework = type("Cutting", (ReferenceFramework,), {"trainer_class": Cut})("cpu")
+    with pytest.raises(NotTheStep, match=r"1 parameters no gradient, the first is 0\.output\.weight"):
+        reach_all(framework.trainer(exact_linear(), Recipe()), (BATCH,))
+
+
+@pytest.mark.parametrize("fixture", FIXTURES)
+def test_every_technique_takes_the_same_samples(fixture: str) -> None:
+    _, batch = FIXTURES[fixture]()
+    for recipe in techniques(("one", "two")).values():
+        window = batch.into(recipe.accumulation)
+        assert len(window) == recipe.accumulation
+        assert sum(len(part) for part in window) == len(batch)
+    assert [*techniques(("one", "two"))][-2:] == ["recomputation-one", "recomputation-two"]
+    assert [*techniques(())][-1] == "recomputation"
