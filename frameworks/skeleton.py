@@ -8,7 +8,7 @@ from frameworks.registry import known
 
 _TEMPLATE = Path(__file__).with_name("template")
 _OUTSIDE = ("pyproject.toml",)
-_INSIDE = ("__init__.py", "adapter.py", "expectations.toml")
+_INSIDE = ("__init__.py", "adapter.py", "findings.toml")
 _LOOP = Path(__file__).parent / "torch" / "template" / "my_training.py"
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 

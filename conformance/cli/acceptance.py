@@ -1,28 +1,26 @@
-"""`conformance accept`: a record becomes the baseline of its series, or its failures become known ones."""
+"""`conformance accept`: a record's failures become known ones, or the record becomes the baseline of its series."""
 
 import difflib
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import click
 from rich.console import Console
 
 from conformance.cli.options import PATH
-from conformance.known_failures.confirm import ConfirmError, summary_lines
-from conformance.known_failures.reading import FILE, read_known
-from conformance.known_failures.update import Cause, ExpectationUpdate
-from conformance.known_failures.update import update as updated
+from conformance.known_failures.entries import Known
+from conformance.known_failures.reading import FILE, SNAPSHOTS, read_known
+from conformance.known_failures.update import Cause, Update, UpdateError, find_idle, table_of, update
 from conformance.runner import baselines
-from conformance.spec.findings import NO_LINK
+from conformance.spec.findings import NO_LINK, read_finding
+from conformance.spec.tables import Table
 from frameworks.adapter_file import folder_of
 from frameworks.registry import built_in, known, path_of
 from results.compare.pairing import compare_sets
 from results.record.files import RecordError, one_line, replace
 from results.record.folders import INSTALLED, SHIPPED
 from results.record.reading import load
-from results.record.texts import Consequence, FindingKind, FindingText
+from results.record.texts import Consequence, FindingKind
 from results.show import differences
 
 _MAX_LISTED = 20
@@ -30,8 +28,7 @@ _MAX_LISTED = 20
 
 @click.command()
 @click.argument("records", type=PATH, nargs=-1, required=True, metavar="RECORD...")
-@click.option("--reason", metavar="TEXT", help="Make RECORD the baseline of its series, for this reason.")
-@click.option("--known", "known_failures", is_flag=True, help="Update the adapter's known failures.")
+@click.option("--reason", metavar="TEXT", help="Make RECORD the baseline of its series instead, for this reason.")
 @click.option("--framework", metavar="NAME", help="Adapter of the records, if it is not registered.")
 @click.option("--finding", metavar="ID", help="Finding to which unexpected failures are added.")
 @click.option("--clause", "clauses", multiple=True, metavar="ID", help="Only this clause's failures (repeatable).")
@@ -42,41 +39,39 @@ _MAX_LISTED = 20
 def accept(
     records: tuple[Path, ...],
     reason: str | None,
-    known_failures: bool,
     framework: str | None,
     finding: str | None,
     clauses: tuple[str, ...],
     text: tuple[str, str, str] | None,
     dry_run: bool,
 ) -> int:
-    """Accept what RECORD shows: with --reason as the baseline that later runs are compared with, with --known as the
-    known failures of its adapter.
+    """Accept what RECORD shows: as the known failures of its series, or with --reason as the baseline that later runs
+    are compared with.
 
     \b
+    conformance accept results/records/torch-2.16.0+cpu-cpu-eager.json
+    conformance accept RECORD --framework package.module:Class
+    conformance accept RECORD --finding stale-weight-cast --clause autocast.cast-is-fresh
+    conformance accept RECORD --finding new-one --text documented error "what goes wrong"
     conformance accept results/records/torch-2.16.0+cpu-cpu-eager.json --reason "first run of 2.16"
-    conformance accept results/records/torch-2.16.0+cpu-cpu-eager.json --known
-    conformance accept RECORD --known --framework package.module:Class
-    conformance accept RECORD --known --finding stale-weight-cast --clause autocast.cast-is-fresh
-    conformance accept RECORD --known --finding new-one --text documented error "what goes wrong"
 
-    --known takes complete runs of one version, one for each mode, and edits expectations.toml; comments and layout
-    stay. The record's version, device and mode become a judged series. Each entry is changed to apply exactly where the
-    record shows its failure. An entry that would apply in no judged series is removed, and so is a finding without
-    entries. On a new device or in a new mode, entries of the nearest series also apply if they fail there. With
-    --finding, unexpected failures become entries of it, for this version, device and mode and for these cases only.
+    Each RECORD, of a complete run, writes one snapshot next to its adapter, expected/FRAMEWORK-VERSION-DEVICE-MODE.txt,
+    with one line for each known failure: test, finding, signature, and the instruction sets of the processors that show
+    it. Lines of which the record cannot tell stay, such as those of other processors; a series without a snapshot
+    begins with those of the nearest one. With --finding, unexpected failures become lines of it; --text appends a new
+    finding to findings.toml.
 
     Exit status: 0, accepted; 1, the listed failures still need a finding; 2, nothing is changed, with the reason in one
     line, such as a record that is incomplete, of another seed, or of older tests.
     """
-    for_known = framework is not None or finding is not None or clauses or text is not None or dry_run
-    if (reason is None) is not known_failures or (for_known and not known_failures):
-        raise click.UsageError("want --reason TEXT, or --known with its options")
     if reason is not None:
+        if framework is not None or finding is not None or clauses or text is not None or dry_run:
+            raise click.UsageError("want --reason TEXT alone, or the options of known failures without it")
         return _accept_baselines(records, reason)
     if finding is None and (text is not None or clauses):
         raise click.UsageError("--clause and --text need --finding")
-    cause = None if finding is None else Cause(finding, None if text is None else _finding_text(*text), clauses)
-    return _accept_known_failures(records, framework, cause, dry_run)
+    new = None if text is None or finding is None else _finding_values(finding, *text)
+    return _accept_known_failures(records, framework, finding, new, clauses, dry_run)
 
 
 def _accept_baselines(paths: Sequence[Path], reason: str) -> int:
@@ -93,40 +88,79 @@ def _accept_baselines(paths: Sequence[Path], reason: str) -> int:
     return 0
 
 
-def _finding_text(kind: str, consequence: str, reason: str) -> FindingText:
+def _finding_values(name: str, kind: str, consequence: str, reason: str) -> dict[str, str]:
     for value, kinds in ((kind, FindingKind), (consequence, Consequence)):
         if value not in [member.value for member in kinds]:
             choice = ", ".join(member.value for member in kinds)
             raise click.BadParameter(f"got {value!r}, want one of {choice}", param_hint="--text")
     if not reason.strip():
         raise click.BadParameter("the reason is empty", param_hint="--text")
-    return FindingText(FindingKind(kind), Consequence(consequence), " ".join(reason.split()), NO_LINK, "")
+    text = " ".join(reason.split())
+    return {"id": name, "class": kind, "consequence": consequence, "reason": text, "link": NO_LINK}
 
 
-def _accept_known_failures(paths: Sequence[Path], framework: str | None, cause: Cause | None, dry_run: bool) -> int:
+def _accept_known_failures(
+    paths: Sequence[Path],
+    named: str | None,
+    finding: str | None,
+    new: Mapping[str, str] | None,
+    clauses: tuple[str, ...],
+    dry_run: bool,
+) -> int:
     records = [load(path) for path in paths]
-    path = _known_failures_file(records[0].series.framework, framework)
     framework = records[0].series.framework
-    name = f"{path.parent.name}/{FILE}"
+    folder = _adapter_folder(framework, named)
     try:
-        former = path.read_text("utf-8") if path.exists() else ""
-        update = updated(records, read_known(path.parent, framework), former, cause)
-        _check(path, update.text, framework)
-    except ConfirmError as error:
-        raise RecordError(name, error.problem, error.remedy) from None
+        if others := {record.series.framework for record in records} - {framework}:
+            raise UpdateError(f"got records of {framework} and {min(others)}, want one framework", "accept them apart")
+        former = read_known(folder, framework)
+        cause = None if finding is None else _cause(former, folder, framework, finding, new, clauses)
+        updates = [update(record, former) for record in records]
+        if cause is not None:
+            if not any(cause.explains(verdict) for one in updates for verdict in one.unexplained):
+                raise UpdateError("no failure needs this finding", "omit --finding, or name other clauses")
+            updates = [update(record, former, cause) for record in records]
+    except UpdateError as error:
+        raise RecordError(folder.name, error.problem, error.remedy) from None
     except ValueError as error:
-        raise RecordError(name, str(error).removeprefix(f"{name}: "), "correct it first") from None
-    if dry_run:
-        lines = difflib.unified_diff(former.splitlines(True), update.text.splitlines(True), name, name)
-        click.echo("".join(lines), nl=False)
-    elif update.text != former:
-        replace(path, update.text.encode())
-    _show_update(update, name, changed=update.text != former, written=not dry_run)
-    return 1 if update.unnamed else 0
+        raise RecordError(folder.name, str(error).removeprefix(f"{folder.name}/"), "correct it first") from None
+    files = {folder / SNAPSHOTS / one.name: one.text for one in updates}
+    if new is not None:
+        path = folder / FILE
+        before = f"{path.read_text('utf-8').rstrip()}\n\n" if path.exists() else ""
+        files[path] = before + table_of(new)
+    for path, content in files.items():
+        if dry_run:
+            before = path.read_text("utf-8") if path.exists() else ""
+            name = str(path.relative_to(folder.parent))
+            lines = difflib.unified_diff(before.splitlines(True), content.splitlines(True), name, name)
+            click.echo("".join(lines), nl=False)
+        else:
+            path.parent.mkdir(exist_ok=True)
+            replace(path, content.encode())
+    for one in updates:
+        _show_update(one, f"{folder.name}/{SNAPSHOTS}/{one.name}", dry_run)
+    for name in find_idle(former, updates):
+        click.echo(f"no known failure rests on {name} any more; remove it from {folder.name}/{FILE}")
+    if not dry_run and framework in built_in():
+        click.echo("run `python -m tools pages` to update README's counts")
+    return int(any(one.unexplained for one in updates))
 
 
-def _known_failures_file(recorded: str, named: str | None) -> Path:
-    """The file of the record's adapter, which must be registered or named by the user."""
+def _cause(
+    former: Known, folder: Path, framework: str, name: str, new: Mapping[str, str] | None, clauses: tuple[str, ...]
+) -> Cause:
+    existing = [finding for finding in former.findings if finding.id == name]
+    if existing and new is not None:
+        raise UpdateError(f"the finding {name!r} exists already", "omit --text")
+    if not existing and new is None:
+        raise UpdateError(f"the finding {name!r} does not exist", "describe it with --text CLASS CONSEQUENCE REASON")
+    finding = read_finding(Table(f"finding {name}", new), folder=folder, framework=framework) if new else existing[0]
+    return Cause(finding, clauses)
+
+
+def _adapter_folder(recorded: str, named: str | None) -> Path:
+    """The folder of the record's adapter, which must be registered or named by the user."""
     if named not in (None, recorded):
         raise RecordError(
             "the record", f"is of {recorded!r}, not of {named!r}", "name the record's framework, or another record"
@@ -139,42 +173,22 @@ def _known_failures_file(recorded: str, named: str | None) -> Path:
         raise RecordError(FILE, f"cannot be written: adapter {recorded} is not installed", "install it first")
     if INSTALLED and folder.is_relative_to(SHIPPED.parent):
         raise RecordError(FILE, f"of {recorded} belongs to an installed suite", "update it in a checkout")
-    return folder / FILE
+    return folder
 
 
-def _check(path: Path, text: str, framework: str) -> None:
-    """Validates the new text of the file.
-
-    Raises:
-        ValueError: it would not be valid; the message is one line.
-    """
-    with TemporaryDirectory() as folder:
-        copy = Path(folder) / path.parent.name
-        copy.mkdir()
-        for other in path.parent.iterdir():
-            if other.name != FILE:
-                os.symlink(other.resolve(), copy / other.name)
-        (copy / FILE).write_text(text, "utf-8")
-        read_known(copy, framework)
-
-
-def _show_update(update: ExpectationUpdate, name: str, *, changed: bool, written: bool) -> None:
-    confirmed = update.confirmed
-    series = ", ".join(map(str, confirmed.series))
-    if not changed:
-        click.echo(f"{name} already agrees with the record of {series}; no change")
-    else:
-        verb = "is" if written else "would be"
-        click.echo(one_line(f"{name}: {series} {verb} judged; changed expectations: {len(confirmed.changes)}"))
-    for line in summary_lines(confirmed.changes):
-        click.echo(f"  {line}")
-    for line in update.added:
-        click.echo(one_line(f"  added: {line}"))
-    if update.unnamed:
-        click.echo(f"{len(update.unnamed)} failures need a finding: add them to one with `--finding ID`")
-    for verdict in update.unnamed[:_MAX_LISTED]:
+def _show_update(update: Update, name: str, dry_run: bool) -> None:
+    changes = list(update.changes())
+    would = "would have" if dry_run else "has"
+    known = f"{len(update.after)} known failures of {update.series}"
+    click.echo(one_line(f"{name} {would} {known}{f', {len(changes)} lines change' if changes else ', no change'}"))
+    lines = [] if dry_run else changes[:_MAX_LISTED]
+    for line in lines:
+        click.echo(one_line(f"  {line}"))
+    if lines and changes[_MAX_LISTED:]:
+        click.echo(f"  and {len(changes) - _MAX_LISTED} more")
+    if update.unexplained:
+        click.echo(f"{len(update.unexplained)} failures need a finding: add them to one with `--finding ID`")
+    for verdict in update.unexplained[:_MAX_LISTED]:
         click.echo(one_line(f"  {verdict.clause} {verdict.case} {verdict.outcome.value} ({verdict.signature})"))
-    if update.unnamed[_MAX_LISTED:]:
-        click.echo(f"  and {len(update.unnamed) - _MAX_LISTED} more")
-    if changed and written and name.partition("/")[0] in built_in():
-        click.echo("run `python -m tools pages` to update README's counts")
+    if update.unexplained[_MAX_LISTED:]:
+        click.echo(f"  and {len(update.unexplained) - _MAX_LISTED} more")

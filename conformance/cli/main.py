@@ -70,7 +70,7 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
     "Act on failures": (
         Entry("findings", "finding:findings", "List the known defects of a framework, with reproducers."),
         Entry("issue", "finding:issue", "Draft an upstream issue for a known failure."),
-        Entry("accept", "acceptance:accept", "Make a record the baseline, or its failures known ones."),
+        Entry("accept", "acceptance:accept", "Make a record's failures known ones, or the record the baseline."),
     ),
 }
 """Commands by heading of the help."""

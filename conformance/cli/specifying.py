@@ -12,7 +12,6 @@ from rich.text import Text
 from conformance.cli.options import completing, put_entries
 from conformance.known_failures.reading import load_known
 from conformance.spec.clauses import Clause, Level, load_clauses
-from conformance.spec.findings import ANY
 from conformance.test_ids.inventory import inventory
 from frameworks.adapter_file import folder_of
 from frameworks.registry import built_in, known, path_of
@@ -134,15 +133,14 @@ def show(identifier: str) -> int:
 
 def _failures(clause: str) -> Iterator[str]:
     """A line for each finding by which a framework is known to fail the clause, with the modes and the cause."""
-    modes: dict[tuple[str, str], set[str]] = {}
-    findings = {}
-    for entry in load_known().expectations:
-        if entry.clause == clause:
-            place = entry.framework, entry.finding.id
-            modes.setdefault(place, set()).update(entry.mode.split(", "))
-            findings[place] = entry.finding
-    for place, finding in findings.items():
-        where = "all modes" if ANY in modes[place] else ", ".join(sorted(modes[place]))
+    known = load_known()
+    for finding in known.findings:
+        entries = [entry for entry in known.expectations if entry.clause == clause and entry.finding is finding]
+        if not entries:
+            continue
+        modes = {entry.series.mode for entry in entries}
+        judged = {series.mode for series in known.judged[finding.framework]}
+        where = "all modes" if modes == judged else ", ".join(sorted(modes))
         text = finding.text
         yield f"{finding.framework} ({where}) · {text.kind}, {text.consequence} · {finding.id}"
         yield f"  {text.reason}"

@@ -1,1 +1,1 @@
-"""Known failures: entries, their versions, and updates from records."""
+"""Known failures: findings, snapshots of judged series, and snapshots from records."""

@@ -1,26 +1,19 @@
-"""Known failures as data (clause, framework, versions, signature and finding), and what generated programs avoid.
+"""Known failures as data (test, finding, signatures, processors), and what generated programs avoid.
 
-An entry never skips a test: the test runs, and an entry whose case passes, fails in another way or does not exist is an
-error until the entry is changed or removed. In a series that nobody has judged yet, the entries of the nearest judged
+An entry never skips a test: the test runs, and an entry whose test passes, fails in another way or does not exist is an
+error until the snapshot is written again. In a series that nobody has judged yet, the entries of the nearest judged
 series apply, and verdicts based on them are marked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from conformance.known_failures.judged_series import (
-    Judged,
-    Place,
-    Relevance,
-    Versions,
-    VersionSeries,
-    every_version,
-    merged,
-    parsed,
-)
-from conformance.spec.findings import ANY, Finding, Workaround, matched
+from packaging.specifiers import SpecifierSet
+
+from conformance.known_failures.series import Position, VersionSeries, merged, parsed
+from conformance.spec.findings import ANY, Finding, Workaround, matched, named
 
 EXPECTATION = "expectation: "
 """Prefix of the case in a verdict about an unmatched entry."""
@@ -31,43 +24,43 @@ SEED, OTHER_SEEDS, KERNELS = "seed", "other-seeds", "kernels"
 
 @dataclass(frozen=True)
 class Expectation:
-    """One known failure.
+    """One known failure of a judged series, a line of its snapshot.
 
     Attributes:
         clause: id of the clause that does not hold.
-        framework: name of the adapter.
-        versions: PEP 440 specifiers of the framework's versions, such as ">=2.4,<3.4". A local label ("2.13.0+cpu") is
-            overlooked unless the specifier has one; pre-releases count.
-        device, mode: a name, several with commas, or "*" for all.
-        processor: as for a finding, if the failing cases depend on the processor.
-        cases: exact ids of the cases that fail; empty if every case of the clause does.
+        cases: the test of the clause that fails, the only element.
         signature: the slug under which the suite reports the failure; several with "|" if it has several causes.
         finding: the cause.
-        spoils_process: whether the failure affects later tests in the same process; such cases run last.
+        series: the judged series.
+        processor: instruction sets of the processors that show it, as for a finding.
         depends_on: "seed" if the failure occurs at seed 0 and may not at others, "other-seeds" if it occurs only at
             some other seeds, so that the entry does not apply at seed 0, "kernels" if it may not occur where a
             processor's kernels round otherwise, else "".
-        way: the way in which alone it fails, "TECHNIQUE.NAME"; "" for any.
-        file: the file of the entry.
+        file: the snapshot.
         inferred_from: in a run, the judged series from which the entry is inferred; "" in a judged series.
-        may_pass: in a run, whether its cases may also pass.
+        may_pass: in a run, whether its test may also pass.
     """
 
     clause: str
-    framework: str
-    versions: str
-    device: str
-    mode: str
     cases: tuple[str, ...]
     signature: str
     finding: Finding
+    series: VersionSeries
     processor: str = ANY
-    spoils_process: bool = False
     depends_on: str = ""
-    way: str = ""
     file: str = field(default="", compare=False)
     inferred_from: str = field(default="", compare=False)
     may_pass: bool = field(default=False, compare=False)
+
+    @property
+    def framework(self) -> str:
+        """Name of the adapter."""
+        return self.finding.framework
+
+    @property
+    def versions(self) -> str:
+        """The judged version."""
+        return self.series.version
 
     @property
     def reason(self) -> str:
@@ -79,31 +72,36 @@ class Expectation:
         """Its address, or "none found"."""
         return self.finding.text.link
 
+    @property
+    def test(self) -> str:
+        """Id of the test."""
+        return f"{self.clause}/{self.cases[0]}"
+
+    @property
+    def line(self) -> str:
+        """The entry as it stands in the snapshot."""
+        conditions = ", ".join(text for text in (self.processor.replace(ANY, ""), self.depends_on) if text)
+        return "  ".join((self.test, self.finding.id, self.signature, *([f"[{conditions}]"] if conditions else [])))
+
     def allows(self, signature: str) -> bool:
         """Whether the failure may have this signature."""
         return signature in self.signature.split("|")
 
-    def bearing(self, place: Place) -> Relevance | None:
-        """How the entry applies to a series, on any processor; None if it does not."""
-        return place.bearing(self.versions, self.device, self.mode)
-
-    def means(self, instructions: Collection[str]) -> bool:
-        """Whether the entry applies to processors with these instruction sets; an entry that needs one does not if none
-        is listed."""
-        return all(matched(words, instructions) for words in (self.processor, self.finding.processor))
-
-    def says_something_at(self, seed: int) -> bool:
-        """Whether the entry applies to runs at this seed."""
-        return seed != 0 or self.depends_on != OTHER_SEEDS
-
-    def taken(self, bearing: Relevance, seed: int) -> Expectation:
-        """The entry for a run of a series at a seed."""
-        may_pass = not bearing.settled or self.depends_on == KERNELS or (self.depends_on != "" and seed != 0)
-        return replace(self, inferred_from=bearing.inferred_from, may_pass=may_pass)
+    def applies(self, instructions: Collection[str], seed: int) -> bool:
+        """Whether the entry speaks of runs at this seed on a processor with these instruction sets."""
+        return matched(self.processor, instructions) and (seed != 0 or self.depends_on != OTHER_SEEDS)
 
     def covers(self, clause: str, case: str) -> bool:
-        """Whether the entry covers this case of this clause; a test without parameters has the case ""."""
-        return clause == self.clause and (not self.cases or case in self.cases)
+        """Whether the entry is of this case of this clause."""
+        return clause == self.clause and case in self.cases
+
+
+def explain_repair(entries: Sequence[Expectation]) -> str:
+    """Say which expected failure did not occur, and what to do."""
+    entry = next(entry for entry in entries if not entry.may_pass)
+    origin = f", unlike in {entry.inferred_from}" if entry.inferred_from else ""
+    remedy = f"remove its line from {entry.file}, or write the snapshot of this series by `conformance accept RECORD`"
+    return f"expected failure of {entry.test} on {entry.framework} did not occur{origin}; {remedy}"
 
 
 @dataclass(frozen=True)
@@ -112,22 +110,30 @@ class Exclusion:
 
     Attributes:
         finding: the defect.
-        versions: PEP 440 specifiers of the affected versions.
-        device, mode: a name, several with commas, or "*" for all.
         when: features of `conformance.generative.programs.features`, all of which a program has.
+        versions: PEP 440 specifiers of the affected versions; "" for all.
+        device, mode: a name, several with commas, or "*" for all.
         processor: as for an expectation.
     """
 
     finding: Finding
-    versions: str
-    device: str
-    mode: str
     when: tuple[str, ...]
+    versions: str = ""
+    device: str = ANY
+    mode: str = ANY
     processor: str = ANY
 
     def leaves_out(self, features: Collection[str]) -> bool:
         """Whether a program with these features is excluded; "kind=a|b" in `when` stands for either of two."""
         return all(any(each in features for each in _alternatives(word)) for word in self.when)
+
+    def applies(self, series: VersionSeries) -> bool:
+        """Whether the finding occurs in a series."""
+        return named(self.device, series.device) and named(self.mode, series.mode) and self.affects(series.version)
+
+    def affects(self, version: str) -> bool:
+        """Whether the finding occurs in a version, pre-releases included."""
+        return SpecifierSet(self.versions).contains(version, prereleases=True)
 
 
 def _alternatives(word: str) -> list[str]:
@@ -146,53 +152,94 @@ class Known:
     findings: tuple[Finding, ...] = ()
     expectations: tuple[Expectation, ...] = ()
     workarounds: tuple[Workaround, ...] = ()
-    judged: Mapping[str, Judged] = field(default_factory=dict)
+    judged: Mapping[str, tuple[VersionSeries, ...]] = field(default_factory=dict)
     exclusions: tuple[Exclusion, ...] = ()
 
-    def place(self, framework: str, series: VersionSeries) -> Place:
-        """The position of a series among the judged series.
+    def position(self, framework: str, series: VersionSeries, modes: tuple[str, ...] = ()) -> Position:
+        """Return the position of a series among the judged ones; `modes` are the framework's, the default first.
 
         Raises:
             ValueError: its version is not a PEP 440 version.
         """
         version = parsed(framework, series.version)
-        return Place(version, series.device, series.mode, self.judged.get(framework, {}))
+        return Position(version, series.device, series.mode, self.judged.get(framework, ()), modes)
 
     def applying(
-        self, framework: str, series: VersionSeries, seed: int = 0, instructions: Collection[str] = ()
+        self,
+        framework: str,
+        series: VersionSeries,
+        seed: int = 0,
+        instructions: Collection[str] = (),
+        modes: tuple[str, ...] = (),
     ) -> Known:
-        """The entries for runs of a series, at a seed, on a processor with these instruction sets.
+        """Return the entries for runs of a series, at a seed, on a processor with these instruction sets.
 
         Raises:
-            ValueError: as `place`.
+            ValueError: as `position`.
         """
-        place = self.place(framework, series)
-        meant = (
-            (entry, entry.bearing(place))
-            for entry in self.expectations
-            if entry.framework == framework and entry.means(instructions) and entry.says_something_at(seed)
-        )
+        position = self.position(framework, series, modes)
+        plain = replace(series, mode=series.mode.partition("+")[0])
+        related = (plain, *position.sources)
+
+        def taken(entry: Expectation) -> Expectation:
+            may_pass = entry.may_pass or entry.depends_on == KERNELS or (entry.depends_on != "" and seed != 0)
+            return replace(entry, may_pass=may_pass)
+
         return replace(
             self,
-            expectations=tuple(entry.taken(bearing, seed) for entry, bearing in meant if bearing is not None),
+            expectations=tuple(
+                taken(entry) for entry in self._inferred(framework, position) if entry.applies(instructions, seed)
+            ),
             workarounds=tuple(
-                each for each in self.workarounds if place.bearing("", ANY, each.mode or ANY) is not None
+                workaround
+                for workaround in self.workarounds
+                if any(named(workaround.mode or ANY, one.mode) for one in related)
             ),
             exclusions=tuple(
-                each
-                for each in self.exclusions
-                if place.bearing(each.versions, each.device, each.mode) is not None
-                and matched(each.processor, instructions)
+                exclusion
+                for exclusion in self.exclusions
+                if any(map(exclusion.applies, related)) and matched(exclusion.processor, instructions)
             ),
         )
 
+    def _inferred(self, framework: str, position: Position) -> Iterator[Expectation]:
+        """The entries of the snapshots that apply to a series.
+
+        One that is inferred from another device or mode, or from one of two versions that disagree, may pass. Findings
+        of this device, or of versions like this one, are also taken from the nearest snapshot that has them.
+        """
+        entries = [entry for entry in self.expectations if entry.framework == framework]
+        if position.confirmed:
+            yield from (entry for entry in entries if entry.series in position.sources)
+            return
+        taken = [entry for series in position.sources for entry in entries if entry.series == series]
+        causes = [{(one.test, one.finding.id) for one in taken if one.series == series} for series in position.sources]
+        for finding in self.findings:
+            shown = tuple(dict.fromkeys(entry.series for entry in entries if entry.finding is finding))
+            if finding.occurs(str(position.version), position.device) and not {*shown} & {*position.sources}:
+                nearest = replace(position, judged=shown).sources
+                taken += [entry for entry in entries if entry.finding is finding and entry.series in nearest]
+        seen: set[tuple[str, str]] = set()
+        for entry in taken:
+            cause = entry.test, entry.finding.id
+            if cause not in seen:
+                seen.add(cause)
+                settled = position.is_here(entry.series) and all(cause in others for others in causes)
+                yield replace(entry, inferred_from=position.label(entry.series), may_pass=not settled)
+
     def expected(self, finding: Finding, version: str) -> bool:
-        """Whether an expectation or exclusion at this version names the finding."""
-        framework = finding.framework
-        known = Versions(parsed(framework, version), every_version(self.judged.get(framework, {})))
-        ranges = [entry.versions for entry in self.expectations if entry.finding == finding]
-        ranges += [entry.versions for entry in self.exclusions if entry.finding == finding]
-        return any(known.bearing(versions) for versions in ranges)
+        """Whether an exclusion of the finding affects this version, or its expectations say so.
+
+        They are those of the judged series of this release in the modes that have ever shown the finding; if none of
+        these was judged in this release, of the nearest ones.
+        """
+        if any(one.finding == finding and one.affects(version) for one in self.exclusions):
+            return True
+        shown = {entry.series for entry in self.expectations if entry.finding == finding}
+        modes = {(series.device, series.mode) for series in shown}
+        positions = [self.position(finding.framework, VersionSeries(version, *mode)) for mode in sorted(modes)]
+        release = [position for position in positions if position.is_of_release]
+        return any(source in shown for position in release or positions for source in position.sources)
 
     def __add__(self, other: Known) -> Known:
         names = self.judged.keys() | other.judged.keys()
@@ -200,6 +247,6 @@ class Known:
             self.findings + other.findings,
             self.expectations + other.expectations,
             self.workarounds + other.workarounds,
-            {name: merged(self.judged.get(name, {}), other.judged.get(name, {})) for name in names},
+            {name: merged(self.judged.get(name, ()), other.judged.get(name, ())) for name in names},
             self.exclusions + other.exclusions,
         )

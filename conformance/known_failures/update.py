@@ -1,147 +1,171 @@
-"""Updates an adapter's expectations from records: versions, dropped entries, and entries for unexpected failures."""
+"""Writes the snapshot of a series from a record, and new findings."""
 
-import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from conformance.known_failures.confirm import FAILED, Confirmation, ConfirmError, confirm
-from conformance.known_failures.entries import Known
-from conformance.known_failures.judged_series import every_version
-from conformance.known_failures.toml_edit import Part, edited, inserted, table
-from conformance.known_failures.version_ranges import rewritten
+from packaging.version import Version
+
+from conformance.known_failures.entries import EXPECTATION, KERNELS, Expectation, Known
+from conformance.known_failures.series import VersionSeries, parsed
+from conformance.spec.clauses import load_clauses
+from conformance.spec.findings import Finding
+from conformance.test_ids.inventory import inventory
 from results.record.model import TestVerdict
+from results.record.outcomes import REFUSED, Outcome
 from results.record.reading import Record
-from results.record.texts import FindingText
+
+FAILED = frozenset({Outcome.KNOWN, Outcome.FAIL, Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH})
+_UNSURE = frozenset({Outcome.ABSTAIN, Outcome.UNSTABLE, *REFUSED})
+
+
+class UpdateError(Exception):
+    """A record cannot become a snapshot; problem and remedy in one line each."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}; {remedy}")
+        self.problem, self.remedy = problem, remedy
 
 
 @dataclass(frozen=True)
 class Cause:
-    """The finding of new entries.
+    """The finding of new failures.
 
     Attributes:
-        id: of an existing or new finding.
-        text: of a new finding, None for an existing one.
+        finding: an existing or new one.
         clauses: clauses whose failures it causes; empty for all.
     """
 
-    id: str
-    text: FindingText | None = None
+    finding: Finding
     clauses: tuple[str, ...] = ()
 
+    def explains(self, verdict: TestVerdict) -> bool:
+        """Whether a failure without an entry is one of the finding."""
+        meant = not self.clauses or verdict.clause in self.clauses
+        return meant and verdict.outcome in FAILED and verdict.signature != ""
+
 
 @dataclass(frozen=True)
-class ExpectationUpdate:
-    """The update of an adapter's file.
+class Update:
+    """The snapshot of a record's series.
 
     Attributes:
-        text: the whole new file.
-        confirmed: changes of existing entries.
-        added: new entries, or new cases of existing ones, one line each.
-        unnamed: failures without an entry.
+        series: of the record, with the version that the snapshot's name has.
+        name: of the snapshot's file.
+        before, after: its entries.
+        unexplained: failures without an entry.
     """
 
-    text: str
-    confirmed: Confirmation
-    added: tuple[str, ...] = ()
-    unnamed: tuple[TestVerdict, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Entry:
-    clause: str
-    signature: str
-    device: str
-    mode: str
-    cases: tuple[str, ...]
+    series: VersionSeries
+    name: str
+    before: tuple[Expectation, ...]
+    after: tuple[Expectation, ...]
+    unexplained: tuple[TestVerdict, ...]
 
     @property
-    def line(self) -> str:
-        cases = ", ".join(self.cases) or "every case"
-        where = ", ".join(word for word in (self.device, self.mode) if word != "*")
-        return f"{self.clause} ({self.signature}{', ' if where else ''}{where}): {cases}"
+    def text(self) -> str:
+        """The snapshot."""
+        return "".join(f"{line}\n" for line in sorted(entry.line for entry in self.after))
+
+    def changes(self) -> Iterator[str]:
+        """The lines that go, with a "-", and those that come, with a "+"."""
+        before, after = ({entry.line for entry in entries} for entries in (self.before, self.after))
+        yield from sorted(
+            (f"{'+' if line in after else '-'} {line}" for line in before ^ after), key=lambda line: line[2:]
+        )
 
 
-def update(records: Sequence[Record], known: Known, text: str, cause: Cause | None) -> ExpectationUpdate:
-    """The update of an adapter's file by records of one version.
+def update(record: Record, known: Known, cause: Cause | None = None) -> Update:
+    """Return the snapshot of a record's series.
 
-    Entries are changed to apply exactly where the records show their failure; one that would apply in no judged series
-    is dropped, and so is a finding without entries. With a cause, unexpected failures become its entries, for this
-    version, device and mode and for these cases only. A failure in all of several records gets no mode.
-
-    Args:
-        known: content of the file.
-        text: present text of the file.
+    A line stays if its test fails as it says, or if the record cannot tell: the run's processor or seed shows the
+    failure to nobody, or the test was refused or not judged. Without a snapshot of the series the lines of the nearest
+    one count; from another device or mode only failures are taken. With a cause, unexpected failures become its lines.
 
     Raises:
-        ConfirmError: as `confirm`; the cause is a new finding without a text, or an existing one with a text.
+        UpdateError: the record is of an interrupted run, of selected tests, of another seed, or of older tests.
     """
-    confirmed = confirm(records, known, text)
-    if cause is None:
-        return ExpectationUpdate(confirmed.text, confirmed, (), confirmed.unnamed)
-    there = cause.id in {finding.id for finding in known.findings}
-    if there and cause.text is not None:
-        raise ConfirmError(f"the finding {cause.id!r} exists already", "omit --text")
-    if not there and cause.text is None:
-        remedy = "describe it with --text CLASS CONSEQUENCE REASON"
-        raise ConfirmError(f"the finding {cause.id!r} does not exist", remedy)
-    failures = (each for each in confirmed.unnamed if each.outcome in FAILED and each.signature)
-    chosen = {id(each) for each in failures if not cause.clauses or each.clause in cause.clauses}
-    entries = list(_entries(records, chosen))
-    if not entries:
-        raise ConfirmError("no failure needs an entry of this finding", "omit --finding, or name other clauses")
-    version = confirmed.series[0].version
-    versions = rewritten(f"=={version}", {version}, every_version(confirmed.judged))
-    after = confirmed.text
-    new: list[str] = []
-    for entry in entries:
-        place = _place(tomllib.loads(after).get("expectation", []), entry, cause.id, versions, alone=len(records) == 1)
-        if place is None:
-            words = {"finding": cause.id, "clause": entry.clause, "versions": versions}
-            places = {key: word for key, word in (("device", entry.device), ("mode", entry.mode)) if word != "*"}
-            new.append(table("expectation", {**words, **places, "cases": entry.cases, "signature": entry.signature}))
-        else:
-            cases = tuple(tomllib.loads(after)["expectation"][place]["cases"])
-            after = edited(after, {place: (Part(versions, (*cases, *entry.cases)),)}, confirmed.judged)
-    after = inserted(after, cause.id, cause.text, new)
-    left = tuple(verdict for verdict in confirmed.unnamed if id(verdict) not in chosen)
-    return ExpectationUpdate(after, confirmed, tuple(entry.line for entry in entries), left)
-
-
-def _entries(records: Sequence[Record], chosen: Collection[int]) -> Iterator[_Entry]:
-    """New entries for the chosen verdicts."""
-    modes = [record.series.mode for record in records]
-    places: dict[_Entry, list[str]] = {}
-    for record in records:
-        for entry in _of_record(record, chosen):
-            places.setdefault(replace(entry, mode="*"), []).append(entry.mode)
-    for entry, failing in places.items():
-        if len(modes) > 1 and set(failing) == set(modes):
-            yield entry
-        else:
-            yield from (replace(entry, mode=mode) for mode in failing)
-
-
-def _of_record(record: Record, chosen: Collection[int]) -> Iterator[_Entry]:
-    cases: dict[tuple[str, str], list[str]] = {}
+    _refuse(record)
+    framework, series = record.series.framework, _series_of(record, known)
+    position = known.position(framework, series)
+    source = position.sources[0] if position.sources else series
+    former = tuple(entry for entry in known.expectations if entry.series == source)
+    own = position.is_here(source)
+    by_test: dict[str, list[Expectation]] = {}
+    for entry in former:
+        by_test.setdefault(entry.test, []).append(replace(entry, series=series))
+    after: list[Expectation] = []
+    unexplained: list[TestVerdict] = []
     for verdict in record.verdicts:
-        if id(verdict) in chosen:
-            cases.setdefault((verdict.clause, verdict.signature), []).append(verdict.case)
-    for (clause, signature), failing in cases.items():
-        every = {verdict.case for verdict in record.verdicts if verdict.clause == clause}
-        listed = () if every == set(failing) else tuple(sorted(failing))
-        yield _Entry(clause, signature, record.series.device, record.series.mode, listed)
+        if verdict.case.startswith(EXPECTATION):
+            continue
+        entries = by_test.pop(verdict.test, [])
+        shown = [entry for entry in entries if entry.applies(record.variant.instruction_sets, record.seed)]
+        after += [entry for entry in entries if own and entry not in shown]
+        failure = _explain(verdict, shown, known, cause, series)
+        if failure is not None:
+            after.append(failure)
+        elif verdict.outcome.bad and verdict.outcome is not Outcome.FIXED:
+            unexplained.append(verdict)
+        elif own:
+            unsure = verdict.outcome in _UNSURE
+            after += [one for one in shown if unsure or (one.depends_on == KERNELS and verdict.outcome is Outcome.PASS)]
+    absent = (entry for entries in by_test.values() for entry in entries)
+    after += [entry for entry in absent if own and entry.cases[0].partition("[")[0] in inventory()]
+    name = "-".join((framework.replace(":", "."), series.version, series.device, series.mode))
+    return Update(series, f"{name}.txt", former if source == series else (), tuple(after), tuple(unexplained))
 
 
-def _place(
-    entries: Iterable[Mapping[str, Any]], new: _Entry, finding: str, versions: str, *, alone: bool
-) -> int | None:
-    """The existing entry to which the cases of a new one can be added, None if there is none."""
-    for place, entry in enumerate(entries):
-        same = (entry["finding"], entry["clause"], entry["signature"]) == (finding, new.clause, new.signature)
-        mode = entry.get("mode", "*")
-        here = entry.get("device", "*") in ("*", new.device) and (mode == new.mode or (alone and mode == "*"))
-        here = here and entry.get("processor", "*") == "*"
-        if same and here and entry["versions"] == versions and entry.get("cases") and new.cases:
-            return place
-    return None
+def _series_of(record: Record, known: Known) -> VersionSeries:
+    """The record's series, with the version's local label if those judged in its mode, or any, have one."""
+    series = record.series
+    version = parsed(series.framework, record.variant.framework_version)
+    judged = known.judged.get(series.framework, ())
+    alike = [one for one in judged if (one.device, one.mode) == (series.device, series.mode)] or judged
+    label = any(Version(one.version).local for one in alike)
+    return VersionSeries(str(version) if label else version.public, series.device, series.mode)
+
+
+def _explain(
+    verdict: TestVerdict, shown: Sequence[Expectation], known: Known, cause: Cause | None, series: VersionSeries
+) -> Expectation | None:
+    """The entry of a failure, None without a failure or a finding."""
+    if verdict.outcome not in FAILED:
+        return None
+    for entry in shown:
+        if entry.allows(verdict.signature) and verdict.finding in ("", entry.finding.id):
+            return entry
+    named = [finding for finding in known.findings if finding.id == verdict.finding]
+    if not named and cause is not None and cause.explains(verdict):
+        named = [cause.finding]
+    if not named:
+        return None
+    return Expectation(verdict.clause, (verdict.case,), verdict.signature, named[0], series, named[0].processor)
+
+
+def _refuse(record: Record) -> None:
+    name = f"the record of {record.series.framework} {record.variant.framework_version}"
+    if record.status == "interrupted":
+        raise UpdateError(f"{name} is of an interrupted run", "run the suites to their end")
+    if record.selection or record.status == "partial":
+        raise UpdateError(f"{name} is of selected tests only ({record.selection or 'partial'})", "run all tests")
+    if record.seed:
+        raise UpdateError(f"{name} is of seed {record.seed}", "run the suites at seed 0")
+    present = load_clauses()
+    if any(name in present and text.revision != present[name].revision for name, text in record.clauses.items()):
+        raise UpdateError(f"{name} is of older revisions of clauses", "run the suites again")
+
+
+def table_of(values: Mapping[str, str]) -> str:
+    """Return the table of a new finding, to append to the file of findings."""
+    lines = (f"{key} = {json.dumps(str(value), ensure_ascii=False)}" for key, value in values.items())
+    return "\n".join(("[[finding]]", *lines, ""))
+
+
+def find_idle(known: Known, update: Collection[Update]) -> list[str]:
+    """Return the ids of findings that nothing names once the snapshots are written."""
+    written = {one.series for one in update}
+    entries = [entry for entry in known.expectations if entry.series not in written]
+    used = {entry.finding.id for entry in (*entries, *(entry for one in update for entry in one.after))}
+    used |= {one.finding.id for one in known.workarounds} | {one.finding.id for one in known.exclusions}
+    return sorted(finding.id for finding in known.findings if finding.id not in used and not finding.causes)

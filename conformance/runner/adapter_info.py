@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from conformance.known_failures.reading import load_known
+from conformance.known_failures.series import WAY
 from frameworks.adapter_file import adapter_file
 from frameworks.installer.distributions import distribution_of
 from frameworks.registry import UnknownFramework, built_in, load
@@ -85,7 +86,7 @@ def _listed_modes(framework: str) -> list[str]:
     listed = [*file.modes, *file.serial, *(mode for each in file.absent for mode in each.modes)]
     listed += [*(chosen.modes if chosen else ()), *(mode for way in declared(framework) for mode in way.modes)]
     if framework in built_in():
-        listed += [mode for _, mode in load_known([framework]).judged.get(framework, {})]
+        listed += [series.mode.partition(WAY)[0] for series in load_known([framework]).judged.get(framework, ())]
     return [*dict.fromkeys(listed)]
 
 

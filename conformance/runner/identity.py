@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.known_failures.reading import FILE as EXPECTATIONS
+from conformance.known_failures.reading import FILE, SNAPSHOTS
 from conformance.oracle.derivation_hash import normalise
 from conformance.runner import machine
 from conformance.spec.clauses import load_clauses
@@ -43,7 +43,7 @@ failures; "specification" is the clauses' demands."""
 DEMANDS = ("specification", "tests", "fixtures")
 """Areas that say what is demanded: a clause, a check, or a recipe."""
 
-_CODE = frozenset({".py", ".toml"})
+_CODE = frozenset({".py", ".toml", ".txt"})
 _GIT_S = 10.0
 
 COMMIT = "COMMIT"
@@ -60,8 +60,9 @@ def suite(given: str, clauses_with_tests: tuple[str, ...], clauses_without_tests
     areas = suite_areas()
     files = adapter_files(given)
     if files:
-        areas["adapter"] = digest(path for path in files if path.name != EXPECTATIONS)
-        areas["expectations"] = digest(path for path in files if path.name == EXPECTATIONS)
+        expectations = [path for path in files if path.name == FILE or path.parent.name == SNAPSHOTS]
+        areas["adapter"] = digest(path for path in files if path not in expectations)
+        areas["expectations"] = digest(expectations)
     return Suite(suite_version(), clauses_with_tests, clauses_without_tests, commit(), areas)
 
 
@@ -79,7 +80,7 @@ def adapter_files(given: str) -> tuple[Path, ...]:
     if folder is None:
         return ()
     module = folder / f"{path.partition(':')[0]}.py"
-    return tuple(files_of([module, folder / EXPECTATIONS] if module.is_file() else [folder]))
+    return tuple(files_of([module, folder / FILE, folder / SNAPSHOTS] if module.is_file() else [folder]))
 
 
 def files_of(places: Iterable[Path]) -> Iterator[Path]:

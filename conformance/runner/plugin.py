@@ -186,7 +186,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if _FRAMEWORK not in config.stash:
         return
     framework = config.stash[_FRAMEWORK]
-    spoiling = [entry for entry in config.stash[_KNOWN].expectations if entry.spoils_process]
+    spoiling = [entry for entry in config.stash[_KNOWN].expectations if entry.finding.spoils_process]
     last = [item for item in items if any(entry.covers(*_named(item)) for entry in spoiling)]
     alone = [item for item in items if _named(item)[0] in TIMED]
     workers = int(getattr(config, "workerinput", {}).get("workercount", 1))

@@ -120,7 +120,7 @@ class Recorder:
 
     def __init__(self, config: pytest.Config, framework: Framework, known: Known, completeness: Completeness) -> None:
         self._expectations = known.expectations
-        self._place = known.place(framework.name, series_of(framework))
+        self._position = known.position(framework.name, series_of(framework), framework.modes)
         self._idle = 0
         self._seed: int = config.option.seed
         self._repro = partial(repro, config, framework)
@@ -264,9 +264,10 @@ class Recorder:
         parts = [f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]]
         terminalreporter.section("conformance")
         terminalreporter.line(f"{' · '.join(parts) or 'nothing judged'} (of {total} verdicts)")
-        if not self._place.confirmed:
-            here = f"{self._framework.name} {self._place.version} on {self._place.device} in mode {self._place.mode}"
-            origins = ", ".join(sorted(self._inferred)) or self._place.nearest
+        position = self._position
+        if not position.confirmed:
+            here = f"{self._framework.name} {position.version} on {position.device} in mode {position.mode}"
+            origins = ", ".join(sorted(self._inferred)) or position.nearest
             known = f"{self._inferred.total()} known failures are expected as in {origins}, not confirmed here"
             idle = f"; {self._idle} of its expectations matched no test" if self._idle else ""
             terminalreporter.line(f"{here} has not been judged yet: {known}{idle}")

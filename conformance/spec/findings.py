@@ -8,6 +8,8 @@ from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from typing import Literal, cast, get_args
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
 from conformance.spec.tables import Kind, Table
 from results.record.texts import Consequence, FindingKind, FindingText
 
@@ -17,11 +19,14 @@ NO_LINK = "none found"
 PROGRAMS = "findings"
 """Folder of reproducers next to the file."""
 
+WORKAROUND, EXCLUSION = "workaround", "exclusion"
+"""Tables inside a finding's."""
+
 FINDING = Kind(
     "id",
-    frozenset({"id", "class", "consequence", "reason", "link", "link_shows", "needs", "device", "processor", "causes"}),
+    frozenset({"id", "class", "consequence", "reason", "link", "link_shows", "needs", "device", "processor", "causes"})
+    | {"spoils_process", "versions", WORKAROUND, EXCLUSION},
 )
-
 
 ANY = "*"
 """Any device, mode or processor."""
@@ -45,7 +50,7 @@ def matched(words: str, instructions: Collection[str]) -> bool:
     return all(not has(names[1:]) if names.startswith("-") else has(names) for names in listed)
 
 
-WORKAROUND = Kind("finding", frozenset({"finding", "kind", "module", "does", "mode"}))
+_WORKAROUND = frozenset({"kind", "module", "does", "mode"})
 WorkaroundKind = Literal["call", "check", "state"]
 _MEANT = {FindingKind.NUMERICS: Consequence.LAST_BITS, FindingKind.LIMITATION: Consequence.ERROR}
 """Consequences implied by the class."""
@@ -65,6 +70,9 @@ class Finding:
         processor: instruction sets of affected processors, or with "-" those that they lack, such as
             "avx2, -avx512f"; "*" for every processor.
         device: the affected device, "cpu" or "cuda"; "*" for all.
+        spoils_process: whether its failures affect later tests in the same process; such tests run last.
+        versions: PEP 440 specifiers of versions that show it on every device in every mode, as far as nobody has
+            judged these; "" for none.
         causes: what `conformance judge-model` says about failures of models by it, with "*" for any words.
     """
 
@@ -76,6 +84,13 @@ class Finding:
     processor: str = ANY
     device: str = ANY
     causes: tuple[str, ...] = ()
+    spoils_process: bool = False
+    versions: str = ""
+
+    def occurs(self, version: str, device: str) -> bool:
+        """Whether it is known by hand to occur in a version or on a device."""
+        affected = self.versions and SpecifierSet(self.versions).contains(version, prereleases=True)
+        return self.device == device or bool(affected)
 
     def lacking(self) -> tuple[str, ...]:
         """Needed modules that are not installed."""
@@ -143,7 +158,16 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
     if device not in (ANY, "cpu", "cuda"):
         raise ValueError(f"{table.where}: device: got {device!r}, want 'cpu' or 'cuda'")
     return Finding(
-        name, framework, text, program, table.texts("needs"), read_processor(table), device, table.texts("causes")
+        id=name,
+        framework=framework,
+        text=text,
+        program=program,
+        needs=table.texts("needs"),
+        processor=read_processor(table),
+        device=device,
+        causes=table.texts("causes"),
+        spoils_process=table.flag("spoils_process"),
+        versions=read_versions(table),
     )
 
 
@@ -168,30 +192,35 @@ def read_processor(table: Table) -> str:
     return words
 
 
-def read_workaround(table: Table, findings: dict[str, Finding], folder: Traversable) -> Workaround:
-    """The workaround of a table.
+def read_versions(table: Table) -> str:
+    """The versions of a table, "" without any.
 
     Raises:
-        ValueError: it is invalid, or names an unknown finding, one without a program, or a missing file.
+        ValueError: they are no specifiers of PEP 440.
     """
-    finding, kind, module = finding_of(table, findings), table.text("kind"), table.text("module")
+    versions = table.text("versions") if "versions" in table.values else ""
+    try:
+        SpecifierSet(versions)
+    except InvalidSpecifier:
+        raise ValueError(f"{table.where}: versions: got {versions!r}, want a PEP 440 specifier") from None
+    return versions
+
+
+def read_workaround(table: Table, finding: Finding, folder: Traversable) -> Workaround | None:
+    """The workaround inside a finding's table, None without one.
+
+    Raises:
+        ValueError: it is invalid, its finding has no program, or its module is missing.
+    """
+    inner = table.table(WORKAROUND, _WORKAROUND)
+    if inner is None:
+        return None
+    kind, module = inner.text("kind"), inner.text("module")
     if kind not in get_args(WorkaroundKind):
-        raise ValueError(f"{table.where}: kind: got {kind!r}, want one of {', '.join(get_args(WorkaroundKind))}")
+        raise ValueError(f"{inner.where}: kind: got {kind!r}, want one of {', '.join(get_args(WorkaroundKind))}")
     if finding.program is None:
-        raise ValueError(f"{table.where}: the finding has no program that uses the documented calls")
+        raise ValueError(f"{inner.where}: the finding has no program that uses the documented calls")
     if not folder.joinpath(module).is_file():
-        raise ValueError(f"{table.where}: no module {module!r} next to the file")
-    mode = table.text("mode") if "mode" in table.values else ""
-    return Workaround(finding, cast(WorkaroundKind, kind), module, table.text("does"), mode)
-
-
-def finding_of(table: Table, findings: dict[str, Finding]) -> Finding:
-    """The finding that a table names under `finding`.
-
-    Raises:
-        ValueError: the file has no such finding.
-    """
-    name = table.text("finding")
-    if name not in findings:
-        raise ValueError(f"{table.where}: unknown finding {name!r}")
-    return findings[name]
+        raise ValueError(f"{inner.where}: no module {module!r} next to the file")
+    mode = inner.text("mode") if "mode" in inner.values else ""
+    return Workaround(finding, cast(WorkaroundKind, kind), module, inner.text("does"), mode)

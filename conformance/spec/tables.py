@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.resources.abc import Traversable
@@ -82,6 +82,19 @@ class Table:
             raise ValueError(f"{self.where}: {key} has a duplicate: {value!r}")
         return tuple(value)
 
+    def table(self, key: str, allowed: frozenset[str]) -> Table | None:
+        """The table under `key`, with no other keys than those allowed; None if it is missing.
+
+        Raises:
+            ValueError: it is no table, or holds an unknown key.
+        """
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise ValueError(f"{self.where}: {key}: got {value!r}, want a table")
+        return _table(f"{self.where}, {key}", value, allowed)
+
     def tables(self, key: str, allowed: frozenset[str]) -> tuple[Table, ...]:
         """The inline tables of the array under `key`, with no other keys than those allowed; none if it is missing.
 
@@ -108,27 +121,14 @@ def read_tables(path: Traversable, kinds: Mapping[str, Kind]) -> dict[str, tuple
     Raises:
         ValueError: the file is not TOML, holds anything else, or a table holds a key that is not allowed.
     """
-    return read_file(path, kinds)[1]
-
-
-def read_file(
-    path: Traversable, kinds: Mapping[str, Kind], keys: Collection[str] = ()
-) -> tuple[Table, dict[str, tuple[Table, ...]]]:
-    """The content of a file above its tables, which may have only these keys, and the tables as `read_tables` returns
-    them.
-
-    Raises:
-        ValueError: as `read_tables`.
-    """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path.name}: not TOML: {error}") from error
-    if others := sorted(content.keys() - kinds.keys() - {*keys}):
+    if others := sorted(content.keys() - kinds.keys()):
         headings = " and ".join(f"[[{heading}]]" for heading in kinds)
         raise ValueError(f"{path.name}: unknown key {others[0]!r}; want only {headings} tables")
-    tables = {heading: tuple(_entries(path.name, heading, kind, content)) for heading, kind in kinds.items()}
-    return Table(path.name, {key: content[key] for key in keys if key in content}), tables
+    return {heading: tuple(_entries(path.name, heading, kind, content)) for heading, kind in kinds.items()}
 
 
 def _entries(name: str, heading: str, kind: Kind, content: Mapping[str, Any]) -> Iterator[Table]:

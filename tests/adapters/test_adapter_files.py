@@ -46,7 +46,7 @@ def test_built_in_adapters_are_the_entry_points() -> None:
 def test_a_built_in_adapter_is_complete(name: str) -> None:
     folder = ROOT / "frameworks" / name
     assert built_in()[name].startswith(f"frameworks.{name}:")
-    assert {FILE, "native_loop.py", "expectations.toml", "findings"} <= {path.name for path in folder.iterdir()}
+    assert {FILE, "native_loop.py", "findings.toml", "expected", "findings"} <= {path.name for path in folder.iterdir()}
     assert adapter_file(name).imports
     assert all(map(Capability, (word for each in adapter_file(name).absent for word in each.capabilities)))
     assert DISTRIBUTIONS[name].pinned in locks.examples(name).values()

@@ -17,14 +17,8 @@ from results.record.reading import Outcome, load
 from tests.support.suite_runs import ROOT, TIMEOUTS, WORKERS, Ended, called, clauses_of, run
 
 FLOOR = "scaling.stays-positive"
-FINITE_ENTRY = """
-[[expectation]]
-finding = "no-floor"
-clause = "scaling.stays-finite"
-versions = "==1.0"
-cases = ["test_scale_stays_finite_after_many_growths"]
-signature = "scale-zero"
-"""
+FINITE_LINE = "scaling.stays-finite/test_scale_stays_finite_after_many_growths  no-floor  scale-zero\n"
+SNAPSHOT = "my_package/expected/mine-1.0-cpu-emulated.txt"
 PART = ("conformance/suites/scaling/test_scaling.py", "-k", "stays or static or defaults")
 
 
@@ -33,7 +27,7 @@ def documented() -> dict[str, str]:
     text = (
         (ROOT / "docs" / "adapters.md").read_text("utf-8").partition("## An adapter of your own in its own package")[2]
     )
-    return dict(re.findall(r"`([\w/.]+)`[^`]*:\n\n```\w+\n(.*?)```", text, re.DOTALL))
+    return dict(re.findall(r"`([\w/.-]+)`[^`]*:\n\n```\w+\n(.*?)```", text, re.DOTALL))
 
 
 def install(sources: dict[str, str], folder: Path) -> Path:
@@ -71,7 +65,7 @@ def record(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_conformance_run_of_the_documented_package_meets_its_expectation(record: Path) -> None:
-    assert set(documented()) == {"pyproject.toml", "my_package/adapter.py", "my_package/expectations.toml"}
+    assert set(documented()) == {"pyproject.toml", "my_package/adapter.py", "my_package/findings.toml", SNAPSHOT}
     result = load(record)
     assert (result.series.framework, result.variant.framework_version, result.status) == ("mine", "1.0", "partial")
     assert clauses_of(result, {Outcome.KNOWN}) == {FLOOR}
@@ -136,13 +130,18 @@ def test_load_of_an_adapter_that_breaks_on_import_is_refused_in_one_line(
     ("changes", "more", "status", "messages"),
     [
         (
-            (('signature = "scale-zero"', 'signature = "another"'),),
-            FINITE_ENTRY,
+            (("scale-zero", "another"),),
+            FINITE_LINE,
             1,
-            (f"want 'another' for {FLOOR} on mine ==1.0", "remove the entry from my_package/expectations.toml"),
+            (f"want 'another' for {FLOOR} on mine 1.0", f"remove its line from {SNAPSHOT}"),
         ),
-        ((("==1.0", "==2.0"),), "", 1, ("[fail]",)),
-        (((FLOOR, "scaling.nothing"),), "", 2, ("expectation 1 (scaling.nothing): unknown clause",)),
+        ((("test_scale", "test_other"),), "", 1, ("[fail]",)),
+        (
+            ((FLOOR, "scaling.nothing"),),
+            "",
+            2,
+            ("mine-1.0-cpu-emulated.txt: line 1: unknown clause 'scaling.nothing'",),
+        ),
     ],
 )
 def test_run_with_a_wrong_expectation_of_its_own_fails(
@@ -154,7 +153,7 @@ def test_run_with_a_wrong_expectation_of_its_own_fails(
     tmp_path: Path,
 ) -> None:
     copied = shutil.copytree(package, tmp_path / "copied")
-    path = copied / "my_package" / "expectations.toml"
+    path = copied / SNAPSHOT
     text = path.read_text("utf-8")
     for old, new in changes:
         assert old in text

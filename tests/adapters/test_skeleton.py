@@ -27,7 +27,7 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_new_adapter_writes_a_package_with_an_entry(adapter: Path) -> None:
     written = sorted(str(path.relative_to(adapter)) for path in adapter.rglob("*") if path.is_file())
-    names = ("__init__.py", "adapter.py", "expectations.toml")
+    names = ("__init__.py", "adapter.py", "findings.toml")
     assert written == [*(f"my_own_conformance/{name}" for name in names), "pyproject.toml"]
     assert not [name for name in written if "emplate" in (adapter / name).read_text("utf-8")]
     project = (adapter / "pyproject.toml").read_text("utf-8")

@@ -1,10 +1,8 @@
-"""`conformance accept --known` writes what records show: new entries, merged cases, dropped ones."""
+"""`conformance accept` writes the snapshot of a record's series: what fails, and what the record cannot tell."""
 
 import sys
-import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
-from difflib import ndiff
 from pathlib import Path
 from typing import Any
 
@@ -12,151 +10,220 @@ import pytest
 
 from conformance.cli import acceptance
 from conformance.cli.main import main
-from conformance.known_failures.confirm import ConfirmError
-from conformance.known_failures.reading import read_known
-from conformance.known_failures.toml_edit import table
-from conformance.known_failures.update import Cause, ExpectationUpdate, update
-from results.record.model import TestVerdict
+from conformance.known_failures.reading import FILE, SNAPSHOTS, load_known, read_known
+from conformance.known_failures.update import Update, UpdateError, update
+from conformance.spec.clauses import load_clauses
+from results.record.model import TestVerdict, Variant
 from results.record.outcomes import Outcome
-from results.record.reading import Record, write
-from results.record.texts import Consequence, FindingKind, FindingText
-from tests.support.suite_runs import refused
-from tests.support.twin_records import BOTH, CLAUSE, TEXT, ZERO, failing, passing, record
+from results.record.reading import Record, load, write
+from tests.support.small_record import BASE
+from tests.support.suite_runs import ROOT, refused
 
-NEW = FindingText(FindingKind.LIMITATION, Consequence.ERROR, "It raises.", "none found", "")
-
-
-def failed(case: str, signature: str = "raises-ValueError", clause: str = "scaling.skip-is-atomic") -> TestVerdict:
-    """A failure that no entry names."""
-    return replace(failing(case, signature, clause), outcome=Outcome.FAIL)
-
-
-def updated(path: Path, cause: Cause | None, *records: Record) -> ExpectationUpdate:
-    """What records make of the file."""
-    return update(records, read_known(path.parent, "twin"), path.read_text("utf-8"), cause)
-
-
-def entries(text: str, finding: str) -> list[dict[str, Any]]:
-    """The entries of one finding, without its name."""
-    tables = tomllib.loads(text)["expectation"]
-    return [{k: v for k, v in each.items() if k != "finding"} for each in tables if each["finding"] == finding]
-
-
-def test_a_failure_becomes_an_entry_of_what_the_record_shows(path: Path) -> None:
-    others = failed("test_d[y]"), failed("test_d[x]"), passing("test_d[z]", "scaling.skip-is-atomic")
-    outcome = updated(path, Cause("first"), record("2.0", *BOTH, *others))
-    assert outcome.unnamed == ()
-    assert outcome.added == ("scaling.skip-is-atomic (raises-ValueError, cpu, eager): test_d[x], test_d[y]",)
-    assert entries(outcome.text, "first")[1] == {
-        "clause": "scaling.skip-is-atomic",
-        "versions": "==2.0",
-        "device": "cpu",
-        "mode": "eager",
-        "cases": ["test_d[x]", "test_d[y]"],
-        "signature": "raises-ValueError",
-    }
-    assert not [line for line in ndiff(TEXT.splitlines(), outcome.text.splitlines()) if line.startswith("- ")]
-    assert outcome.text.index('"scaling.skip-is-atomic"') < outcome.text.index("# Another one")
-
-
-def test_update_of_every_case_lists_none_and_splits_by_signature(path: Path) -> None:
-    outcome = updated(path, Cause("first"), record("2.0", *BOTH, failed("test_d[x]"), failed("test_d[y]")))
-    assert "cases" not in entries(outcome.text, "first")[1]
-    outcome = updated(path, Cause("first"), record("2.0", *BOTH, failed("test_d"), failed("test_e", "other")))
-    assert [(entry["cases"], entry["signature"]) for entry in entries(outcome.text, "first")[1:]] == [
-        (["test_d"], "raises-ValueError"),
-        (["test_e"], "other"),
-    ]
-
-
-def test_cases_join_an_entry_that_is_the_same_otherwise(path: Path) -> None:
-    path.write_text(TEXT.replace(">=1.0,<=2.0", "==2.0"), encoding="utf-8")
-    more = failed("test_e", "differs", CLAUSE), passing("test_f")
-    outcome = updated(path, Cause("first"), record("2.0", *BOTH, *more))
-    (entry,) = entries(outcome.text, "first")
-    assert entry["cases"] == ["test_a[x]", "test_b", "test_e"]
-
-
-def test_what_fails_in_every_mode_names_none(path: Path) -> None:
-    eager = record("2.0", *BOTH, failed("test_d"), failed("test_e", clause="scaling.automaton"))
-    graph = replace(record("2.0", *BOTH, failed("test_d")), series=replace(eager.series, mode="graph"))
-    outcome = updated(path, Cause("first"), eager, graph)
-    places = {each["clause"]: each.get("mode") for each in entries(outcome.text, "first")[1:]}
-    assert places == {"scaling.skip-is-atomic": None, "scaling.automaton": "eager"}
-
-
-def test_a_new_finding_is_written_with_its_entries(path: Path) -> None:
-    long = replace(NEW, reason='A "long" \\ reason, ' * 12)
-    outcome = updated(path, Cause("new-one", long), record("2.0", *BOTH, failed("test_d")))
-    assert tomllib.loads(outcome.text)["finding"][-1]["id"] == "new-one"
-    assert " ".join(tomllib.loads(outcome.text)["finding"][-1]["reason"].split()) == " ".join(long.reason.split())
-    assert len(entries(outcome.text, "new-one")) == 1
-    assert max(map(len, outcome.text.splitlines())) <= 120
-
-
-def test_only_the_clauses_that_are_named_get_entries(path: Path) -> None:
-    run = record("2.0", *BOTH, failed("test_d"), failed("test_e", clause="scaling.automaton"))
-    outcome = updated(path, Cause("first", clauses=("scaling.automaton",)), run)
-    assert [verdict.case for verdict in outcome.unnamed] == ["test_d"]
-    assert [each["clause"] for each in entries(outcome.text, "first")[1:]] == ["scaling.automaton"]
-
-
-def test_an_entry_that_holds_nowhere_any_more_is_dropped_and_its_finding_with_the_last(path: Path) -> None:
-    repaired = passing("test_c", "scaling.stays-positive", Outcome.FIXED)
-    outcome = updated(path, None, record("2.0", *BOTH[:2], repaired))
-    assert ("scaling.stays-positive", "==2.0", "dropped") in outcome.confirmed.changes
-    assert [each["clause"] for each in entries(outcome.text, "second")] == ["scaling.automaton"], "of another mode"
-    path.write_text(TEXT[: TEXT.rindex("[[expectation]]")], encoding="utf-8")
-    outcome = updated(path, None, record("2.0", *BOTH[:2], repaired))
-    assert [each["id"] for each in tomllib.loads(outcome.text)["finding"]] == ["first"]
-    assert "# Another one" in outcome.text
-
-
-@pytest.mark.parametrize(
-    ("cause", "outcome", "problem"),
-    [
-        (Cause("third"), Outcome.FAIL, "the finding 'third' does not exist; describe it with --text"),
-        (Cause("first", NEW), Outcome.FAIL, "the finding 'first' exists already; omit"),
-        (Cause("first"), Outcome.MISDECLARED, "no failure needs an entry of this finding; omit --finding"),
-    ],
+CLAUSE = "scaling.stays-finite"
+FINDINGS = "".join(
+    f'[[finding]]\nid = "{name}"\nclass = "documented"\nconsequence = "error"\nreason = "It."\nlink = "none found"\n'
+    for name in ("first", "second")
 )
-def test_update_with_a_wrong_cause_is_refused(path: Path, cause: Cause, outcome: Outcome, problem: str) -> None:
-    with pytest.raises(ConfirmError, match=problem):
-        updated(path, cause, record("2.0", *BOTH, replace(failed("test_d"), outcome=outcome)))
-
-
-@pytest.mark.parametrize("value", ["plain", 'with "quotes" and \\', "word " * 60, "a\nb", "é→"])
-def test_a_table_says_what_it_is_given(value: str) -> None:
-    text = table("some", {"text": value, "list": (value, "b"), "none": ()})
-    (read,) = tomllib.loads(text)["some"]
-    assert " ".join(read["text"].split()) == " ".join(value.split())
-    assert read["list"] == [value, "b"]
-    assert "none" not in read
+LINES = (
+    f"{CLAUSE}/test_a[x]  first  differs|another",
+    f"{CLAUSE}/test_b  first  differs",
+    "scaling.stays-positive/test_c  second  zero  [-avx2]",
+)
+HERE = "twin-2.0-cpu-eager.txt"
 
 
 @pytest.fixture
-def command(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The command that updates the file from a run with a failure that no entry names."""
-    monkeypatch.setattr(acceptance, "_known_failures_file", lambda *_: path)
-    write(tmp_path / "run.json", record("3.0", *BOTH, failed("test_d")))
-    return ["accept", "--known", str(tmp_path / "run.json")]
+def folder(tmp_path: Path) -> Path:
+    """The folder of an adapter with two findings and one snapshot."""
+    (tmp_path / "twin" / SNAPSHOTS).mkdir(parents=True)
+    (tmp_path / "twin" / FILE).write_text(FINDINGS, encoding="utf-8")
+    (tmp_path / "twin" / SNAPSHOTS / HERE).write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    return tmp_path / "twin"
 
 
-def test_the_command_writes_and_a_dry_run_does_not(
-    path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+def verdict(
+    case: str, outcome: Outcome = Outcome.KNOWN, signature: str = "differs", clause: str = CLAUSE
+) -> TestVerdict:
+    """A verdict about a test."""
+    shown = "" if outcome in (Outcome.PASS, Outcome.ABSTAIN) else signature
+    return TestVerdict(f"{clause}/{case}", clause, outcome, shown, seed=0)
+
+
+A, B, C = verdict("test_a[x]"), verdict("test_b"), verdict("test_c", Outcome.PASS, clause="scaling.stays-positive")
+NEW = verdict("test_d", Outcome.FAIL, "raises-ValueError", "scaling.skip-is-atomic")
+
+
+def record(version: str, *verdicts: TestVerdict, device: str = "cpu", mode: str = "eager") -> Record:
+    """A whole run of the twin on a processor with AVX2."""
+    (text,) = BASE.clauses.values()
+    clauses = {one.clause: text for one in verdicts}
+    series = replace(BASE.series, framework="twin", device=device, mode=mode)
+    variant = Variant(version, instruction_sets=("avx2",))
+    return replace(BASE, series=series, variant=variant, verdicts=verdicts, clauses=clauses).sorted()
+
+
+def updated(folder: Path, run: Record) -> Update:
+    """The snapshot of a record's series."""
+    return update(run, read_known(folder, "twin"))
+
+
+def lines(folder: Path, run: Record) -> list[str]:
+    """The lines of that snapshot."""
+    return updated(folder, run).text.splitlines()
+
+
+def test_update_of_the_same_failures_changes_nothing(folder: Path) -> None:
+    result = updated(folder, record("2.0+cpu", A, B, C))
+    assert (tuple(result.text.splitlines()), result.name, [*result.changes()]) == (LINES, HERE, [])
+
+
+@pytest.mark.parametrize(
+    ("run", "kept"),
+    [
+        (record("2.0", A, verdict("test_b", Outcome.FIXED), C), [0, 2]),
+        (record("2.0", A, verdict("test_b", Outcome.NOT_OFFERED), C), [0, 1, 2]),
+        (record("2.0", A, verdict("test_b", Outcome.UNSUPPORTED), C), [0, 1, 2]),
+        (record("2.0", A, verdict("test_b", Outcome.ABSTAIN), C), [0, 1, 2]),
+        (record("2.0", A, verdict("test_b", Outcome.UNSTABLE), C), [0, 1, 2]),
+        (record("2.0", A, verdict("test_b", Outcome.FAIL), C), [0, 1, 2]),
+        (record("2.0", A, verdict("test_b", Outcome.FAIL, "otherwise"), C), [0, 2]),
+        (record("2.0", A, C), [0, 2]),
+        (record("3.0", A, B, C), [0, 1, 2]),
+        (record("3.0", A, verdict("test_b", Outcome.FIXED), C), [0, 2]),
+        (record("2.0", A, B, C, mode="graph"), [0, 1]),
+        (record("2.0", A, verdict("test_b", Outcome.ABSTAIN), C, device="cuda"), [0]),
+    ],
+)
+def test_update_keeps_lines_that_the_record_shows_or_cannot_tell(folder: Path, run: Record, kept: list[int]) -> None:
+    assert lines(folder, run) == [LINES[index] for index in kept]
+    unexplained = [one.case for one in run.verdicts if one.signature == "otherwise"]
+    assert [one.case for one in updated(folder, run).unexplained] == unexplained
+
+
+@pytest.mark.parametrize(("function", "stays"), [("test_combination_matches_oracle", True), ("test_gone", False)])
+def test_update_keeps_a_test_that_the_record_lacks_while_its_function_exists(
+    folder: Path, function: str, stays: bool
 ) -> None:
-    words = [*command, "--finding", "new-one", "--text", "limitation", "error", "It raises."]
+    line = f"{CLAUSE}/{function}[elsewhere]  first  differs"
+    (folder / SNAPSHOTS / HERE).write_text(f"{line}\n", encoding="utf-8")
+    assert lines(folder, record("2.0", C)) == ([line] if stays else [])
+
+
+@pytest.mark.parametrize("condition", ["other-seeds", "kernels"])
+def test_update_of_a_pass_keeps_what_depends_on_seeds_or_kernels(folder: Path, condition: str) -> None:
+    line = f"{CLAUSE}/test_b  first  differs  [{condition}]"
+    (folder / SNAPSHOTS / HERE).write_text(f"{line}\n", encoding="utf-8")
+    assert lines(folder, record("2.0", verdict("test_b", Outcome.PASS))) == [line]
+
+
+def test_update_of_a_known_verdict_names_its_finding_and_processors(folder: Path) -> None:
+    (folder / FILE).write_text(FINDINGS.replace('id = "second"', 'id = "second"\nprocessor = "avx2"'), encoding="utf-8")
+    known = replace(verdict("test_d"), finding="second")
+    assert lines(folder, record("2.0", known, C)) == [f"{CLAUSE}/test_d  second  differs  [avx2]", LINES[2]]
+
+
+@pytest.mark.parametrize(
+    ("version", "mode", "name"),
+    [
+        ("3.0+cpu", "eager", "twin-3.0-cpu-eager.txt"),
+        ("3.0+k.3", "keras", "twin-3.0+k.3-cpu-keras.txt"),
+        ("3.0+k.3", "other", "twin-3.0+k.3-cpu-other.txt"),
+    ],
+)
+def test_update_name_has_a_local_label_where_judged_versions_have_one(
+    folder: Path, version: str, mode: str, name: str
+) -> None:
+    (folder / SNAPSHOTS / "twin-2.0+k.2-cpu-keras.txt").touch()
+    assert updated(folder, record(version, A, mode=mode)).name == name
+
+
+OLDER = {name: replace(text, revision=text.revision + 1) for name, text in record("3.0", A).clauses.items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"status": "interrupted"}, "is of an interrupted run; run the suites to their end"),
+        ({"selection": "-k scaling"}, "is of selected tests only (-k scaling); run all tests"),
+        ({"status": "partial"}, "is of selected tests only (partial); run all tests"),
+        ({"seed": 3}, "is of seed 3; run the suites at seed 0"),
+        ({"clauses": OLDER}, "is of older revisions of clauses; run the suites again"),
+    ],
+)
+def test_update_of_another_record_is_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UpdateError) as caught:
+        updated(folder, replace(record("3.0", A), **changes))
+    assert str(caught.value) == f"the record of twin 3.0 {message}"
+
+
+@pytest.mark.parametrize(
+    "name", ["jax", "paddle", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tf", "torch"))]
+)
+def test_update_by_the_committed_baselines_changes_nothing_and_a_new_version_has_the_same_lines(name: str) -> None:
+    known, present = load_known([name]), load_clauses()
+    for path in sorted((ROOT / "results" / "baselines").glob(f"{name}-*-cpu-*.json.gz")):
+        run = load(path)
+        clauses = {name: replace(text, revision=present[name].revision) for name, text in run.clauses.items()}
+        run = replace(run, clauses=clauses)
+        result = update(run, known)
+        assert ([*result.changes()], result.unexplained) == ([], ()), path.name
+        newer = replace(run, variant=replace(run.variant, framework_version="99.0+keras.9"))
+        assert update(newer, known).text == result.text, path.name
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command that accepts a run with a failure that no line names."""
+    monkeypatch.setattr(acceptance, "_adapter_folder", lambda *_: folder)
+    write(folder / "run.json", record("3.0", A, B, C, NEW))
+    return ["accept", str(folder / "run.json")]
+
+
+def test_accept_writes_the_snapshot_and_lists_what_needs_a_finding(
+    folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 1
+    output = capsys.readouterr().out
+    assert f"twin/{SNAPSHOTS}/twin-3.0-cpu-eager.txt has 3 known failures of 3.0 cpu eager, 3 lines change" in output
+    assert f"  + {LINES[0]}" in output
+    assert "1 failures need a finding: add them to one with `--finding ID`" in output
+    assert "  scaling.skip-is-atomic test_d fail (raises-ValueError)" in output
+    path = folder / SNAPSHOTS / "twin-3.0-cpu-eager.txt"
+    assert tuple(path.read_text("utf-8").splitlines()) == LINES
+    assert main([*command, "--finding", "second"]) == 0
+    assert "scaling.skip-is-atomic/test_d  second  raises-ValueError\n" in path.read_text("utf-8")
+    assert main(command) == 0
+    assert ", no change" in capsys.readouterr().out
+
+
+def test_accept_of_a_new_finding_appends_it_and_a_dry_run_writes_nothing(
+    folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*command, "--finding", "new-one", "--text", "limitation", "error", 'It "raises".']
     assert main([*words, "--dry-run"]) == 0
     output = capsys.readouterr().out
-    assert '+cpu.eager = ["1.0", "2.0", "3.0"]  # by hand' in output
-    assert "3.0 cpu eager would be judged" in output
-    assert path.read_text("utf-8") == TEXT
+    assert "+scaling.skip-is-atomic/test_d  new-one  raises-ValueError\n" in output
+    assert '+reason = "It \\"raises\\"."' in output
+    assert [path.name for path in (folder / SNAPSHOTS).iterdir()] == [HERE]
     assert main(words) == 0
-    assert "added: scaling.skip-is-atomic (raises-ValueError, cpu, eager): every case" in capsys.readouterr().out
-    known = read_known(path.parent, "twin")
-    assert [entry.versions for entry in known.expectations if entry.finding.id == "new-one"] == ["==3.0"]
+    assert (folder / FILE).read_text("utf-8").startswith(FINDINGS)
+    known = read_known(folder, "twin")
+    assert known.findings[-1].text.reason == 'It "raises".'
+    assert [entry.series.version for entry in known.expectations if entry.finding == known.findings[-1]] == ["3.0"]
+
+
+def test_accept_of_repairs_names_findings_that_nothing_rests_on(
+    folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    repaired = [verdict(case, Outcome.FIXED) for case in ("test_a[x]", "test_b")]
+    write(folder / "run.json", record("2.0", *repaired, C))
     assert main(command) == 0
-    assert "no change" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert f"  - {LINES[1]}" in output
+    assert f"no known failure rests on first any more; remove it from twin/{FILE}" in output
 
 
 @pytest.mark.parametrize(
@@ -173,30 +240,17 @@ def test_the_command_writes_and_a_dry_run_does_not(
             ("--finding", "new-one", "--text", "numerics", "error", "x"),
             "the consequence of the class numerics is last-bits, not error",
         ),
-        (("--finding", "third"), "the finding 'third' does not exist"),
+        (("--finding", "third"), "the finding 'third' does not exist; describe it with --text"),
+        (("--finding", "first", "--text", "limitation", "error", "x"), "the finding 'first' exists already; omit"),
+        (("--finding", "first", "--clause", "scaling.automaton"), "no failure needs this finding; omit --finding"),
     ],
 )
-def test_what_cannot_be_written_is_one_line_and_changes_nothing(
-    words: tuple[str, ...], problem: str, path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+def test_accept_of_what_cannot_be_written_is_one_line_and_changes_nothing(
+    words: tuple[str, ...], problem: str, folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert problem in refused(capsys, *command, *words)
-    assert path.read_text("utf-8") == TEXT
-
-
-def test_an_adapter_without_a_file_gets_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = tmp_path / "twin" / "expectations.toml"
-    place.parent.mkdir()
-    monkeypatch.setattr(acceptance, "_known_failures_file", lambda *_: place)
-    run = tmp_path / "run.json"
-    write(run, record("3.0", failed("test_d"), passing("test_e"), replace(ZERO, outcome=Outcome.PASS)))
-    assert main(["accept", "--known", str(run)]) == 1
-    assert "1 failures need a finding" in capsys.readouterr().out
-    words = ["--finding", "a", "--text", "documented", "cost", "It does."]
-    assert main(["accept", "--known", str(run), *words]) == 0
-    known = read_known(place.parent, "twin")
-    assert (known.judged, len(known.expectations)) == ({"twin": {("cpu", "eager"): ("3.0",)}}, 1)
+    assert (folder / FILE).read_text("utf-8") == FINDINGS
+    assert [path.name for path in (folder / SNAPSHOTS).iterdir()] == [HERE]
 
 
 @pytest.fixture
@@ -207,25 +261,31 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (package / "__init__.py").write_text("from pathlib import Path\nPath(__file__).with_name('imported').touch()\n")
     (package / "adapter.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    run = record("3.0", failed("test_d"), passing("test_e"), replace(ZERO, outcome=Outcome.PASS))
+    run = record("3.0", NEW, verdict("test_a[x]", Outcome.PASS))
     write(tmp_path / "run.json", replace(run, series=replace(run.series, framework="elsewhere.adapter:Adapter")))
     yield package
     sys.modules.pop("elsewhere", None)
 
 
 @pytest.mark.parametrize("words", [(), ("--dry-run",), ("--framework", "torch"), ("--framework", "elsewhere:Adapter")])
-def test_a_record_imports_nothing_and_names_no_place_to_write(
+def test_accept_of_a_record_imports_nothing_and_takes_no_folder_from_it(
     words: tuple[str, ...], stranger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(stranger.iterdir())
-    line = refused(capsys, "accept", "--known", str(stranger.parent / "run.json"), *words)
+    line = refused(capsys, "accept", str(stranger.parent / "run.json"), *words)
     assert "is of 'elsewhere.adapter:Adapter', " in line
     assert sorted(stranger.iterdir()) == before
     assert "elsewhere" not in sys.modules
 
 
-def test_an_adapter_that_the_user_names_is_written(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--framework", "elsewhere.adapter:Adapter"]
-    assert main(["accept", "--known", str(stranger.parent / "run.json"), *words]) == 1
+def test_accept_for_an_adapter_that_the_user_names_writes_its_files(
+    stranger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["accept", str(stranger.parent / "run.json"), "--framework", "elsewhere.adapter:Adapter"]
+    assert main(words) == 1
     assert "1 failures need a finding" in capsys.readouterr().out
-    assert 'cpu.eager = ["3.0"]' in (stranger / "expectations.toml").read_text("utf-8")
+    assert main([*words, "--finding", "a", "--text", "documented", "cost", "It does."]) == 0
+    (path,) = (stranger / SNAPSHOTS).iterdir()
+    assert path.name == "elsewhere.adapter.Adapter-3.0-cpu-eager.txt"
+    assert path.read_text("utf-8") == "scaling.skip-is-atomic/test_d  a  raises-ValueError\n"
+    assert len(read_known(stranger, "elsewhere.adapter:Adapter").expectations) == 1

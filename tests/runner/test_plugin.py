@@ -81,8 +81,9 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(copied: Path) -> Iterator[Path]:
     """A checkout with one small suite, without expectations before and after."""
     yield copied
-    for path in (copied / "frameworks").glob("*/expectations.toml"):
+    for path in (copied / "frameworks").glob("*/findings.toml"):
         path.unlink()
+        shutil.rmtree(path.parent / "expected", ignore_errors=True)
     shutil.rmtree(copied / "results" / "records", ignore_errors=True)
 
 
@@ -119,10 +120,13 @@ def test_what_cannot_begin_ends_in_one_line(small: Path, argument: str, message:
 
 
 def test_a_broken_expectation_ends_in_one_line(small: Path) -> None:
-    expect(small, ("scaling.no-such-clause", "falls"))
+    expect(small, ("scaling.no-such-clause/test_falls", "falls"))
     ended = judge(root=small)
     assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
-    assert "reference/expectations.toml: expectation 1 (scaling.no-such-clause): unknown clause" in ended.lines[0]
+    assert (
+        "reference/expected/reference-1-cpu-emulated.txt: line 1: unknown clause 'scaling.no-such-clause'"
+        in ended.lines[0]
+    )
 
 
 # ---------------------------------------------------------------- outcomes
@@ -153,10 +157,11 @@ def test_every_kind_of_end_has_its_outcome(small: Path) -> None:
 def test_expectations_are_confirmed_refuted_and_missed(small: Path) -> None:
     expect(
         small,
-        ("scaling.stays-finite", "falls"),
-        ("scaling.automaton", "falls"),
-        ("master.levels", "raises-ValueError"),
-        ("recompute.nested", "falls"),
+        ("scaling.stays-finite/test_falls", "falls"),
+        ("scaling.automaton/test_holds[1]", "falls"),
+        ("scaling.automaton/test_holds[2]", "falls"),
+        ("master.levels/test_raises", "raises-ValueError"),
+        ("recompute.nested/test_gone", "falls"),
     )
     record = judged(small)
     assert outcomes(record, "scaling.stays-finite") == [Outcome.KNOWN]
@@ -174,8 +179,8 @@ def test_expectations_are_confirmed_refuted_and_missed(small: Path) -> None:
 
 
 def test_known_failures_of_the_tests_that_run_end_well(small: Path) -> None:
-    raised = ("master.levels", "raises-ZeroDivisionError")
-    expect(small, ("scaling.stays-finite", "falls"), raised, ("recompute.nested", "falls"))
+    raised = ("master.levels/test_raises", "raises-ZeroDivisionError")
+    expect(small, ("scaling.stays-finite/test_falls", "falls"), raised, ("recompute.nested/test_gone", "falls"))
     assert judge("-k", "not nested", root=small).status == 0
 
 
@@ -193,7 +198,7 @@ def test_what_spoils_the_process_runs_last_after_what_has_the_machine_to_itself(
     text = suite.read_text(encoding="utf-8")
     suite.write_text(text.replace('@clause("scaling.automaton")\n', TIMED, 1), encoding="utf-8")
     try:
-        expect(small, ("scaling.stays-finite", "falls"), spoiling=True)
+        expect(small, ("scaling.stays-finite/test_falls", "falls"), spoiling=True)
         ended = judge("-vv", root=small)
     finally:
         suite.write_text(text, encoding="utf-8")
@@ -213,7 +218,7 @@ def test_leaked_settings_are_one_finding_and_no_other_tests_failure(small: Path)
 
 
 def test_a_leak_may_be_known(small: Path) -> None:
-    expect(small, ("autocast.settings-restored", "settings-leaked"))
+    expect(small, ("autocast.settings-restored/every test", "settings-leaked"))
     record = judged(small, "--framework=tests.support.misbehaving:Leaky")
     assert outcomes(record, "autocast.settings-restored") == [Outcome.KNOWN]
 

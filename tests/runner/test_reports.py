@@ -28,7 +28,7 @@ from tests.support.suite_runs import WORKERS, checkout, expect, judge
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = checkout(tmp_path_factory.mktemp("checkout"), small=SUITE)
-    expect(made, ("scaling.stays-finite", "falls"))
+    expect(made, ("scaling.stays-finite/test_falls", "falls"))
     return made
 
 

@@ -201,18 +201,21 @@ def sources(folder: Path) -> Path:
 
 
 def expect(root: Path, *entries: tuple[str, str], spoiling: bool = False) -> None:
-    """Makes these, as clause and signature, the known failures of the reference in a copy of the checkout.
+    """Makes these, as test and signature, the known failures of the reference in a copy of the checkout.
 
     `spoiling`: they spoil the process for later tests.
     """
     text = "".join(
         f'[[finding]]\nid = "f{number}"\nclass = "documented"\nconsequence = "error"\n'
         f'reason = "It does."\nlink = "https://example.org/1"\nlink_shows = "That it does."\n'
-        f'[[expectation]]\nfinding = "f{number}"\nclause = "{clause}"\nversions = ">=1"\nsignature = "{signature}"\n'
         f"spoils_process = {str(spoiling).lower()}\n"
-        for number, (clause, signature) in enumerate(entries)
+        for number in range(len(entries))
     )
-    (root / "frameworks" / "reference" / "expectations.toml").write_text(text, encoding="utf-8")
+    lines = "".join(f"{test}  f{number}  {signature}\n" for number, (test, signature) in enumerate(entries))
+    snapshots = root / "frameworks" / "reference" / "expected"
+    snapshots.mkdir(exist_ok=True)
+    (snapshots / "reference-1-cpu-emulated.txt").write_text(lines, encoding="utf-8")
+    (snapshots.parent / "findings.toml").write_text(text, encoding="utf-8")
 
 
 def outcomes(record: Record, clause: str) -> list[Outcome]:

@@ -113,15 +113,15 @@ def _classes(known: Known) -> Iterator[str]:
 def _item(finding: Finding, known: Known) -> str:
     """A finding in one line: framework, program, reason, the clauses that fail, versions, modes and link."""
     failing = [entry for entry in known.expectations if entry.finding == finding]
-    left_out = [entry for entry in known.exclusions if entry.finding == finding]
+    left_out = [one for one in known.exclusions if one.finding == finding]
     clauses = ", ".join(f"`{clause}`" for clause in sorted({entry.clause for entry in failing}))
-    places = {(entry.versions, entry.mode) for entry in failing or left_out}
-    modes = {mode.strip() for _, words in places for mode in words.split(",")}
-    where = sorted({versions for versions, _ in places}) + sorted(modes - {"*"})
-    text = finding.text
-    link = f"[{text.link_shows}]({text.link})" if is_url(text.link) else text.link
+    versions = {entry.versions for entry in failing or left_out if entry.versions}
+    modes = {entry.series.mode for entry in failing} or {mode for entry in left_out for mode in entry.mode.split(", ")}
+    every = {series.mode for series in known.judged[finding.framework]}
+    where = sorted(versions) + sorted(modes - {"*"} if modes != every else ())
+    link = f"[{finding.text.link_shows}]({finding.text.link})" if is_url(finding.text.link) else finding.text.link
     details = "; ".join(filter(None, (", ".join(where), f"link: {link}")))
-    return f"- **{finding.framework}** {_label(finding)}: {text.reason} {clauses or _NO_CLAUSE} ({details})"
+    return f"- **{finding.framework}** {_label(finding)}: {finding.text.reason} {clauses or _NO_CLAUSE} ({details})"
 
 
 def _workarounds(workarounds: Sequence[Workaround]) -> str:
