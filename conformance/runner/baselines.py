@@ -40,7 +40,7 @@ def foreign(framework: str, mode: str, device: str, folder: Path = BASELINES) ->
     """What a failure's message begins with if no baseline of a series is of a processor like this one; else "".
 
     Processors are alike if their instruction sets allow the same kernels (`machine.level`). Without a baseline of the
-    series nothing is said.
+    series nothing is said, nor about the reference, whose results depend on no kernel.
 
     Raises:
         RecordError: a baseline cannot be read.
@@ -49,7 +49,8 @@ def foreign(framework: str, mode: str, device: str, folder: Path = BASELINES) ->
     named = [path for path in listed(folder) if path.name.startswith(f"{framework}-")]
     records = [load(path) for path in named if path.name.partition(".json")[0].endswith(f"-{device}-{mode}")]
     levels = {machine.level(record.variant.instruction_sets) for record in records}
-    return "" if not levels or here in levels else f"{FOREIGN} ({here}; they have {', '.join(sorted(levels))}): "
+    alike = not levels or here in levels or framework == "reference"
+    return "" if alike else f"{FOREIGN} ({here}; they have {', '.join(sorted(levels))}): "
 
 
 def nearest(name: str, mode: str, device: str, folder: Path = BASELINES) -> Path | None:

@@ -112,7 +112,9 @@ def compare(old: Record, new: Record) -> Comparison:
         *(one.change() for one in moved if one.movement is Movement.DRIFT),
     ]
     changes = [
-        change for change in _of_the_processor(changes, old, new) if not (elsewhere and _is_another_draw(change))
+        _observed_elsewhere(change) if elsewhere else change
+        for change in _of_the_processor(changes, old, new)
+        if not (elsewhere and _is_another_draw(change))
     ]
     order = list(ChangeKind)
     changes.sort(key=lambda change: (order.index(change.kind), change.clause, change.subject))
@@ -122,20 +124,21 @@ def compare(old: Record, new: Record) -> Comparison:
 def _of_the_processor(changes: Iterable[Change], old: Record, new: Record) -> Iterator[Change]:
     """The same changes; one that the new processor explains becomes not comparable.
 
-    The processor explains a refusal or a known failure whose reason names an instruction set of the old processor only.
+    The processor explains a refusal or a known failure whose reason names an instruction set of one processor only.
     """
-    lacking = set(old.variant.instruction_sets) - set(new.variant.instruction_sets or old.variant.instruction_sets)
+    sets = set(old.variant.instruction_sets)
+    differing = sets ^ set(new.variant.instruction_sets or sets)
     explained = [
-        (verdict, ", ".join(sorted(sets)))
+        (verdict, f"{'lacks' if named <= sets else 'has'} {', '.join(sorted(named))}")
         for verdict in new.verdicts
-        if verdict.outcome in _EXPLAINED and (sets := lacking & set(re.findall(r"\w+", verdict.reason)))
+        if verdict.outcome in _EXPLAINED and (named := differing & set(re.findall(r"\w+", verdict.reason)))
     ]
     for change in changes:
         excuse = next((each for each in explained if change.kind in _EXCUSED and _is_of(change, each[0])), None)
         if excuse is None:
             yield change
         else:
-            detail = f"the new machine lacks {excuse[1]}: {excuse[0].reason}"
+            detail = f"the new machine {excuse[1]}: {excuse[0].reason}"
             yield replace(change, kind=ChangeKind.NOT_COMPARABLE, detail=detail)
 
 
@@ -143,6 +146,13 @@ def _is_another_draw(change: Change) -> bool:
     """Whether a bound changed from one number to another, as another processor's last digits make it."""
     numbers_alone = change.detail == "" and change.new not in ("", "inf", "nan")
     return change.kind in (ChangeKind.BOUND_WIDER, ChangeKind.BOUND_CHANGED) and numbers_alone
+
+
+def _observed_elsewhere(change: Change) -> Change:
+    """The same change; one of an observation, which no clause judges, is another processor's and not comparable."""
+    if change.kind is not ChangeKind.OBSERVATION_CHANGED:
+        return change
+    return replace(change, kind=ChangeKind.NOT_COMPARABLE, detail="another processor")
 
 
 def _is_of(change: Change, verdict: TestVerdict) -> bool:

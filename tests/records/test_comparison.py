@@ -77,6 +77,7 @@ WIDE, NARROW = ("avx2", "avx512f"), ("avx2",)
     [
         (WIDE, REFUSED, NARROW, ChangeKind.NOT_COMPARABLE, 0),
         (WIDE, KNOWN_THERE, NARROW, ChangeKind.NOT_COMPARABLE, 0),
+        (NARROW, KNOWN_THERE, WIDE, ChangeKind.NOT_COMPARABLE, 0),
         (WIDE, REFUSED | {"reason": "it is not offered"}, NARROW, ChangeKind.NEWLY_UNJUDGED, 1),
         (WIDE, REFUSED, WIDE, ChangeKind.NEWLY_UNJUDGED, 1),
         (WIDE, REFUSED | {"reason": "it wants avx512fp16"}, NARROW, ChangeKind.NEWLY_UNJUDGED, 1),
@@ -93,7 +94,14 @@ def test_compare_of_what_a_processor_lacks_is_not_worse(
     result = compare(_on(BASE, *before), _on(verdict(BASE, 1, **changes), *after))
     assert (result.status, [change.kind for change in result.changes]) == (status, [kind])
     if kind is ChangeKind.NOT_COMPARABLE:
-        assert result.changes[0].detail == f"the new machine lacks avx512f: {changes['reason']}"
+        verb = "has" if after == WIDE else "lacks"
+        assert result.changes[0].detail == f"the new machine {verb} avx512f: {changes['reason']}"
+
+
+def test_compare_of_an_observation_of_another_processor_is_left_out() -> None:
+    old, new = _on(BASE, *WIDE), observed(**{"rule/test_b[1]": "none"})
+    assert compare(old, _on(new, *WIDE)).changes[0].kind is ChangeKind.OBSERVATION_CHANGED
+    assert compare(old, _on(new, *NARROW)).changes[0].kind is ChangeKind.NOT_COMPARABLE
 
 
 def test_compare_of_a_refusal_of_the_processor_excuses_its_observations_and_no_other_test() -> None:
