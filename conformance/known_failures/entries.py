@@ -206,7 +206,8 @@ class Known:
         """The entries of the snapshots that apply to a series.
 
         One that is inferred from another device or mode, or from one of two versions that disagree, may pass. Findings
-        of this device, or of versions like this one, are also taken from the nearest snapshot that has them.
+        of this device, and in this mode those of versions like this one, are also taken from the nearest snapshot that
+        has them.
         """
         entries = [entry for entry in self.expectations if entry.framework == framework]
         if position.confirmed:
@@ -216,8 +217,12 @@ class Known:
         causes = [{(one.test, one.finding.id) for one in taken if one.series == series} for series in position.sources]
         for finding in self.findings:
             shown = tuple(dict.fromkeys(entry.series for entry in entries if entry.finding is finding))
-            if finding.occurs(str(position.version), position.device) and not {*shown} & {*position.sources}:
-                nearest = replace(position, judged=shown).sources
+            nearest = replace(position, judged=shown).sources
+            modes = {series.mode for series in nearest}
+            by_hand = finding.device == position.device or (
+                finding.affects(position.version) and position.mode in modes
+            )
+            if by_hand and not {*shown} & {*position.sources}:
                 taken += [entry for entry in entries if entry.finding is finding and entry.series in nearest]
         seen: set[tuple[str, str]] = set()
         for entry in taken:

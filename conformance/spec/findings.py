@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Literal, cast, get_args
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
 
 from conformance.spec.tables import Kind, Table
 from results.record.texts import Consequence, FindingKind, FindingText
@@ -71,8 +72,7 @@ class Finding:
             "avx2, -avx512f"; "*" for every processor.
         device: the affected device, "cpu" or "cuda"; "*" for all.
         spoils_process: whether its failures affect later tests in the same process; such tests run last.
-        versions: PEP 440 specifiers of versions that show it on every device in every mode, as far as nobody has
-            judged these; "" for none.
+        versions: PEP 440 specifiers of versions that show it on every device that nobody has judged; "" for none.
         causes: what `conformance judge-model` says about failures of models by it, with "*" for any words.
     """
 
@@ -87,10 +87,9 @@ class Finding:
     spoils_process: bool = False
     versions: str = ""
 
-    def occurs(self, version: str, device: str) -> bool:
-        """Whether it is known by hand to occur in a version or on a device."""
-        affected = self.versions and SpecifierSet(self.versions).contains(version, prereleases=True)
-        return self.device == device or bool(affected)
+    def affects(self, version: Version) -> bool:
+        """Whether it is known by hand to occur in a version, pre-releases included."""
+        return self.versions != "" and SpecifierSet(self.versions).contains(version, prereleases=True)
 
     def lacking(self) -> tuple[str, ...]:
         """Needed modules that are not installed."""

@@ -138,13 +138,17 @@ def test_known_of_an_unjudged_version_is_inferred(folder: Path) -> None:
     assert applying("1.5") == [("a", "1", False), ("b", "1", True), ("c", "2", True)]
 
 
-@pytest.mark.parametrize("condition", ['device = "cpu"', 'versions = ">=1"'])
-def test_known_of_an_unjudged_mode_has_the_findings_of_its_device_or_version(folder: Path, condition: str) -> None:
-    text = FINDING.replace('"error"', f'"error"\n{condition}')
-    (folder / FILE).write_text(FINDING.replace('"f"', '"g"') + text, encoding="utf-8")
-    snapshot(folder, "1-cpu-emulated", "a")
-    (folder / SNAPSHOTS / "reference-1-cuda-ranks.txt").write_text("scaling.automaton/b  g  differs\n")
-    assert applying("1", mode="ranks") == [("b", "1 cuda ranks", True), ("a", "1 cpu emulated", True)]
+@pytest.mark.parametrize(
+    ("condition", "series"), [('device = "cpu"', "1-cpu-emulated"), ('versions = ">=2"', "2-cuda-ranks")]
+)
+def test_known_of_an_unjudged_series_has_the_findings_of_its_device_or_version(
+    folder: Path, condition: str, series: str
+) -> None:
+    other, text = FINDING.replace('"f"', '"g"'), FINDING.replace('"error"', f'"error"\n{condition}')
+    (folder / FILE).write_text(other + text, encoding="utf-8")
+    (folder / SNAPSHOTS / "reference-1-cpu-ranks.txt").write_text("scaling.automaton/b  g  differs\n")
+    snapshot(folder, series, "a")
+    assert applying("2", mode="ranks") == [("b", "1", False), ("a", series.replace("-", " "), True)]
 
 
 def test_known_of_an_unjudged_mode_has_exclusions_and_workarounds_of_the_nearest(folder: Path) -> None:
