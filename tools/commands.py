@@ -32,7 +32,17 @@ class Tool:
     words: tuple[str, ...]
 
 
-WITH_FRAMEWORKS = ("tests/adapters/test_devices.py", "tests/adapters/test_torch.py", "tests/runner/test_machine.py")
+WITH_FRAMEWORKS = (
+    "tests/adapters/test_heads.py",
+    "tests/adapters/test_keras_mode.py",
+    "tests/adapters/test_named_devices.py",
+    "tests/adapters/test_own_loop.py",
+    "tests/adapters/test_traces.py",
+    "tests/adapters/test_torch_modes.py",
+    "tests/runner/test_cache_folder.py",
+    "tests/runner/test_machine.py",
+    "tests/runner/test_temporary_directory.py",
+)
 """Tests of the suite's own that are skipped where a framework is not installed, as it is not in `tox -e self`."""
 
 TOOLS: Mapping[str, Tool] = {
