@@ -5,7 +5,7 @@ nearest one is chosen by, in this order:
 
 1. the same mode before another one, then the same device before another one;
 2. the same version before another one;
-3. the mode that the framework names first, then the CPU;
+3. the mode that the framework names first, then the CPU, then the mode that was judged in most versions;
 4. of the versions judged there: one that differs in its local label alone, else the highest below, else the lowest
    above.
 """
@@ -86,11 +86,11 @@ class Position:
         for series in self.judged:
             groups.setdefault((series.device, series.mode), []).append(series)
 
-        def distance(group: list[VersionSeries]) -> tuple[bool, bool, bool, bool, int, bool, str, str]:
+        def distance(group: list[VersionSeries]) -> tuple[bool, bool, bool, bool, int, bool, int, str, str]:
             device, mode = group[0].device, group[0].mode
             order = self.modes.index(mode) if mode in self.modes else len(self.modes)
             another = mode != self.mode, mode != self._plain_mode, device != self.device
-            return *another, not any(map(self._has_version, group)), order, device != "cpu", device, mode
+            return *another, not any(map(self._has_version, group)), order, device != "cpu", -len(group), device, mode
 
         nearest = min(groups.values(), key=distance)
         group = sorted(nearest, key=lambda series: Version(series.version))

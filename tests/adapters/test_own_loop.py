@@ -69,7 +69,7 @@ def test_a_right_loop_passes_all_that_applies(right: str, tmp_path: Path) -> Non
     assert len(clauses_of(record, {Outcome.PASS})) > 40
     ignored = {verdict.reason for verdict in record.verdicts if verdict.outcome is Outcome.UNSUPPORTED}
     unlike = {"step changes gradients, so that those inside a pass are not those of the update"}
-    attributes = ("average", "recompute") if right != "ignores-nothing" else ()
+    attributes = ("average", "recompute", "static_scale") if right != "ignores-nothing" else ()
     assert ignored - unlike == {f"the loop ignores recipe.{name}" for name in attributes}
     assert bool(ignored & unlike) == (right == "divides-in-step")
 
