@@ -28,7 +28,7 @@ class Expectation:
 
     Attributes:
         clause: id of the clause that does not hold.
-        cases: the test of the clause that fails, the only element.
+        cases: the test of the clause that fails, the only element; () for all in a mode that nobody has judged.
         signature: the slug under which the suite reports the failure; several with "|" if it has several causes.
         finding: the cause.
         series: the judged series.
@@ -75,7 +75,7 @@ class Expectation:
     @property
     def test(self) -> str:
         """Id of the test."""
-        return f"{self.clause}/{self.cases[0]}"
+        return "/".join((self.clause, *self.cases))
 
     @property
     def line(self) -> str:
@@ -93,7 +93,7 @@ class Expectation:
 
     def covers(self, clause: str, case: str) -> bool:
         """Whether the entry is of this case of this clause."""
-        return clause == self.clause and case in self.cases
+        return clause == self.clause and (not self.cases or case in self.cases)
 
 
 def explain_repair(entries: Sequence[Expectation]) -> str:
@@ -229,8 +229,10 @@ class Known:
             cause = entry.test, entry.finding.id
             if cause not in seen:
                 seen.add(cause)
-                settled = position.is_here(entry.series) and all(cause in others for others in causes)
-                yield replace(entry, inferred_from=position.label(entry.series), may_pass=not settled)
+                here = position.is_here(entry.series)
+                settled = here and all(cause in others for others in causes)
+                cases = entry.cases if here or entry.clause not in entry.finding.clauses else ()
+                yield replace(entry, cases=cases, inferred_from=position.label(entry.series), may_pass=not settled)
 
     def expected(self, finding: Finding, version: str) -> bool:
         """Whether an exclusion of the finding affects this version, or its expectations say so.

@@ -26,7 +26,7 @@ WORKAROUND, EXCLUSION = "workaround", "exclusion"
 FINDING = Kind(
     "id",
     frozenset({"id", "class", "consequence", "reason", "link", "link_shows", "needs", "device", "processor", "causes"})
-    | {"spoils_process", "versions", WORKAROUND, EXCLUSION},
+    | {"clauses", "spoils_process", "versions", WORKAROUND, EXCLUSION},
 )
 
 ANY = "*"
@@ -72,6 +72,7 @@ class Finding:
             "avx2, -avx512f"; "*" for every processor.
         device: the affected device, "cpu" or "cuda"; "*" for all.
         spoils_process: whether its failures affect later tests in the same process; such tests run last.
+        clauses: those of which every test fails in a mode that nobody has judged, whatever its parameters.
         versions: PEP 440 specifiers of versions that show it on every device that nobody has judged; "" for none.
         causes: what `conformance judge-model` says about failures of models by it, with "*" for any words.
     """
@@ -85,6 +86,7 @@ class Finding:
     device: str = ANY
     causes: tuple[str, ...] = ()
     spoils_process: bool = False
+    clauses: tuple[str, ...] = ()
     versions: str = ""
 
     def affects(self, version: Version) -> bool:
@@ -166,6 +168,7 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
         device=device,
         causes=table.texts("causes"),
         spoils_process=table.flag("spoils_process"),
+        clauses=table.texts("clauses"),
         versions=read_versions(table),
     )
 
