@@ -1,7 +1,10 @@
-"""What adapters share: complete tables, inherited refusals, the window, segments and recomputation cases."""
+"""What adapters share: tables, refusals, the window, segments, recomputation, contract version, short stacks."""
 
 import math
+import sys
+import traceback
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -17,10 +20,12 @@ from frameworks.adapter_file import Absence, AdapterFile
 from frameworks.base import LossLedger, MicroBatch, ending, inner_bounds, over_window, segment_bounds
 from frameworks.base.recompute import CLOSED_OVER, FailingRerun, recomputed_call
 from frameworks.base.window import AppliedMicroBatch
-from frameworks.contract import NOT_OFFERED, Capability, RecomputeCase, Unsupported
+from frameworks.call_stacks import short_call_stacks
+from frameworks.contract import CONTRACT_VERSION, NOT_OFFERED, Capability, RecomputeCase, Unsupported
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.operations import CARRIERS, TENSORS
+from frameworks.registry import UnknownFramework, load
 from results.record.outcomes import Outcome
 
 
@@ -180,3 +185,29 @@ def test_a_window_that_its_framework_ends_reports_the_update_that_was_made() -> 
     assert ending([second]) == (False, 4.0, 0.25)
     with pytest.raises(ValueError, match="without any micro-batch"):
         ending([])
+
+
+def test_load_adapter_of_this_contract_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "import frameworks.reference as r\n\nclass Mine(r.ReferenceFramework):\n    contract = {}\n"
+    monkeypatch.syspath_prepend(tmp_path)
+    for version in range(CONTRACT_VERSION + 2):
+        (tmp_path / f"contract_{version}.py").write_text(source.format(version), "utf-8")
+    assert load(f"contract_{CONTRACT_VERSION}:Mine").name == "reference"
+    for version in (*range(CONTRACT_VERSION), CONTRACT_VERSION + 1):
+        with pytest.raises(UnknownFramework, match=f"got {version}, want {CONTRACT_VERSION}; update") as refusal:
+            load(f"contract_{version}:Mine")
+        assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_stacks_are_short_within_and_whole_afterwards() -> None:
+    with short_call_stacks():
+        (frame,) = traceback.extract_stack()
+    assert frame.name == "test_stacks_are_short_within_and_whole_afterwards"
+    assert len(traceback.extract_stack()) > 1
+
+
+def test_a_limit_that_was_set_is_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "tracebacklimit", 2, raising=False)
+    with short_call_stacks():
+        assert len(traceback.extract_stack()) == 1
+    assert sys.tracebacklimit == 2

@@ -1,11 +1,8 @@
 """Faults of optimizers, masters, averages, clipping and schedules."""
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -13,10 +10,6 @@ from fixtures.arrays import Array
 from fixtures.plateau import PlateauRule
 from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, FormatName, Muon, Optimizer, Precision, RMSprop
 from fixtures.schedules import Chained, Cosine, CosineRestarts, Joined, OneCycle
-from frameworks.contract import LinearRule, PostTraining
-from frameworks.reference import ReferenceFramework
-from frameworks.reference.quantization.post_training import RULES as QUANTIZATION_RULES
-from frameworks.reference.quantization.post_training import ReferencePostTraining, ReferenceQuantizedModel
 from frameworks.reference.shipped.optimizers import ReferenceOptimizers
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.loop import ReferenceLoop
@@ -741,39 +734,6 @@ class StateBelongsToAPlaceInTheList(ReferenceOptimizers):
         if technique == "reordered":
             update = [each if each.ndim == 1 else np.zeros_like(each) for each in update]
         return super().updated(rule, weights, states, update, count, technique)
-
-
-FEWEST = 1024
-
-
-class LeavesSmallWeights(ReferencePostTraining):
-    """Dynamic quantization is declared for weights of 1024 entries and more."""
-
-    def rules(self) -> Mapping[str, LinearRule]:
-        return {**QUANTIZATION_RULES, "dynamic-int8": replace(QUANTIZATION_RULES["dynamic-int8"], smallest=FEWEST)}
-
-
-class _TakesLargerLayers(ReferenceQuantizedModel):
-    def chosen(self, skip: Collection[str]) -> list[str]:
-        return [name for name in super().chosen(skip) if math.prod(self._shapes[name]) > self._rule.smallest]
-
-
-@fault("https://github.com/tensorflow/tensorflow/issues/53094", "quantization.only-what-was-asked")
-class LayersThatAreJustLargeEnoughStay(ReferenceFramework):
-    """A weight of as many entries as are declared to be enough for codes stays in float32."""
-
-    def rules(self) -> Mapping[type, Callable[[], Any]]:
-        return {**super().rules(), PostTraining: partial(LeavesSmallWeights, _TakesLargerLayers)}
-
-
-@fault(
-    "https://github.com/tensorflow/tensorflow/issues/53094", "quantization.only-what-was-asked", "laws.quantized-models"
-)
-class SmallWeightsStay(ReferenceQuantizedModel):
-    """Weights of fewer than 1024 entries stay in float32, and nothing declares it."""
-
-    def chosen(self, skip: Collection[str]) -> list[str]:
-        return [name for name in super().chosen(skip) if math.prod(self._shapes[name]) >= FEWEST]
 
 
 @fault("https://github.com/Lightning-AI/pytorch-lightning/issues/17544", "accumulation.schedule-frequency")

@@ -1,18 +1,21 @@
 """Faults of quantized models: ranges, rounding, conversion, loading and training."""
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from frameworks.contract import Calibrated, CodeRange, FakeRule, LinearRule, Quantized, QuantRule
+from frameworks.contract import Calibrated, CodeRange, FakeRule, LinearRule, PostTraining, Quantized, QuantRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.tensor import Tensor
-from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
+from frameworks.reference.quantization.post_training import RULES, ReferencePostTraining, ReferenceQuantizedModel
 from frameworks.reference.quantization.qat import QatLayers, Ranges
 from frameworks.reference.quantization.quantizers import ReferenceQuantizers
 from frameworks.reference.training.trainer import ReferenceTrainer
@@ -573,3 +576,36 @@ class RestoredInHalf(ReferenceQuantizers):
         quantized = super().quantize(name, values)
         with np.errstate(over="ignore"):
             return replace(quantized, values=quantized.values.astype(np.float16).astype(np.float32))
+
+
+FEWEST = 1024
+
+
+class LeavesSmallWeights(ReferencePostTraining):
+    """Dynamic quantization is declared for weights of 1024 entries and more."""
+
+    def rules(self) -> Mapping[str, LinearRule]:
+        return {**RULES, "dynamic-int8": replace(RULES["dynamic-int8"], smallest=FEWEST)}
+
+
+class _TakesLargerLayers(ReferenceQuantizedModel):
+    def chosen(self, skip: Collection[str]) -> list[str]:
+        return [name for name in super().chosen(skip) if math.prod(self._shapes[name]) > self._rule.smallest]
+
+
+@fault("https://github.com/tensorflow/tensorflow/issues/53094", "quantization.only-what-was-asked")
+class LayersThatAreJustLargeEnoughStay(ReferenceFramework):
+    """A weight of as many entries as are declared to be enough for codes stays in float32."""
+
+    def rules(self) -> Mapping[type, Callable[[], Any]]:
+        return {**super().rules(), PostTraining: partial(LeavesSmallWeights, _TakesLargerLayers)}
+
+
+@fault(
+    "https://github.com/tensorflow/tensorflow/issues/53094", "quantization.only-what-was-asked", "laws.quantized-models"
+)
+class SmallWeightsStay(ReferenceQuantizedModel):
+    """Weights of fewer than 1024 entries stay in float32, and nothing declares it."""
+
+    def chosen(self, skip: Collection[str]) -> list[str]:
+        return [name for name in super().chosen(skip) if math.prod(self._shapes[name]) >= FEWEST]

@@ -1,4 +1,4 @@
-"""Inputs with outliers: which columns have one, and that the codes of all others are certain."""
+"""Quantized models: outliers of inputs, certain codes, and how far ranges of calibration may be off."""
 
 from dataclasses import replace
 
@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from conformance.techniques.formats.expected_codes import scale_of
-from conformance.techniques.post_training import int8_load
+from conformance.techniques.post_training import expected_models, int8_load
 from conformance.techniques.post_training.expected_models import cast, outlying, ranged
+from fixtures.layers import Dense, Head, Heads, LayerNorm
+from fixtures.model import Model
 from frameworks.reference.quantization.post_training import RULES
 
 ROWS, WIDTH = 8, 96
@@ -55,3 +57,18 @@ def test_the_bound_is_that_of_half_a_code_and_a_cast() -> None:
     exact, bound = int8_load.from_float(inputs, weight, np.zeros(1, np.float32), replace(COLUMNS, inputs=None))
     assert exact.tolist() == [[1.0]]
     assert 0.5 <= bound[0, 0] < 0.5 + 1e-5
+
+
+NORMED = Model("normed", (Dense(2, bias=False), LayerNorm(), Heads((Head("a", 2),))), (2,), (("a", "squared_error"),))
+
+
+@pytest.mark.parametrize(("row", "magnified"), [([1.0, -3.0], False), ([1000.0, 1000.002], True)])
+def test_a_norm_of_values_that_are_nearly_equal_magnifies_what_they_are_off(row: list[float], magnified: bool) -> None:
+    weights = {name: np.zeros(shape, np.float32) for name, shape in NORMED.parameter_shapes().items()}
+    weights |= {"0.weight": np.eye(2, dtype=np.float32), "1.scale": np.ones(2, np.float32)}
+    weights |= {"2.a.weight": np.eye(2, dtype=np.float32)}
+    batches = (np.array([row]),)
+    by_layer = expected_models.layer_inputs_and_outputs(NORMED, weights, batches)
+    times = expected_models.conditions(NORMED, weights, batches, by_layer)
+    assert times["0.weight"] == pytest.approx(1.0, abs=0.5)
+    assert (times["2.a.weight"] > 1e4) == magnified
