@@ -134,13 +134,13 @@ def show(identifier: str) -> int:
 def _failures(clause: str) -> Iterator[str]:
     """A line for each finding by which a framework is known to fail the clause, with the modes and the cause."""
     known = load_known()
+    failures = [entry for entry in known.expectations if entry.clause == clause]
     for finding in known.findings:
-        entries = [entry for entry in known.expectations if entry.clause == clause and entry.finding is finding]
-        if not entries:
+        modes = {entry.series.mode for entry in failures if entry.finding is finding}
+        if not modes:
             continue
-        modes = {entry.series.mode for entry in entries}
-        judged = {series.mode for series in known.judged[finding.framework]}
-        where = "all modes" if modes == judged else ", ".join(sorted(modes))
+        every = {series.mode for series in known.judged[finding.framework]}
+        where = "all modes" if modes == every else ", ".join(sorted(modes))
         text = finding.text
         yield f"{finding.framework} ({where}) · {text.kind}, {text.consequence} · {finding.id}"
         yield f"  {text.reason}"

@@ -181,14 +181,14 @@ class Known:
         plain = replace(series, mode=series.mode.partition("+")[0])
         related = (plain, *position.sources)
 
-        def taken(entry: Expectation) -> Expectation:
+        def relax(entry: Expectation) -> Expectation:
             may_pass = entry.may_pass or entry.depends_on == KERNELS or (entry.depends_on != "" and seed != 0)
             return replace(entry, may_pass=may_pass)
 
         return replace(
             self,
             expectations=tuple(
-                taken(entry) for entry in self._inferred(framework, position) if entry.applies(instructions, seed)
+                relax(entry) for entry in self._inferred(framework, position) if entry.applies(instructions, seed)
             ),
             workarounds=tuple(
                 workaround
@@ -213,25 +213,27 @@ class Known:
         if position.confirmed:
             yield from (entry for entry in entries if entry.series in position.sources)
             return
-        taken = [entry for series in position.sources for entry in entries if entry.series == series]
-        causes = [{(one.test, one.finding.id) for one in taken if one.series == series} for series in position.sources]
+        candidates = [entry for series in position.sources for entry in entries if entry.series == series]
+        causes = [
+            {(entry.test, entry.finding.id) for entry in candidates if entry.series == series}
+            for series in position.sources
+        ]
         for finding in self.findings:
-            shown = tuple(dict.fromkeys(entry.series for entry in entries if entry.finding is finding))
-            nearest = replace(position, judged=shown).sources
-            modes = {series.mode for series in nearest}
-            by_hand = finding.device == position.device or (
-                finding.affects(position.version) and position.mode in modes
-            )
-            if by_hand and not {*shown} & {*position.sources}:
-                taken += [entry for entry in entries if entry.finding is finding and entry.series in nearest]
-        seen: set[tuple[str, str]] = set()
-        for entry in taken:
-            cause = entry.test, entry.finding.id
-            if cause not in seen:
-                seen.add(cause)
-                here = position.is_here(entry.series)
-                settled = here and all(cause in others for others in causes)
-                cases = entry.cases if here or entry.clause not in entry.finding.clauses else ()
+            on_device = finding.device == position.device
+            if not on_device and not finding.affects(position.version):
+                continue
+            series = tuple(dict.fromkeys(entry.series for entry in entries if entry.finding is finding))
+            nearest = replace(position, judged=series).sources
+            in_mode = position.mode in {one.mode for one in nearest}
+            if (on_device or in_mode) and not {*series} & {*position.sources}:
+                candidates += [entry for entry in entries if entry.finding is finding and entry.series in nearest]
+        yielded: set[tuple[str, tuple[str, ...], str]] = set()
+        for entry in candidates:
+            here = position.is_here(entry.series)
+            cases = entry.cases if here or entry.clause not in entry.finding.clauses else ()
+            if (entry.clause, cases, entry.finding.id) not in yielded:
+                yielded.add((entry.clause, cases, entry.finding.id))
+                settled = here and all((entry.test, entry.finding.id) in others for others in causes)
                 yield replace(entry, cases=cases, inferred_from=position.label(entry.series), may_pass=not settled)
 
     def expected(self, finding: Finding, version: str) -> bool:
@@ -242,11 +244,11 @@ class Known:
         """
         if any(one.finding == finding and one.affects(version) for one in self.exclusions):
             return True
-        shown = {entry.series for entry in self.expectations if entry.finding == finding}
-        modes = {(series.device, series.mode) for series in shown}
+        series = {entry.series for entry in self.expectations if entry.finding == finding}
+        modes = {(one.device, one.mode) for one in series}
         positions = [self.position(finding.framework, VersionSeries(version, *mode)) for mode in sorted(modes)]
         release = [position for position in positions if position.is_of_release]
-        return any(source in shown for position in release or positions for source in position.sources)
+        return any(source in series for position in release or positions for source in position.sources)
 
     def __add__(self, other: Known) -> Known:
         names = self.judged.keys() | other.judged.keys()

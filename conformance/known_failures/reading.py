@@ -118,6 +118,9 @@ def read_known(folder: Traversable, framework: str, clauses: Collection[str] | N
         if folder.joinpath(FILE).is_file():
             known = _read_findings(folder, framework)
         findings = {finding.id: finding for finding in known.findings}
+        for finding in known.findings:
+            if unknown := sorted({*finding.clauses} - {*clauses}):
+                raise ValueError(f"{FILE}: finding {finding.id}: unknown clause {unknown[0]!r}")
         judged: list[VersionSeries] = []
         entries: list[Expectation] = []
         for file in _snapshots(folder):

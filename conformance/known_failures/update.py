@@ -100,16 +100,18 @@ def update(record: Record, known: Known, cause: Cause | None = None) -> Update:
         if verdict.case.startswith(EXPECTATION):
             continue
         entries = by_test.pop(verdict.test, [])
-        shown = [entry for entry in entries if entry.applies(record.variant.instruction_sets, record.seed)]
-        after += [entry for entry in entries if own and entry not in shown]
-        failure = _explain(verdict, shown, known, cause, series)
+        applicable = [entry for entry in entries if entry.applies(record.variant.instruction_sets, record.seed)]
+        after += [entry for entry in entries if own and entry not in applicable]
+        failure = _explain(verdict, applicable, known, cause, series)
         if failure is not None:
             after.append(failure)
         elif verdict.outcome.bad and verdict.outcome is not Outcome.FIXED:
             unexplained.append(verdict)
         elif own:
             unsure = verdict.outcome in _UNSURE
-            after += [one for one in shown if unsure or (one.depends_on == KERNELS and verdict.outcome is Outcome.PASS)]
+            after += [
+                one for one in applicable if unsure or (one.depends_on == KERNELS and verdict.outcome is Outcome.PASS)
+            ]
     absent = (entry for entries in by_test.values() for entry in entries)
     after += [entry for entry in absent if own and entry.cases[0].partition("[")[0] in inventory()]
     name = "-".join((framework.replace(":", "."), series.version, series.device, series.mode))
@@ -127,12 +129,12 @@ def _series_of(record: Record, known: Known) -> VersionSeries:
 
 
 def _explain(
-    verdict: TestVerdict, shown: Sequence[Expectation], known: Known, cause: Cause | None, series: VersionSeries
+    verdict: TestVerdict, applicable: Sequence[Expectation], known: Known, cause: Cause | None, series: VersionSeries
 ) -> Expectation | None:
     """The entry of a failure, None without a failure or a finding."""
     if verdict.outcome not in FAILED:
         return None
-    for entry in shown:
+    for entry in applicable:
         if entry.allows(verdict.signature) and verdict.finding in ("", entry.finding.id):
             return entry
     named = [finding for finding in known.findings if finding.id == verdict.finding]

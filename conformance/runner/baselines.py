@@ -45,12 +45,13 @@ def foreign(framework: str, mode: str, device: str, folder: Path = BASELINES) ->
     Raises:
         RecordError: a baseline cannot be read.
     """
+    if framework == "reference":
+        return ""
     here = machine.level(machine.instruction_sets())
     named = [path for path in listed(folder) if path.name.startswith(f"{framework}-")]
     records = [load(path) for path in named if path.name.partition(".json")[0].endswith(f"-{device}-{mode}")]
     levels = {machine.level(record.variant.instruction_sets) for record in records}
-    alike = not levels or here in levels or framework == "reference"
-    return "" if alike else f"{FOREIGN} ({here}; they have {', '.join(sorted(levels))}): "
+    return "" if not levels or here in levels else f"{FOREIGN} ({here}; they have {', '.join(sorted(levels))}): "
 
 
 def nearest(name: str, mode: str, device: str, folder: Path = BASELINES) -> Path | None:

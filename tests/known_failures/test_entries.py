@@ -97,6 +97,8 @@ def test_load_known_of_the_committed_files_has_no_idle_finding_and_sorted_snapsh
     named = {one.finding for one in (*loaded.workarounds, *loaded.exclusions)}
     assert all(finding in failing | named or finding.causes for finding in loaded.findings)
     assert all(finding in failing or finding.program for finding in loaded.findings)
+    sets = {finding.id: set(re.findall(r"\w+", finding.processor)) for finding in loaded.findings}
+    assert [one.id for one in loaded.findings if sets[one.id] - set(re.findall(r"\w+", one.text.reason))] == []
     lines: dict[str, list[str]] = {}
     for entry in loaded.expectations:
         lines.setdefault(entry.file, []).append(entry.line)
@@ -113,6 +115,7 @@ def test_load_known_of_the_committed_files_has_no_idle_finding_and_sorted_snapsh
         ('"defect"', '"defect"\nprocessor = "AVX-512"', "processor 'AVX-512' is not a list such as"),
         ('"defect"', '"defect"\ndevice = "gpu"', "device: got 'gpu', want 'cpu' or 'cuda'"),
         ('"defect"', '"defect"\nspoils_process = 1', "spoils_process: got 1, want true or false"),
+        ('"defect"', '"defect"\nclauses = ["a.b"]', "finding scale-zero: unknown clause 'a.b'"),
         ('"defect"', '"numerics"', "the consequence of the class numerics is last-bits, not silent-corruption"),
         ('"silent-corruption"', '"bad"', "consequence: got 'bad', want one of silent-corruption, silent-loss"),
         ('id = "scale-zero"', 'id = "Scale zero"', "finding 1 (Scale zero): the id is not a slug"),

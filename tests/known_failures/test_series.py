@@ -87,6 +87,10 @@ def test_position_nearest_is_the_closest_judged(version: str, device: str, mode:
     assert position.confirmed or position.nearest == nearest
 
 
+def test_position_nearest_without_a_mode_of_its_own_is_of_the_mode_judged_in_most_versions() -> None:
+    assert Position(Version("2.13.0"), "cpu", "loop", SERIES, ("loop",)).nearest == "2.13.0 cpu eager"
+
+
 FINDING = (
     '[[finding]]\nid = "f"\nclass = "documented"\nconsequence = "error"\nreason = "It does."\nlink = "none found"\n'
 )
@@ -149,6 +153,18 @@ def test_known_of_an_unjudged_series_has_the_findings_of_its_device_or_version(
     (folder / SNAPSHOTS / "reference-1-cpu-ranks.txt").write_text("scaling.automaton/b  g  differs\n")
     snapshot(folder, series, "a")
     assert applying("2", mode="ranks") == [("b", "1", False), ("a", series.replace("-", " "), True)]
+
+
+def test_known_of_an_unjudged_mode_has_every_test_of_the_clauses_of_a_finding(folder: Path) -> None:
+    text = FINDING.replace('"error"', '"error"\nclauses = ["scaling.automaton"]')
+    (folder / FILE).write_text(text, encoding="utf-8")
+    snapshot(folder, "1-cpu-ranks", "a[x-1]", "a[x-2]")
+    (entry,) = known_of(Twin("cpu", "emulated")).expectations
+    assert (entry.covers("scaling.automaton", "a[y]"), entry.covers("scaling.floor", "a[y]")) == (True, False)
+    assert (entry.may_pass, entry.inferred_from) == (True, "1 cpu ranks")
+    snapshot(folder, "0-cpu-emulated", "a[x-1]")
+    (entry,) = known_of(Twin("cpu", "emulated")).expectations
+    assert (entry.covers("scaling.automaton", "a[x-1]"), entry.covers("scaling.automaton", "a[y]")) == (True, False)
 
 
 def test_known_of_an_unjudged_mode_has_exclusions_and_workarounds_of_the_nearest(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -89,7 +90,10 @@ def _returns(device: str, function: str, arguments: str) -> bool:
     assert server.stdin
     assert server.stdout
     print(function, arguments, file=server.stdin, flush=True)
-    return int(server.stdout.readline()) == 0
+    status = int(server.stdout.readline())
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+        raise TimeoutError(f"the attempt {function} did not end in time")
+    return status == 0
 
 
 @cache

@@ -2,7 +2,8 @@
 
     python -m frameworks.paddle.static.attempts DEVICE
 
-Reads MODULE:FUNCTION, a space and the arguments as JSON from each line, and answers with a line: the exit status.
+Reads MODULE:FUNCTION, a space and the arguments as JSON from each line, and answers with a line: the status for which
+it waited, that of SIGALRM after LIMIT_S.
 """
 
 import json
