@@ -38,11 +38,12 @@ LEVELS: Mapping[str, Mapping[str, str]] = {
         "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
         "OPENBLAS_CORETYPE": "Nehalem",
         "TF_ENABLE_ONEDNN_OPTS": "0",
-        XLA: "SSE4_2",
+        XLA: "AVX",
     },
 }
 """Switches by level of kernels; that of XLA is a flag of `XLA_FLAGS`. TensorFlow uses oneDNN by default where the
-processor has AVX-512 VNNI or AVX-VNNI, whatever `ONEDNN_MAX_CPU_ISA` says, so both lower levels turn it off."""
+processor has AVX-512 VNNI or AVX-VNNI, whatever `ONEDNN_MAX_CPU_ISA` says, so both lower levels turn it off. Wheels of
+jaxlib need AVX; below it XLA cannot convert float16 (`__truncsfhf2`)."""
 
 APART = {("torch", "ONEDNN_MAX_CPU_ISA")}
 """Switches that make a processor which does not exist. PyTorch asks the processor, not oneDNN, whether it has VNNI, and

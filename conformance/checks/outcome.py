@@ -127,7 +127,7 @@ def explain(verdict: str, signature: str, expectation: Expectation | None) -> st
         case "known":
             return f"known: {expectation.reason} ({expectation.link})"
         case "fixed" if expectation.inferred_from:
-            update = "`conformance accept --known` narrows `versions`"
+            update = "`conformance accept RECORD` writes what it shows"
             return f"expected failure of {named} did not occur, unlike in {expectation.inferred_from}; {update}"
         case "fixed":
             remedy = f"remove the entry from {expectation.file} or narrow `versions`"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 _FIRST = ("conformance.oracle.errormodel", "frameworks.reference")
-_OWN = ("fixtures", "frameworks", "conformance")
+OWN = ("fixtures", "frameworks", "conformance")
 _CACHE = frozenset(f"conformance.oracle.{name}" for name in ("bounds_cache", "stored_spreads", "derivation_hash"))
 """Modules that store derivations without changing them."""
 _ATTEMPTS = re.compile(r"frameworks\.base\.(introspection|\w+_attempts)")
@@ -69,7 +69,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 
 
 def _file(root: Path, name: str) -> Path | None:
-    if name.partition(".")[0] not in _OWN:
+    if name.partition(".")[0] not in OWN:
         return None
     base = root.joinpath(*name.split("."))
     return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.known_failures.reading import FILE, SNAPSHOTS
-from conformance.oracle.derivation_hash import normalise
+from conformance.oracle.derivation_hash import OWN, normalise
 from conformance.runner import machine
 from conformance.spec.clauses import load_clauses
 from frameworks.adapter_file import folder_of
@@ -94,18 +94,28 @@ def files_of(places: Iterable[Path]) -> Iterator[Path]:
 def digest(paths: Iterable[Path]) -> str:
     """Digest of the content of files, 16 hexadecimal digits; independent of their location and names.
 
-    Comments, docstrings, annotations and layout of Python files are left out.
+    Comments, docstrings, annotations and layout of Python files are left out, and which module has which definition.
     """
-    parts = sorted(hashlib.sha256(_content(path)).hexdigest() for path in paths)
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    parts = {hashlib.sha256(part.encode()).hexdigest() for path in paths for part in _content(path) if part}
+    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()[:16]
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path) -> Iterator[str]:
+    """The text of a file, or the top-level statements of a module."""
     if path.suffix != ".py":
-        return path.read_bytes()
-    tree = ast.parse(path.read_bytes())
-    tree.body = [node for node in tree.body if not (isinstance(node, ast.ImportFrom) and node.module == "__future__")]
-    return normalise(tree).encode()
+        yield path.read_text("utf-8")
+        return
+    tree = _WithoutOwnImports().visit(ast.parse(path.read_bytes()))
+    for statement in tree.body:
+        yield normalise(ast.Module([statement], []))
+
+
+class _WithoutOwnImports(ast.NodeTransformer):
+    """Leaves out imports of the suite's own modules: what they bind is a definition of the same name."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        own = node.level or (node.module or "").partition(".")[0] in (*OWN, "__future__")
+        return ast.copy_location(ast.Pass(), node) if own else node
 
 
 def commit(root: Path = ROOT) -> str:

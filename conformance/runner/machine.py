@@ -141,7 +141,7 @@ _SWITCHES = (
     (re.compile(r"ATEN_CPU_CAPABILITY=(default|avx2)\b.*"), "default"),
     (re.compile(r"(?:ONEDNN|DNNL)_MAX_CPU_ISA=(SSE41|AVX2)\b.*"), "SSE41"),
     (re.compile(r"MKL_ENABLE_INSTRUCTIONS=(SSE4_2|AVX2)\b.*"), "SSE4_2"),
-    (re.compile(r"XLA_FLAGS=.*--xla_cpu_max_isa=(SSE4_2|AVX2)\b.*"), "SSE4_2"),
+    (re.compile(r"XLA_FLAGS=.*--xla_cpu_max_isa=(AVX2?)\b.*"), "AVX"),
     (re.compile(r"TF_ENABLE_ONEDNN_OPTS=(0|false)\b.*"), ""),
 )
 """Variables by which libraries leave instruction sets unused, each with its value for none beyond SSE. TensorFlow's

@@ -28,6 +28,10 @@ from frameworks.contract import Unsupported
 PropertyTest = Callable[..., None]
 
 
+DRAWS = 4
+"""Cases that may be drawn for each one to judge: a framework without a format refuses those that have it."""
+
+
 class _Failed(NamedTuple):
     """The checks of a failing case, and what it raised."""
 
@@ -38,7 +42,7 @@ class _Failed(NamedTuple):
 def explore(cases: SearchStrategy[Any], examples: int) -> Callable[[PropertyTest], PropertyTest]:
     """Makes a law a test over `examples` cases, which are values whose `repr` recreates them.
 
-    Cases that the framework does not support are skipped; if all are, the test is unsupported.
+    Cases that the framework does not support are replaced; if it supports none, the test is unsupported.
     """
 
     def decorate(law: PropertyTest) -> PropertyTest:
@@ -62,9 +66,10 @@ def explore(cases: SearchStrategy[Any], examples: int) -> Callable[[PropertyTest
                 last[:] = [result]
                 return None
 
-            search: Search[Any, _Failed] = Search(judge, refusals=(Unsupported, Abstention), backend="hypothesis")
+            enough = examples * profile.factor
+            search: Search[Any, _Failed] = Search(judge, enough, refusals=(Unsupported, Abstention))
             chosen = subject.seed if profile.seed is None else profile.seed
-            search.run(cases, examples * profile.factor, chosen, profile.shrinking_s)
+            search.run(cases, DRAWS * enough, chosen, profile.shrinking_s)
             if search.smallest is not None:
                 case, (result, error) = search.smallest
                 _merge(verdict, result)

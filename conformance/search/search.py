@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
-from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, HypothesisProvider
+from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, GLOBAL_CONSTANTS, HypothesisProvider
 from hypothesis.strategies import SearchStrategy
 
 from frameworks.contract import Unsupported
@@ -24,7 +24,12 @@ and leaves a few hundred programs with a few dozen that differ.
 
 
 class IndependentDraws(HypothesisProvider):
-    """Hypothesis' own distributions. A backend of another name is asked for each case from the start."""
+    """Hypothesis' own distributions. A backend of another name is asked for each case from the start.
+
+    Without the numbers and texts of the loaded source files, so that a seed gives the same cases in every process.
+    """
+
+    _local_constants = GLOBAL_CONSTANTS
 
 
 AVAILABLE_PROVIDERS[INDEPENDENT] = f"{IndependentDraws.__module__}.{IndependentDraws.__qualname__}"
@@ -49,7 +54,6 @@ class Search(Generic[C, F]):
         judge: the failure of a case, None if there is none; raises `Unsupported` if the framework refuses it.
         enough: number of passing cases after which the search ends.
         refusals: what `judge` raises for a case that cannot be judged.
-        backend: Hypothesis' generator of cases.
         judged, refused: number of judged cases, and of cases that the framework refused.
         refusal: the last refusal.
         smallest: the last failing case with its failure, shrunk as far as time allowed.
@@ -58,7 +62,6 @@ class Search(Generic[C, F]):
     judge: Callable[[C], F | None]
     enough: float = math.inf
     refusals: tuple[type[Exception], ...] = (Unsupported,)
-    backend: str = INDEPENDENT
     judged: int = 0
     refused: int = 0
     refusal: Exception | None = None
@@ -102,7 +105,7 @@ class Search(Generic[C, F]):
             report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
             print_blob=False,
-            backend=self.backend,
+            backend=INDEPENDENT,
         )
         try:
             seed(chosen)(drawn(given(cases)(hold)))()

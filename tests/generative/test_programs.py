@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
 
 from conformance.checks.evidence import Abstention, Verdict, Violation
 from conformance.checks.subject import Profile, Subject
@@ -396,6 +397,13 @@ def test_search_stops_at_the_smallest_case_or_at_the_end_of_its_time() -> None:
     late.run(st.integers(0, 1000).map(lambda number: drawn.append(number) or number), 200, 0, 1e-9)
     assert late.smallest is not None
     assert (late.judged, len(drawn)) == (1, 2)
+
+
+def test_search_draws_do_not_depend_on_loaded_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "_get_local_constants", lambda: pytest.fail("source files are read"))
+    cases: list[int] = []
+    Search(cases.append).run(st.integers(0, 10**6), 200, 0, 0.0)
+    assert len(set(cases)) > 100
 
 
 def test_search_leaves_out_empty_cases_and_stops_when_it_has_enough() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.runner import machine
+from conformance.runner import identity, machine
 from conformance.runner.baselines import foreign
 from conformance.runner.identity import variant
 from frameworks import registry
@@ -156,7 +156,7 @@ SWITCHES = [
     ({"ATEN_CPU_CAPABILITY": "avx2"}, "avx2"),
     ({"ATEN_CPU_CAPABILITY": "default"}, "none"),
     ({"ONEDNN_MAX_CPU_ISA": "AVX2"}, "avx2"),
-    ({"XLA_FLAGS": "--xla_a=b --xla_cpu_max_isa=SSE4_2"}, "none"),
+    ({"XLA_FLAGS": "--xla_a=b --xla_cpu_max_isa=AVX"}, "none"),
     ({"TF_ENABLE_ONEDNN_OPTS": "0"}, "avx2"),
     ({"TF_ENABLE_ONEDNN_OPTS": "1", "ATEN_CPU_CAPABILITY": "avx512"}, "avx512-vnni"),
 ]
@@ -178,3 +178,17 @@ def test_failure_says_that_no_baseline_has_the_processor(
     text = "on a processor that no baseline has (avx2; they have avx512): "
     assert foreign("torch", "m", "cpu", tmp_path) == (text if told else "")
     assert foreign("torch", "of-nobody", "cpu", tmp_path) == ""
+
+
+def test_digest_of_a_folder_changes_with_a_definition_and_not_with_its_module(tmp_path: Path) -> None:
+    apart, together = tmp_path / "apart", tmp_path / "together"
+    (apart / "inner").mkdir(parents=True)
+    together.mkdir()
+    (apart / "ideas.py").write_text('"""Ideas."""\nimport os\nfrom frameworks.contract import Trainer\n\nA = os.sep\n')
+    (apart / "inner" / "steps.py").write_text("def step(scale: float) -> float:\n    return 2 * scale\n")
+    merged = "import os\n\n\ndef step(scale):\n    # twice\n    return 2 * scale\n\n\nA = os.sep\n"
+    (together / "steps.py").write_text(merged)
+    before = identity.digest(identity.files_of([apart]))
+    assert identity.digest(identity.files_of([together])) == before
+    (together / "steps.py").write_text(merged.replace("2", "3"))
+    assert identity.digest(identity.files_of([together])) != before
