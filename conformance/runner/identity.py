@@ -111,11 +111,23 @@ def _content(path: Path) -> Iterator[str]:
 
 
 class _WithoutOwnImports(ast.NodeTransformer):
-    """Leaves out imports of the suite's own modules: what they bind is a definition of the same name."""
+    """Leaves out imports of the suite's own modules, and their names before a definition: it is of the same name."""
+
+    def __init__(self) -> None:
+        self._modules: set[str] = set()
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
-        own = node.level or (node.module or "").partition(".")[0] in (*OWN, "__future__")
-        return ast.copy_location(ast.Pass(), node) if own else node
+        names = (node.module or "").split(".")
+        if names[0] not in (*OWN, "__future__"):
+            return node
+        paths = {alias.asname or alias.name: ROOT.joinpath(*names, alias.name) for alias in node.names}
+        self._modules |= {name for name, path in paths.items() if path.is_dir() or path.with_suffix(".py").is_file()}
+        return ast.copy_location(ast.Pass(), node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        of_module = isinstance(node.value, ast.Name) and node.value.id in self._modules
+        return ast.copy_location(ast.Name(node.attr, ast.Load()), node) if of_module else node
 
 
 def commit(root: Path = ROOT) -> str:

@@ -185,8 +185,11 @@ def test_digest_of_a_folder_changes_with_a_definition_and_not_with_its_module(tm
     (apart / "inner").mkdir(parents=True)
     together.mkdir()
     (apart / "ideas.py").write_text('"""Ideas."""\nimport os\nfrom frameworks.contract import Trainer\n\nA = os.sep\n')
-    (apart / "inner" / "steps.py").write_text("def step(scale: float) -> float:\n    return 2 * scale\n")
-    merged = "import os\n\n\ndef step(scale):\n    # twice\n    return 2 * scale\n\n\nA = os.sep\n"
+    imported = "from conformance.runner import machine\n"
+    (apart / "inner" / "steps.py").write_text(
+        imported + "def step(a: float) -> float:\n    return 2 * machine.level(a)\n"
+    )
+    merged = "import os\n\n\ndef step(a):\n    # twice\n    return 2 * level(a)\n\n\nA = os.sep\n"
     (together / "steps.py").write_text(merged)
     before = identity.digest(identity.files_of([apart]))
     assert identity.digest(identity.files_of([together])) == before
