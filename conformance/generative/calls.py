@@ -12,10 +12,9 @@ from conformance.checks.subject import Subject
 from conformance.generative.operations import NestedScope, failed, opened
 from conformance.oracle.errormodel import distance
 from conformance.search.adapter_settings import GenerativeSettings
-from conformance.search.failure import Failure
-from conformance.search.layouts import laid_out, nth
-from conformance.techniques.recompute.bounds import function_bounds
-from conformance.techniques.recompute.checks import of_two_runs
+from conformance.search.arrays import laid_out, nth
+from conformance.search.properties import Failure
+from conformance.techniques.recompute import function_bounds, of_two_runs
 from fixtures.arrays import Array
 from frameworks.contract import RecomputeCase, RecomputeResult, Unsupported
 

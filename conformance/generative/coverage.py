@@ -35,7 +35,7 @@ from conformance.generative.registry import LAWS
 from conformance.known_failures.entries import Exclusion
 from conformance.known_failures.reading import known_of
 from conformance.search.adapter_settings import generative_settings
-from conformance.search.search import Search
+from conformance.search.properties import Search
 from conformance.spec.clauses import load_clauses
 from frameworks.contract import Framework, MissingDevice
 from frameworks.registry import UnknownFramework, load

@@ -33,8 +33,8 @@ from conformance.generative.programs.features import features
 from conformance.generative.programs.judge import raised
 from conformance.generative.programs.subject_executor import SubjectExecutor
 from conformance.search.adapter_settings import GenerativeSettings
-from conformance.search.failure import Failure
-from conformance.search.observed_names import Observation
+from conformance.search.arrays import Observation
+from conformance.search.properties import Failure
 from fixtures.arrays import Array, format_of
 from fixtures.layers import Dense, Dropout, Embedding, Heads
 from fixtures.model import Batch, Model

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from conformance.generative.calls import Call, Calls
 from conformance.generative.operations import MIXED, RANDOM, SHIFTED, UNBOUNDED, NestedScope, ScopedOperation
 from conformance.generative.programs.recipe_strategies import PRECISIONS, offered
-from conformance.search.layouts import LAYOUTS
+from conformance.search.arrays import LAYOUTS
 from fixtures.recipe import FormatName, Recipe
 from frameworks.contract import Capability, Framework, RecomputeCase
 from frameworks.operations import CATALOGUE

@@ -13,9 +13,8 @@ from conformance.checks.subject import Subject
 from conformance.generative.programs.ensemble import MEMBERS
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
 from conformance.search.adapter_settings import GenerativeSettings
-from conformance.search.distances import gaps, unit
-from conformance.search.failure import Failure
-from conformance.search.layouts import Layout, laid_out
+from conformance.search.arrays import Layout, gaps, laid_out, unit
+from conformance.search.properties import Failure
 from fixtures.arrays import FORMATS, Array, format_of
 from fixtures.recipe import FormatName, Precision
 from frameworks.contract import OpResult, Unsupported

@@ -40,9 +40,17 @@ from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.instances import Program
 from conformance.generative.programs.variations import CutWindows, RecomputedCase, ResumedCase, ScaledCase, SecondRun
 from conformance.generative.verdicts import hold
-from conformance.techniques.delayed_scaling.cases import DelayedCase, DelayedStep
-from conformance.techniques.formats.cases import CodedCalls, FakeCall, Matrix, QuantizerCall, SpoiltCall
-from conformance.techniques.formats.format_cases import CastCall, CodeProduct, Packing
+from conformance.techniques.delayed_scaling import DelayedCase, DelayedStep
+from conformance.techniques.formats.cases import (
+    CastCall,
+    CodedCalls,
+    CodeProduct,
+    FakeCall,
+    Matrix,
+    Packing,
+    QuantizerCall,
+    SpoiltCall,
+)
 from conformance.techniques.post_training.cases import PredictBatch, QuantizedCase, RunLayers, SaveAndLoad
 from conformance.techniques.qat.cases import Convert, PredictQat, QatCase, Reload, SkipQat, TrainQat
 from fixtures.layers import (

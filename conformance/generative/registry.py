@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from conformance.generative import mask_strategies, operation_strategies
 from conformance.generative.programs import variation_strategies
-from conformance.search.property import Property
+from conformance.search.properties import Property
 from conformance.techniques.registry import TECHNIQUES
 from frameworks.contract import Capability
 

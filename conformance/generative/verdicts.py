@@ -9,9 +9,7 @@ from conformance.checks.subject import Profile, Subject, need
 from conformance.generative.programs.instances import Instance
 from conformance.known_failures.entries import Exclusion
 from conformance.search.adapter_settings import GenerativeSettings, generative_settings
-from conformance.search.failure import Failure
-from conformance.search.property import Property
-from conformance.search.search import Search
+from conformance.search.properties import Failure, Property, Search
 
 Excluded = tuple[Exclusion, ...]
 

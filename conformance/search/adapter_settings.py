@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance.search.observed_names import REFERENCE_MOMENTS
+from conformance.search.arrays import REFERENCE_MOMENTS
 from fixtures.recipe import Optimizer
 from frameworks.adapter_file import AdapterFile, adapter_file
 from frameworks.contract import Framework

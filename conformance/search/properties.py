@@ -14,16 +14,248 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Unsatisfiable
+from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, GLOBAL_CONSTANTS, HypothesisProvider
 from hypothesis.strategies import SearchStrategy
 
-from conformance.checks.evidence import Abstention, Check, Verdict, Violation
+from conformance.checks.evidence import Abstention, Check, Verdict, Violation, cleaned
 from conformance.checks.subject import Subject
-from conformance.search.search import Search
-from frameworks.contract import Unsupported
+from conformance.known_failures.entries import Exclusion
+from conformance.search.adapter_settings import GenerativeSettings
+from frameworks.contract import Capability, Framework, Unsupported
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The failure of a case.
+
+    Attributes:
+        place: of the verb after which it appears.
+        name: of the value that differs, "raised" if the verb raised.
+        skipped: whether the oracle skips the update of that verb.
+        text: what differs, in one sentence.
+    """
+
+    place: int
+    name: str
+    skipped: bool
+    text: str
+
+    def breaking(self, clause: str) -> str:
+        """The message, with the clause that the failure breaks."""
+        return f"{self.text}; this breaks {clause}"
+
+
+INDEPENDENT = "conformance-independent"
+"""Name of the Hypothesis backend that generates every case independently.
+
+Hypothesis' own makes most cases from an earlier one by repeating parts of it, which finds crashes of a parser sooner,
+and leaves a few hundred programs with a few dozen that differ.
+"""
+
+
+class IndependentDraws(HypothesisProvider):
+    """Hypothesis' own distributions. A backend of another name is asked for each case from the start.
+
+    Without the numbers and texts of the loaded source files, so that a seed gives the same cases in every process.
+    """
+
+    _local_constants = GLOBAL_CONSTANTS
+
+
+AVAILABLE_PROVIDERS[INDEPENDENT] = f"{IndependentDraws.__module__}.{IndependentDraws.__qualname__}"
+
+C = TypeVar("C")
+F = TypeVar("F")
+
+
+class _Over(BaseException):
+    """The time for shrinking is over; not an `Exception`, so that Hypothesis stops."""
+
+
+class _Failing(Exception):
+    """The law does not hold for a case."""
+
+
+@dataclass
+class Search(Generic[C, F]):
+    """One exploration of a law.
+
+    Attributes:
+        judge: the failure of a case, None if there is none; raises `Unsupported` if the framework refuses it.
+        enough: number of passing cases after which the search ends.
+        refusals: what `judge` raises for a case that cannot be judged.
+        judged, refused: number of judged cases, and of cases that the framework refused.
+        refusal: the last refusal.
+        smallest: the last failing case with its failure, shrunk as far as time allowed.
+    """
+
+    judge: Callable[[C], F | None]
+    enough: float = math.inf
+    refusals: tuple[type[Exception], ...] = (Unsupported,)
+    judged: int = 0
+    refused: int = 0
+    refusal: Exception | None = None
+    smallest: tuple[C, F] | None = None
+    _end: float = field(default=math.inf, repr=False)
+    _raised: Exception | None = field(default=None, repr=False)
+
+    def run(self, cases: SearchStrategy[C | None], examples: int, chosen: int, shrinking_s: float) -> None:
+        """Generates up to `examples` cases from a seed until one breaks the law, and shrinks that one.
+
+        None is drawn where there is no case to judge. What `judge` raises is raised for the case that it was met with.
+        """
+        phases = (Phase.generate, Phase.shrink) if shrinking_s > 0 else (Phase.generate,)
+
+        def hold(case: C | None) -> None:
+            if case is None or self._raised is not None or (self.judged >= self.enough and self.smallest is None):
+                return
+            if time.monotonic() > self._end:
+                raise _Over
+            try:
+                failure = self.judge(case)
+            except self.refusals as refusal:
+                self.refused, self.refusal = self.refused + 1, refusal
+                return
+            except Exception as error:
+                self._raised = error
+                raise
+            self.judged += 1
+            if failure is not None:
+                if self.smallest is None:
+                    self._end = time.monotonic() + shrinking_s
+                self.smallest = case, failure
+                raise _Failing
+
+        drawn = settings(
+            max_examples=examples,
+            database=None,
+            deadline=None,
+            derandomize=False,
+            phases=phases,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+            print_blob=False,
+            backend=INDEPENDENT,
+        )
+        try:
+            seed(chosen)(drawn(given(cases)(hold)))()
+        except (_Failing, Unsatisfiable):
+            pass
+        except BaseException:
+            if self._raised is not None:
+                raise self._raised from None
+            if self.smallest is None:
+                raise
+
+
+ATTEMPTS = 8
+"""Largest number of attempts to generate a single instance that can be judged."""
+
+
+@dataclass(frozen=True)
+class Property:
+    """One law.
+
+    Attributes:
+        number: distinguishes its random stream from those of other laws.
+        draw: the strategy of its instances, for a framework.
+        parts: tests that share the work.
+        share: of an adapter's number of programs, for all parts together; 0 for a single one.
+        needs: capabilities that the framework must declare.
+        together: instances of what is drawn and allowed, where a test takes several at once.
+        always: features that every instance has.
+    """
+
+    number: int
+    draw: Callable[[Framework], SearchStrategy[Any]]
+    parts: int
+    share: float
+    needs: tuple[Capability, ...] = ()
+    together: Callable[[SearchStrategy[Any], Callable[[Any], bool]], SearchStrategy[Any]] = SearchStrategy.filter
+    always: frozenset[str] = frozenset()
+
+    def leaves_nothing(self, excluded: Collection[Exclusion]) -> bool:
+        """Whether an exclusion leaves every instance out, so that none need be drawn to find that."""
+        return any(entry.leaves_out(self.always) for entry in excluded)
+
+    def instances(self, framework: Framework, excluded: Collection[Exclusion]) -> SearchStrategy[Any]:
+        """The strategy of the law's instances, without known defects."""
+
+        def allowed(instance: Any) -> bool:
+            words = instance.words() if excluded else frozenset()
+            return not any(entry.leaves_out(words) for entry in excluded)
+
+        return self.together(self.draw(framework), allowed)
+
+    def count(self, laws: GenerativeSettings) -> int:
+        """Examples of one part."""
+        return max(1, round(laws.programs * self.share / self.parts)) if self.share else ATTEMPTS
+
+    @property
+    def enough(self) -> float:
+        """Largest number of judged examples."""
+        return math.inf if self.share else 1
+
+    def seed(self, seed: int, part: int) -> int:
+        """Seed of a part."""
+        return 10_000 * seed + 10 * self.number + part
+
+
+class ClauseBroken(Exception):
+    """A check failed; `clause` is the one that it breaks."""
+
+    def __init__(self, clause: str, text: str) -> None:
+        super().__init__(text)
+        self.clause = clause
+
+
+@contextmanager
+def breaking(clause: str) -> Iterator[Verdict]:
+    """A verdict for the checks of one clause.
+
+    Raises:
+        ClauseBroken: one of them fails.
+    """
+    try:
+        yield Verdict()
+    except Violation as broken:
+        raise ClauseBroken(clause, cleaned(str(broken))) from None
+
+
+class CheckedInstance(ABC):
+    """An instance of a law whose checks name clauses."""
+
+    @abstractmethod
+    def check(self, subject: Subject) -> None:
+        """Checks the law.
+
+        Raises:
+            ClauseBroken: it does not hold.
+        """
+
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
+        """The first failed check; its clause is the failure's name."""
+        try:
+            self.check(subject)
+        except ClauseBroken as broken:
+            return Failure(0, broken.clause, False, str(broken))
+        return None
+
+    def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
+        """The clause that a failure breaks, and the message."""
+        return failure.name, failure.breaking(failure.name)
+
 
 PropertyTest = Callable[..., None]
 

@@ -9,7 +9,7 @@ from typing import cast
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from conformance.search.property import Property
+from conformance.search.properties import Property
 from conformance.techniques.post_training.cases import (
     PredictBatch,
     QuantizedCase,
@@ -17,8 +17,7 @@ from conformance.techniques.post_training.cases import (
     RunLayers,
     SaveAndLoad,
 )
-from conformance.techniques.qat.cases import QatCase
-from conformance.techniques.qat.run_strategies import beginnings, converted
+from conformance.techniques.qat.cases import QatCase, beginnings, converted
 from conformance.techniques.technique import Technique
 from fixtures.layers import Activation, Dense, Head, Heads, Layer, LayerNorm
 from fixtures.model import Model, dense_weights

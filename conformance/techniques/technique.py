@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from conformance.search.property import Property
+from conformance.search.properties import Property
 from fixtures.recipe import Recipe
 
 

@@ -9,8 +9,8 @@ import pytest
 from conformance.checks.api import Subject, Verdict
 from conformance.checks.evidence import Violation
 from conformance.suites.recompute.test_recompute import probe_arrays
-from conformance.techniques.recompute import checks
-from conformance.techniques.recompute.bounds import function_bounds
+from conformance.techniques import recompute
+from conformance.techniques.recompute import function_bounds
 from fixtures.arrays import Array
 from frameworks.contract import Conventions
 from frameworks.reference import ReferenceFramework
@@ -29,7 +29,7 @@ def compared(framework: ReferenceFramework, name: str, change: Callable[[Array],
     result = framework.recompute("plain", x, w)
     value = np.asarray(getattr(result, name), np.float32)
     verdict = Verdict()
-    checks.same_values(Subject(framework), verdict, {name: change(value)}, {name: value}, (x, w), "differs")
+    recompute.same_values(Subject(framework), verdict, {name: change(value)}, {name: value}, (x, w), "differs")
     return verdict
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.techniques.sharding.sockets import Listener, listeners, listeners_below
+from conformance.techniques.sharding import Listener, listeners, listeners_below
 from tests.support.suite_runs import wait_for
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="sockets are read in /proc")

@@ -37,7 +37,7 @@ from conformance.generative.programs.strategies import few_files
 from conformance.generative.programs.triage import triaged
 from conformance.generative.programs.variations import ResumedCase, SecondRun
 from conformance.search.adapter_settings import generative_settings
-from conformance.search.layouts import Layout
+from conformance.search.arrays import Layout
 from fixtures.arrays import Array
 from fixtures.layers import Dense, Dropout, Embedding, Flatten, Head, Heads
 from fixtures.recipe import SGD, DynamicScaling, Offload, Ranks, Recipe

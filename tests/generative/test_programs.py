@@ -41,8 +41,7 @@ from conformance.generative.verdicts import explore
 from conformance.known_failures.entries import Exclusion
 from conformance.known_failures.reading import load_known
 from conformance.search.adapter_settings import generative_settings
-from conformance.search.failure import Failure
-from conformance.search.search import Search
+from conformance.search.properties import Failure, Search
 from conformance.spec.clauses import load_clauses
 from conformance.techniques.registry import TECHNIQUES
 from fixtures.arrays import Array

@@ -8,10 +8,18 @@ import pytest
 
 from conformance.checks.subject import Subject
 from conformance.search.adapter_settings import generative_settings
-from conformance.search.layouts import Layout
-from conformance.techniques.delayed_scaling.cases import DelayedCase, DelayedStep
-from conformance.techniques.formats.cases import CodedCalls, FakeCall, Matrix, QuantizerCall, SpoiltCall
-from conformance.techniques.formats.format_cases import CastCall, CodeProduct, Packing
+from conformance.search.arrays import Layout
+from conformance.techniques.delayed_scaling import DelayedCase, DelayedStep
+from conformance.techniques.formats.cases import (
+    CastCall,
+    CodedCalls,
+    CodeProduct,
+    FakeCall,
+    Matrix,
+    Packing,
+    QuantizerCall,
+    SpoiltCall,
+)
 from conformance.techniques.post_training.cases import (
     PredictBatch,
     QuantizedCase,

@@ -16,8 +16,7 @@ import numpy as np
 from conformance.checks.evidence import element, got_want, same_bits
 from conformance.generative.programs.ensemble import MEMBERS, Ensemble
 from conformance.generative.programs.executor import Play
-from conformance.search.distances import distance, equal, gaps, narrow, unit, wide
-from conformance.search.observed_names import Observation
+from conformance.search.arrays import Observation, distance, equal, gaps, narrow, unit, wide
 from fixtures.arrays import Array
 
 FLOAT64 = 64 * 2.0**-53

@@ -23,8 +23,7 @@ from conformance.generative.programs.rounding_freedom import (
     PartsAndTiles,
 )
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
-from conformance.search.distances import equal, wide
-from conformance.search.observed_names import REFERENCE_MOMENTS, Observation, canonical, ends_by_itself
+from conformance.search.arrays import REFERENCE_MOMENTS, Observation, canonical, ends_by_itself, equal, wide
 from fixtures.layers import BatchNorm
 from fixtures.recipe import DynamicScaling
 from frameworks.contract import Conventions

@@ -31,7 +31,7 @@ from conformance.generative.programs.case import (
     step_text,
 )
 from conformance.generative.programs.data import GeneratedBatch
-from conformance.search.observed_names import Observation
+from conformance.search.arrays import Observation
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from frameworks.contract import Trainer, Unsupported, Update

@@ -11,7 +11,7 @@ from conformance.generative.programs.features import features
 from conformance.generative.programs.judge import against_the_oracle
 from conformance.generative.programs.triage import triaged
 from conformance.search.adapter_settings import GenerativeSettings
-from conformance.search.failure import Failure
+from conformance.search.properties import Failure
 
 
 class Instance(Protocol):

@@ -35,8 +35,8 @@ from conformance.generative.programs.ensemble import Ensemble
 from conformance.generative.programs.executor import Play, PlayFailed
 from conformance.generative.programs.subject_executor import SubjectExecutor
 from conformance.search.adapter_settings import GenerativeSettings
-from conformance.search.failure import Failure
-from conformance.search.observed_names import Observation, canonical, ends_by_itself
+from conformance.search.arrays import Observation, canonical, ends_by_itself
+from conformance.search.properties import Failure
 from fixtures.layers import BatchNorm
 from fixtures.recipe import DynamicScaling, StaticScaling
 

@@ -10,7 +10,7 @@ import numpy as np
 from conformance.generative.programs.case import DamageOffloaded, GeneratedCase, OpenScope, Restore, RestoreDamaged
 from conformance.generative.programs.executor import Executor, NotPlayed
 from conformance.generative.programs.rounding_freedom import NotesDrops, NotesKinks, OtherRange
-from conformance.search.observed_names import Observation
+from conformance.search.arrays import Observation
 from fixtures.arrays import Array
 from frameworks.contract import Conventions, Trainer
 from frameworks.reference import ReferenceFramework

@@ -22,9 +22,8 @@ from conformance.generative.programs.case import (
 )
 from conformance.generative.programs.data import GeneratedBatch
 from conformance.generative.programs.executor import Executor, LoadMismatch, NotPlayed, Play, PlayFailed, RankMismatch
-from conformance.search.layouts import laid_out, nth
-from conformance.search.observed_names import Observation
-from conformance.techniques.sharding.replicas import apart
+from conformance.search.arrays import Observation, laid_out, nth
+from conformance.techniques.sharding import apart
 from fixtures.arrays import Array
 from fixtures.model import Batch
 from fixtures.recipe import Precision, Recipe

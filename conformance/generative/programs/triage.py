@@ -24,7 +24,7 @@ from conformance.generative.programs.case import (
 )
 from conformance.generative.programs.features import word
 from conformance.generative.programs.judge import Judge
-from conformance.search.failure import Failure
+from conformance.search.properties import Failure
 from conformance.techniques.registry import TECHNIQUES
 from fixtures.recipe import Adam, DynamicScaling, Precision, StaticScaling
 from frameworks.contract import Unsupported

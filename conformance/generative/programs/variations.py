@@ -18,8 +18,8 @@ from conformance.generative.programs.executor import Play, PlayFailed
 from conformance.generative.programs.features import features
 from conformance.generative.programs.judge import canonical_play, ensemble_of, play, play_in_turn, raised
 from conformance.search.adapter_settings import GenerativeSettings
-from conformance.search.failure import Failure
-from conformance.search.observed_names import Observation
+from conformance.search.arrays import Observation
+from conformance.search.properties import Failure
 from fixtures.recipe import Scaling
 from frameworks.contract import Unsupported
 from frameworks.registry import load

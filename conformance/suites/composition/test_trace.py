@@ -8,7 +8,7 @@ import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, need
 from conformance.checks.failing_layer import layer_bounds
-from conformance.techniques.recompute import checks
+from conformance.techniques import recompute
 from fixtures.data import digits_batch, sincos_batch, token_batch
 from fixtures.model import Batch, Model
 from fixtures.models import digits_convolution, digits_mlp, encoder, sincos
@@ -41,7 +41,7 @@ def test_trace_matches_training_pass(subject: Subject, verdict: Verdict, fixture
     for what, arrays in (("outputs", trace.outputs), ("gradients", trace.gradients)):
         verdict.equal(list(arrays), list(shapes), f"layers whose {what} are shown, in order", "layers-differ")
         verdict.equal({p: [*a.shape] for p, a in arrays.items()}, shapes, f"shapes of the {what}", "shapes-differ")
-    checks.same_gradients(
+    recompute.same_gradients(
         subject, verdict, trace.parameters, gradients, model, recipe, batch, "gradients, shown or not"
     )
     moved = ("buffer/",) if subject.conventions.compiled else ()

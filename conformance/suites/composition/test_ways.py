@@ -16,7 +16,7 @@ from conformance.checks.covering_array import Row, rows
 from conformance.generative.programs.features import recipe_features
 from conformance.generative.verdicts import Excluded
 from conformance.oracle.bound import Bound
-from conformance.techniques.sharding.meshes import PAIRS, one_place, shared, windows_of
+from conformance.techniques.sharding import PAIRS, one_place, shared, windows_of
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.layers import BatchNorm, Dense

@@ -10,7 +10,7 @@ import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
 from conformance.oracle.runs import flat
-from conformance.techniques.eight_bit_state.expected_moments import (
+from conformance.techniques.eight_bit_state import (
     OF_ITS_WAY,
     PRODUCT,
     WITHIN,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Bound, Subject, Verdict, clause, need
-from conformance.techniques.float8_training import expected_steps as expected
-from conformance.techniques.float8_training.exact_runs import STILL, rule_of
-from conformance.techniques.formats.expected_products import WITHIN, U, furthest, values_up_to
+from conformance.techniques import float8_training as expected
+from conformance.techniques.float8_training import STILL, rule_of
+from conformance.techniques.formats.checks import WITHIN, U, furthest, values_up_to
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
 from fixtures.layers import Activation, Dense, Head, Heads

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, need
-from conformance.techniques.float8_training import expected_steps as expected
-from conformance.techniques.float8_training.exact_runs import (
+from conformance.techniques import float8_training as expected
+from conformance.techniques.float8_training import (
     EIGHTHS,
     HISTORY,
     ITEMS,
@@ -22,8 +22,8 @@ from conformance.techniques.float8_training.exact_runs import (
     memory,
     rule_of,
 )
-from conformance.techniques.float8_training.exact_runs import weights as exact_weights
-from conformance.techniques.formats.expected_products import SCALE, WITHIN, U, furthest, stored_scales
+from conformance.techniques.float8_training import weights as exact_weights
+from conformance.techniques.formats.checks import SCALE, WITHIN, U, furthest, stored_scales
 from fixtures.recipe import SGD, AdamW, DynamicScaling, Float8, Recompute, StaticScaling
 from frameworks.contract import AmaxHistories, Capability, Operand
 

@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, need
-from conformance.techniques.formats.checks import example
-from conformance.techniques.formats.expected_casts import (
+from conformance.techniques.formats.checks import (
     SOURCES,
+    WITHIN,
     as_declared,
     beyond_values,
+    example,
+    furthest,
     hard_values,
     nearest,
+    product_and_bound,
     unlike,
 )
-from conformance.techniques.formats.expected_products import WITHIN, furthest, product_and_bound
 from fixtures.arrays import Array
 from fixtures.narrow import CODES, NARROW, NarrowFormat
 from frameworks.contract import Capability, NumberFormats

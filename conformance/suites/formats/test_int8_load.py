@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Bound, Subject, Verdict, clause, need
-from conformance.techniques.post_training import int8_load
+from conformance.techniques.post_training import expected_models
 from conformance.techniques.post_training.checks import check_layer, check_near, check_weights, unlike_weights
 from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Head, Heads
@@ -18,7 +18,7 @@ WIDTH, ROWS = 96, 8
 LAYERS = (Dense(64), Activation("relu"), Heads((Head("output", 5),)))
 MODEL = Model("loaded", LAYERS, (WIDTH,), (("output", "squared_error"),))
 FIRST = "0.weight"
-each_case = pytest.mark.parametrize("case", int8_load.CASES)
+each_case = pytest.mark.parametrize("case", expected_models.CASES)
 
 
 def rule_of(subject: Subject) -> LinearRule:
@@ -36,7 +36,7 @@ def inputs_of(rule: LinearRule, verdict: Verdict, case: str) -> Array:
     """A matrix with outliers for the first layer; abstains if they would make ranges uncertain."""
     if rule.inputs is not None and not np.isfinite(rule.outliers):
         verdict.abstain("inputs have codes and no column is declared to be left out")
-    return int8_load.CASES[case](ROWS, WIDTH, rule, 1)
+    return expected_models.CASES[case](ROWS, WIDTH, rule, 1)
 
 
 @clause("quantization.int8-load")
@@ -52,7 +52,7 @@ def test_outlier_columns_are_not_quantized(subject: Subject, verdict: Verdict, c
 def test_int8_layer_is_near_float32(subject: Subject, verdict: Verdict, case: str) -> None:
     rule = rule_of(subject)
     inputs, weights = inputs_of(rule, verdict, case), unlike_weights(MODEL)
-    exact, bound = int8_load.from_float(inputs, weights[FIRST], weights["0.bias"], rule)
+    exact, bound = expected_models.from_float(inputs, weights[FIRST], weights["0.bias"], rule)
     measured = loaded(subject, weights).layer(FIRST, inputs)
     check_near(verdict, measured, exact, bound, "the layer, against float32", "far-from-float")
 

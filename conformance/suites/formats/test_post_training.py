@@ -8,8 +8,20 @@ from hypothesis import strategies as st
 
 from conformance.checks.api import Bound, Subject, Verdict, clause
 from conformance.search.properties import explore
-from conformance.techniques.formats import expected_codes
+from conformance.techniques.formats import checks
 from conformance.techniques.post_training import expected_models as expected
+from conformance.techniques.post_training.cases import (
+    DYNAMIC,
+    MIXED,
+    ROWS,
+    STATIC,
+    batches,
+    each_technique,
+    made,
+    mixed,
+    refused,
+    rule_of,
+)
 from conformance.techniques.post_training.checks import (
     OF_ITS_BOUND,
     check_chosen,
@@ -23,18 +35,6 @@ from conformance.techniques.post_training.checks import (
     small_layers,
     stored,
     unlike_weights,
-)
-from conformance.techniques.post_training.mixed_models import (
-    DYNAMIC,
-    MIXED,
-    ROWS,
-    STATIC,
-    batches,
-    each_technique,
-    made,
-    mixed,
-    refused,
-    rule_of,
 )
 from fixtures.data import digits_batch
 from fixtures.layers import Activation, Dense, Head, Heads
@@ -246,13 +246,11 @@ def test_zero_inputs_give_bias(subject: Subject, verdict: Verdict, technique: st
         step = 0.0
         if rule.outputs is not None and calibrated is not None and calibrated.outputs is not None:
             given = calibrated.outputs
-            codes = expected_codes.codes(wanted / given.scale, np.array(float(given.zero_point)), rule.outputs)
+            codes = checks.codes(wanted / given.scale, np.array(float(given.zero_point)), rule.outputs)
             wanted, step = (codes - given.zero_point) * given.scale, given.scale
         zero = ~rows.any(axis=1)
         apart = np.concatenate([np.abs(results - wanted)[zero].ravel(), np.abs(results - wanted)[:, 4]])
-        allowed = Bound(
-            4 * expected_codes.U * float(np.abs(wanted).max()) + 1e-3 * step, {"method": "roundings of the bias"}
-        )
+        allowed = Bound(4 * checks.U * float(np.abs(wanted).max()) + 1e-3 * step, {"method": "roundings of the bias"})
         verdict.within(float(apart.max()), allowed, "distance from the bias", "zeros-differ")
 
 

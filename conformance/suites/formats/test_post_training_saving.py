@@ -8,8 +8,7 @@ import pytest
 
 from conformance.checks import subprocesses
 from conformance.checks.api import Subject, Verdict, clause
-from conformance.techniques.post_training.checks import stored, unlike_weights
-from conformance.techniques.post_training.mixed_models import (
+from conformance.techniques.post_training.cases import (
     MIXED,
     batches,
     each_technique,
@@ -19,6 +18,7 @@ from conformance.techniques.post_training.mixed_models import (
     refused,
     rule_of,
 )
+from conformance.techniques.post_training.checks import stored, unlike_weights
 from fixtures.arrays import Array
 from frameworks.contract import QuantizedModel
 

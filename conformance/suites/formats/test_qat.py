@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Bound, Subject, Verdict, clause, need, spiked
-from conformance.techniques.formats import expected_codes
+from conformance.techniques.formats import checks
 from conformance.techniques.post_training.checks import check_same_ranges
 from conformance.techniques.post_training.expected_models import random_inputs
-from conformance.techniques.qat import expected_layers as expected
+from conformance.techniques.qat import checks as expected
 from conformance.techniques.qat.checks import check_following, ranges_of
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
@@ -233,7 +233,7 @@ def test_converted_model_matches_trained_model(subject: Subject, verdict: Verdic
             verdict.holds(False, f"{name} is quantized", signature="other-layers")
             continue
         fake = expected.faked(start[name], rule.linear.weight, rule.gradient)
-        allowed = fake.uncertain * fake.step + 4 * expected_codes.U * (np.abs(fake.values) + fake.step)
+        allowed = fake.uncertain * fake.step + 4 * checks.U * (np.abs(fake.values) + fake.step)
         far = worst(weight.values, fake.values, allowed)
         verdict.within(far, Bound(1.0, OF_ITS_BOUND), f"values of {name}", "other-weights")
         check_same_ranges(verdict, name, converted.calibrated()[name], known[name])
@@ -256,7 +256,7 @@ def test_converted_layer_gives_same_codes(subject: Subject, verdict: Verdict, fa
     trained, converted = run.predict(inputs)["output"], run.convert().predict(inputs)["output"]
     ranges = run.view(CalibratedRanges)["0.output.weight"].outputs
     if ranges is None:
-        bound = 64 * expected_codes.U * np.abs(trained).max()
+        bound = 64 * checks.U * np.abs(trained).max()
         far = float(np.abs(converted - trained).max() / bound)
         verdict.within(far, Bound(1.0, OF_ITS_BOUND), "results after the conversion", "conversion-differs")
         return

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from conformance.checks.api import Subject, Verdict, clause, need
 from conformance.search.properties import explore
-from conformance.techniques.formats import expected_codes as expected
-from conformance.techniques.formats.cases import Matrix
+from conformance.techniques.formats import checks as expected
+from conformance.techniques.formats.cases import QUANTIZERS, Matrix, matrices
 from conformance.techniques.formats.checks import broadcast, check_codes, check_scale, check_zero_point, comes_back
-from conformance.techniques.formats.code_strategies import QUANTIZERS, matrices
 from fixtures.arrays import Array
 from frameworks.contract import Capability, Quantizers, QuantRule
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause
-from conformance.techniques.recompute import checks
+from conformance.techniques import recompute
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, token_batch, vector_batch, wide_batch
 from fixtures.layers import Activation, Dense, Dropout, Head, Heads, Layer, Residual
@@ -66,7 +66,7 @@ def test_losses_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, 
     plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
     expected = [plain.update((batch,)).loss for _ in range(UPDATES)]
     measured = [recomputed.update((batch,)).loss for _ in range(UPDATES)]
-    checks.same_losses(subject, verdict, measured, expected, model, RECIPE, batch)
+    recompute.same_losses(subject, verdict, measured, expected, model, RECIPE, batch)
 
 
 @clause("recompute.same-gradients")
@@ -76,7 +76,7 @@ def test_gradients_match_bitwise(subject: Subject, verdict: Verdict, fixture: st
     model, batch = arranged(subject, PLAIN, fixture, variant)
     plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
     expected, measured = plain.gradients((batch,)), recomputed.gradients((batch,))
-    checks.same_gradients(subject, verdict, measured, expected, model, RECIPE, batch)
+    recompute.same_gradients(subject, verdict, measured, expected, model, RECIPE, batch)
 
 
 @clause("recompute.replays-dropout")
@@ -91,7 +91,9 @@ def test_dropout_masks_are_replayed(
         verdict.abstain("two plain runs of one seed draw different masks")
     recomputed = subject.trainer(model, RECIPE.replace(recompute=Recompute(segments, variant=variant)))
     measured, what = recomputed.gradients((batch,)), "every gradient under dropout"
-    checks.same_gradients(subject, verdict, measured, control[0], model, RECIPE, batch, what, signature="mask-redrawn")
+    recompute.same_gradients(
+        subject, verdict, measured, control[0], model, RECIPE, batch, what, signature="mask-redrawn"
+    )
 
 
 @clause("recompute.random-stream-unmoved")
@@ -134,7 +136,7 @@ def test_recomputed_forward_uses_precision_of_forward(
     verdict.changed(wide, expected[0], f"{precision.label} differs from float32, so that a wrong replay would show")
     for place, (batch, one, other) in enumerate(zip(batches, measured, expected, strict=True)):
         what = f"every gradient of batch {place}"
-        checks.same_gradients(
+        recompute.same_gradients(
             subject, verdict, one, other, model, recipe, batch, what, signature="precision-not-replayed"
         )
 
@@ -149,7 +151,7 @@ def test_inner_segments_use_precision_of_forward(
     expected, measured = (
         run.gradients((batch,)) for run in twins(subject, model, recipe, Recompute(2, depth=2, variant=variant))
     )
-    checks.same_gradients(
+    recompute.same_gradients(
         subject, verdict, measured, expected, model, recipe, batch, signature="precision-not-replayed"
     )
 
@@ -166,7 +168,7 @@ def test_segment_boundary_between_matmul_and_activation(
     expected, measured = (
         run.gradients((batch,)) for run in twins(subject, model, recipe, Recompute(4, variant=variant))
     )
-    checks.same_gradients(
+    recompute.same_gradients(
         subject, verdict, measured, expected, model, recipe, batch, signature="precision-not-replayed"
     )
 
@@ -176,9 +178,9 @@ def test_parameters_train_when_no_input_needs_a_gradient(subject: Subject, verdi
     x, w = probe_arrays()
     plain = subject.framework.recompute("plain", x, w)
     measured = subject.framework.recompute("no-grad-input", x, w, variant)
-    checks.same_values(subject, verdict, {"value": measured.value}, {"value": plain.value}, (x, w))
+    recompute.same_values(subject, verdict, {"value": measured.value}, {"value": plain.value}, (x, w))
     verdict.holds(measured.w is not None, "the weight has a gradient", measured.w, plain.w, "gradient-missing")
-    checks.same_values(subject, verdict, {"w": measured.w}, {"w": plain.w}, (x, w))
+    recompute.same_values(subject, verdict, {"w": measured.w}, {"w": plain.w}, (x, w))
 
 
 @clause("recompute.no-grad-input")
@@ -214,10 +216,10 @@ def test_tensors_in_containers_are_differentiated_or_refused(
         verdict.holds(bool(str(refusal)), "the refusal says why", str(refusal), "a message")
         return
     verdict.observe(container, "taken")
-    checks.same_values(subject, verdict, {"value": measured.value}, {"value": plain.value}, (x, w))
+    recompute.same_values(subject, verdict, {"value": measured.value}, {"value": plain.value}, (x, w))
     for name, got, wanted in (("x", measured.x, plain.x), ("w", measured.w, plain.w)):
         verdict.holds(got is not None, f"{name} has a gradient", got, wanted, "gradient-missing")
-        checks.same_values(subject, verdict, {name: got}, {name: wanted}, (x, w), "gradient-differs")
+        recompute.same_values(subject, verdict, {name: got}, {name: wanted}, (x, w), "gradient-differs")
 
 
 @clause("recompute.nested")
@@ -234,7 +236,7 @@ def test_nested_recomputation(subject: Subject, verdict: Verdict, fixture: str, 
         verdict.holds(bool(str(refusal)), "the refusal says why", str(refusal), "a message")
         return
     verdict.observe(fixture, "taken")
-    checks.same_gradients(subject, verdict, measured, plain.gradients((batch,)), model, RECIPE, batch)
+    recompute.same_gradients(subject, verdict, measured, plain.gradients((batch,)), model, RECIPE, batch)
 
 
 @clause("recompute.runs-forward-once-more")
@@ -262,7 +264,7 @@ def test_weights_changed_before_backward(subject: Subject, verdict: Verdict, var
         verdict.holds(bool(str(refusal)), "the refusal says why", str(refusal), "a message")
         return
     verdict.observe("answer", "silent")
-    checks.same_values(subject, verdict, {"w": measured.w}, {"w": plain.w}, (x, w), "stale-weights-unnoticed")
+    recompute.same_values(subject, verdict, {"w": measured.w}, {"w": plain.w}, (x, w), "stale-weights-unnoticed")
 
 
 @clause("recompute.frees-activations")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from conformance.checks.api import Subject, Verdict, clause
 from conformance.search.properties import explore
-from conformance.techniques.recompute import checks
+from conformance.techniques import recompute
 from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Dropout, Embedding, Flatten, Head, Heads, Layer, LayerNorm, Residual
 from fixtures.model import Batch, Model, Window
@@ -144,7 +144,7 @@ def same_gradients(
     measured = run_of(subject, case, variant, depth).gradients(window)
     expected = plain_gradients(subject, replace(case, segments=1))
     recipe, (batch, *_) = RECIPE.replace(precision=case.precision), window
-    checks.same_gradients(subject, verdict, measured, expected, case.model, recipe, batch, signature=signature)
+    recompute.same_gradients(subject, verdict, measured, expected, case.model, recipe, batch, signature=signature)
 
 
 def same_state(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:

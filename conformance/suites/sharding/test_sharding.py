@@ -7,7 +7,7 @@ import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, full, need
 from conformance.oracle.errormodel import flat
-from conformance.techniques.sharding.meshes import (
+from conformance.techniques.sharding import (
     FOURS,
     RANK,
     declared,

@@ -9,8 +9,7 @@ import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
 from conformance.oracle.bound import Bound
-from conformance.techniques.sharding.meshes import FOURS, RANK, declared, each_level, given_one, one_place, shared
-from conformance.techniques.sharding.replicas import OWN
+from conformance.techniques.sharding import FOURS, OWN, RANK, declared, each_level, given_one, one_place, shared
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear, exact_stack, scalar

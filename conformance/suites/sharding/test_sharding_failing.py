@@ -10,8 +10,7 @@ from time import monotonic
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, need
-from conformance.techniques.sharding.meshes import shared
-from conformance.techniques.sharding.sockets import listeners, listeners_below
+from conformance.techniques.sharding import listeners, listeners_below, shared
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear

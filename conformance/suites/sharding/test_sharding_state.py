@@ -11,7 +11,7 @@ import pytest
 from conformance.checks.api import Subject, Verdict, clause, need
 from conformance.checks.evidence import same_bits
 from conformance.oracle.errormodel import flat
-from conformance.techniques.sharding.meshes import PAIRS, declared, each_level, one_place, shared, weights
+from conformance.techniques.sharding import PAIRS, declared, each_level, one_place, shared, weights
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch
 from fixtures.layers import BatchNorm, Head, Heads

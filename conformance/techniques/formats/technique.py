@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from conformance.search.property import Property
-from conformance.techniques.formats.code_strategies import FAKE_QUANTIZERS, PRODUCTS, QUANTIZERS, coded
-from conformance.techniques.formats.expected_casts import SOURCES
-from conformance.techniques.formats.format_cases import INTEGERS
+from conformance.search.properties import Property
+from conformance.techniques.formats.cases import FAKE_QUANTIZERS, INTEGERS, PRODUCTS, QUANTIZERS, coded
+from conformance.techniques.formats.checks import SOURCES
 from conformance.techniques.technique import Technique
 from fixtures.narrow import NARROW
 from frameworks.reference import ReferenceFramework

@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.checks.evidence import Verdict
 from conformance.oracle.bound import Bound
-from conformance.techniques.formats import expected_codes
+from conformance.techniques.formats import checks
 from conformance.techniques.formats.checks import check_codes, check_scale
 from conformance.techniques.post_training import expected_models
 from fixtures.arrays import Array
@@ -97,7 +97,7 @@ def float_result(inputs: Array, weight: Array, bias: Array | None) -> tuple[Arra
     """Output of a layer that is not quantized, float64, and how far a float32 result may be from it."""
     added = np.zeros(weight.shape[1]) if bias is None else bias
     exact = inputs.astype(np.float64) @ weight + added
-    return exact, (len(weight) + 2) * expected_codes.U * (np.abs(inputs) @ np.abs(weight) + np.abs(added))
+    return exact, (len(weight) + 2) * checks.U * (np.abs(inputs) @ np.abs(weight) + np.abs(added))
 
 
 def check_float_layer(
@@ -140,8 +140,8 @@ def check_ranges(
         if wanted is None or result is None:
             continue
         scale, zero = expected_models.range_gaps(values, wanted, result)
-        rounding = 3.2 * terms * expected_codes.U
-        derivation = {"method": f"float32 sums of at most {terms} terms through the layers", "u": expected_codes.U}
+        rounding = 3.2 * terms * checks.U
+        derivation = {"method": f"float32 sums of at most {terms} terms through the layers", "u": checks.U}
         verdict.within(scale, Bound(rounding, derivation), f"scale of the {what} of {name}", "scale")
         half = Bound(0.5 + 256 * rounding, {"method": "half a code, from low - min / scale"})
         verdict.within(zero, half, f"zero point of the {what} of {name}", "zero-point")
@@ -149,7 +149,7 @@ def check_ranges(
 
 def check_same_ranges(verdict: Verdict, name: str, converted: Calibrated, known: Calibrated) -> None:
     """A converted layer has the run's ranges."""
-    rounding = Bound(4 * expected_codes.U, {"method": "four roundings of float32", "u": expected_codes.U})
+    rounding = Bound(4 * checks.U, {"method": "four roundings of float32", "u": checks.U})
     for what, theirs, ours in (
         ("inputs", converted.inputs, known.inputs),
         ("outputs", converted.outputs, known.outputs),

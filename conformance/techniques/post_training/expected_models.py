@@ -6,12 +6,13 @@ output is then known up to float32 rounding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
-from conformance.techniques.formats import expected_codes
-from conformance.techniques.formats.expected_codes import NEAR_A_TIE, U
+from conformance.techniques.formats import checks
+from conformance.techniques.formats.checks import NEAR_A_TIE, U
 from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Flatten, LayerNorm
 from fixtures.model import Model
@@ -61,12 +62,12 @@ def random_inputs(
 def coded(inputs: Array, rule: QuantRule, given: CodeRange | None, ranged: Array) -> Array:
     """The dequantized inputs, float64, by the range of `ranged` or the given one."""
     if given is None:
-        scale = expected_codes.scale_of(ranged, rule)
-        lowest, _ = expected_codes.ranges(ranged.astype(np.float64), rule)
+        scale = checks.scale_of(ranged, rule)
+        lowest, _ = checks.ranges(ranged.astype(np.float64), rule)
         zero = np.zeros_like(scale) if rule.symmetric else np.rint(rule.low - np.minimum(lowest, 0.0) / scale)
     else:
         scale, zero = np.array(given.scale), np.array(float(given.zero_point))
-    return np.asarray((expected_codes.codes(inputs.astype(np.float64) / scale, zero, rule) - zero) * scale)
+    return np.asarray((checks.codes(inputs.astype(np.float64) / scale, zero, rule) - zero) * scale)
 
 
 def cast(operand: Array, rule: LinearRule) -> Array:
@@ -121,7 +122,7 @@ def wrong_output_codes(measured: Array, exact: Array, bound: Array, rule: QuantR
     """Number of results that are not the exact result's code, nor, where the bound reaches half-way, an adjacent
     one."""
     quotient = exact / given.scale
-    expected = expected_codes.codes(quotient, np.array(float(given.zero_point)), rule)
+    expected = checks.codes(quotient, np.array(float(given.zero_point)), rule)
     result = measured.astype(np.float64) / given.scale + given.zero_point
     to_a_half = np.abs(quotient - np.floor(quotient) - 0.5)
     allowed = np.where(to_a_half <= bound / given.scale + NEAR_A_TIE * np.abs(quotient), 1.0, 0.0)
@@ -191,7 +192,7 @@ def range_gaps(values: Array, rule: QuantRule, given: CodeRange) -> tuple[float,
     """
     row = values.reshape(1, -1)
     whole = rule if rule.axis is None else QuantRule(rule.low, rule.high, rule.divisor, rule.symmetric)
-    wanted = float(expected_codes.scale_of(row, whole)[0, 0])
+    wanted = float(checks.scale_of(row, whole)[0, 0])
     exact = 0.0 if rule.symmetric else rule.low - min(float(row.min()), 0.0) / (wanted or 1.0)
     apart = abs(given.scale - wanted)
     return apart / wanted if wanted else apart, abs(given.zero_point - exact)
@@ -237,3 +238,86 @@ def predicted(
             case _:
                 raise ValueError(f"no {type(layer).__name__} here")
     return {head.name: dense(f"{len(model.layers) - 1}.{head.name}.weight") for head in model.heads.heads}
+
+
+USUAL = 6.0
+"""The threshold of a rule that has none: Dettmers et al. 2022, arXiv:2208.07339, section 3.2."""
+_COLUMN = 20
+
+
+def threshold(rule: LinearRule) -> float:
+    """The outlier threshold."""
+    return rule.outliers if np.isfinite(rule.outliers) else USUAL
+
+
+def below(rule: LinearRule) -> float:
+    """The largest value of the operands' format below the outlier threshold."""
+    return float(np.nextafter(np.dtype(rule.operands).type(threshold(rule)), np.dtype(rule.operands).type(0.0)))
+
+
+def _plain(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
+    return random_inputs(rows, width, rule.inputs, None, seed, step_of(rule))
+
+
+def _with_column(rows: int, width: int, rule: LinearRule, seed: int, outlier: float) -> Array:
+    """One row has the outlier; what others have in its column is none, and three times as large as all else of theirs.
+
+    A row's codes are certain whether or not its range takes that in: a third of what is 0.4 of a code from an integer
+    is no half.
+    """
+    quarter = threshold(rule) / 4
+    rest = random_inputs(rows, width - 1, rule.inputs, None, seed, step_of(rule, quarter))
+    column = 3 * quarter * 2.0 ** -(np.arange(rows) % 4) * (-1.0) ** np.arange(rows)
+    column[rows // 2] = outlier
+    return np.insert(rest, min(_COLUMN, width - 1), column.astype(np.float32), axis=1)
+
+
+def _one(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
+    return _with_column(rows, width, rule, seed, 20.0 * threshold(rule))
+
+
+def _negative(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
+    return _with_column(rows, width, rule, seed, -20.0 * threshold(rule))
+
+
+def _at(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
+    return _with_column(rows, width, rule, seed, threshold(rule))
+
+
+def _below(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
+    """The largest value below the threshold, with both signs."""
+    values = random_inputs(rows, width, rule.inputs, None, seed, step_of(rule, below(rule)))
+    values[rows // 2 :] *= -1.0
+    return values
+
+
+def _all(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
+    """Each column has an outlier in a different row."""
+    rng = np.random.default_rng([seed, 8])
+    values = _plain(rows, width, rule, seed)
+    places = np.arange(width)
+    signs = np.where(places % 2, -1.0, 1.0)
+    values[places % rows, places] = signs * rng.uniform(1.0, 3.0, width) * threshold(rule)
+    return values
+
+
+CASES: Mapping[str, Callable[[int, int, LinearRule, int], Array]] = MappingProxyType(
+    {"none": _plain, "below": _below, "at": _at, "one": _one, "negative": _negative, "all": _all}
+)
+"""Which columns of a float32 matrix (rows, width) reach the threshold; all that has codes has certain ones."""
+
+
+def from_float(inputs: Array, weight: Array, bias: Array, rule: LinearRule) -> tuple[Array, Array]:
+    """The float32 layer's output, and the bound of an int8 layer's distance from it, both float64.
+
+    A weight is off by half a code and its cast, |w|·2⁻¹¹ in float16; so are inputs that have codes. Of inputs that have
+    none that is ‖x‖₁·amax·(1/254 + 2⁻¹¹) for each output. What float32 rounds comes on top.
+    """
+    x, w, added = (each.astype(np.float64) for each in (inputs, weight, bias))
+    narrow, off_x = cast(weight, rule), np.zeros(inputs.shape)
+    off_w = checks.scale_of(narrow, rule.weight) / 2 + np.abs(narrow - w)
+    if rule.inputs is not None:
+        code = checks.scale_of(ranged(inputs, rule), rule.inputs)
+        off_x = np.where(outlying(inputs, rule), 0.0, code / 2 + np.abs(cast(inputs, rule) - x))
+    rounding = (len(w) + 8) * checks.U * ((np.abs(x) + off_x) @ (np.abs(w) + off_w) + np.abs(added))
+    return x @ w + added, np.abs(x) @ off_w + off_x @ (np.abs(w) + off_w) + rounding

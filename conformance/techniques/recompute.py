@@ -1,4 +1,4 @@
-"""Compares runs with and without recomputation: bit for bit, or within rounding where a compiler may round differently.
+"""Compares runs with and without recomputation, and bounds Σ tanh(x·w) as `Framework.recompute` runs it.
 
 A compiler may fuse operations of one program in another way than those of the other, and keep more precision than was
 asked for. Each of the two runs is then allowed the oracle's bound, so the two may be twice as far apart.
@@ -14,12 +14,45 @@ import numpy as np
 from conformance.checks.evidence import Verdict
 from conformance.checks.subject import Subject
 from conformance.oracle.bound import Bound
-from conformance.oracle.errormodel import distance, flat
-from conformance.techniques.recompute.bounds import function_bounds
-from fixtures.arrays import Array
+from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, SAMPLES, distance, flat
+from fixtures.arrays import Array, format_of
 from fixtures.layers import Dropout, Layer, Residual
 from fixtures.model import Batch, Model
 from fixtures.recipe import Recipe
+from frameworks.contract import RecomputeResult
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.core.rounding import Exact, Rounding, Stochastic
+
+
+def function_bounds(x: Array, w: Array, seed: int) -> dict[str, Bound]:
+    """Bounds of the relative 2-norm distance from the exact run in float32, of "value", "x" and "w".
+
+    Args:
+        x, w: float32, (n, m) and (m, k).
+    """
+
+    def values_of(rounding: Rounding) -> Mapping[str, Array]:
+        return parts(ReferenceFramework("cpu", rounding=rounding).recompute("plain", x, w))
+
+    exact = values_of(Exact())
+    members = [values_of(Stochastic(np.random.default_rng([seed, 12, i]))) for i in range(SAMPLES)]
+    unit = format_of("float32").unit_roundoff
+    derivation = {
+        "method": "ensemble of randomly rounded reference runs",
+        "format": "float32",
+        "unit_roundoff": unit,
+        "samples": SAMPLES,
+        "multiplier": IMPLEMENTATION_FREEDOM,
+        "seed": seed,
+    }
+    spreads = {name: max(unit, *(distance(m[name], exact[name]) for m in members)) for name in exact}
+    return {name: Bound(IMPLEMENTATION_FREEDOM * spread, derivation) for name, spread in spreads.items()}
+
+
+def parts(result: RecomputeResult) -> dict[str, Array]:
+    """The value and the gradients for x and w of a result, as float64; a missing gradient is omitted."""
+    arrays = {"value": np.asarray(result.value), "x": result.x, "w": result.w}
+    return {name: array.astype(np.float64) for name, array in arrays.items() if array is not None}
 
 
 def same_losses(

@@ -1,16 +1,88 @@
-"""Addresses on which a process and its descendants listen, from Linux's /proc."""
+"""Meshes of ranks, unequal splits of a batch, state that all ranks share, and addresses on which processes listen."""
 
 from __future__ import annotations
 
 import os
 import struct
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from threading import Event, Thread
+
+import pytest
+
+from conformance.checks.evidence import difference
+from conformance.checks.subject import Subject
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Ranks, Recipe
+from frameworks.contract import Capability, RankGroup, Trainer
+
+PAIRS: Mapping[str, Ranks] = {
+    "replicated": Ranks(2),
+    "optimizer": Ranks(2, "optimizer"),
+    "gradients": Ranks(2, "gradients"),
+    "full": Ranks(2, "full"),
+}
+"""Two ranks, from replicated to fully sharded."""
+
+FOURS = (Ranks(4), *(Ranks(4, "full", replicas=n) for n in (1, 2, 4)), Ranks(4, "gradients", replicas=2))
+"""Four ranks, including hybrid meshes of all shapes."""
+
+each_level = pytest.mark.parametrize("ranks", PAIRS.values(), ids=PAIRS)
+
+
+RANK = pytest.mark.parametrize("rank", [0, 1], ids=["rank-0", "rank-1"])
+
+
+def declared(subject: Subject, meshes: Sequence[Ranks]) -> list[Ranks]:
+    """The meshes that the framework declares."""
+    there = subject.framework.declares
+    return [ranks for ranks in meshes if all(there(c).supported for c in Capability.of_ranks(ranks))]
+
+
+def shared(batch: Batch, *sizes: int) -> list[Window]:
+    """A window of one micro-batch for each rank: consecutive parts of these sizes."""
+    return [(part,) for part in batch.split(*sizes)]
+
+
+def windows_of(*windows: Sequence[Window]) -> list[Window]:
+    """A window for each rank, of its micro-batches in each of these windows."""
+    return [tuple(batch for window in own for batch in window) for own in zip(*windows, strict=True)]
+
+
+def one_place(subject: Subject, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
+    """A run without ranks, whatever the mode."""
+    return subject.framework.trainer(model, recipe.replace(ranks=None, seed=recipe.seed + subject.seed), weights)
+
+
+def given_one(
+    ranks: Ranks, rank: int, own: Mapping[str, Array], others: Mapping[str, Array]
+) -> list[Mapping[str, Array]]:
+    """Arguments by rank: one rank gets its own, all others the same."""
+    return [own if each == rank else others for each in range(ranks.count)]
+
+
+def weights(state: Mapping[str, Array]) -> dict[str, Array]:
+    """The model's weights among a state, by parameter name."""
+    return {name.removeprefix("parameter/"): value for name, value in state.items() if name.startswith("parameter/")}
+
+
+OWN = ("random/", "buffer/", "accumulator/")
+"""Prefixes of state that may differ between ranks."""
+
+
+def apart(rank_group: RankGroup) -> str:
+    """How the first rank that differs from rank 0 does so, in words; "" if all agree."""
+    shared = [{name: v for name, v in state.items() if not name.startswith(OWN)} for state in rank_group.states()]
+    for rank, state in enumerate(shared[1:], 1):
+        if differs := difference(state, shared[0]):
+            return f"rank {rank} differs from rank 0: {differs}"
+    return ""
+
 
 PAUSE_S = 0.005
 """Seconds between two looks."""

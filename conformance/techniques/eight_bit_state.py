@@ -10,7 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.oracle.bound import Bound
+from conformance.techniques.technique import Technique
 from fixtures.arrays import Array
+from fixtures.recipe import Adam, Recipe
+from frameworks.reference.quantization.eight_bit_state import EightBitState
+from frameworks.reference.training.trainer import ReferenceTrainer
 
 U = 2.0**-24
 ROUNDINGS = 12.0
@@ -111,3 +115,11 @@ def first_update(rate: float, epsilon: float, gradient: float, weight: float) ->
 def state_bytes(entries: int, block: int, smallest: int) -> int:
     """Bytes of both moments: a byte an entry and a float32 a block of each, or a float32 an entry."""
     return 2 * (entries + 4 * -(-entries // block)) if entries >= smallest else 8 * entries
+
+
+EIGHT_BIT_STATE = Technique(
+    recipes=(Recipe(Adam(state_bits=8)),),
+    rows={"adam-8bit": "8-bit Adam"},
+    clauses={"quantization.adam8-[!m]*": "adam-8bit"},
+    places={EightBitState: ("eight_bit_class", ReferenceTrainer)},
+)

@@ -1,1 +1,0 @@
-"""8-bit products with delayed scaling."""

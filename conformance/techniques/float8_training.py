@@ -1,0 +1,335 @@
+"""Float8 training: runs that float32 computes exactly, and expected results and amax history by the declared rule.
+
+u is the unit roundoff of float32: quotients, scales and sums may be computed in that format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.checks.evidence import Verdict
+from conformance.checks.subject import Subject, need
+from conformance.techniques.formats.checks import SCALE, U, as_codes_have_it, stored_scales
+from conformance.techniques.technique import Technique
+from fixtures.arrays import Array
+from fixtures.layers import Dense, Head, Heads
+from fixtures.model import Batch, Model, Window
+from fixtures.narrow import NARROW, NarrowFormat
+from fixtures.recipe import SGD, Float8, Recipe, StaticScaling
+from frameworks.contract import (
+    AmaxHistories,
+    AmaxHistory,
+    Capability,
+    DelayedRule,
+    Float8Rule,
+    Operand,
+    Trainer,
+    Update,
+)
+from frameworks.reference.quantization.float8_training import Float8Layers
+from frameworks.reference.training.trainer import ReferenceTrainer
+
+QUOTIENT = 8 * U
+"""Relative error of a value's quotient by its scale: four roundings of the scale and its own."""
+SCALES = 12
+"""Roundings of a product that its two scales stand for, beyond those of its sum."""
+
+
+def format_of(rule: DelayedRule, operand: Operand) -> NarrowFormat:
+    """The format that an operand is cast to."""
+    return NARROW[rule.gradients if operand == "gradient" else rule.operands]
+
+
+def used_scale(rule: DelayedRule, operand: Operand, history: AmaxHistory) -> float:
+    """The scale of the next cast, from the amax history."""
+    if rule.lag == 2:
+        return history.scale
+    most = float(np.max(history.amax))
+    return most / format_of(rule, operand).largest if np.isfinite(most) and most > 0 else history.scale
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Dequantized values, float64, and their bound: one step near a midpoint."""
+
+    values: Array
+    doubt: Array
+
+
+def cast(values: Array, scale: float, narrow: NarrowFormat) -> Cast:
+    """A cast whose quotients may be rounded once more."""
+    wide = values.astype(np.float64)
+    exact = as_codes_have_it(wide, scale, narrow)
+    others = [as_codes_have_it(wide * (1.0 + side * QUOTIENT), scale, narrow) for side in (-1, 1)]
+    return Cast(exact, np.maximum(*(np.abs(other - exact) for other in others)))
+
+
+@dataclass(frozen=True)
+class BoundedResult:
+    """The expected result and its bound."""
+
+    values: Array
+    bound: Array
+
+
+def product(left: Cast, right: Cast) -> BoundedResult:
+    """(n, k) times (k, m), with sums in float32: (k + 12)·u·Σ|a||b|, and the effect of uncertain codes."""
+    sizes = np.abs(left.values) @ np.abs(right.values)
+    loose = left.doubt @ (np.abs(right.values) + right.doubt) + np.abs(left.values) @ right.doubt
+    return BoundedResult(left.values @ right.values, (left.values.shape[1] + SCALES) * U * sizes + loose)
+
+
+@dataclass(frozen=True)
+class Float8Layer:
+    """Output and gradients of a dense layer."""
+
+    outputs: BoundedResult
+    weight_gradient: BoundedResult
+    input_gradient: BoundedResult
+
+
+def layer(
+    inputs: Array, weight: Array, bias: Array, gradient: Array, rule: DelayedRule, memory: Mapping[Operand, AmaxHistory]
+) -> Float8Layer:
+    """A dense layer of float32 inputs (n, k), weight (k, m) and bias (m,) by the amax history before its pass.
+
+    `gradient` is that of what the layer gives, (n, m), as it is cast: times the loss scale.
+    """
+    given: dict[Operand, Array] = {"input": inputs, "kernel": weight, "gradient": gradient}
+    x, w, g = (
+        cast(values, used_scale(rule, operand, memory[operand]), format_of(rule, operand))
+        for operand, values in given.items()
+    )
+    result = product(x, w)
+    rounding = 2 * U * (np.abs(result.values) + np.abs(bias))
+    return Float8Layer(
+        BoundedResult(result.values + bias, result.bound + rounding), product(_turned(x), g), product(g, _turned(w))
+    )
+
+
+def _turned(given: Cast) -> Cast:
+    return Cast(given.values.T, given.doubt.T)
+
+
+@dataclass(frozen=True)
+class PassMagnitudes:
+    """Results of one micro-batch of an exact run: outputs of its head, and the amax of each operand."""
+
+    outputs: Array
+    amax: dict[tuple[str, Operand], float]
+
+
+class ExactRun:
+    """A sequence of dense layers without biases and with constant kernels, whose values are all exact.
+
+    Kernels, inputs and gradients are made so that every scale but that of the first layer's gradient is a power of two
+    and every value has a code or is clipped; then float32 rounds nothing, in whatever order it adds.
+    """
+
+    def __init__(self, rule: Float8Rule, history: int, kernels: Mapping[str, Array]) -> None:
+        self.rule, self.history = rule, history
+        self.kernels = {name: kernel.astype(np.float64) for name, kernel in kernels.items()}
+        operands: tuple[Operand, ...] = ("input", "kernel", "gradient")
+        self.magnitudes: dict[tuple[str, Operand], list[float]] = {(n, o): [] for n in kernels for o in operands}
+
+    def outputs(self, inputs: Array) -> Array:
+        """The last layer's output, (n, m), float64."""
+        x = inputs.astype(np.float64)
+        for name in self.kernels:
+            x = self._cast(name, "input", x) @ self._cast(name, "kernel", self.kernels[name])
+        return x
+
+    def passed(self, inputs: Array, gradient: Array) -> PassMagnitudes:
+        """One micro-batch: inputs (n, k), and the gradient of the last layer's output (n, m) as it is cast."""
+        x, maxima = inputs.astype(np.float64), dict[tuple[str, Operand], float]()
+        for name, kernel in self.kernels.items():
+            maxima[name, "input"], maxima[name, "kernel"] = _most(x), _most(kernel)
+            x = self._cast(name, "input", x) @ self._cast(name, "kernel", kernel)
+        back = gradient.astype(np.float64)
+        for name, kernel in reversed(self.kernels.items()):
+            maxima[name, "gradient"] = _most(back)
+            with np.errstate(invalid="ignore"):
+                back = self._cast(name, "gradient", back) @ self._cast(name, "kernel", kernel).T
+        return PassMagnitudes(x, maxima)
+
+    def take(self, *window: PassMagnitudes) -> None:
+        """A window, which is one step of the amax history."""
+        for key, maxima in self.magnitudes.items():
+            maxima.append(float(np.max([each.amax[key] for each in window])))
+
+    def amax(self, name: str, operand: Operand) -> Array:
+        """The history, sorted."""
+        history = np.zeros(self.history, np.float32)
+        last = self.magnitudes[name, operand][-self.history :]
+        history[: len(last)] = last
+        return np.sort(history)
+
+    def stored(self, name: str, operand: Operand) -> float:
+        """The stored scale."""
+        return [1.0, *self._stored(name, operand, self.magnitudes[name, operand])][-1]
+
+    def used(self, name: str, operand: Operand) -> float:
+        """The scale that the next pass casts with."""
+        if self.rule.product.lag == 2:
+            return self.stored(name, operand)
+        return self._stored(name, operand, [*self.magnitudes[name, operand], 0.0])[-1]
+
+    def _stored(self, name: str, operand: Operand, maxima: Sequence[float]) -> list[float]:
+        return stored_scales(maxima, format_of(self.rule.product, operand), self.history)
+
+    def _cast(self, name: str, operand: Operand, values: Array) -> Array:
+        return as_codes_have_it(values, self.used(name, operand), format_of(self.rule.product, operand))
+
+
+def _most(values: Array) -> float:
+    return float(np.max(np.abs(values)))
+
+
+HISTORY = 3
+ITEMS, WIDTH, UNITS = 8, 16, 8
+MODEL = Model("exact-layers", (Dense(WIDTH), Heads((Head("output", UNITS),))), (WIDTH,), (("output", "squared_error"),))
+NAMES = ("0.weight", "1.output.weight")
+_LARGEST = 1.75
+"""The largest number of both formats is this times a power of two, so such a largest value gives an exact scale."""
+_IDLE = WIDTH - 1
+"""A feature that is always zero; the kernel's largest value is there."""
+
+Powers = tuple[int, int]
+"""Powers of two that inputs and gradients of a micro-batch are multiplied by."""
+WINDOWS = ((0, 0), (3, -2), (-2, 1), (1, 3), (0, -4), (-3, 0))
+"""Powers of two of inputs and gradients, window by window."""
+
+EIGHTHS = Recipe(SGD(2.0**-6), quantization=Float8(HISTORY))
+STILL = EIGHTHS.replace(optimizer=SGD(0.0))
+"""A recipe under which weights stay and the amax history moves."""
+
+
+def rule_of(subject: Subject) -> Float8Rule:
+    """The declared rule; ends the test if there is none."""
+    need(subject, Capability.FLOAT8_TRAINING)
+    return subject.framework.rule(Float8Rule)
+
+
+def kernels() -> dict[str, Array]:
+    """The first is a permutation with signs, the second has few values; both in canonical shape."""
+    rng = np.random.default_rng(23)
+    first = np.zeros((WIDTH, WIDTH), np.float32)
+    first[np.arange(WIDTH), rng.permutation(WIDTH)] = rng.choice([-1.0, 1.0], WIDTH)
+    first[_IDLE] *= _LARGEST
+    second = rng.choice([0.0, 0.25, -0.25, 0.5, -0.5, 1.0], (WIDTH, UNITS)).astype(np.float32)
+    second[3, 2] = -_LARGEST
+    return {NAMES[0]: first, NAMES[1]: second}
+
+
+def weights() -> dict[str, Array]:
+    """The kernels with biases of zero."""
+    return {name: np.zeros(shape, np.float32) for name, shape in MODEL.parameter_shapes().items()} | kernels()
+
+
+def drawn(shape: tuple[int, int], power: int, seed: Sequence[int]) -> Array:
+    """Few values of both signs, the largest of them at any place but the idle feature's."""
+    rng = np.random.default_rng(seed)
+    values = rng.choice([0.0, 0.25, -0.25, 0.5, -0.5, 1.0, -1.0], shape)
+    if shape[1] == WIDTH:
+        values[:, _IDLE] = 0.0
+    values[rng.integers(shape[0]), rng.integers(min(shape[1], _IDLE))] = rng.choice([-_LARGEST, _LARGEST])
+    return np.asarray(values * 2.0**power, np.float32)
+
+
+class TrackedRun:
+    """A run and its expected amax history.
+
+    Attributes:
+        run: the framework's.
+        exact: the expected state.
+    """
+
+    def __init__(self, subject: Subject, verdict: Verdict, recipe: Recipe) -> None:
+        assert isinstance(recipe.quantization, Float8)
+        self.rule = subject.framework.rule(Float8Rule)
+        self.run: Trainer = subject.trainer(MODEL, recipe, weights())
+        self.exact = ExactRun(self.rule, recipe.quantization.history, kernels())
+        self._verdict, self._recipe, self._seed = verdict, recipe, subject.seed
+        self._windows = 0
+
+    def window(self, *powers: Powers, target: float | None = None, given: float | None = None) -> Window:
+        """The next window, of as many micro-batches; `take` then updates the expected history.
+
+        Args:
+            target: takes the place of one target of the last micro-batch.
+            given: takes the place of one input of the last micro-batch.
+        """
+        rows, batches, self._passes = ITEMS // len(powers), [], []
+        factor = self._scale() * (len(powers) if self.rule.mean == "micro-batch" else 1)
+        for place, (of_inputs, of_gradient) in enumerate(powers):
+            seed = [self._seed, self._windows, place]
+            inputs, gradient = (
+                drawn((rows, WIDTH), of_inputs, [*seed, 1]),
+                drawn((rows, UNITS), of_gradient, [*seed, 2]),
+            )
+            if given is not None and place == len(powers) - 1:
+                inputs[1, 4] = given
+            outputs = self.exact.outputs(inputs)
+            targets = outputs - gradient * (ITEMS * UNITS / 2)
+            if target is not None and place == len(powers) - 1:
+                targets[1, 1] = target
+                gradient = (outputs - targets) / (ITEMS * UNITS / 2)
+            batches.append(Batch(inputs, {"output": targets.astype(np.float32)}))
+            self._passes.append(self.exact.passed(inputs, gradient * factor))
+        self._windows += 1
+        return tuple(batches)
+
+    def take(self) -> None:
+        """Updates the expected history by the last window."""
+        self.exact.take(*self._passes)
+
+    def update(self, *powers: Powers, target: float | None = None, given: float | None = None) -> Update:
+        """An update by a window, followed by a check of the amax history."""
+        update = self.run.update(self.window(*powers, target=target, given=given))
+        if not update.skipped or self.rule.skipped == "moves":
+            self.take()
+        self.check(f"after window {self._windows}")
+        return update
+
+    def check(self, when: str, run: Trainer | None = None) -> None:
+        """Every history bit for bit, and every scale within the rounding of its quotient."""
+        result = (run or self.run).view(AmaxHistories)
+        self._verdict.equal(sorted(result), sorted(NAMES), f"layers with an amax history {when}", "other-layers")
+        for (name, operand), _ in self.exact.magnitudes.items():
+            history = result[name][operand]
+            what = f"{operand} of {name} {when}"
+            expected = self.exact.amax(name, operand)
+            self._verdict.equal(np.sort(history.amax), expected, f"amax history of the {what}", "history")
+            apart = abs(history.scale / self.exact.stored(name, operand) - 1.0)
+            self._verdict.within(apart, SCALE, f"scale of the {what}, relative", "scale")
+
+    def _scale(self) -> float:
+        if isinstance(self._recipe.scaling, StaticScaling):
+            return self._recipe.scaling.scale
+        return float(self.run.scaler_state().get("scale", np.ones(())))
+
+
+def memory(run: Trainer) -> dict[str, Array]:
+    """A run's amax history and scales, as named arrays."""
+    return {
+        f"{name} {operand} {part}": np.array(value)
+        for name, operands in run.view(AmaxHistories).items()
+        for operand, history in operands.items()
+        for part, value in _parts(operand, history).items()
+    }
+
+
+def _parts(operand: Operand, history: AmaxHistory) -> Mapping[str, object]:
+    del operand
+    return {"scale": history.scale, "maxima": np.sort(history.amax)}
+
+
+FLOAT8_TRAINING = Technique(
+    recipes=(Recipe(quantization=Float8()),),
+    rows={"float8-training": "float8 training"},
+    clauses={"formats.float8-*": "float8-training"},
+    places={Float8Layers: ("float8_class", ReferenceTrainer)},
+)

@@ -1,1 +1,0 @@
-"""Float8 training of dense layers."""

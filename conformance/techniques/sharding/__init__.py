@@ -1,1 +1,0 @@
-"""Ranks: meshes, replicas, sockets."""
