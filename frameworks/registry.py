@@ -20,7 +20,7 @@ GROUP = "conformance.frameworks"
 DEVICE_HELP = "cpu, the framework's name of another device (cuda, xpu, mps, tpu, ...), or auto: an accelerator if any."
 """Help text of the option `--device`."""
 
-_LOOPS = "frameworks.torch.own_loop.loop"
+_LOOPS = "frameworks.torch.own_loop"
 _METHODS = ("setup", "micro_batch", "step")
 """The methods of a user's training loop."""
 

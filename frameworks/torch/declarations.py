@@ -5,11 +5,10 @@ import torch
 from frameworks.base import OPTIONS
 from frameworks.contract import Capability, Conventions, ScalerRule
 from frameworks.torch.core import devices
-from frameworks.torch.core.compiling import MODES
-from frameworks.torch.core.settings import multiplies_in_tf32
+from frameworks.torch.core.settings import MODES, multiplies_in_tf32
 from frameworks.torch.distributed import deepspeed_probes, deepspeed_start
 from frameworks.torch.quantization import torchao_models, transformers_models
-from frameworks.torch.training import eight_bit_state
+from frameworks.torch.training import optimizers
 from frameworks.torch.training.implementations import NOT_CAPTURABLE, REFUSED_OPTIONS
 
 NO_MASTERS = (
@@ -142,8 +141,8 @@ def conventions(mode: str) -> Conventions:
 def refusals(device: str, mode: str) -> dict[Capability, str]:
     """Unsupported capabilities on this device in this mode, with reasons."""
     refused = {**_REFUSED, **(_CPU_REFUSED if device == "cpu" else _refused_on(device))}
-    if not eight_bit_state.installed() and mode not in ("fsdp1", deepspeed_start.MODE):
-        refused[Capability.ADAM_8BIT] = eight_bit_state.NOT_INSTALLED
+    if not optimizers.installed() and mode not in ("fsdp1", deepspeed_start.MODE):
+        refused[Capability.ADAM_8BIT] = optimizers.NOT_INSTALLED
     for library in (torchao_models, transformers_models):
         if mode == library.MODE:
             refused |= library.refused()

@@ -45,30 +45,25 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
-from frameworks.torch.core import compiling, devices, ways
+from frameworks.torch.core import devices, settings, ways
 from frameworks.torch.core.arrays import DTYPES, dtype_name, to_array, to_tensor
-from frameworks.torch.core.functions import WAYS
-from frameworks.torch.core.offload import parameters_leave
-from frameworks.torch.core.operations import OPERATIONS
-from frameworks.torch.core.recompute import VARIANTS, function_used, recompute
+from frameworks.torch.core.devices import parameters_leave
+from frameworks.torch.core.layers import OPERATIONS, VARIANTS, WAYS, function_used, recompute
 from frameworks.torch.core.schedules import plateau_rates
 from frameworks.torch.core.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
 from frameworks.torch.declarations import NO_MASTERS, conventions, refusals, supported
 from frameworks.torch.distributed import deepspeed_start
 from frameworks.torch.launch import is_flat, own_attempts, rank_group
 from frameworks.torch.libraries import STACKS
-from frameworks.torch.probes import attempts, scope_of_everything
+from frameworks.torch.probes import attempts, float16_clipped, scope_of_everything
 from frameworks.torch.quantization import torchao_models, transformers_models
-from frameworks.torch.quantization.formats import TorchFormats, products
-from frameworks.torch.quantization.post_training import TorchPostTraining, converts
-from frameworks.torch.quantization.qat import RULE, QatTrainer
-from frameworks.torch.quantization.quantizers import TorchQuantizers
+from frameworks.torch.quantization.formats import TorchFormats, TorchQuantizers, products
+from frameworks.torch.quantization.post_training import RULE, QatTrainer, TorchPostTraining, converts
 from frameworks.torch.shipped import operations_and_layers
 from frameworks.torch.shipped.control_flow import TorchFunctions
 from frameworks.torch.shipped.optimizers import TorchOptimizers
-from frameworks.torch.training import eight_bit_state, implementations
-from frameworks.torch.training.optimizer_probes import float16_clipped
-from frameworks.torch.training.scaler import no_clipping, wants_fused
+from frameworks.torch.training import implementations, optimizers
+from frameworks.torch.training.optimizers import no_clipping, wants_fused
 from frameworks.torch.training.trainer import TorchTrainer
 
 _LIBRARIES = MappingProxyType({each.MODE: each for each in (torchao_models, transformers_models)})
@@ -139,7 +134,7 @@ class TorchFramework(TorchProcess):
         }
     )
     offload_of_modes = MappingProxyType({"offload": Offload(("activations",), "disk")})
-    modes: tuple[str, ...] = ("eager", *compiling.MODES, *ranks_of_modes, *offload_of_modes, *_LIBRARIES, *STACKS)
+    modes: tuple[str, ...] = ("eager", *settings.MODES, *ranks_of_modes, *offload_of_modes, *_LIBRARIES, *STACKS)
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)
@@ -171,7 +166,7 @@ class TorchFramework(TorchProcess):
             own = {capability: own[capability] for capability in own.keys() & self.refusals().keys()}
         here |= own
         if self.mode not in ("fsdp1", deepspeed_start.MODE):
-            here[Capability.ADAM_8BIT] = partial(eight_bit_state.keeps_codes, self.device)
+            here[Capability.ADAM_8BIT] = partial(optimizers.keeps_codes, self.device)
         here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
         if not self._compiles:
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
@@ -193,7 +188,7 @@ class TorchFramework(TorchProcess):
 
     @property
     def _compiles(self) -> bool:
-        return self.mode in compiling.MODES
+        return self.mode in settings.MODES
 
     def rules(self) -> Mapping[type, Callable[[], Any]]:
         return {
@@ -201,7 +196,7 @@ class TorchFramework(TorchProcess):
             Quantizers: partial(TorchQuantizers, self.device),
             PostTraining: self._post_training,
             QatRule: lambda: RULE,
-            EightBitRule: eight_bit_state.rule,
+            EightBitRule: optimizers.rule,
         }
 
     def _post_training(self) -> PostTraining:
@@ -221,14 +216,14 @@ class TorchFramework(TorchProcess):
 
     def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
         self.require_recipe(recipe)
-        eight_bit_state.require(recipe, self.device)
+        optimizers.require(recipe, self.device)
         return rank_group(model, recipe, weights, mode=self.mode)
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
         self.require_recipe(recipe)
         if not is_flat(self.mode, recipe):
             self.require_clipping(recipe)
-        eight_bit_state.require(recipe, self.device)
+        optimizers.require(recipe, self.device)
         implementations.require(model, recipe, self.device)
         ways.require(recipe)
         if recipe.ranks is None and recipe.precision.level == "O2":

@@ -17,12 +17,12 @@ from frameworks.torch.declarations import NO_MASTERS
 from frameworks.torch.distributed import deepspeed_probes, deepspeed_start
 from frameworks.torch.distributed.deepspeed_probes import stays_without_gradient
 from frameworks.torch.probes import attempts
-from frameworks.torch.training.scaler import wants_float32_gradients, wants_fused
+from frameworks.torch.training.optimizers import wants_float32_gradients, wants_fused
 from frameworks.torch.training.trainer import TorchTrainer
 
 _MEMBER = "frameworks.torch.distributed.ranks:TorchWorker"
 _FLAT_MEMBER = "frameworks.torch.distributed.fsdp1:Fsdp1Worker"
-_ENGINE_MEMBER = "frameworks.torch.distributed.deepspeed_ranks:DeepSpeedWorker"
+_ENGINE_MEMBER = "frameworks.torch.distributed.deepspeed:DeepSpeedWorker"
 _MEMBERS = {"fsdp1": _FLAT_MEMBER, deepspeed_start.MODE: _ENGINE_MEMBER}
 _ENVIRONMENT = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 """DDP's reducer warns of find_unused_parameters where every parameter was used."""

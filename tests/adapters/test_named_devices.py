@@ -126,7 +126,7 @@ def xpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.mark.usefixtures("xpu")
 def test_load_of_torch_has_the_accelerator_of_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     from frameworks.torch.core import devices
-    from frameworks.torch.core.streams import Stream
+    from frameworks.torch.core.devices import Stream
 
     framework = load("torch", "auto")
     assert (framework.device, devices.available()) == ("xpu", ("cpu", "xpu"))

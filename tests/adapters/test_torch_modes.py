@@ -19,7 +19,7 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, PostTraining
 from frameworks.registry import load
-from frameworks.torch.core.compiling import COMPILE, DYNAMIC, compiled
+from frameworks.torch.core.settings import COMPILE, DYNAMIC, compiled
 from frameworks.torch.distributed import deepspeed_start
 from frameworks.torch.quantization import transformers_models
 

@@ -1,11 +1,17 @@
-"""Devices of PyTorch: the CPU, and every accelerator through the module that PyTorch has for its type."""
+"""Devices of PyTorch, random streams of runs on them, and activation offload to the CPU or to files."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
+from fixtures.recipe import Offload
 from frameworks.base import processor
+from frameworks.base.activations import OffloadedActivations, SavedActivations, TensorFiles
 
 CPU = "cpu"
 _BACKENDS = ("mtia", "hpu", "npu", "mps", "xpu", "cuda")
@@ -61,3 +67,77 @@ def has_peak(device: str) -> bool:
 def random_apart(device: str) -> AbstractContextManager[None]:
     """A scope after which the generators of the CPU and the device have the states that they had before."""
     return torch.random.fork_rng([] if device == CPU else [index(device)], device_type=device)
+
+
+class Stream:
+    """The default generators' states of one run, installed only while the run draws.
+
+    Attributes:
+        states: generator state by device type, as PyTorch gives it.
+    """
+
+    def __init__(self, device: str, seed: int) -> None:
+        self._device = device
+        self._index = None if device == CPU else index(device)
+        self.states: dict[str, torch.Tensor] = {}
+        with random_apart(device):
+            torch.manual_seed(seed)
+            self._keep()
+
+    @contextmanager
+    def drawn(self, *, keep: bool = True) -> Iterator[None]:
+        """Within the context, the default generators are this run's; with `keep` the stream advances."""
+        with random_apart(self._device):
+            torch.set_rng_state(self.states[CPU])
+            if self._index is not None:
+                module(self._device).set_rng_state(self.states[self._device], self._index)
+            try:
+                yield
+            finally:
+                if keep:
+                    self._keep()
+
+    def replace(self, states: Mapping[str, torch.Tensor]) -> None:
+        """Sets other states; PyTorch refuses invalid ones."""
+        self.states = {name: state.clone() for name, state in states.items()}
+        with self.drawn():
+            pass
+
+    def _keep(self) -> None:
+        self.states = {CPU: torch.get_rng_state()}
+        if self._index is not None:
+            self.states[self._device] = module(self._device).get_rng_state(self._index)
+
+
+def activations_of(offload: Offload | None) -> SavedActivations:
+    """The offload of a run.
+
+    Raises:
+        OSError: the run's folder cannot be made.
+    """
+    if offload is None:
+        return SavedActivations()
+    size = attrgetter("nbytes")
+    if offload.to == "disk":
+        files = TensorFiles(offload.folder, _save, _load, ".pt")
+        return OffloadedActivations(saved_tensors_hooks, files.pack, files.unpack, size)
+    hooks: Any = save_on_cpu()
+    return OffloadedActivations(saved_tensors_hooks, hooks.pack_hook, hooks.unpack_hook, size)
+
+
+def _save(tensor: torch.Tensor, path: Path) -> None:
+    torch.save(tensor.detach(), path)
+
+
+def _load(path: Path) -> torch.Tensor:
+    return torch.load(path, weights_only=True)
+
+
+def parameters_leave() -> bool:
+    """Whether `fully_shard`, the only API that offloads parameters, works without ranks."""
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard  # most of a second, which few runs need
+
+    module = torch.nn.Linear(2, 2, device=available()[-1])
+    before = module.weight.device
+    fully_shard(module, offload_policy=CPUOffloadPolicy(pin_memory=False))
+    return module.weight.device != before

@@ -1,15 +1,27 @@
-"""Fixture layers as PyTorch modules, channels-last at every border, and their parameters by canonical name."""
+"""The fixture model in PyTorch, channels-last at every border: layers, losses, recomputed segments, traces."""
 
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.amp import custom_bwd, custom_fwd
+from torch.nn import functional
+from torch.nn import functional as F
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from fixtures.arrays import Array
+from fixtures.functions import SCALE, FunctionUse
 from fixtures.layers import (
     Activation,
+    Again,
     BatchNorm,
     Convolution,
     Dense,
@@ -26,8 +38,110 @@ from fixtures.layers import (
     UserFunction,
     output_shape,
 )
-from frameworks.torch.core.arrays import to_array, to_tensor
-from frameworks.torch.core.functions import UserFunctionLayer
+from fixtures.model import Batch, LossKind, Model
+from fixtures.recipe import Recompute
+from frameworks.base import inner_bounds, segment_bounds
+from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
+from frameworks.contract import FunctionFormat, FunctionResult, RecomputeCase, RecomputeResult
+from frameworks.torch.core import devices, ways
+from frameworks.torch.core.arrays import DTYPES, to_array, to_tensor
+from frameworks.torch.core.settings import MODES, begin_anew, compiled
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+WAYS: dict[str, FunctionFormat] = {
+    "setup_context": "input",
+    "forward-with-context": "input",
+    "custom_fwd": "input",
+    "custom_fwd-setup_context": "input",
+    "custom_fwd-float32": "float32",
+    **({"custom_op": "input"} if hasattr(torch.library, "custom_op") else {}),
+}
+"""Ways by name, the default first, with the format in which each computes under autocast, as documented."""
+
+
+def _square(x: torch.Tensor) -> torch.Tensor:
+    return x * x
+
+
+def _back(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    return gradient * torch.clamp(2.0 * x, -1.0, 1.0)
+
+
+def _keep(ctx: Any, inputs: tuple[torch.Tensor], _output: torch.Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    ctx.save_for_backward(x)
+    return _square(x)
+
+
+def _backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    (x,) = ctx.saved_tensors
+    return _back(x, gradient)
+
+
+def _class_of(**methods: Callable[..., Any]) -> Function:
+    """`torch.autograd.Function` with these static methods."""
+    static = {name: staticmethod(each) for name, each in methods.items()}
+    made: Any = type("Square", (torch.autograd.Function,), static)
+    return made.apply
+
+
+def _custom_op() -> Function:
+    made = torch.library.custom_op("conformance::square", _square, mutates_args=())
+    made.register_fake(torch.empty_like)
+    made.register_autograd(_backward, setup_context=lambda ctx, inputs, output: _keep(ctx, inputs, output))
+    return made
+
+
+@cache
+def function(way: str, device: str) -> Function:
+    """The operation written in this way, where it has decorators for autocast on a kind of device."""
+    decorated, decorated_backward = partial(custom_fwd, device_type=device), custom_bwd(_backward, device_type=device)
+    match way:
+        case "setup_context":
+            return _class_of(forward=_square, setup_context=_keep, backward=_backward)
+        case "forward-with-context":
+            return _class_of(forward=_forward, backward=_backward)
+        case "custom_op":
+            return _custom_op()
+        case "custom_fwd-setup_context":
+            return _class_of(forward=decorated(_square), setup_context=_keep, backward=decorated_backward)
+        case _:
+            wide = torch.float32 if way == "custom_fwd-float32" else None
+            return _class_of(forward=decorated(_forward, cast_inputs=wide), backward=decorated_backward)
+
+
+class UserFunctionLayer(nn.Module):
+    """`fixtures.layers.UserFunction`, written in one of `WAYS`."""
+
+    def __init__(self, way: str | None) -> None:
+        super().__init__()
+        self.functions = {device: function(way or next(iter(WAYS)), device) for device in devices.available()}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.functions[x.device.type](x)
+
+
+class ThreeInputsFunction(torch.autograd.Function):
+    """The operation of `fixtures.functions`; the list takes what each backward pass finds."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, scale: float, asked: list[tuple[bool, ...]]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.save_for_backward(a, b)
+        ctx.scale, ctx.asked = scale, asked
+        return scale * a * b, b + c
+
+    @staticmethod
+    def backward(ctx: Any, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (a, b), needs = ctx.saved_tensors, ctx.needs_input_grad[:3]
+        ctx.asked.append(needs)
+        every = (2.0 * ctx.scale * y * b, ctx.scale * y * a + z, z)
+        return *(each if needed else None for each, needed in zip(every, needs, strict=True)), None, None
+
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
 _PROJECTIONS = ("query", "key", "value", "output")
@@ -224,3 +338,431 @@ def buffer_slots(layer: Layer, module: nn.Module, path: str) -> dict[str, Slot]:
             }
         case _:
             return {}
+
+
+IGNORED = -100
+"""The label that `cross_entropy` ignores by default."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceBatch:
+    """A micro-batch as tensors: labels outside the mask are `IGNORED`, other targets have their head's format."""
+
+    inputs: torch.Tensor
+    targets: Mapping[str, torch.Tensor]
+    items: int
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Every tensor of the micro-batch."""
+        yield self.inputs
+        yield from self.targets.values()
+
+
+def load_batch(model: Model, batch: Batch, device: str, dtype: torch.dtype | None = None) -> DeviceBatch:
+    """The micro-batch on `device`, its floating inputs rounded to `dtype` if one is given."""
+    kinds = dict(model.losses)
+    inputs = _read(batch.inputs, device, None if model.integer_inputs else dtype)
+    targets: dict[str, torch.Tensor] = {}
+    for name, array in batch.targets.items():
+        if kinds[name] == "cross_entropy":
+            labels = array if batch.mask is None else np.where(batch.mask == 0, IGNORED, array)
+            targets[name] = _read(labels, device, torch.int64)
+        else:
+            wanted = DTYPES[model.parameter_format(f"{len(model.layers) - 1}.{name}.")]
+            targets[name] = _read(array, device, wanted)
+    return DeviceBatch(inputs, targets, batch.items)
+
+
+def _read(array: Array, device: str, dtype: torch.dtype | None) -> torch.Tensor:
+    """The array as a tensor, which shares its memory where it can: nothing writes to a micro-batch."""
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        array = np.require(array, requirements=("C", "W"))
+    return torch.from_numpy(array).to(device=device, dtype=dtype)
+
+
+def item_loss_sums(
+    kinds: tuple[tuple[str, LossKind], ...], outputs: Mapping[str, torch.Tensor], targets: Mapping[str, torch.Tensor]
+) -> list[torch.Tensor]:
+    """For each head that has a target, in model order: the sum of the losses of the micro-batch's items."""
+    return [_item_loss_sum(kind, outputs[name], targets[name]) for name, kind in kinds if name in targets]
+
+
+def _item_loss_sum(kind: LossKind, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    if kind == "cross_entropy":
+        return functional.cross_entropy(output.flatten(0, -2), target.flatten(), ignore_index=IGNORED, reduction="sum")
+    return functional.mse_loss(output, target, reduction="sum") / output.shape[-1]
+
+
+def item_losses(
+    kinds: tuple[tuple[str, LossKind], ...], outputs: Mapping[str, torch.Tensor], targets: Mapping[str, torch.Tensor]
+) -> torch.Tensor:
+    """The loss of each item of a micro-batch, (items,), added up over the heads that have a target."""
+    every = [_item_losses(kind, outputs[name], targets[name]) for name, kind in kinds if name in targets]
+    return sum(every[1:], every[0])
+
+
+def _item_losses(kind: LossKind, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    if kind == "cross_entropy":
+        labels = target.flatten()
+        losses = functional.cross_entropy(output.flatten(0, -2), labels, ignore_index=IGNORED, reduction="none")
+        return losses[labels != IGNORED]
+    return functional.mse_loss(output, target, reduction="none").mean(-1)
+
+
+VARIANTS: dict[str, bool] = {"non-reentrant": False, "reentrant": True}
+"""Names of `torch.utils.checkpoint`'s two implementations, the recommended one first, and their `use_reentrant`."""
+DEFAULT = next(iter(VARIANTS))
+
+_NUMBERS = count()
+
+
+class SegmentCalls:
+    """A count for each segment; `number` is how the operator of compiled forward passes finds it."""
+
+    def __init__(self, segments: int) -> None:
+        self.counts = [0] * segments
+        self.number = next(_NUMBERS)
+        _OF_NUMBER[self.number] = self
+
+
+_OF_NUMBER: WeakValueDictionary[int, SegmentCalls] = WeakValueDictionary()
+
+
+@torch.library.custom_op("conformance::segment_begins", mutates_args=())
+def segment_begins(x: torch.Tensor, number: int, index: int) -> torch.Tensor:
+    """A copy of a segment's input; each time a compiled graph runs this operator, the segment is counted."""
+    _OF_NUMBER[number].counts[index] += 1
+    return x.clone()
+
+
+@segment_begins.register_fake
+def _(x: torch.Tensor, number: int, index: int) -> torch.Tensor:  # noqa: ARG001
+    return torch.empty_like(x)
+
+
+segment_begins.register_autograd(lambda _, gradient: (gradient, None, None))
+
+
+_RERUN = FailingRerun()
+"""Of the case that runs now: an operator finds nothing but what is global."""
+
+
+@torch.library.custom_op("conformance::fails_the_second_time", mutates_args=())
+def _fails_the_second_time(x: torch.Tensor) -> torch.Tensor:
+    """A copy of `x`; an operator, so that it is run, and fails, in compiled graphs as well."""
+    _RERUN.begin()
+    return x.clone()
+
+
+@_fails_the_second_time.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+_fails_the_second_time.register_autograd(lambda _, gradient: gradient)
+
+
+def _value(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x @ w).sum()
+
+
+def _failing(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return _value(_fails_the_second_time(x), w)
+
+
+def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, device: str, mode: str) -> RecomputeResult:
+    """One case of `Framework.recompute`; PyTorch's own exceptions leave this call.
+
+    The value stands for one part of a loss whose other parts are trained as well: where it is cut off from the graph,
+    the loss still has a backward pass, which gives it nothing.
+    """
+
+    def run(function: Callable[..., torch.Tensor], *args: Any, **named: Any) -> torch.Tensor:
+        return checkpoint(function, *args, use_reentrant=VARIANTS[variant], **named)
+
+    return differentiated(case, x, w, run, device, mode)
+
+
+def differentiated(
+    case: RecomputeCase, x: Array, w: Array, run: Callable[..., torch.Tensor], device: str, mode: str = "eager"
+) -> RecomputeResult:
+    """Value and gradients of a case whose recomputation call is `run(function, *args, **named)`."""
+    inputs = to_tensor(x, device, torch.float32).requires_grad_(case != NO_GRAD_INPUT)
+    weight = to_tensor(w, device, torch.float32).requires_grad_()
+    _RERUN.runs = 0
+    forward: Callable[..., torch.Tensor] = partial(recomputed_call, case, run, _value, _failing)
+    if mode in MODES:
+        begin_anew()
+        forward = compiled(forward, mode)
+    value = forward(inputs, weight)
+    if case == WEIGHTS_CHANGE:
+        with torch.no_grad():
+            weight.mul_(FACTOR)
+    if value.requires_grad:
+        value.backward()
+    gradients = [None if tensor.grad is None else to_array(tensor.grad) for tensor in (inputs, weight)]
+    return RecomputeResult(float(value.detach()), gradients[0], gradients[1])
+
+
+def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None, device: str) -> FunctionResult:
+    """What backward passes of `fixtures.functions` find, and the gradients."""
+    asked: list[tuple[bool, ...]] = []
+    given = [
+        to_tensor(x, device, torch.float32).requires_grad_(need) for x, need in zip(inputs, use.needs, strict=True)
+    ]
+
+    def loss(*given: torch.Tensor) -> torch.Tensor:
+        each = [dict(zip("yz", ThreeInputsFunction.apply(*given, SCALE, asked), strict=True)) for _ in range(use.times)]
+        return torch.stack([outputs[name].sum() for outputs in each for name in use.outputs]).sum()
+
+    value = loss(*given) if variant is None else checkpoint(loss, *given, use_reentrant=VARIANTS[variant])
+    value.backward()
+    return FunctionResult(tuple(asked), tuple(None if each.grad is None else to_array(each.grad) for each in given))
+
+
+class Network(nn.Module):
+    """The layers of a fixture model; float64 heads take their features cast to float64.
+
+    Attributes:
+        built: the layers as they were built, whatever stands in their places in `layers` since.
+        heads_built: the heads as they were built, by name.
+        tied: places of the layers whose weight a head has too.
+        calls: how often the forward of each segment has begun; compiled, this is counted in recomputed segments only.
+    """
+
+    def __init__(self, model: Model, recompute: Recompute | None = None, way: str = "") -> None:
+        super().__init__()
+        body = model.layers[:-1]
+        shapes = {path: shape for path, _, shape in model.shapes()}
+        self.layers = nn.ModuleList()
+        for place, layer in enumerate(body):
+            if isinstance(layer, Again):
+                self.layers.append(UsedAgain(self.layers, layer.at))
+            else:
+                self.layers.append(build(layer, shapes[str(place)]))
+        width = shapes[str(len(body))][-1]
+        self.built = tuple(self.layers)
+        self.heads = nn.ModuleDict()
+        for head in model.heads.heads:
+            dtype = DTYPES[model.parameter_format(f"{len(body)}.{head.name}.")]
+            self.heads[head.name] = nn.Linear(width, head.units, bias=head.tied is None, dtype=dtype)
+            if head.tied is not None:
+                self.heads[head.name].weight = self.layers[head.tied].weight
+        self.heads_built = dict(self.heads.items())
+        self.tied = frozenset(head.tied for head in model.heads.heads if head.tied is not None)
+        self._wide = frozenset(name for name, head in self.heads_built.items() if _is_wide(head))
+        self.recompute, self._way = recompute, way
+        self.is_reentrant = recompute is not None and VARIANTS[recompute.variant or DEFAULT]
+        self.bounds = segment_bounds(len(body), recompute)
+        self.calls = SegmentCalls(len(self.bounds))
+        self.call_in_place()
+
+    def call_in_place(self) -> None:
+        """Makes forward passes call the present replacements of the layers."""
+        self._sequence = tuple(self.layers)  # indexing a ModuleList or slicing it takes its time
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        segments = [partial(self._segment, index) for index in range(len(self.bounds))]
+        if self._way == "sequential" and self.training:
+            x = checkpoint_sequential(segments, len(segments), x, use_reentrant=self.is_reentrant)
+        else:
+            for segment in segments:
+                x = self._recomputed(segment, x)
+        return {name: head(x.to(torch.float64) if name in self._wide else x) for name, head in self.heads.items()}
+
+    def _segment(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            self.calls.counts[index] += 1
+        elif self.recompute is not None:
+            x = segment_begins(x, self.calls.number, index)
+        start, stop = self.bounds[index]
+        if self.recompute is None or self.recompute.depth == 1:
+            return self._run(start, stop, x)
+        for a, b in inner_bounds((start, stop)):
+            x = self._recomputed(partial(self._run, a, b), x)
+        return x
+
+    def _run(self, start: int, stop: int, x: torch.Tensor) -> torch.Tensor:
+        for layer in self._sequence[start:stop]:
+            x = layer(x)
+        return x
+
+    def _recomputed(self, function: partial[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        if self.recompute is None or not self.training:
+            return function(x)
+        return ways.recomputed(self._way, function, x, reentrant=self.is_reentrant)
+
+
+def _is_wide(head: nn.Module) -> bool:
+    return isinstance(head, nn.Linear) and head.weight.dtype == torch.float64
+
+
+def parameters_by_name(model: Model, network: Network) -> dict[str, Slot]:
+    """Every parameter by canonical name, in model order."""
+    result: dict[str, Slot] = {}
+    for index, layer in enumerate(model.layers[:-1]):
+        result.update(parameter_slots(layer, network.built[index], str(index)))
+    for name, head in network.heads_built.items():
+        result.update(linear_slots(head, f"{len(model.layers) - 1}.{name}."))
+    return {name: result[name] for name in model.parameter_shapes()}
+
+
+def buffers_by_name(model: Model, network: Network) -> dict[str, Slot]:
+    """Batch norm's running statistics by canonical name, in model order."""
+    result: dict[str, Slot] = {}
+    for index, layer in enumerate(model.layers[:-1]):
+        result.update(buffer_slots(layer, network.built[index], str(index)))
+    return result
+
+
+def load(slots: Mapping[str, Slot], arrays: Mapping[str, Array]) -> None:
+    """Writes canonical arrays into their tensors, rounded where the tensor's format is narrower.
+
+    Raises:
+        ValueError: a name is missing or a shape differs.
+    """
+    for name, slot in slots.items():
+        if name not in arrays:
+            raise ValueError(f"there is no array for {name}")
+        value = slot.tensor_of(arrays[name])
+        if value.shape != slot.tensor.shape:
+            raise ValueError(f"{name}: {tuple(value.shape)} where {tuple(slot.tensor.shape)} is needed")
+        with torch.no_grad():
+            slot.tensor.copy_(value)
+
+
+def cast_body(network: Network, dtype: torch.dtype) -> None:
+    """Level O3: every layer and head but the float64 heads goes to `dtype`, batch norm's buffers included."""
+    network.layers.to(dtype)
+    for head in network.heads.values():
+        if not _is_wide(head):
+            head.to(dtype)
+
+
+def _second(x: Tensor) -> Tensor:
+    return x.movedim(-1, 1)
+
+
+def _last(x: Tensor) -> Tensor:
+    return x.movedim(1, -1)
+
+
+OPERATIONS: dict[str, Callable[..., Tensor]] = {
+    "matmul": torch.matmul,
+    "batched_matmul": torch.bmm,
+    "einsum": lambda a, b: torch.einsum("ij,jk->ik", a, b),
+    "linear": lambda x, weight, bias: F.linear(x, weight.t(), bias),
+    "conv2d": lambda x, kernel: _last(F.conv2d(_second(x), kernel.permute(3, 2, 0, 1))),
+    "attention": lambda q, k, v: F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0],
+    "sum": torch.sum,
+    "mean": torch.mean,
+    "variance": lambda x: torch.var(x, correction=0),
+    "norm": lambda x: torch.linalg.vector_norm(x),
+    "prod": torch.prod,
+    "max": torch.max,
+    "cumsum": lambda x: torch.cumsum(x, -1),
+    "cumprod": lambda x: torch.cumprod(x, -1),
+    "logsumexp": lambda x: torch.logsumexp(x, -1),
+    "softmax": lambda x: torch.softmax(x, -1),
+    "log_softmax": lambda x: torch.log_softmax(x, -1),
+    "cross_entropy": F.cross_entropy,
+    "squared_error": F.mse_loss,
+    "absolute_error": F.l1_loss,
+    "huber": F.huber_loss,
+    "kl_divergence": lambda a, b: F.kl_div(a, b, reduction="batchmean"),
+    "binary_cross_entropy_logits": F.binary_cross_entropy_with_logits,
+    "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "instance_norm": lambda x: torch.nn.InstanceNorm1d(x.shape[0], device=x.device)(x),
+    "batch_norm": lambda x: torch.nn.BatchNorm1d(x.shape[-1], device=x.device)(x),  # with running statistics
+    "rms_norm": lambda x: F.rms_norm(x, x.shape[-1:]),
+    "exp": torch.exp,
+    "expm1": torch.expm1,
+    "log": torch.log,
+    "log1p": torch.log1p,
+    "pow": lambda x: torch.pow(x, 3.0),
+    "square": torch.square,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "reciprocal": torch.reciprocal,
+    "abs": torch.abs,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "softplus": F.softplus,
+    "erf": torch.erf,
+    "add": torch.add,
+    "subtract": torch.subtract,
+    "multiply": torch.multiply,
+    "divide": torch.divide,
+    "maximum": torch.maximum,
+    "where": lambda a, b: torch.where(a > 0, a, b),
+    "concatenate": lambda a, b: torch.cat([a, b], -1),
+    "stack": lambda a, b: torch.stack([a, b]),
+    "max_pool": lambda x: _last(F.max_pool2d(_second(x), 2)),
+    "average_pool": lambda x: _last(F.avg_pool2d(_second(x), 2)),
+    "dropout": lambda x: F.dropout(x, 0.5, training=True),
+    "embedding": F.embedding,
+    "gather_ids": lambda ids: ids + 0,
+    "argmax": lambda x: torch.argmax(x, -1),
+    "transpose": lambda x: x.transpose(-1, -2),
+    "reshape": torch.flatten,
+}
+
+
+def modules_by_path(model: Model, network: Network, heads: Container[str]) -> dict[str, nn.Module]:
+    """The module of every layer by its path, in the order of the forward pass; these heads last."""
+    modules = dict(_inner(model.layers[:-1], network.built, ""))
+    last = len(model.layers) - 1
+    return modules | {f"{last}.{name}": head for name, head in network.heads_built.items() if name in heads}
+
+
+def _inner(layers: tuple[Layer, ...], modules: Iterable[nn.Module], prefix: str) -> Iterator[Any]:
+    for index, (layer, module) in enumerate(zip(layers, modules, strict=True)):
+        if isinstance(layer, Residual) and isinstance(module, ResidualBody):
+            yield from _inner(layer.body, module.body, f"{prefix}{index}.body.")
+        yield f"{prefix}{index}", module
+
+
+class TracedTensors:
+    """Outputs of layers and the gradients that come back to them, by path; several backward passes add up."""
+
+    def __init__(self) -> None:
+        self.outputs: dict[str, Array] = {}
+        self.gradients: dict[str, torch.Tensor] = {}
+        self._inside: set[nn.Module] = set()
+
+    @contextmanager
+    def watching(self, modules: dict[str, nn.Module]) -> Iterator[None]:
+        """Takes down what these modules return inside."""
+        handles = [module.register_forward_hook(self._hook(path)) for path, module in modules.items()]
+        again = [module for module in modules.values() if isinstance(module, UsedAgain)]
+        handles += [module.register_forward_pre_hook(lambda module, _: self._inside.add(module)) for module in again]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hook(self, path: str) -> Any:
+        def take(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+            self._inside.discard(module)
+            if self._inside:
+                return  # a layer's second use, which another one shows
+            if path not in self.outputs:  # a checkpoint's second run comes later
+                self.outputs[path] = to_array(output)
+            if torch.is_grad_enabled() and not output.requires_grad:
+                output.requires_grad_()  # before the first parameter
+            if output.requires_grad:
+                output.register_hook(lambda gradient: self._add(path, gradient))
+
+        return take
+
+    def _add(self, path: str, gradient: torch.Tensor) -> None:
+        former = self.gradients.get(path)
+        self.gradients[path] = gradient.clone() if former is None else former + gradient

@@ -18,11 +18,10 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 from fixtures.arrays import Array
 from fixtures.recipe import Ranks, Recipe
 from frameworks.contract import Gradients
-from frameworks.torch.core.layers import Slot
-from frameworks.torch.core.network import Network, parameters_by_name
-from frameworks.torch.distributed.rank_ways import OF_FSDP1
+from frameworks.torch.core.layers import Network, Slot, parameters_by_name
 from frameworks.torch.distributed.ranks import RankTrainer, TorchWorker
 from frameworks.torch.distributed.sharding import (
+    OF_FSDP1,
     CountedReductions,
     Losses,
     WithLosses,

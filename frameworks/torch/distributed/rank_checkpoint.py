@@ -21,8 +21,16 @@ from torch.utils._pytree import tree_map
 
 from fixtures.recipe import Ranks
 from frameworks.base import same_parts
-from frameworks.torch.training.checkpoint import FILE, LOOP, go_on, gradients, loop_state, put_gradients, snapshot
-from frameworks.torch.training.trainer import TorchTrainer
+from frameworks.torch.training.trainer import (
+    FILE,
+    LOOP,
+    TorchTrainer,
+    go_on,
+    gradients,
+    loop_state,
+    put_gradients,
+    snapshot,
+)
 
 _SHARDS = "shards"
 _SHARDED = ("model", "optimizer", "average")

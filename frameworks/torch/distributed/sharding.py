@@ -1,9 +1,10 @@
 """Data parallelism of a network: replicas with reduced gradients, or shards that are gathered for use."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from itertools import pairwise
 from operator import attrgetter
 from types import MethodType
 from typing import Any, Protocol, TypeAlias
@@ -12,16 +13,69 @@ import torch
 from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fixtures.recipe import Ranks
 from frameworks.contract import Capability, Unsupported
 from frameworks.torch.core.arrays import DTYPES
-from frameworks.torch.core.network import Network
-from frameworks.torch.distributed.rank_ways import OF_DDP, configure, placement
+from frameworks.torch.core.layers import Network
+
+OF_DDP: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "all-used": {"find_unused_parameters": False},
+    "bucket-view": {"gradient_as_bucket_view": True},
+    "small-buckets": {"bucket_cap_mb": 0.0001},
+    "static-graph": {"static_graph": True},
+    "no-hook": {"find_unused_parameters": True},
+}
+"""Options of `DistributedDataParallel`, for the technique "data-parallel"."""
+
+OF_FSDP1: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "late-prefetch": {"backward_prefetch": BackwardPrefetch.BACKWARD_POST},
+    "forward-prefetch": {"forward_prefetch": True},
+    "no-limit": {"limit_all_gathers": False},
+}
+"""Options of `FullyShardedDataParallel`, for the technique "sharding"."""
+
+OF_ZERO: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "overlapped": {"overlap_comm": True},
+    "no-buffer": {"contiguous_gradients": False},
+    "overlapped-no-buffer": {"overlap_comm": True, "contiguous_gradients": False},
+    "all-reduced": {"reduce_scatter": False},
+    "small-reductions": {"reduce_bucket_size": 16},
+}
+"""Entries of "zero_optimization" in DeepSpeed's configuration, for the technique "sharding"."""
+
+
+def placement(way: str, count: int) -> Callable[[nn.Parameter], Shard] | None:
+    """Which axis of a parameter `fully_shard` divides among `count` ranks; None for rows."""
+    if way != "columns":
+        return None
+    return lambda parameter: Shard(int(parameter.ndim > 1 and parameter.shape[1] % count == 0))
+
+
+def configure(way: str, units: Sequence[nn.Module]) -> None:
+    """Sets options of sharded units, the root first and the others in forward order."""
+    root, *layers = (unit for unit in units)
+    match way:
+        case "prefetch":
+            for unit, after in pairwise([root, *layers]):
+                unit.set_modules_to_forward_prefetch([after])
+                after.set_modules_to_backward_prefetch([unit])
+        case "unused-too":
+            root.set_reduce_scatter_unused_params(True)
+
 
 Losses = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], list[torch.Tensor]]
 Reduced: TypeAlias = torch.futures.Future[torch.Tensor]

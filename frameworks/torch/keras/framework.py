@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import keras
@@ -22,19 +23,63 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
 )
-from frameworks.keras_common.declarations import CONVENTIONS, SUPPORTED
+from frameworks.keras_common.backend import scalars
+from frameworks.keras_common.declarations import CONVENTIONS, REFUSED, SUPPORTED
 from frameworks.keras_common.functions import WAYS
 from frameworks.keras_common.network import VARIANTS
-from frameworks.keras_common.operations import OF_SCOPES, ScopeOfPolicies
+from frameworks.keras_common.operations import NO_LISTS, OF_SCOPES, ScopeOfPolicies
+from frameworks.keras_common.optimizer_probes import optimizer_attempts
 from frameworks.keras_common.options import option_attempts
+from frameworks.keras_common.precision_probes import OF_POLICIES
 from frameworks.keras_common.recompute import Function, recomputed
 from frameworks.keras_common.scaler import has_factors_of
 from frameworks.keras_common.settings import read_settings, write_settings
 from frameworks.keras_common.shipped_optimizers import KerasOptimizers
-from frameworks.torch.core.recompute import differentiated
-from frameworks.torch.keras.probes import attempts, refusals
-from frameworks.torch.keras.trainer import AutogradRun
+from frameworks.torch.core.layers import differentiated
+from frameworks.torch.keras.trainer import BACKEND, AutogradRun
 from frameworks.torch.stacks.framework import StackFramework
+
+_CPU_REFUSED: dict[Capability, str] = {Capability.PEAK_BYTES: "PyTorch counts a GPU's allocations, and none of a CPU's"}
+_DISTRIBUTION = "keras.distribution is implemented for Keras on JAX alone"
+_RANKS = (
+    Capability.RANKS_REPLICATED,
+    Capability.RANKS_OPTIMIZER,
+    Capability.RANKS_GRADIENTS,
+    Capability.RANKS_FULL,
+    Capability.RANKS_HYBRID,
+)
+
+
+def refusals(device: str) -> dict[Capability, str]:
+    """Unsupported capabilities on this device, with reasons."""
+    lists = {Capability.AUTOCAST_LISTS: NO_LISTS}
+    return REFUSED | dict.fromkeys(_RANKS, _DISTRIBUTION) | lists | (_CPU_REFUSED if device == "cpu" else {})
+
+
+def _peak() -> bool:
+    scalars(1)
+    return torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0
+
+
+def _distributed() -> bool:
+    """Whether Keras' data parallelism takes this backend's devices."""
+    devices = keras.distribution.list_devices()
+    keras.distribution.DataParallel(devices=devices)
+    return True
+
+
+def attempts(device: str) -> dict[Capability, Attempt]:
+    """Attempts for each capability on a device."""
+    every = OF_POLICIES | optimizer_attempts(BACKEND) | _OWN
+    return {capability: partial(_on, device, attempt) for capability, attempt in every.items()}
+
+
+def _on(device: str, attempt: Attempt) -> bool:
+    with keras.device(device):
+        return attempt()
+
+
+_OWN: dict[Capability, Attempt] = {Capability.PEAK_BYTES: _peak, **dict.fromkeys(_RANKS, _distributed)}
 
 
 class KerasOnTorch(ScopeOfPolicies, StackFramework):

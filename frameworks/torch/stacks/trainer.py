@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import PrinterCallback
+from accelerate import Accelerator
+from accelerate.utils import AutocastKwargs
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 from transformers.trainer_utils import get_last_checkpoint
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
-from fixtures.recipe import FormatName, Recipe
+from fixtures.recipe import SGD, Adam, AdamW, FormatName, Recipe
 from frameworks.base import MicroBatch
 from frameworks.contract import (
     Attempt,
@@ -29,10 +43,12 @@ from frameworks.contract import (
     Unsupported,
     Update,
 )
-from frameworks.torch.core.losses import DeviceBatch
-from frameworks.torch.stacks import trainer_data, trainer_probes
-from frameworks.torch.stacks.accelerate_state import SharedState
-from frameworks.torch.stacks.framework import StackFramework
+from frameworks.torch.core import devices
+from frameworks.torch.core.arrays import dtype_name
+from frameworks.torch.core.layers import DeviceBatch, Network, item_loss_sums
+from frameworks.torch.core.settings import Probe, guarded
+from frameworks.torch.stacks.accelerate import SharedState, first_state
+from frameworks.torch.stacks.framework import EPOCHS, STEPS, Dropping, NumberedRows, StackFramework, watched
 from frameworks.torch.stacks.trainer_loop import (
     BeforeStep,
     FedTrainer,
@@ -43,18 +59,413 @@ from frameworks.torch.stacks.trainer_loop import (
     WorkQueue,
     seeds_restored,
 )
-from frameworks.torch.stacks.trainer_parts import (
-    OPTIMIZERS,
-    LibraryStepper,
-    MeanLoss,
-    PlainTrainer,
-    arguments_of,
-    force_float16,
+from frameworks.torch.training import trainer
+from frameworks.torch.training.optimizers import (
+    Stepper,
+    good_updates,
+    grad_scaler,
+    scaler_settings,
+    steppers,
+    wants_fused,
 )
-from frameworks.torch.training import checkpoint
-from frameworks.torch.training.optimizers import Stepper, steppers
-from frameworks.torch.training.scaler import good_updates, scaler_settings
 from frameworks.torch.training.trainer import TorchTrainer
+
+OPTIMIZERS = {"trainer": "adamw_torch_fused", "trainer-plain": "adamw_torch"}
+"""`TrainingArguments.optim` for AdamW by mode; the first is the library's default."""
+
+
+class MeanLoss(nn.Module):
+    """The network with its loss, the mean over a micro-batch's items; "fed" is a sum of products instead.
+
+    Labels, of which some are ignored, are for a model of one head: their loss is divided by the items of the window.
+
+    Attributes:
+        accepts_loss_kwargs: whether Trainer is to count these items, by the name that it reads.
+        totals: sums of the losses of items, of each micro-batch since they were last taken.
+    """
+
+    def __init__(self, network: Network, model: Model, *, widen: bool) -> None:
+        super().__init__()
+        self.network = network
+        self.kinds = model.losses
+        self.accepts_loss_kwargs = [kind for _, kind in model.losses] == ["cross_entropy"]
+        self.totals: list[float] = []
+        self._widen = widen
+
+    def forward(
+        self,
+        inputs: torch.Tensor | None = None,
+        targets: Mapping[str, torch.Tensor] | None = None,
+        fed: torch.Tensor | None = None,
+        count: int | torch.Tensor | None = 0,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
+        if fed is not None:
+            self.totals.append(math.nan)
+            return {"loss": fed * 1.0}
+        outputs: dict[str, torch.Tensor] = self.network(inputs)
+        if labels is not None:
+            targets, count = dict.fromkeys(outputs, labels), num_items_in_batch
+        return outputs if targets is None else {"loss": self._total(outputs, targets) / count}
+
+    def _total(self, outputs: dict[str, torch.Tensor], targets: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The sum of the losses of all items and heads."""
+        if self._widen:
+            outputs = {name: y.to(torch.promote_types(y.dtype, torch.float32)) for name, y in outputs.items()}
+        sums = item_loss_sums(self.kinds, outputs, targets)
+        self.totals.append(sum(each.item() for each in sums))
+        return sum(sums[1:], sums[0])
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder that Trainer asks for when it is made; `save` names another."""
+    return tempfile.TemporaryDirectory(prefix="trainer-", ignore_cleanup_errors=True)
+
+
+def arguments_of(recipe: Recipe, device: str, optimizer: str) -> TrainingArguments:
+    """What a recipe fixes; everything else is the library's default, but that it logs each update and to nobody."""
+    given: dict[str, Any] = {"learning_rate": recipe.optimizer.learning_rate, "optim": optimizer}
+    match recipe.optimizer:
+        case SGD(momentum=momentum):
+            given |= {"optim": "sgd", "optim_args": f"momentum={momentum}"}
+        case AdamW() as adamw:
+            given |= {"adam_beta1": adamw.beta1, "adam_beta2": adamw.beta2, "weight_decay": adamw.weight_decay}
+            given |= {} if adamw.epsilon is None else {"adam_epsilon": adamw.epsilon}
+    low = recipe.precision.level == "O1"
+    return TrainingArguments(
+        output_dir=_folder().name,
+        use_cpu=device == "cpu",
+        seed=recipe.seed % 2**32,
+        fp16=recipe.scaling is not None or (low and recipe.precision.format == "float16"),
+        bf16=low and recipe.precision.format == "bfloat16",
+        gradient_accumulation_steps=recipe.accumulation,
+        max_grad_norm=recipe.clip or 0.0,
+        max_steps=2**31,
+        lr_scheduler_type="constant",
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        ignore_data_skip=True,
+        log_level="error",
+        **given,
+    )
+
+
+def force_float16(accelerator: Accelerator, recipe: Recipe, device: str) -> None:
+    """Gives a Trainer's accelerator the recipe's scaler, and on a CPU the float16 that it has on a GPU."""
+    if accelerator.mixed_precision != "fp16":
+        return
+    accelerator.autocast_handler = AutocastKwargs(enabled=recipe.precision.level == "O1")
+    scaler = grad_scaler(device, recipe) or torch.amp.GradScaler(device, enabled=False)
+    accelerator.scaler, accelerator.native_amp = scaler, True
+
+
+class LibraryStepper(Stepper):
+    """The optimizer that Trainer makes of its arguments; Adam and chosen implementations are PyTorch's own."""
+
+    def __init__(self, arguments: TrainingArguments, *given: Any) -> None:
+        self._arguments = arguments
+        super().__init__(*given)
+
+    def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        if isinstance(recipe.optimizer, Adam) or recipe.implementation != "default":
+            return super().made(recipe, groups)
+        kind, given = Trainer.get_optimizer_cls_and_kwargs(self._arguments)
+        decay = {"weight_decay": self._arguments.weight_decay}
+        fused = {"fused": True} if wants_fused(recipe) else {}
+        return kind([decay | group for group in groups], **(given | fused))
+
+
+class PlainTrainer(TorchTrainer):
+    """A run by PyTorch alone with the optimizer that Trainer makes."""
+
+    def __init__(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
+    ) -> None:
+        with first_state():
+            self.arguments = arguments_of(recipe, device, OPTIMIZERS[mode])
+        super().__init__(model, recipe, weights, device, mode)
+
+    def _steppers(self) -> list[Stepper]:
+        return steppers(self.recipe, self.slots, partial(LibraryStepper, self.arguments))
+
+
+LOW_MODEL_SCALED = (
+    "Trainer logs the norm of unscaled gradients, and GradScaler.unscale_ refuses a float16 model's gradients"
+)
+BFLOAT16_SCALED = "Trainer's loss scaler comes with fp16=True, and its bf16 has none"
+REFUSED: Mapping[Capability, str] = {
+    Capability.STATIC_SCALING: "Trainer's loop calls GradScaler.update without a scale; no setting keeps the scale",
+    Capability.TWO_OPTIMIZERS: "Trainer takes one optimizer",
+    Capability.TWO_LOSSES: "Trainer makes one backward pass through each forward pass",
+    Capability.AVERAGE: "Trainer keeps no average of the weights",
+}
+
+QUIET: dict[str, Any] = {
+    "optim": "sgd",
+    "learning_rate": 0.5,
+    "max_grad_norm": 0.0,
+    "lr_scheduler_type": "constant",
+    "output_dir": tempfile.gettempdir(),
+    "per_device_train_batch_size": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+    "log_level": "error",
+}
+"""Training arguments of plain SGD at a rate of 0.5, one row a micro-batch."""
+
+Row = Mapping[str, float]
+
+
+class _Values(IterableDataset[Row]):
+    """Rows in their order: micro-batches of one value each."""
+
+    def __init__(self, values: Sequence[float], length: int) -> None:
+        self._values, self._length = values, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter([{"value": value} for value in self._values])
+
+
+class _Product(nn.Module):
+    """Two weights of ones; the loss is the sum of their products with the value."""
+
+    def __init__(self, losses: int = 1) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.inner = nn.Linear(2, 2, bias=False)
+        nn.init.eye_(self.inner.weight).requires_grad_(False)
+        self._losses = losses
+
+    def forward(self, value: torch.Tensor) -> dict[str, Any]:
+        loss = (self.inner(self.weight[None]).float() * value).sum()
+        return {"loss": loss if self._losses == 1 else [loss] * self._losses}
+
+
+class TrainerAttempt(Trainer):
+    """Trains a product with SGD at a rate of 0.5 over values.
+
+    Args:
+        length: micro-batches that the data claim to have; None: their real number.
+        scaler: settings of the loss scaler, by which float16 is asked for; autocast stays off.
+        given: further training arguments.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        values: Sequence[float],
+        *callbacks: TrainerCallback,
+        length: int | None = None,
+        scaler: Mapping[str, Any] | None = None,
+        optimizer: Any = None,
+        losses: int = 1,
+        autocast: bool = False,
+        **given: Any,
+    ) -> None:
+        self._device, self._settings, self._autocast = device, scaler, autocast
+        arguments = QUIET | {"num_train_epochs": 1, "fp16": scaler is not None, "use_cpu": device == "cpu"}
+        super().__init__(
+            model=_Product(losses),
+            args=TrainingArguments(**(arguments | given)),
+            train_dataset=_Values(values, len(values) if length is None else length),
+            callbacks=list(callbacks),
+            optimizers=(optimizer, None),
+        )
+        self.remove_callback(PrinterCallback)
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        if self._settings is not None:
+            scaler = torch.amp.GradScaler(self._device, **{"init_scale": 1024.0, **self._settings})
+            self.accelerator.autocast_handler = AutocastKwargs(enabled=self._autocast)
+            self.accelerator.scaler, self.accelerator.native_amp = scaler, True
+
+    def get_train_dataloader(self) -> DataLoader[Row]:
+        return DataLoader(self.train_dataset, batch_size=1)
+
+    def weights(self) -> float:
+        """The first weight after `train()`."""
+        self.train()
+        return float(self.model.weight.detach()[0])
+
+    @property
+    def scale(self) -> float:
+        return float(self.accelerator.scaler.get_scale())
+
+
+def _format_inside(dtype: torch.dtype, device: str) -> bool:
+    low: dict[str, Any] = {"bf16": True}
+    if dtype == torch.float16:
+        low = {"scaler": {"enabled": False}, "autocast": True}
+    made, formats = TrainerAttempt(device, [1.0], **low), list[torch.dtype]()
+    made.model.inner.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
+    made.train()
+    return formats == [dtype]
+
+
+def _dynamic(device: str) -> bool:
+    made = TrainerAttempt(device, [math.inf, 1.0], scaler={})
+    return made.weights() == 0.5 and made.scale == 512.0
+
+
+def _static(device: str) -> bool:
+    return TrainerAttempt(device, [math.inf], scaler={"growth_factor": 1.0, "backoff_factor": 1.0}).weights() == 1.0
+
+
+def _two_optimizers(device: str) -> bool:
+    weights = [torch.ones(2, requires_grad=True) for _ in range(2)]
+    return TrainerAttempt(device, [1.0], optimizer=[torch.optim.SGD([w], lr=0.5) for w in weights]).weights() == 0.5
+
+
+def _two_losses(device: str) -> bool:
+    return TrainerAttempt(device, [1.0], losses=2).weights() == 0.0
+
+
+def open_window_ends(device: str) -> bool:
+    """Whether data that end before their length make an update of what the window holds."""
+    return TrainerAttempt(device, [1.0, 3.0], length=4, gradient_accumulation_steps=4).weights() == 0.0
+
+
+def step_is_left_out(device: str) -> bool:
+    """Whether a window's step is left out where a callback asks for the end of training before it."""
+
+    class Stops(TrainerCallback):
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+            control.should_training_stop = control.should_epoch_stop = True
+            return control
+
+    return TrainerAttempt(device, [1.0], Stops(), scaler={}).weights() == 1.0
+
+
+def _average(device: str) -> bool:
+    """Whether a training argument names an average of the weights."""
+    del device
+    words = {word for name in TrainingArguments.__dataclass_fields__ for word in name.split("_")}
+    return bool(words & {"ema", "swa", "averaged"})
+
+
+def bfloat16_is_scaled(device: str) -> bool:
+    """Whether the accelerator of a Trainer with bf16 has a loss scaler."""
+    return TrainerAttempt(device, [1.0], bf16=True).accelerator.scaler is not None
+
+
+def low_model_is_scaled(device: str) -> bool:
+    """Whether a fused optimizer of a float16 model gets scaled gradients."""
+    trainer = TrainerAttempt(device, [1.0], scaler={}, optim="adamw_torch_fused")
+    trainer.model.half()
+    return trainer.weights() < 1.0
+
+
+def require_scaling(recipe: Recipe, device: str) -> None:
+    """Refuses a loss scale for bfloat16 operations, and for a float16 model whose optimizer unscales the gradients.
+
+    Raises:
+        Unsupported: DYNAMIC_SCALING.
+    """
+    if wants_fused(recipe):
+        raise Unsupported(Capability.DYNAMIC_SCALING, LOW_MODEL_SCALED, alone(low_model_is_scaled, device))
+    if recipe.scaling is not None and recipe.precision.label == "O1-bfloat16":
+        raise Unsupported(Capability.DYNAMIC_SCALING, BFLOAT16_SCALED, alone(bfloat16_is_scaled, device))
+
+
+_PROBES: dict[Capability, Probe] = {
+    Capability.O1_FLOAT16: partial(_format_inside, torch.float16),
+    Capability.O1_BFLOAT16: partial(_format_inside, torch.bfloat16),
+    Capability.DYNAMIC_SCALING: _dynamic,
+    Capability.STATIC_SCALING: _static,
+    Capability.TWO_OPTIMIZERS: _two_optimizers,
+    Capability.TWO_LOSSES: _two_losses,
+    Capability.AVERAGE: _average,
+}
+
+
+def attempts(device: str) -> dict[Capability, Attempt]:
+    """Attempts by capability; each has a state of its own."""
+    return {capability: alone(probe, device) for capability, probe in _PROBES.items()}
+
+
+def alone(probe: Probe, device: str) -> Attempt:
+    """The attempt on a device, with a state of its own."""
+    return guarded(probe, device, first_state, seeds_restored, partial(devices.random_apart, device))
+
+
+_WORDS = ("bf16", "bfloat16", "float16", "fp16", "float32", "fp32", "dtype", "precision")
+"""A warning about formats has one of them."""
+
+
+def resumed_epoch(order: RowOrder, windows: int, device: str) -> tuple[DataRun, DataRun]:
+    """The unbroken run, which writes checkpoints, and one that is resumed from one of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = []
+        for resumed in (False, True):
+            with first_state(), seeds_restored(), torch.random.fork_rng():
+                model = Dropping()
+                given = {
+                    "output_dir": folder,
+                    "save_strategy": "steps",
+                    "save_steps": windows,
+                    "num_train_epochs": EPOCHS,
+                    "gradient_accumulation_steps": STEPS,
+                    "train_sampling_strategy": "sequential" if order == "in-order" else "random",
+                    "use_cpu": device == "cpu",
+                }
+                trainer = Trainer(model, TrainingArguments(**(QUIET | given)), train_dataset=NumberedRows(order))
+                trainer.remove_callback(PrinterCallback)
+                trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-{windows}" if resumed else None)
+                runs.append(model.since(0 if resumed else windows * STEPS))
+    return runs[0], runs[1]
+
+
+def requested(format_name: FormatName, device: str) -> FormatRequest:
+    """What Trainer makes of a request for mixed precision, without this adapter's additions."""
+    with first_state(), seeds_restored(), torch.random.fork_rng(), watched() as warned:
+        asked: dict[str, Any] = {"fp16": True} if format_name == "float16" else {"bf16": True}
+        made, formats = TrainerAttempt(device, [1.0], **asked), list[torch.dtype]()
+        made.model.inner.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
+        made.train()
+        reported = {"fp16": "float16", "bf16": "bfloat16", "no": "float32"}[made.accelerator.mixed_precision]
+    return FormatRequest(dtype_name(formats[0]), reported, warned=bool(warned))
+
+
+def loaded_run(saved: FormatName, updates: int, rate: float, device: str) -> LoadedRun:
+    """A tiny Llama that `from_pretrained` loads with its defaults, trained by AdamW under `bf16=True`.
+
+    The weights that count are those of its last norm, which begin as ones.
+    """
+    config = LlamaConfig(
+        vocab_size=16, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, use_cache=False
+    )
+    rows = [{"input_ids": row.tolist(), "labels": row.tolist()} for row in torch.arange(8 * updates).view(-1, 8) % 13]
+    given = {"optim": "adamw_torch", "learning_rate": rate, "bf16": True, "max_steps": updates, "log_level": "passive"}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        first_state(),
+        seeds_restored(),
+        torch.random.fork_rng(),
+        watched() as warned,
+    ):
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).to(getattr(torch, saved)).save_pretrained(folder)
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        weight = model.model.norm.weight
+        loaded, before = weight.dtype, weight.detach().clone().cpu()
+        trainer = Trainer(
+            model, TrainingArguments(**(QUIET | given | {"use_cpu": device == "cpu"})), train_dataset=rows
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+        moved = weight.detach().cpu() != before
+    says_so = any(word in text.lower() for text in warned for word in _WORDS)
+    return LoadedRun(dtype_name(loaded), int(moved.sum()), moved.numel(), warned=says_so)
+
 
 _LOOP_FILE = "loop.pt"
 """What the user saves next to Trainer's files: the state of no part of Trainer's."""
@@ -185,11 +596,7 @@ class TransformersRun(TorchTrainer):
         discard: bool = False,
     ) -> Update:
         if discard:
-            raise Unsupported(
-                Capability.EXPLICIT_UNSCALE,
-                _ALWAYS_STEPS,
-                trainer_probes.alone(trainer_probes.step_is_left_out, self.device),
-            )
+            raise Unsupported(Capability.EXPLICIT_UNSCALE, _ALWAYS_STEPS, alone(step_is_left_out, self.device))
         accelerator = self.trainer.accelerator
         self.before_step.actions += [accelerator.unscale_gradients] * max(0, (unscale_calls or 0) - 1)
         if inject is not None:
@@ -226,11 +633,7 @@ class TransformersRun(TorchTrainer):
 
     def apply(self) -> Update:
         if self._left:
-            raise Unsupported(
-                Capability.PARTIAL_WINDOW,
-                _ENDS_LATER,
-                trainer_probes.alone(trainer_probes.open_window_ends, self.device),
-            )
+            raise Unsupported(Capability.PARTIAL_WINDOW, _ENDS_LATER, alone(open_window_ends, self.device))
         if self._ended is None:
             raise ValueError("apply without any micro-batch before it")
         ended, self._ended = self._ended, None
@@ -251,7 +654,7 @@ class TransformersRun(TorchTrainer):
             self._ready()
             self.arguments.output_dir = str(path)
             self.loop.hand(Order.SAVE)
-        loop = {name: value for name, value in checkpoint.loop_state(self).items() if name != "random"}
+        loop = {name: value for name, value in trainer.loop_state(self).items() if name != "random"}
         torch.save(loop, path / _LOOP_FILE)
 
     def restore(self, path: Path) -> None:
@@ -263,7 +666,7 @@ class TransformersRun(TorchTrainer):
                 loop = torch.load(path / _LOOP_FILE, weights_only=True)
             except Exception as error:
                 raise ValueError(f"{path} cannot be loaded: {error}") from error
-        checkpoint.go_on(self, {**loop, "random": self.stream.states})
+        trainer.go_on(self, {**loop, "random": self.stream.states})
 
 
 class TransformersFramework(StackFramework):
@@ -276,7 +679,7 @@ class TransformersFramework(StackFramework):
     of_library = frozenset({Capability.LIBRARY_REQUESTS, Capability.DATA_POSITION, Capability.LOADED_CHECKPOINT})
 
     def refused(self) -> Mapping[Capability, str]:
-        return trainer_probes.REFUSED
+        return REFUSED
 
     @property
     def takes_any_optimizer(self) -> bool:
@@ -284,10 +687,10 @@ class TransformersFramework(StackFramework):
         return self.mode == "trainer"
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        return trainer_probes.attempts(self.device)
+        return attempts(self.device)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> TransformersRun:
-        trainer_probes.require_scaling(recipe, self.device)
+        require_scaling(recipe, self.device)
         return TransformersRun(model, recipe, weights, self.device, self.mode)
 
     def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
@@ -295,10 +698,10 @@ class TransformersFramework(StackFramework):
         return self.bound(PlainTrainer(model, recipe, weights, self.device, self.mode))
 
     def requested(self, format_name: FormatName) -> FormatRequest:
-        return trainer_data.requested(format_name, self.device)
+        return requested(format_name, self.device)
 
     def loaded_run(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
-        return trainer_data.loaded_run(saved, updates, rate, self.device)
+        return loaded_run(saved, updates, rate, self.device)
 
     def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
-        return trainer_data.resumed_epoch(order, windows, self.device)
+        return resumed_epoch(order, windows, self.device)

@@ -10,8 +10,7 @@ from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, Implementation
 from frameworks.base import optimizer_attempts
 from frameworks.base.optimizer_attempts import Make
 from frameworks.contract import Attempt, Capability, Unsupported
-from frameworks.torch.training.optimizers import IMPLEMENTATIONS, Stepper, optimizer_kind
-from frameworks.torch.training.scaler import wants_fused
+from frameworks.torch.training.optimizers import IMPLEMENTATIONS, Stepper, optimizer_kind, wants_fused
 
 CHOICES: dict[Capability, Implementation] = {
     Capability.SINGLE: "single",

@@ -1,6 +1,10 @@
 """Optimizers, learning-rate schedulers and averages of the weights for a recipe, and their state by canonical name."""
 
-from collections.abc import Callable, Collection, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
 from inspect import signature
 from typing import Any
 
@@ -15,18 +19,249 @@ from fixtures.recipe import (
     Adagrad,
     Adam,
     AdamW,
+    DynamicScaling,
     Implementation,
     Muon,
     Optimizer,
+    Precision,
     Recipe,
     RMSprop,
+    StaticScaling,
     written,
 )
+from frameworks.contract import Capability, EightBitRule, Unsupported, needs
 from frameworks.torch.core import ways
-from frameworks.torch.core.arrays import to_array
+from frameworks.torch.core.arrays import dtype_name, to_array
 from frameworks.torch.core.layers import Slot
-from frameworks.torch.training import eight_bit_state
-from frameworks.torch.training.scaler import Kind, wants_fused
+
+Kind = type[torch.amp.GradScaler]
+
+
+def class_of_device(device: str) -> Kind:
+    """The device's own class of scalers, such as `torch.cuda.amp.GradScaler`, which is made without a device."""
+    own: type[torch.amp.GradScaler] = getattr(torch, device).amp.GradScaler
+
+    class OfDevice(own):
+        """The class with the arguments of `torch.amp.GradScaler`."""
+
+        def __init__(self, device: str, **given: Any) -> None:
+            super().__init__(**given)
+
+    return OfDevice
+
+
+def grad_scaler(device: str, recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> torch.amp.GradScaler | None:
+    """PyTorch's scaler; what the recipe leaves None is left to PyTorch. A constant scale is restored by `update`."""
+    match recipe.scaling:
+        case None:
+            return None
+        case StaticScaling(scale=scale):
+            return kind(device, init_scale=scale)
+        case DynamicScaling() as scaling:
+            return kind(device, **dynamic_arguments(scaling))
+
+
+def dynamic_arguments(scaling: DynamicScaling) -> dict[str, Any]:
+    """The arguments of PyTorch's scaler, without those that the recipe leaves None."""
+    given = {
+        "enabled": scaling.enabled,
+        "init_scale": scaling.initial,
+        "growth_factor": scaling.growth,
+        "backoff_factor": scaling.backoff,
+        "growth_interval": scaling.interval,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def twin_of(scaler: torch.amp.GradScaler | None, device: str) -> torch.amp.GradScaler | None:
+    """A copy of the scaler, which keeps the notes on unscaled optimizers to itself."""
+    if scaler is None or not scaler.is_enabled():
+        return scaler
+    twin = type(scaler)(device)
+    twin.load_state_dict(scaler.state_dict())
+    return twin
+
+
+def constant_scale(recipe: Recipe) -> float | None:
+    """Argument of `GradScaler.update` that keeps the scale; None if it moves."""
+    return float(recipe.scaling.scale) if isinstance(recipe.scaling, StaticScaling) else None
+
+
+def scales_float16(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
+    """Whether the recipe scales the loss of a float16 model, whose gradients `GradScaler.unscale_` refuses.
+
+    Another kind of scaler takes them.
+    """
+    if kind is not torch.amp.GradScaler:
+        return False
+    scaled = isinstance(recipe.scaling, StaticScaling) or (recipe.scaling is not None and recipe.scaling.enabled)
+    return scaled and recipe.precision == Precision("O3", "float16")
+
+
+def has_gradient_formats() -> bool:
+    """Whether the format of a parameter's gradient can be set, by `Tensor.grad_dtype`."""
+    return hasattr(torch.Tensor, "grad_dtype")
+
+
+def wants_float32_gradients(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
+    """Whether a float16 model's parameters are to get float32 gradients, which unfused SGD takes and Adam does not."""
+    takes = isinstance(recipe.optimizer, SGD) and recipe.implementation != "fused"
+    return takes and scales_float16(recipe, kind) and has_gradient_formats()
+
+
+def take_float32_gradients(recipe: Recipe, kind: Kind, parameters: Iterable[torch.Tensor]) -> None:
+    """Gives a float16 model's parameters float32 gradients if `wants_float32_gradients`."""
+    for parameter in parameters if wants_float32_gradients(recipe, kind) else ():
+        if parameter.dtype == torch.float16:
+            parameter.grad_dtype = torch.float32
+
+
+def wants_fused(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
+    """Whether the optimizer is to be a fused one, which unscales a float16 model's gradients by itself."""
+    return scales_float16(recipe, kind) and not wants_float32_gradients(recipe, kind)
+
+
+def scaler_state(scaler: torch.amp.GradScaler | None, device: str) -> dict[str, Array]:
+    """Scale and growth counter, the scale in the format that the scaler multiplies float16 losses in; else nothing."""
+    good = good_updates(scaler)
+    if scaler is None or good is None:
+        return {}
+    dtype = scaler.scale(torch.ones((), dtype=torch.float16, device=device)).dtype
+    return {"scale": np.array(scaler.get_scale(), dtype_name(dtype)), "good_steps": np.array(good, np.int64)}
+
+
+def good_updates(scaler: torch.amp.GradScaler | None) -> int | None:
+    """Its growth counter: updates without an overflow since the scale moved; None without an enabled scaler."""
+    return None if scaler is None or not scaler.is_enabled() else int(scaler.state_dict()["_growth_tracker"])
+
+
+def scaler_settings(scaler: torch.amp.GradScaler | None) -> dict[str, float]:
+    """Its settings, as reported by PyTorch; empty without an enabled scaler."""
+    if scaler is None or not scaler.is_enabled():
+        return {}
+    return {
+        "initial": scaler.get_scale(),
+        "growth": scaler.get_growth_factor(),
+        "backoff": scaler.get_backoff_factor(),
+        "interval": float(scaler.get_growth_interval()),
+    }
+
+
+def divided(value: Array, scale: float) -> Array:
+    """A gradient as a fused optimizer unscales it, in float32 or wider."""
+    return np.asarray(value.astype(np.promote_types(value.dtype, np.float32)) / scale)
+
+
+def no_clipping() -> str:
+    """Why scaled gradients of a float16 model cannot be clipped under an optimizer that has to unscale them itself."""
+    return f"clipping wants unscaled gradients; GradScaler.unscale_ refuses a float16 model's float16 ones, {_others()}"
+
+
+def no_unscaling() -> str:
+    """Why scaled gradients of a float16 model cannot be unscaled by hand under such an optimizer."""
+    return f"GradScaler.unscale_ refuses a float16 model's float16 gradients, {_others()}"
+
+
+def _others() -> str:
+    return f"and {'Adam takes no others' if has_gradient_formats() else 'this version of PyTorch gives it no others'}"
+
+
+NOT_INSTALLED = "bitsandbytes is not installed"
+BLOCK = 256
+"""Block size of bitsandbytes' optimizers."""
+SLOTS = ("state1", "state2")
+"""What bitsandbytes calls the moments; the numbers are at the ends of its other names too."""
+_WRAPPED = "__bnb_optimizer_quant_state__"
+_ONE_BLOCK = f"bitsandbytes' optimizers have blocks of {BLOCK} entries, and no argument for them"
+_FLOAT16 = (
+    "GradScaler.unscale_ refuses a float16 model's float16 gradients, and bitsandbytes' optimizers do not say that "
+    "they unscale them by themselves"
+)
+
+
+@cache
+def installed() -> bool:
+    """Whether bitsandbytes is installed."""
+    return find_spec("bitsandbytes") is not None
+
+
+def _module(name: str) -> Any:
+    """A module of bitsandbytes, whose import makes modules of PyTorch warn of each other."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_module(f"bitsandbytes.{name}")
+
+
+def kind() -> type[torch.optim.Optimizer]:
+    """The class of optimizers.
+
+    Raises:
+        ImportError: bitsandbytes is not installed, or not for this PyTorch.
+    """
+    return _module("optim").Adam8bit
+
+
+def rule() -> EightBitRule:
+    """The codes' values: bitsandbytes' dynamic maps."""
+    made = _module("functional").create_dynamic_map
+    first, second = (to_array(made(signed=signed)) for signed in (True, False))
+    return EightBitRule(*SLOTS, first, second)
+
+
+def unwrapped(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an optimizer holds for a parameter, without the mapping that bitsandbytes puts codes into when it saves."""
+    return {**state, **state.get(_WRAPPED, {})} if _WRAPPED in state else state
+
+
+def encoded(state: Mapping[str, Any]) -> bool:
+    """Whether an optimizer holds codes for a parameter."""
+    return "qmap1" in state
+
+
+def moment_arrays(name: str, slot: Slot, state: Mapping[str, Any]) -> dict[str, Array]:
+    """A parameter's moments as decoded by bitsandbytes, their codes, and their blocks' absmax."""
+    decode = _module("functional").dequantize_blockwise
+    result: dict[str, Array] = {}
+    for number, moment in enumerate(SLOTS, start=1):
+        codes, largest = state[moment], state[f"absmax{number}"]
+        decoded = decode(codes, absmax=largest, code=state[f"qmap{number}"], blocksize=BLOCK)
+        result[f"{moment}/{name}"] = slot.to_canonical(decoded)
+        result[f"codes/{moment}/{name}"] = slot.to_canonical(codes)
+        result[f"absmax/{moment}/{name}"] = to_array(largest)
+    return result
+
+
+def require(recipe: Recipe, device: str) -> None:
+    """Refuses a recipe for 8-bit Adam that bitsandbytes' cannot follow.
+
+    Raises:
+        Unsupported: it asks for other blocks, or for a scaled loss of a float16 model.
+    """
+    if Capability.ADAM_8BIT not in needs(recipe):
+        return
+    block = getattr(recipe.optimizer, "block", BLOCK)
+    if block != BLOCK:
+        raise Unsupported(Capability.ADAM_8BIT, _ONE_BLOCK, partial(keeps_codes, device, blocksize=block))
+    if scales_float16(recipe):
+        raise Unsupported(Capability.ADAM_8BIT, _FLOAT16, partial(_unscales_float16, device))
+
+
+def keeps_codes(device: str, **given: Any) -> bool:
+    """Whether Adam8bit with these arguments uses 8-bit moments for large parameters."""
+    weight = torch.ones(4096, device=device, requires_grad=True)
+    optimizer = kind()([weight], lr=0.5, **given)
+    weight.sum().backward()
+    optimizer.step()
+    codes = {optimizer.state[weight][moment].dtype for moment in SLOTS}
+    return codes == {torch.uint8} and bool((weight < 1.0).all())
+
+
+def _unscales_float16(device: str) -> bool:
+    weight = torch.ones(4096, dtype=torch.float16, device=device, requires_grad=True)
+    scaler, optimizer = torch.amp.GradScaler(device, init_scale=16.0), kind()([weight], lr=0.5)
+    scaler.scale(weight.sum()).backward()
+    scaler.step(optimizer)
+    return bool((weight < 1.0).all())
 
 
 def _halves(items: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
@@ -71,10 +306,10 @@ def optimizer_kind(
     """The recipe's class of optimizers under a kind of scaler, and the arguments that it is made with."""
     optimizer, given = recipe.optimizer, _arguments(recipe)
     if isinstance(optimizer, Adam) and optimizer.state_bits == 8:
-        return eight_bit_state.kind(), given | {"min_8bit_size": optimizer.smallest}
-    kind = _KINDS[type(optimizer)]
-    way = IMPLEMENTATIONS["fused"] if wants_fused(recipe, scaler) else implementation(recipe, kind)
-    return kind, given | dict(way)
+        return kind(), given | {"min_8bit_size": optimizer.smallest}
+    optimizer_class = _KINDS[type(optimizer)]
+    way = IMPLEMENTATIONS["fused"] if wants_fused(recipe, scaler) else implementation(recipe, optimizer_class)
+    return optimizer_class, given | dict(way)
 
 
 def _arguments(recipe: Recipe) -> dict[str, Any]:
@@ -191,9 +426,9 @@ def optimizer_state(every: list[Stepper], slots: Mapping[str, Slot]) -> dict[str
         suffix = f".{index}" if index else ""
         state = stepper.state()
         for name, slot in slots.items():
-            values = eight_bit_state.unwrapped(state.get(slot.tensor, {}))
-            if eight_bit_state.encoded(values):
-                result |= eight_bit_state.moment_arrays(name, slot, values)
+            values = unwrapped(state.get(slot.tensor, {}))
+            if encoded(values):
+                result |= moment_arrays(name, slot, values)
                 continue
             for key, value in values.items():
                 if isinstance(value, torch.Tensor):

@@ -1,24 +1,473 @@
-"""One training run, following PyTorch's automatic mixed precision examples."""
+"""One training run, following PyTorch's automatic mixed precision examples.
 
-from collections.abc import Mapping, Sequence
+The file is what PyTorch's tutorial on saving and loading calls a general checkpoint: a dictionary of the user's, which
+holds the `state_dict` of every part and what the training loop keeps itself.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.optim.swa_utils import AveragedModel
 
 from fixtures.arrays import Array
-from fixtures.model import Batch, Window
-from frameworks.base import NO_SCALER, MicroBatch, of_same_class, unscaled_in_trace
+from fixtures.layers import Dropout
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Recipe
+from frameworks.base import (
+    NO_AVERAGE,
+    NO_SCALER,
+    BaseTrainer,
+    LossLedger,
+    MicroBatch,
+    of_same_class,
+    same_parts,
+    unscaled_in_trace,
+)
 from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Unsupported, Update
-from frameworks.torch.core import ways
-from frameworks.torch.core.arrays import to_array, whole
-from frameworks.torch.core.compiling import without_buffer_donation
-from frameworks.torch.core.trace import TracedTensors, modules_by_path
-from frameworks.torch.training import checkpoint
-from frameworks.torch.training.optimizer_probes import float16_clipped
-from frameworks.torch.training.run import TorchRun
-from frameworks.torch.training.scaler import constant_scale, divided, good_updates, no_unscaling, twin_of, wants_fused
+from frameworks.torch.core import devices, ways
+from frameworks.torch.core.arrays import DTYPES, SavedBytes, put_back, to_array, to_tensor, whole
+from frameworks.torch.core.devices import Stream, activations_of
+from frameworks.torch.core.layers import (
+    DeviceBatch,
+    Network,
+    TracedTensors,
+    buffers_by_name,
+    cast_body,
+    item_loss_sums,
+    load,
+    load_batch,
+    modules_by_path,
+    parameters_by_name,
+)
+from frameworks.torch.core.settings import MODES, begin_anew, compiled, without_buffer_donation
+from frameworks.torch.probes import float16_clipped
+from frameworks.torch.training.optimizers import (
+    Kind,
+    Stepper,
+    averages_of,
+    class_of_device,
+    constant_scale,
+    divided,
+    good_updates,
+    grad_scaler,
+    no_unscaling,
+    optimizer_state,
+    scaler_settings,
+    scaler_state,
+    steppers,
+    take_float32_gradients,
+    twin_of,
+    wants_fused,
+)
+
+_ALONE: dict[str, Any] = {"no_dist": True} if "no_dist" in signature(checkpoint.save).parameters else {}
+"""Without a process group; PyTorch before 2.7 sees by itself that there is none."""
+
+
+class ModelAndOptimizers:
+    """A model and its optimizers as one part, with the state API's names of parameters."""
+
+    def __init__(self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._model, self._optimizers = model, optimizers
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of both."""
+        model, optimizers = get_state_dict(self._model, self._optimizers)
+        return {"model": model, "optimizers": optimizers}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Loads what `state_dict` returned."""
+        set_state_dict(
+            self._model, self._optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizers"]
+        )
+
+
+def with_state_api(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a run with model and optimizers as one, the others as they are."""
+    optimizers = {name: part for name, part in parts.items() if name.startswith("optimizer")}
+    others = {name: part for name, part in parts.items() if name != "model" and name not in optimizers}
+    return {"model": ModelAndOptimizers(parts["model"], [*optimizers.values()]), **others}
+
+
+def save_distributed(parts: Mapping[str, Any], folder: Path) -> None:
+    """Writes parts into a folder of `torch.distributed.checkpoint`, without a process group."""
+    checkpoint.save(dict(parts), checkpoint_id=folder, **_ALONE)
+
+
+def load_distributed(parts: Mapping[str, Any], folder: Path) -> None:
+    """Loads each part from such a folder.
+
+    Raises:
+        ValueError: a file or a part is missing or damaged.
+    """
+    try:
+        checkpoint.load(dict(parts), checkpoint_id=folder, **_ALONE)
+    except CheckpointException as error:  # no subclass of Exception
+        raise ValueError(str(error)) from error
+
+
+Forward = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], list[torch.Tensor]]
+
+
+class TorchRun(BaseTrainer):
+    """A run on one device; compiled modes compile the forward pass and the loss together, at their first use."""
+
+    scaler_kind: Kind = torch.amp.GradScaler
+
+    def __init__(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
+    ) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.device = device
+        self.low = self._low_format()
+        self.stream = Stream(device, recipe.seed)
+        self._draws = any(isinstance(layer, Dropout) for _, layer, _ in model.shapes())
+        with self.stream.drawn(keep=False):
+            self.network = self._network().to(device)
+        if self.low is not None:
+            cast_body(self.network, self.low)
+        self._find_parameters()
+        load(self.slots, model.weights(recipe.seed) if weights is None else weights)
+        self.freeze(())
+        self.prepare()
+        self.average = self._averaged()
+        self.steppers = self._steppers()
+        self.scaler = self._made_scaler()
+        take_float32_gradients(recipe, self.scaler_kind, (slot.tensor for slot in self.slots.values()))
+        self._settings = scaler_settings(self.scaler)
+        self.ledger: LossLedger[MicroBatch] = LossLedger()
+        self.activations = activations_of(recipe.offload)
+        self.compiled = mode in MODES
+        self._losses: Forward = self._eager_losses
+        self._outputs: Callable[[torch.Tensor], dict[str, torch.Tensor]] = self.network
+        if self.compiled:
+            begin_anew()
+            self._losses = compiled(self._eager_losses, mode)
+            self._outputs = compiled(self.network, mode)
+        if recipe.way("autocast") == "decorator" and recipe.precision.level == "O1":
+            decorated = torch.autocast(device, dtype=DTYPES[recipe.precision.format])
+            self._losses, self._outputs = decorated(self._losses), decorated(self._outputs)
+        if devices.has_peak(device):
+            devices.module(device).reset_peak_memory_stats()
+
+    def prepare(self) -> None:
+        """Prepares the initialised network for training, before anything else refers to it."""
+
+    def _find_parameters(self) -> None:
+        self.slots = parameters_by_name(self.model, self.network)
+        self.buffer_slots = buffers_by_name(self.model, self.network)
+
+    def freeze(self, names: Collection[str]) -> None:
+        for name, slot in self.slots.items():
+            slot.tensor.requires_grad_(name not in names and name not in self.recipe.frozen)
+
+    def follow_network(self) -> None:
+        """Finds the parameters of a network that has others, and makes optimizers of them."""
+        self._find_parameters()
+        self.steppers = self._steppers()
+
+    def _network(self) -> Network:
+        """A new network, on the CPU."""
+        return Network(self.model, self.recipe.recompute, self.recipe.way("recompute"))
+
+    def _low_format(self) -> torch.dtype | None:
+        """The format that this class casts a model of level O3 to; None leaves every model as it is."""
+        return DTYPES[self.recipe.precision.format] if self.recipe.precision.level == "O3" else None
+
+    def _averaged(self) -> AveragedModel | None:
+        """The average of the network's weights that this class keeps, None without one."""
+        decay = self.recipe.average
+        return None if decay is None else ways.averaged_model(self.recipe.way("average"), self.network, decay)
+
+    def _steppers(self) -> list[Stepper]:
+        """The optimizers over the parameters as they are trained."""
+        return steppers(self.recipe, self.slots)
+
+    def _made_scaler(self) -> torch.amp.GradScaler | None:
+        """The recipe's loss scaler."""
+        own = self.recipe.way("scaling") == "class-of-the-device"
+        return grad_scaler(self.device, self.recipe, class_of_device(self.device) if own else self.scaler_kind)
+
+    # forward and backward
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """The precision scope of the recipe's forward passes."""
+        if self.recipe.precision.level != "O1" or self.recipe.way("autocast") == "decorator":
+            return nullcontext()
+        return ways.autocast(self.recipe.way("autocast"), self.device, DTYPES[self.recipe.precision.format])
+
+    def _load(self, batch: Batch) -> DeviceBatch:
+        """The micro-batch; reentrant checkpoints need an input that requires a gradient, as documented."""
+        loaded = load_batch(self.model, batch, self.device, self.low)
+        if self.network.is_reentrant and loaded.inputs.is_floating_point():
+            loaded.inputs.requires_grad_()
+        return loaded
+
+    def _eager_losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        outputs = self.network(inputs)
+        if self.low is not None:
+            outputs = {name: y.to(torch.promote_types(y.dtype, torch.float32)) for name, y in outputs.items()}
+        return item_loss_sums(self.model.losses, outputs, targets)
+
+    def forward(self, batch: DeviceBatch) -> list[torch.Tensor]:
+        """Training-mode forward of a micro-batch: the sum of its items' losses for each head that has targets."""
+        if not self.network.training:
+            self.network.train()
+        self._count_compiled()
+        with self.autocast():
+            return self._losses(batch.inputs, batch.targets)
+
+    def _count_compiled(self) -> None:
+        """A compiled forward pass without recomputation runs its one segment each time that it is called."""
+        if self.compiled and self.recipe.recompute is None:
+            self.network.calls.counts[0] += 1
+
+    # what can be seen
+
+    def parameters(self) -> dict[str, Array]:
+        return {name: slot.to_canonical(slot.tensor) for name, slot in self.slots.items()}
+
+    def optimizer_state(self) -> dict[str, Array]:
+        return optimizer_state(self.steppers, self.slots) | self._averages()
+
+    def _averages(self) -> dict[str, Array]:
+        """The average of each parameter, and how many updates it has taken in."""
+        if self.average is None or not isinstance(self.average.module, Network):
+            return {}
+        return averages_of(parameters_by_name(self.model, self.average.module), self.average)
+
+    def buffers(self) -> dict[str, Array]:
+        return {name: to_array(slot.tensor) for name, slot in self.buffer_slots.items()}
+
+    def scaler_state(self) -> dict[str, Array]:
+        return scaler_state(self.scaler, self.device)
+
+    def scaler_settings(self) -> dict[str, float]:
+        return dict(self._settings)
+
+    def accumulator(self) -> dict[str, Array]:
+        return self._summed()
+
+    def _summed(self) -> dict[str, Array]:
+        """The parameters' gradients by canonical name."""
+        gradients = {name: slot.tensor.grad for name, slot in self.slots.items()}
+        return {name: self.slots[name].to_canonical(grad) for name, grad in gradients.items() if grad is not None}
+
+    def random_state(self) -> dict[str, Array]:
+        return {name: to_array(state) for name, state in self.stream.states.items()}
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        self.network.eval()
+        self._count_compiled()
+        return self._evaluated(self._outputs, inputs)
+
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        if self.average is None:
+            raise ValueError(NO_AVERAGE)
+        self.average.eval()
+        return self._evaluated(self.average, inputs)
+
+    def _evaluated(self, network: Callable[[torch.Tensor], dict[str, torch.Tensor]], inputs: Array) -> dict[str, Array]:
+        tensor = to_tensor(inputs, self.device, None if self.model.integer_inputs else self.low)
+        with self.stream.drawn(), torch.no_grad(), self.autocast():
+            return {name: to_array(value) for name, value in network(tensor).items()}
+
+    def hook_calls(self) -> int:
+        return sum(stepper.hook_calls for stepper in self.steppers)
+
+    def segment_calls(self) -> tuple[int, ...]:
+        return tuple(self.network.calls.counts)
+
+    # the whole run
+
+    def parts(self) -> dict[str, Any]:
+        """Every part of the run that has a `state_dict`, by name; those of a second optimizer end in ".1"."""
+        every: dict[str, Any] = {"model": self.network}
+        for index, stepper in enumerate(self.steppers):
+            suffix = f".{index}" if index else ""
+            every |= {f"{name}{suffix}": part for name, part in stepper.parts().items()}
+        if self.average is not None:
+            every["average"] = self.average
+        if self.scaler is not None and self.scaler.is_enabled():
+            every["scaler"] = self.scaler
+        return every if self.recipe.way("save") == "" else with_state_api(every)
+
+    def saved_bytes(self, batch: Batch) -> int:
+        loaded = self._load(batch)
+        counter = SavedBytes(lambda: [*self._resident_parameters(), *loaded.tensors()])
+        unmoved = put_back([slot.tensor for slot in self.buffer_slots.values()], self.network.calls.counts)
+        with unmoved, self.stream.drawn(keep=False), counter.counting():
+            self.forward(loaded)
+        return counter.bytes()
+
+    def _resident_parameters(self) -> Iterable[torch.Tensor]:
+        """The parameters as a layer uses them at this moment."""
+        return self.network.parameters()
+
+    def offloaded(self) -> dict[str, int]:
+        return super().offloaded() if self.recipe.offload is None else {"activations": self.activations.taken()}
+
+    def peak_bytes(self) -> int:
+        if not devices.has_peak(self.device):
+            raise self.refusal(Capability.PEAK_BYTES)
+        return int(devices.module(self.device).max_memory_allocated())
+
+
+FILE, PARTS = "run.pt", "parts"
+LOOP = "loop"
+"""Key of state that no `state_dict` contains."""
+
+
+def snapshot(trainer: TorchRun) -> dict[str, Any]:
+    """The full state of the run."""
+    return {name: part.state_dict() for name, part in trainer.parts().items()} | _loop(trainer)
+
+
+def _loop(trainer: TorchRun) -> dict[str, Any]:
+    return {LOOP: {**loop_state(trainer), "gradients": gradients(trainer)}}
+
+
+def gradients(trainer: TorchRun) -> dict[str, torch.Tensor]:
+    """Accumulated gradients of an open window."""
+    return {name: slot.tensor.grad for name, slot in trainer.slots.items() if slot.tensor.grad is not None}
+
+
+def loop_state(trainer: TorchRun) -> dict[str, Any]:
+    """State of the training loop itself, without gradients."""
+    return {
+        "random": dict(trainer.stream.states),
+        "applied": [stepper.applied for stepper in trainer.steppers],
+        "window": [[micro.total, micro.items] for micro in trainer.ledger.micro_batches],
+        "items": trainer.ledger.items,
+        "calls": list(trainer.network.calls.counts),
+    }
+
+
+def save(trainer: TorchRun, path: Path) -> None:
+    """Writes the run below the folder `path`, which is created if necessary."""
+    path.mkdir(parents=True, exist_ok=True)
+    if trainer.recipe.way("save") == "distributed":
+        save_distributed(trainer.parts(), path / PARTS)
+        torch.save(_loop(trainer), path / FILE)
+    else:
+        torch.save(snapshot(trainer), path / FILE)
+
+
+def restore(trainer: TorchRun, path: Path) -> None:
+    """Restores what `save` wrote, part by part, each by its own `load_state_dict`.
+
+    Raises:
+        ValueError: the file cannot be read, holds other parts than the run has, or PyTorch refuses one of them; what
+            came before that is loaded then.
+    """
+    _restore(trainer, path, _load_parts)
+
+
+def restore_in(trainer: TorchRun, path: Path, order: LoadOrder) -> None:
+    """`restore` for a new run, whose parts are made and loaded in this order.
+
+    Raises:
+        ValueError: as `restore`.
+    """
+    match order:
+        case "optimizer-first":
+            _restore(trainer, path, _load_reversed)
+        case "schedule-made-last":
+            _restore(trainer, path, _make_schedules_last)
+        case "schedule-made-there":
+            _restore(trainer, path, _make_schedules_there)
+        case "scaler-used":
+            if trainer.scaler is not None:
+                trainer.scaler.scale(torch.ones((), device=trainer.device))
+            restore(trainer, path)
+
+
+def take(trainer: TorchRun, other: TorchRun) -> None:
+    """Loads the state that the parts of another run have now, each by its own `load_state_dict`."""
+    _load_parts(trainer, {name: part.state_dict() for name, part in other.parts().items()})
+    go_on(trainer, loop_state(other))
+    put_gradients(trainer, gradients(other))
+
+
+def _restore(trainer: TorchRun, path: Path, load: Callable[[TorchRun, Mapping[str, Any]], None]) -> None:
+    file = path / FILE
+    try:
+        mapped = trainer.recipe.way("load") == "mapped"
+        saved = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped or None)
+        if trainer.recipe.way("save") == "distributed":
+            load_distributed(trainer.parts(), path / PARTS)
+        else:
+            same_parts(file, saved, [*trainer.parts(), LOOP])
+            load(trainer, saved)
+        go_on(trainer, saved[LOOP])
+        put_gradients(trainer, saved[LOOP]["gradients"])
+    except Exception as error:
+        raise ValueError(f"{file} cannot be loaded: {error}") from error
+
+
+def _load_parts(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
+    assigned = trainer.recipe.way("load") == "assigned"
+    if assigned:
+        trainer.network.load_state_dict(saved["model"], assign=True)
+        trainer.follow_network()
+    for name, part in trainer.parts().items():
+        if not (assigned and name == "model"):
+            part.load_state_dict(saved[name])
+
+
+def _load_reversed(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
+    for name, part in reversed(trainer.parts().items()):
+        part.load_state_dict(saved[name])
+
+
+def _make_schedules_last(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
+    schedules = _without_schedules(trainer, saved)
+    for stepper in trainer.steppers:
+        stepper.make_schedule()
+    for name in schedules:
+        trainer.parts()[name].load_state_dict(saved[name])
+
+
+def _make_schedules_there(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
+    _without_schedules(trainer, saved)
+    for stepper, applied in zip(trainer.steppers, saved[LOOP]["applied"], strict=True):
+        stepper.make_schedule(last=int(applied) - 1)
+
+
+def _without_schedules(trainer: TorchRun, saved: Mapping[str, Any]) -> list[str]:
+    """Loads all other parts; the names of schedules."""
+    schedules = [name for name in trainer.parts() if name.startswith("schedule")]
+    for name, part in trainer.parts().items():
+        if name not in schedules:
+            part.load_state_dict(saved[name])
+    return schedules
+
+
+def go_on(trainer: TorchRun, loop: Mapping[str, Any]) -> None:
+    """Restores what `loop_state` returned."""
+    trainer.stream.replace(loop["random"])
+    for stepper, applied in zip(trainer.steppers, loop["applied"], strict=True):
+        stepper.applied = int(applied)
+    window = [MicroBatch(float(total), int(items)) for total, items in loop["window"]]
+    trainer.ledger.replace(window, int(loop["items"]))
+    if len(loop["calls"]) == len(trainer.network.calls.counts):
+        trainer.network.calls.counts[:] = [int(count) for count in loop["calls"]]
+
+
+def put_gradients(trainer: TorchRun, summed: Mapping[str, torch.Tensor]) -> None:
+    """Restores what `gradients` returned."""
+    for name, slot in trainer.slots.items():
+        gradient = summed.get(name)
+        slot.tensor.grad = None if gradient is None else gradient.to(slot.tensor.device).clone()
 
 
 class TorchTrainer(TorchRun):
@@ -229,13 +678,13 @@ class TorchTrainer(TorchRun):
     # the whole run
 
     def save(self, path: Path) -> None:
-        checkpoint.save(self, path)
+        save(self, path)
 
     def restore(self, path: Path) -> None:
-        checkpoint.restore(self, path)
+        restore(self, path)
 
     def restore_in(self, path: Path, order: LoadOrder) -> None:
-        checkpoint.restore_in(self, path, order)
+        restore_in(self, path, order)
 
     def take(self, other: Trainer) -> None:
-        checkpoint.take(self, of_same_class(self, other))
+        take(self, of_same_class(self, other))

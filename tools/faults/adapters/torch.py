@@ -15,10 +15,10 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Gradients, Update
 from frameworks.torch import TorchFramework
-from frameworks.torch.core import layers, streams
+from frameworks.torch.core import devices, layers
 from frameworks.torch.core.arrays import DTYPES
-from frameworks.torch.core.operations import OPERATIONS
-from frameworks.torch.training import checkpoint as checkpoint_files
+from frameworks.torch.core.layers import OPERATIONS
+from frameworks.torch.training import trainer as checkpoint_files
 from frameworks.torch.training.trainer import TorchTrainer
 from tools.faults import fault
 
@@ -304,10 +304,10 @@ class AlwaysReentrant(TorchFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        from frameworks.torch.core import recompute
+        from frameworks.torch.core import layers
 
-        call = recompute.checkpoint
-        recompute.checkpoint = lambda function, *given, use_reentrant, **named: call(
+        call = layers.checkpoint
+        layers.checkpoint = lambda function, *given, use_reentrant, **named: call(
             function, *given, use_reentrant=True, **named
         )
 
@@ -351,7 +351,7 @@ class StreamRestarts(TorchFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        streams.Stream.replace = lambda self, states: None
+        devices.Stream.replace = lambda self, states: None
 
 
 @fault("https://github.com/EleutherAI/gpt-neox/pull/308", "resume.mid-window")

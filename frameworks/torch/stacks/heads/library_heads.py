@@ -21,6 +21,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from frameworks.torch.stacks.framework import watched
 from frameworks.torch.stacks.heads.building import ROWS, Row, TinyHead, built, collate, loss_of, ragged
 from frameworks.torch.stacks.heads.checks import (
     FAIL,
@@ -45,7 +46,6 @@ from frameworks.torch.stacks.heads.checks import (
     state_of,
     unsteady,
 )  # fmt: skip
-from frameworks.torch.stacks.library_runs import watched
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import grad_norm
 
-from frameworks.torch.core.network import Network
+from frameworks.torch.core.layers import Network
 from frameworks.torch.training.optimizers import Stepper
 
 ENDLESS = 2**40

@@ -19,10 +19,10 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import FormatName, Recipe
 from frameworks.base import NO_AVERAGE, MicroBatch
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, Gradients, RowOrder, Unsupported, Update
-from frameworks.torch.core.losses import DeviceBatch
-from frameworks.torch.core.network import parameters_by_name
+from frameworks.torch.core.layers import DeviceBatch, parameters_by_name
+from frameworks.torch.core.settings import Probe
 from frameworks.torch.stacks.framework import StackFramework
-from frameworks.torch.stacks.lightning import behaviour
+from frameworks.torch.stacks.lightning import start
 from frameworks.torch.stacks.lightning.fabric import (
     NO_FUSED_CLIPPING,
     NO_STATIC_SCALE,
@@ -30,17 +30,116 @@ from frameworks.torch.stacks.lightning.fabric import (
     require_together,
 )
 from frameworks.torch.stacks.lightning.fit import Fit, FitModule, Work, WorkQueue
-from frameworks.torch.stacks.lightning.probes import (
-    clips_fused,
-    ends_a_window_early,
-    keeps_float64_head,
-    library_attempts,
-    trainer_scales,
+from frameworks.torch.stacks.lightning.start import (
+    BARE,
+    NAMES,
+    Tiny,
+    attempts,
+    fitted,
+    is_at,
+    mean,
+    precision_of,
+    quiet,
+    scaled,
 )
-from frameworks.torch.stacks.lightning.start import BARE, precision_of, quiet
-from frameworks.torch.training import checkpoint
+from frameworks.torch.training import trainer
 from frameworks.torch.training.optimizers import averages_of
 from frameworks.torch.training.trainer import TorchTrainer
+
+
+def _product(module: Tiny, factor: float) -> torch.Tensor:
+    products = torch.full((2, 2), factor, dtype=module.dtype, device=module.device) @ module.weight
+    module.readings.append(products.dtype)
+    return products.sum() / 2.0
+
+
+def _train(device: str, *factors: float, **given: Any) -> tuple[torch.Tensor, list[torch.dtype]]:
+    module = Tiny(_product)
+    fitted(device, module, *factors, **given)
+    return module.weight, module.readings
+
+
+def _unscaled_manually(times: int, device: str) -> bool:
+    """Whether gradients can be unscaled by hand after the backward pass, and then stepped with."""
+    module, plugin = Tiny(), scaled(MixedPrecision, device)
+
+    def unscale() -> None:
+        for _ in range(times):
+            plugin.scaler.unscale_(module.optimizers().optimizer)
+
+    module.on_after_backward = unscale
+    fitted(device, module, 1.0, plugins=plugin)
+    return is_at(module.weight, 0.5)
+
+
+def _two_optimizers(device: str) -> bool:
+    module = Tiny(configured=lambda own: [torch.optim.SGD([own.weight], 0.5) for _ in range(2)])
+    fitted(device, module, 1.0)
+    return is_at(module.weight, 0.0)
+
+
+def _two_losses(device: str) -> bool:
+    """Whether two losses that a step returns each have a backward pass."""
+    module = Tiny(lambda module, factor: [mean(module, factor), mean(module, factor)])
+    fitted(device, module, 1.0)
+    return is_at(module.weight, 0.0)
+
+
+def ends_a_window_early(device: str = "cpu") -> bool:
+    """Whether anything that a step returns or sets ends a window before its last micro-batch."""
+
+    def step(module: Tiny, factor: float) -> torch.Tensor:
+        module.trainer.should_stop = True
+        return mean(module, factor)
+
+    module = Tiny(step)
+    fitted(device, module, 1.0, 1.0, 1.0, accumulate_grad_batches=2)
+    return not is_at(module.weight, 1.0)
+
+
+def clips_fused(device: str) -> bool:
+    """Whether the scaled gradients of a fused optimizer are clipped."""
+    module = Tiny(configured=lambda own: torch.optim.SGD([own.weight], 0.5, fused=True))
+    fitted(device, module, 8.0, gradient_clip_val=1.0, plugins=scaled(MixedPrecision, device))
+    return float((1.0 - module.weight.detach()).norm()) < 0.501
+
+
+def _average(device: str) -> bool:
+    module = Tiny()
+    fitted(device, module, 1.0, 2.0, callbacks=[callbacks.EMAWeightAveraging(decay=0.5)])
+    return is_at(module.weight, 0.0)  # (0.5 - 0.5) / 2, of the weights 0.5 and -0.5
+
+
+_OWN: dict[Capability, Probe] = {
+    Capability.EXPLICIT_UNSCALE: partial(_unscaled_manually, 1),
+    Capability.SECOND_UNSCALE: partial(_unscaled_manually, 2),
+    Capability.TWO_OPTIMIZERS: _two_optimizers,
+    Capability.TWO_LOSSES: _two_losses,
+    Capability.AVERAGE: _average,
+}
+
+
+def library_attempts(device: str) -> dict[Capability, Attempt]:
+    """Attempts by capability."""
+    return attempts(device, _train, MixedPrecision, _OWN)
+
+
+def keeps_float64_head(label: str, device: str) -> bool:
+    """Whether a model's float64 weights stay float64 at a level."""
+    module = Tiny()
+    module.head = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+    fitted(device, module, 1.0, precision=NAMES[label])
+    return bool(module.head.dtype == torch.float64)
+
+
+def trainer_scales(precision: Any, device: str) -> bool:
+    """Whether the Trainer's bf16-mixed takes a loss scaler, or another precision of it makes one."""
+    if precision == "bf16-mixed":
+        MixedPrecision(precision, device, torch.amp.GradScaler(device))
+        return True
+    plugin = fitted(device, Tiny(), 1.0, precision=precision).precision_plugin
+    return getattr(plugin, "scaler", None) is not None
+
 
 FILE = "run.ckpt"
 _WINDOW_GOES_ON = (
@@ -203,7 +302,7 @@ class LightningTrainer(TorchTrainer):
 
     def save(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        self._fit.task.loop = checkpoint.loop_state(self) | {"left": self._left, "opened": self._opened, "random": {}}
+        self._fit.task.loop = trainer.loop_state(self) | {"left": self._left, "opened": self._opened, "random": {}}
         self._fit.ask(lambda: self._fit.trainer.save_checkpoint(path / FILE))
 
     def restore(self, path: Path) -> None:
@@ -215,7 +314,7 @@ class LightningTrainer(TorchTrainer):
             raise ValueError(f"{path / FILE} cannot be loaded: {error}") from error
         former.end()
         loop = self._fit.task.loop
-        checkpoint.go_on(self, loop | {"random": self.stream.states})
+        trainer.go_on(self, loop | {"random": self.stream.states})
         self._left, self._opened = loop["left"], loop["opened"]
 
 
@@ -246,19 +345,19 @@ class LightningFramework(StackFramework):
         return library_attempts(self.device)
 
     def requested(self, format_name: FormatName) -> FormatRequest:
-        return behaviour.trainer_requested(format_name, self.device)
+        return start.trainer_requested(format_name, self.device)
 
     def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
-        return behaviour.resumed_epoch(order, windows, self.device)
+        return start.resumed_epoch(order, windows, self.device)
 
     def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
-        return behaviour.scheduled(self.device, frequency=frequency, accumulation=accumulation, epochs=epochs)
+        return start.scheduled(self.device, frequency=frequency, accumulation=accumulation, epochs=epochs)
 
     def clip_in_manual_step(self, gradient: Array, *, limit: float, scale: float) -> Array:
-        return behaviour.clip_in_manual_step(self.device, gradient, limit=limit, scale=scale)
+        return start.clip_in_manual_step(self.device, gradient, limit=limit, scale=scale)
 
     def gradient_in_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
-        return behaviour.gradient_in_hook(self.device, gradient, scale=scale, fused=fused)
+        return start.gradient_in_hook(self.device, gradient, scale=scale, fused=fused)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> LightningTrainer:
         require_together(model, recipe, keeps_float64_head, trainer_scales, self.device)

@@ -1,1 +1,0 @@
-"""A user's own training loop as a framework of the suite."""
