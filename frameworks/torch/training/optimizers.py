@@ -192,7 +192,7 @@ def _module(name: str) -> Any:
         return import_module(f"bitsandbytes.{name}")
 
 
-def kind() -> type[torch.optim.Optimizer]:
+def adam_8bit() -> type[torch.optim.Optimizer]:
     """The class of optimizers.
 
     Raises:
@@ -249,7 +249,7 @@ def require(recipe: Recipe, device: str) -> None:
 def keeps_codes(device: str, **given: Any) -> bool:
     """Whether Adam8bit with these arguments uses 8-bit moments for large parameters."""
     weight = torch.ones(4096, device=device, requires_grad=True)
-    optimizer = kind()([weight], lr=0.5, **given)
+    optimizer = adam_8bit()([weight], lr=0.5, **given)
     weight.sum().backward()
     optimizer.step()
     codes = {optimizer.state[weight][moment].dtype for moment in SLOTS}
@@ -258,7 +258,7 @@ def keeps_codes(device: str, **given: Any) -> bool:
 
 def _unscales_float16(device: str) -> bool:
     weight = torch.ones(4096, dtype=torch.float16, device=device, requires_grad=True)
-    scaler, optimizer = torch.amp.GradScaler(device, init_scale=16.0), kind()([weight], lr=0.5)
+    scaler, optimizer = torch.amp.GradScaler(device, init_scale=16.0), adam_8bit()([weight], lr=0.5)
     scaler.scale(weight.sum()).backward()
     scaler.step(optimizer)
     return bool((weight < 1.0).all())
@@ -306,7 +306,7 @@ def optimizer_kind(
     """The recipe's class of optimizers under a kind of scaler, and the arguments that it is made with."""
     optimizer, given = recipe.optimizer, _arguments(recipe)
     if isinstance(optimizer, Adam) and optimizer.state_bits == 8:
-        return kind(), given | {"min_8bit_size": optimizer.smallest}
+        return adam_8bit(), given | {"min_8bit_size": optimizer.smallest}
     optimizer_class = _KINDS[type(optimizer)]
     way = IMPLEMENTATIONS["fused"] if wants_fused(recipe, scaler) else implementation(recipe, optimizer_class)
     return optimizer_class, given | dict(way)
