@@ -10,7 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("GLOG_minloglevel", "2")
 
-from frameworks.paddle.core.modes import MODES, STATIC
+from frameworks.paddle.core.settings import MODES, STATIC
 from frameworks.paddle.framework import PaddleFramework
 from frameworks.paddle.static.framework import StaticFramework
 from frameworks.paddle.training.one_graph import OneGraph

@@ -4,7 +4,7 @@ import paddle
 
 from frameworks.base import OF_ONE_PLACE
 from frameworks.contract import Capability
-from frameworks.paddle.core.modes import DATA_PARALLEL, DYGRAPH
+from frameworks.paddle.core.settings import DATA_PARALLEL, DYGRAPH
 
 IN_BOTH_GRAPHS = frozenset(
     {

@@ -36,26 +36,22 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
-from frameworks.paddle.core import recompute
+from frameworks.paddle.core import layers
 from frameworks.paddle.core.arrays import format_name, to_numpy, to_tensor
-from frameworks.paddle.core.functions import DYNAMIC_WAYS
-from frameworks.paddle.core.modes import DATA_PARALLEL, DYGRAPH, FORCED
-from frameworks.paddle.core.network import HOOKS, REENTRANT
-from frameworks.paddle.core.offload import ONE_PAIR, hooks_nest, shards_leave
-from frameworks.paddle.core.operations import OPERATIONS
+from frameworks.paddle.core.devices import ONE_PAIR, hooks_nest, shards_leave
+from frameworks.paddle.core.layers import DYNAMIC_WAYS, HOOKS, OPERATIONS, REENTRANT
+from frameworks.paddle.core.settings import DATA_PARALLEL, DYGRAPH, FORCED
 from frameworks.paddle.declarations import refusals, supported
 from frameworks.paddle.launch import has_ranks
 from frameworks.paddle.probes import dynamic_attempts
-from frameworks.paddle.quantization.attempts import gpu_kernel_attempts
-from frameworks.paddle.quantization.formats import NO_PRODUCTS, PaddleFormats, integer_products
-from frameworks.paddle.quantization.post_training import PaddlePostTraining
-from frameworks.paddle.quantization.quantizers import PaddleQuantizers
+from frameworks.paddle.quantization.formats import NO_PRODUCTS, PaddleFormats, PaddleQuantizers, integer_products
+from frameworks.paddle.quantization.post_training import PaddlePostTraining, gpu_kernel_attempts
 from frameworks.paddle.shipped import operations_and_layers
 from frameworks.paddle.shipped.control_flow import PaddleFunctions
 from frameworks.paddle.shipped.optimizers import PaddleOptimizers
-from frameworks.paddle.training import options
+from frameworks.paddle.training import optimizers
 from frameworks.paddle.training.one_graph import OneGraph
-from frameworks.paddle.training.scaler import scales_by_itself
+from frameworks.paddle.training.optimizers import scales_by_itself
 from frameworks.paddle.training.trainer import DygraphTrainer
 
 
@@ -63,7 +59,7 @@ class PaddleFramework(OneGraph):
     """Paddle's documented training API in the dynamic graph.
 
     Modes: "dygraph"; "dygraph-forced-scaler", which drives `GradScaler` where Paddle itself turns it off (see
-    `frameworks.paddle.training.forced_scaler`); "data-parallel", which trains every recipe with two ranks.
+    `frameworks.paddle.training.optimizers`); "data-parallel", which trains every recipe with two ranks.
     """
 
     member = "frameworks.paddle.distributed.ranks:PaddleWorker"
@@ -75,7 +71,7 @@ class PaddleFramework(OneGraph):
         paddle.disable_static()
 
     def refusals(self) -> Mapping[Capability, str]:
-        refused = refusals(self.device, forced=self.mode == FORCED) | options.REFUSED_OPTIONS
+        refused = refusals(self.device, forced=self.mode == FORCED) | optimizers.REFUSED_OPTIONS
         refused |= {Capability.INTEGER_PRODUCTS: NO_PRODUCTS}
         return {c: why for c, why in refused.items() if has_ranks(self.device) or not c.startswith("ranks.")}
 
@@ -86,7 +82,7 @@ class PaddleFramework(OneGraph):
     def attempts(self) -> Mapping[Capability, Attempt]:
         here: dict[Capability, Attempt] = {
             **dynamic_attempts(forced=self.mode == FORCED),
-            **options.refused_attempts(),
+            **optimizers.refused_attempts(),
             **shipped_attempts(self.parts()),
             **gpu_kernel_attempts(self.device),
             Capability.INTEGER_PRODUCTS: integer_products,
@@ -147,7 +143,7 @@ class PaddleFramework(OneGraph):
         self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
     ) -> FunctionResult:
         self.require(Capability.FUNCTION_USES)
-        return recompute.function_used(use, inputs, variant)
+        return layers.function_used(use, inputs, variant)
 
     def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:
         value = OPERATIONS[op](*(to_tensor(array) for array in arrays))
@@ -155,4 +151,4 @@ class PaddleFramework(OneGraph):
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         self.require(Capability.RECOMPUTE_CASES)
-        return recompute.run_case(case, x, w, self.variant(variant))
+        return layers.run_case(case, x, w, self.variant(variant))

@@ -1,10 +1,22 @@
-"""Devices of Paddle: the CPU, GPUs, XPUs, and those that plug-ins add."""
+"""Devices of Paddle, copies of its process-wide state for each run, and activation offload to files."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import paddle
+from paddle.amp.auto_cast import amp_global_state
+from paddle.autograd import saved_tensors_hooks
+from paddle.distributed.fleet.utils import recompute
+from paddle.distributed.sharding import group_sharded_parallel
+from paddle.utils import unique_name
 
+from fixtures.arrays import Array
+from fixtures.recipe import Offload
 from frameworks.base import GPU, gpu_name
+from frameworks.base.activations import OffloadedActivations, SavedActivations, TensorFiles
 
 
 def available() -> tuple[str, ...]:
@@ -59,3 +71,92 @@ def _kinds() -> tuple[str, ...]:
 
 def _name(kind: str) -> str:
     return gpu_name(cuda=not paddle.device.is_compiled_with_rocm(), rocm=True) if kind == GPU else kind
+
+
+class Stream:
+    """A random stream of its own over Paddle's one generator for each device.
+
+    Inside `apart()` generated names start again (so that parameters and optimizer slots have the same names in every
+    run and process), and the leaking `amp_dtype` is restored at its end; inside `open()` the generator also has this
+    stream's state.
+    """
+
+    def __init__(self, seed: int) -> None:
+        before = paddle.get_rng_state()
+        paddle.seed(seed)
+        self.state = paddle.get_rng_state()
+        paddle.set_rng_state(before)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Context without random numbers."""
+        dtype = amp_global_state().amp_dtype
+        try:
+            with unique_name.guard():
+                yield
+        finally:
+            amp_global_state().amp_dtype = dtype
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Context with random numbers."""
+        outer = paddle.get_rng_state()
+        paddle.set_rng_state(self.state)
+        try:
+            with self.apart():
+                yield
+        finally:
+            self.state = paddle.get_rng_state()
+            paddle.set_rng_state(outer)
+
+    def words(self) -> Array:
+        """The generator's state as integers; the printed form also holds an address, which is left out."""
+        numbers = [int(word) % 2**64 for word in str(self.state[0]).split() if not word.startswith("0x")]
+        return np.array(numbers, np.uint64)
+
+
+ONE_PAIR = "saved_tensors_hooks takes one pair at a time, and recompute(use_reentrant=False) opens its own"
+"""Why activations that are recomputed by hooks cannot be offloaded by hooks."""
+
+
+def activations_of(offload: Offload | None) -> SavedActivations:
+    """The offload of a run.
+
+    Raises:
+        OSError: the run's folder cannot be made.
+    """
+    if offload is None:
+        return SavedActivations()
+    files = TensorFiles(offload.folder, _save, _load, ".pdtensor")
+    return OffloadedActivations(saved_tensors_hooks, files.pack, files.unpack, _size)
+
+
+def _save(tensor: Any, path: Path) -> None:
+    paddle.save({"value": tensor.detach(), "stop_gradient": tensor.stop_gradient}, str(path))
+
+
+def _load(path: Path) -> Any:
+    """The tensor, with a gradient if it had one: reentrant recomputation asks its saved inputs."""
+    saved = paddle.load(str(path))
+    saved["value"].stop_gradient = saved["stop_gradient"]
+    return saved["value"]
+
+
+def _size(tensor: Any) -> int:
+    return int(tensor.size) * int(tensor.element_size())
+
+
+def hooks_nest() -> bool:
+    """Whether hooks may be opened inside others, as recomputation by hooks would."""
+    with saved_tensors_hooks(lambda value: value, lambda value: value):
+        layer = paddle.nn.Linear(2, 2)
+        recompute(layer, paddle.ones([1, 2]), use_reentrant=False).sum().backward()
+    return layer.weight.grad is not None
+
+
+def shards_leave() -> bool:
+    """Whether `group_sharded_parallel`, the only call that offloads parameters and moments, takes this device."""
+    layer = paddle.nn.Linear(2, 2)
+    optimizer = paddle.optimizer.AdamW(parameters=layer.parameters())
+    group_sharded_parallel(layer, optimizer, "p_g_os", offload=True)
+    return True

@@ -1,12 +1,79 @@
-"""Fixture layers as `paddle.nn` layers, and their parameters."""
+"""The fixture model in Paddle: layers, losses, recomputed segments, operations, and traces.
 
-from collections.abc import Callable, Iterator, Sequence
+The same network runs in dynamic and in static mode. Its parameters are found by their canonical names.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from operator import add as add_two
 from typing import Any, Literal
 
+import numpy as np
 import paddle
+import paddle.nn.functional as F
+from paddle.distributed.fleet.utils import recompute
 
 from fixtures import layers as fixture
-from frameworks.paddle.core.functions import UserFunctionLayer
+from fixtures.arrays import Array
+from fixtures.functions import SCALE, FunctionUse
+from fixtures.layers import BatchNorm
+from fixtures.model import Batch, Model
+from fixtures.recipe import Recompute
+from frameworks.base import inner_bounds, segment_bounds, unscaled_in_trace
+from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
+from frameworks.contract import FunctionFormat, FunctionResult, LayerTrace, RecomputeCase, RecomputeResult
+from frameworks.paddle.core import ways
+from frameworks.paddle.core.arrays import stored, to_numpy
+
+DYNAMIC_WAYS: dict[str, FunctionFormat] = {"PyLayer": "input"}
+STATIC_WAYS: dict[str, FunctionFormat] = {"static_pylayer": "input"}
+
+
+def _back(x: Any, gradient: Any) -> Any:
+    return gradient * paddle.clip(2.0 * x, -1.0, 1.0)
+
+
+class _Square(paddle.autograd.PyLayer):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        (x,) = ctx.saved_tensor()
+        return _back(x, gradient)
+
+
+class UserFunctionLayer(paddle.nn.Layer):
+    """`fixtures.layers.UserFunction`."""
+
+    def forward(self, x: Any) -> Any:
+        if paddle.in_dynamic_mode():
+            return _Square.apply(x)
+        return paddle.static.nn.static_pylayer(lambda given: given * given, [x], lambda gradient: _back(x, gradient))
+
+
+class ThreeInputsPyLayer(paddle.autograd.PyLayer):
+    """The operation of `fixtures.functions`; the list takes what each backward pass finds."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Any, b: Any, c: Any, scale: float, asked: list[tuple[bool, ...]]) -> Any:
+        ctx.save_for_backward(a, b, c)
+        ctx.scale, ctx.asked = scale, asked
+        return scale * a * b, b + c
+
+    @staticmethod
+    def backward(ctx: Any, y: Any, z: Any) -> Any:
+        a, b, _ = saved = ctx.saved_tensor()
+        needs = tuple(not each.stop_gradient for each in saved)
+        ctx.asked.append(needs)
+        every = (2.0 * ctx.scale * y * b, ctx.scale * y * a + z, z)
+        return tuple(each if needed else None for each, needed in zip(every, needs, strict=True))
+
 
 _ACTIVATIONS: dict[str, Callable[[], Any]] = {
     "relu": paddle.nn.ReLU,
@@ -172,3 +239,370 @@ def own_parameters(layer: fixture.Layer, made: Any) -> dict[str, Any]:
             return {"weight": made.weight}
         case _:
             return {}
+
+
+@dataclass(frozen=True)
+class BatchTensors:
+    """A micro-batch on the device; `targets` by name of the heads that take part, in model order."""
+
+    inputs: Any
+    targets: dict[str, Any]
+    mask: Any | None
+
+
+def batch_tensors(model: Model, batch: Batch) -> BatchTensors:
+    """The batch as tensors; values for squared error in the format of their head."""
+    kinds = dict(model.losses)
+    targets = {}
+    for head in model.heads.heads:
+        if head.name in batch.targets:
+            target = np.asarray(batch.targets[head.name])
+            if kinds[head.name] == "squared_error":
+                target = target.astype(np.float64 if head.format == "float64" else np.float32)
+            targets[head.name] = paddle.to_tensor(target)
+    mask = None if batch.mask is None else paddle.to_tensor(batch.mask)
+    return BatchTensors(paddle.to_tensor(batch.inputs), targets, mask)
+
+
+def add(values: list[Any]) -> Any:
+    """Sum of scalars, in the widest of their formats."""
+    return reduce(add_two, values)
+
+
+def item_losses(kind: str, output: Any, target: Any) -> Any:
+    """Losses of single items: cross-entropy with integer labels, or squared error averaged over the units."""
+    if kind == "cross_entropy":
+        return paddle.nn.functional.cross_entropy(output, target, reduction="none")
+    return paddle.nn.functional.mse_loss(output, target, reduction="none").mean(-1)
+
+
+REENTRANT, HOOKS = "reentrant", "non-reentrant"
+"""Recomputation variants, Paddle's default first."""
+
+
+class Segment(paddle.nn.Layer):
+    """A run of consecutive layers; `calls` counts how often its forward has begun."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        super().__init__()
+        self.parts = paddle.nn.LayerList(parts)
+        self.calls = 0
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+class RecomputedSegment(paddle.nn.Layer):
+    """Calls a segment through `paddle.distributed.fleet.utils.recompute`."""
+
+    def __init__(self, segment: Segment, variant: str) -> None:
+        super().__init__()
+        self.segment = segment
+        self.reentrant = variant == REENTRANT
+
+    def forward(self, x: Any) -> Any:
+        return recompute(self.segment, x, use_reentrant=self.reentrant)
+
+
+def cut(layers: list[Any], plan: Recompute | None) -> tuple[list[Any], list[Segment]]:
+    """The layers as callables to run in turn, and the outer segments among them whose calls are counted.
+
+    With `plan.depth` 2 each half of a segment is recomputed inside the segment's own recomputation; a segment of one
+    layer has one half.
+    """
+    if plan is None:
+        whole = Segment(layers)
+        return [whole], [whole]
+    variant = plan.variant or REENTRANT
+    segments: list[Segment] = []
+    for start, stop in segment_bounds(len(layers), plan):
+        parts = layers[start:stop]
+        if plan.depth == 2:
+            halves = [layers[first:last] for first, last in inner_bounds((start, stop))]
+            parts = [RecomputedSegment(Segment(half), variant) for half in halves]
+        segments.append(Segment(parts))
+    return [RecomputedSegment(segment, variant) for segment in segments], segments
+
+
+class Network(paddle.nn.Layer):
+    """A fixture model in Paddle; `forward` gives the outputs of the heads asked for, by name.
+
+    `layers_by_path` has every layer by the paths of `Model.output_shapes`, in an order of its own.
+    """
+
+    def __init__(self, model: Model, plan: Recompute | None = None, *, sequential: bool = False) -> None:
+        super().__init__()
+        self._sequential = sequential and plan is not None
+        *body, heads = build_layers(model.layers, model.sample)
+        self.is_reentrant = plan is not None and plan.variant in (None, REENTRANT)
+        self.steps, self.segments = cut(body, plan)
+        self.runs = paddle.nn.LayerList(self.steps)
+        self.heads = heads
+        self.named = dict(_named(model, body, heads))
+        self.statistics = dict(_statistics(model, body))
+        self.layers_by_path = {path: layer for path, _, layer in with_paths(model.layers[:-1], body)}
+        self.layers_by_path |= {f"{len(body)}.{head.name}": heads[head.name] for head in model.heads.heads}
+
+    def assign(self, weights: Mapping[str, Array]) -> None:
+        """Sets every parameter, by its canonical name."""
+        for name, parameter in self.named.items():
+            parameter.set_value(stored(np.asarray(weights[name])))
+
+    def forward(self, x: Any, heads: tuple[str, ...]) -> dict[str, Any]:
+        if self._sequential:
+            x = ways.recomputed(self.segments, x, reentrant=self.is_reentrant)
+        else:
+            for step in self.runs:
+                x = step(x)
+        return {name: self.heads[name](x) for name in heads}
+
+
+def _named(model: Model, body: list[Any], heads: Any) -> Iterator[tuple[str, Any]]:
+    result = {
+        f"{path}.{name}": parameter
+        for path, layer, made in with_paths(model.layers, [*body, heads])
+        for name, parameter in own_parameters(layer, made).items()
+    }
+    return ((name, result[name]) for name in model.parameter_shapes())
+
+
+def _statistics(model: Model, body: list[Any]) -> Iterator[tuple[str, Any]]:
+    for path, layer, made in with_paths(model.layers[:-1], body):
+        if isinstance(layer, BatchNorm):
+            yield f"{path}.mean", made._mean
+            yield f"{path}.variance", made._variance
+
+
+def _value(x: Any, w: Any) -> Any:
+    return paddle.tanh(paddle.matmul(x, w)).sum()
+
+
+def run_case(case: RecomputeCase, x: Array, w: Array, variant: str) -> RecomputeResult:
+    """Value and gradients of the probe function; x (n, m) and w (m, k) float32.
+
+    Raises:
+        OSError: in the case "raises", which is what Paddle makes of an error in the recomputed forward.
+    """
+    rerun = FailingRerun()
+
+    def run(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        return recompute(function, *args, use_reentrant=variant == REENTRANT, **named)
+
+    def failing(a: Any, b: Any) -> Any:
+        rerun.begin()
+        return _value(a, b)
+
+    inputs, weight = paddle.to_tensor(x), paddle.to_tensor(w)
+    inputs.stop_gradient = case == NO_GRAD_INPUT
+    weight.stop_gradient = False
+    value = recomputed_call(case, run, _value, failing, inputs, weight)
+    if case == WEIGHTS_CHANGE:
+        with paddle.no_grad():
+            weight.multiply_(paddle.to_tensor(FACTOR))
+    if not value.stop_gradient:
+        value.backward()
+    grads = [None if tensor.grad is None else to_numpy(tensor.grad) for tensor in (inputs, weight)]
+    return RecomputeResult(float(value), *grads)
+
+
+def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None) -> FunctionResult:
+    """What backward passes of `fixtures.functions` find, and the gradients."""
+    asked: list[tuple[bool, ...]] = []
+    given = [paddle.to_tensor(x, stop_gradient=not need) for x, need in zip(inputs, use.needs, strict=True)]
+
+    def loss(*given: Any) -> Any:
+        each = [dict(zip("yz", ThreeInputsPyLayer.apply(*given, SCALE, asked), strict=True)) for _ in range(use.times)]
+        return paddle.add_n([outputs[name].sum() for outputs in each for name in use.outputs])
+
+    value = loss(*given) if variant is None else recompute(loss, *given, use_reentrant=variant == REENTRANT)
+    value.backward()
+    return FunctionResult(tuple(asked), tuple(None if each.grad is None else to_numpy(each.grad) for each in given))
+
+
+def _batch_norm(x: Any) -> Any:
+    width = x.shape[-1]
+    return F.batch_norm(x, paddle.zeros([width]), paddle.ones([width]), training=True)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "matmul": paddle.matmul,
+    "batched_matmul": paddle.bmm,
+    "einsum": lambda a, b: paddle.einsum("ij,jk->ik", a, b),
+    "linear": F.linear,
+    "conv2d": lambda x, weight: F.conv2d(x, weight.transpose([3, 2, 0, 1]), data_format="NHWC"),
+    "attention": lambda *qkv: F.scaled_dot_product_attention(*(x.unsqueeze(2) for x in qkv)).squeeze(2),
+    "sum": paddle.sum,
+    "mean": paddle.mean,
+    "variance": lambda x: paddle.var(x, unbiased=False),
+    "norm": lambda x: paddle.linalg.norm(x, p=2),
+    "prod": paddle.prod,
+    "max": paddle.max,
+    "cumsum": lambda x: paddle.cumsum(x, axis=-1),
+    "cumprod": lambda x: paddle.cumprod(x, dim=-1),
+    "logsumexp": lambda x: paddle.logsumexp(x, axis=-1),
+    "softmax": F.softmax,
+    "log_softmax": F.log_softmax,
+    "cross_entropy": F.cross_entropy,
+    "squared_error": F.mse_loss,
+    "absolute_error": F.l1_loss,
+    "huber": F.smooth_l1_loss,
+    "kl_divergence": lambda a, b: F.kl_div(a, b, reduction="batchmean"),
+    "binary_cross_entropy_logits": F.binary_cross_entropy_with_logits,
+    "layer_norm": lambda x: F.layer_norm(x, [x.shape[-1]]),
+    "batch_norm": _batch_norm,
+    "instance_norm": lambda x: F.instance_norm(x.unsqueeze(0)).squeeze(0),
+    "rms_norm": lambda x: F.rms_norm(x, [x.shape[-1]]),
+    "exp": paddle.exp,
+    "expm1": paddle.expm1,
+    "log": paddle.log,
+    "log1p": paddle.log1p,
+    "pow": lambda x: paddle.pow(x, 3.0),
+    "square": paddle.square,
+    "sqrt": paddle.sqrt,
+    "rsqrt": paddle.rsqrt,
+    "reciprocal": paddle.reciprocal,
+    "abs": paddle.abs,
+    "sin": paddle.sin,
+    "cos": paddle.cos,
+    "tanh": paddle.tanh,
+    "sigmoid": F.sigmoid,
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "softplus": F.softplus,
+    "erf": paddle.erf,
+    "add": paddle.add,
+    "subtract": paddle.subtract,
+    "multiply": paddle.multiply,
+    "divide": paddle.divide,
+    "maximum": paddle.maximum,
+    "where": lambda a, b: paddle.where(a > 0, a, b),
+    "concatenate": lambda a, b: paddle.concat([a, b], axis=-1),
+    "stack": lambda a, b: paddle.stack([a, b]),
+    "max_pool": lambda x: F.max_pool2d(x, 2, data_format="NHWC"),
+    "average_pool": lambda x: F.avg_pool2d(x, 2, data_format="NHWC"),
+    "dropout": lambda x: F.dropout(x, 0.5, training=True),
+    "embedding": F.embedding,
+    "gather_ids": lambda ids: ids + 0,
+    "argmax": lambda x: paddle.argmax(x, axis=-1),
+    "transpose": paddle.t,
+    "reshape": paddle.flatten,
+}
+
+_MISSING_KERNEL = re.compile(
+    r"""\(NotFound\)\ The\ kernel\ .*           # dynamic mode
+    | Check\ data\ type\ error\ for\ op[^(]*    # the static graph's verifier
+    | The\ data\ type\ of\ .*\ must\ be\ .*,\ but\ received\ .*  # a Python function's own check
+    """,
+    re.VERBOSE,
+)
+_LONGEST = 160
+
+_LISTED: dict[str, tuple[str, ...]] = {
+    "matmul": ("matmul", "matmul_v2"),
+    "linear": ("matmul", "matmul_v2", "linear_v2"),
+    "batched_matmul": ("bmm",),
+    "attention": ("matmul", "matmul_v2", "flash_attn"),
+    "sum": ("sum", "reduce_sum"),
+    "mean": ("mean", "reduce_mean"),
+    "variance": ("mean", "reduce_mean"),
+    "prod": ("prod", "reduce_prod"),
+    "max": ("max", "reduce_max"),
+    "norm": ("p_norm", "pnorm"),
+    "cross_entropy": ("cross_entropy_with_softmax", "softmax_with_cross_entropy", "cross_entropy"),
+    "binary_cross_entropy_logits": ("sigmoid_cross_entropy_with_logits",),
+    "max_pool": ("pool2d",),
+    "average_pool": ("pool2d",),
+    "concatenate": ("concat",),
+    "transpose": ("transpose", "transpose2"),
+    "embedding": ("embedding", "lookup_table_v2"),
+    "add": ("add", "elementwise_add"),
+    "multiply": ("multiply", "elementwise_mul"),
+}
+
+
+def listed_names(op: str) -> tuple[str, ...]:
+    """The names by which Paddle's white and black lists know an operation: dynamic mode's and the static graph's."""
+    return _LISTED.get(op, (op,))
+
+
+def missing_kernel(error: Exception) -> str | None:
+    """The line in which Paddle says that an operation has no kernel for a format here; None for any other error."""
+    result = _MISSING_KERNEL.search(str(error))
+    if result is None:
+        return None
+    line = " ".join(result[0].split())
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+
+
+class Watch:
+    """The outputs of the layers, by path, and the sums of the gradients that the backward passes gave these.
+
+    A layer that recomputation runs again shows its first output; only the run that the backward pass goes through has
+    a gradient.
+    """
+
+    def __init__(self) -> None:
+        self.outputs: dict[str, Array] = {}
+        self.gradients: dict[str, Array] = {}
+
+    def hook(self, path: str) -> Callable[[Any, Any, Any], None]:
+        """A forward post-hook for the layer at `path`."""
+
+        def take(_layer: Any, _inputs: Any, output: Any) -> None:
+            self.outputs.setdefault(path, to_numpy(output))
+            if not paddle.is_grad_enabled():
+                return
+            output.stop_gradient = False  # a layer without parameters before the first one that has some
+            output.register_hook(lambda gradient: self._add(path, to_numpy(gradient)))
+
+        return take
+
+    def _add(self, path: str, gradient: Array) -> None:
+        self.gradients[path] = self.gradients[path] + gradient if path in self.gradients else gradient
+
+    def trace(self, model: Model, parameters: dict[str, Array], scale: float) -> LayerTrace:
+        """What was watched, in the model's order, as a trace; gradients are divided by the loss scale."""
+        paths = model.output_shapes()
+        outputs = {path: self.outputs[path] for path in paths if path in self.outputs}
+        gradients = {path: unscaled_in_trace(self.gradients[path], scale) for path in paths if path in self.gradients}
+        return LayerTrace(outputs, gradients, parameters)
+
+
+@contextmanager
+def hooked(layers: Mapping[str, Any], hook: Callable[[str], Callable[[Any, Any, Any], None]]) -> Iterator[None]:
+    """The layers, by path, with a forward post-hook each, which is taken off again.
+
+    A layer that another one calls for its second use is passed over there.
+    """
+    again = [layer for layer in layers.values() if isinstance(layer, UsedAgain)]
+    inside: set[Any] = set()
+
+    def outermost(take: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+        def taken(layer: Any, inputs: Any, output: Any) -> None:
+            inside.discard(layer)
+            if not inside:
+                take(layer, inputs, output)
+
+        return taken
+
+    handles = [layer.register_forward_pre_hook(lambda layer, _: inside.add(layer)) for layer in again]
+    handles += [layer.register_forward_post_hook(outermost(hook(path))) for path, layer in layers.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def watched(layers: Mapping[str, Any]) -> Iterator[Watch]:
+    """Watches the passes that these layers, by path, make inside."""
+    watch = Watch()
+    with hooked(layers, watch.hook):
+        yield watch

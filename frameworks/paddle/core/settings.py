@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import paddle
+from packaging.version import Version
 from paddle.amp.auto_cast import amp_global_state
 from paddle.base import core, framework
 
 from frameworks.base import processor
+from frameworks.contract import Attempt
 from frameworks.paddle.core.devices import model_name
 
 _FLAGS = ("FLAGS_check_nan_inf", "FLAGS_enable_pir_api", "FLAGS_paddle_num_threads")
@@ -161,3 +163,18 @@ def read_environment(device: str) -> dict[str, str]:
             "tf32.cudnn": core.get_cudnn_switch(),
         }
     return {name: str(value) for name, value in result.items()}
+
+
+DYGRAPH, STATIC, FORCED, DATA_PARALLEL = "dygraph", "static", "dygraph-forced-scaler", "data-parallel"
+
+_PIR = Version("3.0.0")
+"""From here on `auto_cast` works in the static graph; before, it raises there."""
+
+_OLD = Version(paddle.__version__) < _PIR
+MODES = (DYGRAPH, FORCED, DATA_PARALLEL) if _OLD else (DYGRAPH, STATIC, FORCED, DATA_PARALLEL)
+
+
+def in_dynamic_mode(attempt: Attempt) -> bool:
+    """What an attempt in the dynamic graph says, in either graph."""
+    with paddle.base.dygraph.guard():
+        return attempt()

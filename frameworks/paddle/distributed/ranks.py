@@ -1,33 +1,212 @@
-"""One rank of a run of several Paddle processes: a member of their group, and its trainers."""
+"""One rank of a run of several Paddle processes: a member of their group, and its trainers.
+
+A rank's own are its random stream, its running statistics and the losses of its part of an open window.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import paddle
 from paddle import distributed
 from paddle.base import core
+from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_gradients
+from paddle.distributed.sharding import group_sharded_parallel
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
-from fixtures.recipe import Ranks, Recipe
-from frameworks.base import MicroBatch
+from fixtures.recipe import Ranks, Recipe, Sharding
+from frameworks.base import MicroBatch, same_parts
 from frameworks.contract import Capability, Unsupported, Update
-from frameworks.paddle.core.losses import BatchTensors
-from frameworks.paddle.core.modes import FORCED
+from frameworks.paddle.core.layers import BatchTensors, Network
+from frameworks.paddle.core.settings import FORCED
 from frameworks.paddle.declarations import NO_COUNT
-from frameworks.paddle.distributed import rank_checkpoint
-from frameworks.paddle.distributed.data_parallel import Replicas, shard
 from frameworks.paddle.distributed.rendezvous import store
-from frameworks.paddle.training.optimizers import slots
-from frameworks.paddle.training.scaler import UpdateAfterLosses
-from frameworks.paddle.training.trainer import DygraphTrainer
+from frameworks.paddle.training.optimizers import Share, UpdateAfterLosses, slots
+from frameworks.paddle.training.trainer import FILE, DygraphTrainer, ReadRun, load, parts
 from frameworks.ways import required
+
+T = TypeVar("T")
+_OWN = ("count", "buffers", "window", "items", "generator", "calls")
+
+
+def save(trainer: ReadRun, ranks: int, path: Path) -> None:
+    """Writes the run below the folder `path`, which all ranks share and which is made if it is not there.
+
+    Raises:
+        OSError: on every rank, if one of them cannot write.
+    """
+    agreed(lambda: _write(trainer, ranks, path), ranks, OSError, f"{path} cannot be written")
+
+
+def _write(trainer: ReadRun, ranks: int, path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    whole = parts(trainer)
+    buffers = {name for name, _ in trainer.network.named_buffers()}
+    own = {
+        "count": ranks,
+        "buffers": {name: value for name, value in whole["model"].items() if name in buffers},
+        "window": whole["window"]["micro-batches"],
+        "items": whole["window"]["items"],
+        "generator": whole["generator"],
+        "calls": whole["calls"],
+    }
+    rank = distributed.get_rank()
+    paddle.save(own, str(file_of(path, rank)))
+    if rank == 0:
+        paddle.save(whole, str(path / FILE))
+
+
+def restore(trainer: ReadRun, ranks: int, path: Path) -> None:
+    """Restores what `save` wrote, with as many ranks or others; a rank more begins with rank 0's own.
+
+    Raises:
+        ValueError: on every rank, if one of them cannot read a file, or Paddle refuses a part of it on one; nothing is
+            changed then.
+    """
+    refused, resumed = f"{path} cannot be loaded", trainer.anew()
+    saved = agreed(lambda: _read(resumed, ranks, path), ranks, ValueError, refused)
+    agreed(lambda: load(resumed, saved), ranks, ValueError, refused)
+    vars(trainer).update(vars(resumed))
+
+
+def agreed(step: Callable[[], T], count: int, kind: type[Exception], what: str) -> T:
+    """The step's result after every rank has taken it; if it raises on one rank, every rank raises this type."""
+    done: list[T] = []
+    problem = ""
+    try:
+        done.append(step())
+    except Exception as error:
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+    problems = [problem]
+    if count > 1:
+        problems = []
+        with paddle.base.dygraph.guard():
+            distributed.all_gather_object(problems, problem)
+    for rank, text in enumerate(problems):
+        if text:
+            raise kind(f"{what}: rank {rank}: {text}")
+    return done[0]
+
+
+def file_of(path: Path, rank: int) -> Path:
+    return path / f"rank-{rank}.pdparams"
+
+
+def read_parts(file: Path, own: Sequence[str], **given: Any) -> dict[str, Any]:
+    """The dictionary of parts in a file, which `paddle.load` is given more arguments for.
+
+    Raises:
+        ValueError: Paddle cannot load it, or it holds other parts.
+    """
+    try:
+        loaded = paddle.load(str(file), **given)
+    except Exception as error:
+        raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
+    same_parts(file, loaded if isinstance(loaded, dict) else (), own)
+    result: dict[str, Any] = loaded
+    return result
+
+
+def _read(resumed: ReadRun, count: int, path: Path) -> dict[str, Any]:
+    """The parts of this rank's run."""
+    rank = distributed.get_rank()
+    whole = read_parts(path / FILE, tuple(parts(resumed)))
+    first = read_parts(file_of(path, 0), _OWN)
+    if first["count"] == count:
+        own = first if rank == 0 else read_parts(file_of(path, rank), _OWN)
+    else:
+        every = [first, *(read_parts(file_of(path, other), _OWN) for other in range(1, int(first["count"])))]
+        own = {**(every[rank] if rank < len(every) else first), **_window_of(every, rank)}
+    return {
+        **whole,
+        "model": {**whole["model"], **own["buffers"]},
+        "window": {**whole["window"], "micro-batches": own["window"], "items": own["items"]},
+        "generator": own["generator"],
+        "calls": own["calls"],
+    }
+
+
+def _window_of(every: Sequence[Mapping[str, Any]], rank: int) -> dict[str, Any]:
+    """The losses of the open window where the number of ranks has changed: rank 0 takes over those of all."""
+    micro_batches = list(zip(*(own["window"] for own in every), strict=True))
+    if rank:
+        return {"window": [[0.0, 0] for _ in micro_batches], "items": 0}
+    summed = [[sum(total for total, _ in micro), sum(items for _, items in micro)] for micro in micro_batches]
+    return {"window": summed, "items": sum(own["items"] for own in every)}
+
+
+Losses = Callable[[BatchTensors], list[Any]]
+Fed = Callable[[Mapping[str, Any]], Any]
+
+_SHARDED: Mapping[str, str] = {"optimizer": "os", "gradients": "os_g", "full": "p_g_os"}
+
+
+class _WithLosses(paddle.nn.Layer):
+    """The network and its losses as one layer, since `DataParallel` reduces what its outputs depend on."""
+
+    def __init__(self, network: Network, losses: Losses, fed: Fed) -> None:
+        super().__init__()
+        self.network = network
+        self._losses, self._fed = losses, fed
+
+    def forward(self, tensors: BatchTensors | None, given: Mapping[str, Any]) -> list[Any]:
+        return [self._fed(given)] if tensors is None else self._losses(tensors)
+
+
+class Replicas:
+    """This rank's copy of a network, made when all ranks make theirs.
+
+    Gradients are reduced by `DataParallel` in its backward pass. It takes no `PyLayer`, which reentrant recomputation
+    is: there they are reduced after the window's last micro-batch by `fused_allreduce_gradients`, as its documentation
+    has it. Either takes the mean over the ranks.
+
+    Args:
+        losses: sums of a micro-batch's losses, one a head.
+        fed: Σ p·g over given gradients.
+        way: of the technique "data-parallel".
+    """
+
+    def __init__(self, network: Network, losses: Losses, fed: Fed, way: str) -> None:
+        self._manually = network.is_reentrant or way == "reduced-by-hand"
+        options: dict[str, Any] = {"find_unused_parameters": not network.is_reentrant and way != "all-used"}
+        if way == "small-buffers":
+            options |= {"comm_buffer_size": 1, "last_comm_buffer_size": 0.0001}
+        self._layer = paddle.DataParallel(_WithLosses(network, losses, fed), **options)
+
+    def losses(self, tensors: BatchTensors) -> list[Any]:
+        sums: list[Any] = self._layer(tensors, {})
+        return sums
+
+    def fed(self, given: Mapping[str, Any]) -> Any:
+        return self._layer(None, given)[0]
+
+    @contextmanager
+    def micro_batch(self, *, last: bool) -> Iterator[None]:
+        """The context of forward and backward; after the last micro-batch every rank has the mean."""
+        if last and not self._manually:
+            yield
+            return
+        with self._layer.no_sync():
+            yield
+        if last:
+            fused_allreduce_gradients(self._layer.parameters(), None)
+
+
+def shard(network: Network, shares: list[Share], level: Sharding) -> None:
+    """Shards the level's state over all ranks.
+
+    Raises:
+        AssertionError: on a CPU.
+    """
+    for share in shares:
+        _, share.optimizer, _ = group_sharded_parallel(network, share.optimizer, _SHARDED[level])
+
 
 _COUNTERS = ("schedule", "beta1_pow", "beta2_pow")
 
@@ -118,10 +297,10 @@ class RankTrainer(DygraphTrainer):
     # the whole run
 
     def save(self, path: Path) -> None:
-        rank_checkpoint.save(self, self.ranks.count, path)
+        save(self, self.ranks.count, path)
 
     def restore(self, path: Path) -> None:
-        rank_checkpoint.restore(self, self.ranks.count, path)
+        restore(self, self.ranks.count, path)
 
 
 class PaddleWorker:

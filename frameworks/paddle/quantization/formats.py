@@ -1,16 +1,22 @@
-"""Casts to 8-bit formats in Paddle's dynamic graph."""
+"""Casts to 8-bit formats and quantizers of Paddle's dynamic graph, with their declared rules."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import paddle
+from paddle.quantization import PTQ, QAT, QuantConfig
+from paddle.quantization.observers import AbsmaxObserver
+from paddle.quantization.quanters import FakeQuanterWithAbsMaxObserver
 
 from fixtures.arrays import Array
 from frameworks.base import BaseFormats
-from frameworks.contract import CastRule, Unsupported
+from frameworks.contract import CastRule, FakeRule, Quantized, QuantRule, Unsupported
 from frameworks.contract.capabilities import Capability
-from frameworks.paddle.core.arrays import to_tensor
+from frameworks.paddle.core.arrays import to_numpy, to_tensor
 
 _CASTS: Mapping[str, CastRule] = MappingProxyType(
     {"float8_e4m3fn": CastRule("saturate", "saturate"), "float8_e5m2": CastRule("saturate", "saturate")}
@@ -38,3 +44,69 @@ def integer_products() -> bool:
     """Whether a product of int8 tensors can exceed the range of int8."""
     product = paddle.matmul(paddle.full([2, 16], 127, "int8"), paddle.full([16, 2], 127, "int8"))
     return bool((product.astype("int32") == 16 * 127 * 127).all())
+
+
+_RULES: Mapping[str, QuantRule] = MappingProxyType({"int8-tensor": QuantRule(-127, 127, 127.0)})
+_FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
+    {
+        "fake-int8-tensor": FakeRule(-127, 127, ties="away", gradient="everywhere"),
+        "fake-int4-tensor": FakeRule(-7, 7, ties="away", gradient="everywhere"),
+    }
+)
+
+
+@contextmanager
+def quiet_conversion() -> Iterator[None]:
+    """Without the warning of a call of Paddle's own in `convert`."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "To copy construct from a tensor", UserWarning)
+        yield
+
+
+def stored_codes(layer: Any, step: Any) -> Quantized:
+    """The weight of a converted layer, whose codes Paddle stores as float32, with the step between them."""
+    restored = to_numpy(layer.weight_quanter(layer.weight))
+    zero_point = np.zeros((1, 1), np.int32)
+    return Quantized(to_numpy(layer.weight).astype(np.int32), np.full((1, 1), step), zero_point, restored)
+
+
+class PaddleQuantizers:
+    """The weight of a layer that `PTQ` has converted, and a `Stub` that `QAT` has given a fake quantizer."""
+
+    def rules(self) -> Mapping[str, QuantRule]:
+        return _RULES
+
+    def fake_rules(self) -> Mapping[str, FakeRule]:
+        return _FAKE_RULES
+
+    def quantize(self, name: str, values: Array) -> Quantized:
+        rows, columns = values.shape
+        layer = paddle.nn.Linear(rows, columns, bias_attr=False)
+        layer.weight.set_value(values)
+        model = paddle.nn.Sequential(layer)
+        model.eval()
+        technique = PTQ(QuantConfig(activation=None, weight=AbsmaxObserver()))
+        with quiet_conversion():
+            warnings.filterwarnings("ignore", r"\s*Non compatible API", Warning)
+            observed = technique.quantize(model)
+            observed(paddle.zeros([1, rows]))
+            (converted,) = technique.convert(observed)
+        largest = to_numpy(observed[0].weight_quanter.scales()).astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            return stored_codes(converted, largest / _RULES[name].divisor)
+
+    def fake_quantize(self, name: str, values: Array, scale: Array, zero_point: Array) -> tuple[Array, Array]:
+        rule = _FAKE_RULES[name]
+        quanter = FakeQuanterWithAbsMaxObserver(bit_length=(rule.high + 1).bit_length())
+        model = paddle.nn.Sequential(paddle.nn.quant.Stub())
+        model.train()
+        qat = QAT(QuantConfig(activation=quanter, weight=None)).quantize(model)
+        qat.eval()
+        largest = paddle.to_tensor((scale.astype(np.float64) * rule.high).astype(np.float32))
+        state = {key: largest if key.endswith("_scale") else value for key, value in qat.state_dict().items()}
+        qat.set_state_dict(state)
+        given = to_tensor(values)
+        given.stop_gradient = False
+        result = qat(given)
+        result.sum().backward()
+        return to_numpy(result), to_numpy(given.grad)

@@ -14,7 +14,7 @@ from fixtures.arrays import Array
 from frameworks.base.shipped_optimizers import FROZEN, HALFWAY, RATE, ListedOptimizers, Options, gradients, infinite
 from frameworks.contract import Capability, Unsupported
 from frameworks.paddle.core.arrays import to_numpy, to_tensor
-from frameworks.paddle.training.forced_scaler import forced_scaler
+from frameworks.paddle.training.optimizers import forced_scaler
 
 Parameters = list[paddle.Tensor]
 _SCALE = 1024.0

@@ -21,21 +21,19 @@ from frameworks.contract import (
     OpResult,
     ScalerRule,
 )
-from frameworks.paddle.core.functions import STATIC_WAYS
-from frameworks.paddle.core.modes import STATIC
-from frameworks.paddle.core.operations import OPERATIONS
+from frameworks.paddle.core.layers import OPERATIONS, STATIC_WAYS
+from frameworks.paddle.core.settings import STATIC
 from frameworks.paddle.declarations import IN_BOTH_GRAPHS
 from frameworks.paddle.launch import has_ranks
-from frameworks.paddle.quantization.attempts import gpu_kernel_attempts
-from frameworks.paddle.quantization.post_training import PaddlePostTraining
-from frameworks.paddle.quantization.quantizers import PaddleQuantizers
+from frameworks.paddle.quantization.formats import PaddleQuantizers
+from frameworks.paddle.quantization.post_training import PaddlePostTraining, gpu_kernel_attempts
 from frameworks.paddle.static.attempts import training
 from frameworks.paddle.static.declarations import refusals
 from frameworks.paddle.static.probes import acts, static_attempts
-from frameworks.paddle.static.small_programs import PlateauProgram, StaticFormats, function_used, run_operation
+from frameworks.paddle.static.programs import PlateauProgram, StaticFormats, function_used, run_operation
 from frameworks.paddle.static.trainer import StaticTrainer
 from frameworks.paddle.training.one_graph import OneGraph
-from frameworks.paddle.training.options import REFUSED_IN_BOTH, refused_attempts
+from frameworks.paddle.training.optimizers import REFUSED_IN_BOTH, refused_attempts
 
 
 class StaticFramework(OneGraph):

@@ -8,9 +8,9 @@ from pathlib import Path
 import paddle
 from paddle import distributed
 
-from frameworks.paddle.distributed.rank_checkpoint import agreed, file_of, read_parts
-from frameworks.paddle.static import checkpoint
-from frameworks.paddle.static.checkpoint import SavedRun
+from frameworks.paddle.distributed.ranks import agreed, file_of, read_parts
+from frameworks.paddle.static.trainer import SavedRun, loaded
+from frameworks.paddle.static.trainer import save as save_shared
 
 _OWN = ("count", "buffers", "generator")
 
@@ -28,7 +28,7 @@ def _write(trainer: SavedRun, ranks: int, path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     rank = distributed.get_rank()
     if rank == 0:
-        checkpoint.save(trainer, path)
+        save_shared(trainer, path)
     own = {"count": ranks, "buffers": trainer.buffers(), "generator": trainer.stream.state}
     paddle.save(own, str(file_of(path, rank)))
 
@@ -45,7 +45,7 @@ def restore(trainer: SavedRun, ranks: int, path: Path) -> None:
 
 
 def _loaded(trainer: SavedRun, path: Path) -> SavedRun:
-    resumed = checkpoint.loaded(trainer, path)
+    resumed = loaded(trainer, path)
     rank, own = distributed.get_rank(), read_parts(file_of(path, 0), _OWN, return_numpy=True)
     if 0 < rank < own["count"]:
         own = read_parts(file_of(path, rank), _OWN, return_numpy=True)

@@ -16,10 +16,9 @@ from frameworks.contract import Capability, Update
 from frameworks.paddle.distributed.ranks import PaddleWorker
 from frameworks.paddle.static import rank_checkpoint
 from frameworks.paddle.static.framework import StaticFramework
-from frameworks.paddle.static.programs import MASTER, BuiltProgram
-from frameworks.paddle.static.reduction import Reduction, reduced_bytes
+from frameworks.paddle.static.programs import MASTER, BuiltProgram, Reduction, reduced_bytes
 from frameworks.paddle.static.trainer import StaticTrainer
-from frameworks.paddle.training.scaler import UpdateAfterLosses
+from frameworks.paddle.training.optimizers import UpdateAfterLosses
 
 _COUNTERS = ("schedule", "steps", "beta1_pow", "beta2_pow")
 

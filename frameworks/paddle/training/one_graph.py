@@ -17,11 +17,11 @@ from frameworks.base import BaseFramework, BaseRankGroup, BaseTrainer, RankGroup
 from frameworks.base.introspection import elapsed_between
 from frameworks.contract import Capability, OpResult, Trainer, Unsupported
 from frameworks.paddle.core import devices, settings, ways
-from frameworks.paddle.core.modes import DATA_PARALLEL, DYGRAPH, MODES
-from frameworks.paddle.core.operations import listed_names, missing_kernel
+from frameworks.paddle.core.layers import listed_names, missing_kernel
+from frameworks.paddle.core.schedules import PlateauRun, rates
+from frameworks.paddle.core.settings import DATA_PARALLEL, DYGRAPH, MODES
 from frameworks.paddle.launch import rank_group
-from frameworks.paddle.training import options
-from frameworks.paddle.training.plateau import PlateauRun, rates
+from frameworks.paddle.training import optimizers
 
 _SCALER_AFTER_BFLOAT16 = "GradScaler warns and turns itself off where the last precision scope was a bfloat16 one"
 
@@ -109,7 +109,7 @@ class OneGraph(BaseFramework):
             Unsupported: for the first unsupported part.
         """
         self.require_recipe(recipe)
-        options.require(recipe)
+        optimizers.require(recipe)
         ways.require(recipe)
         if any(head.format == "float64" for head in model.heads.heads):
             self.require(Capability.FLOAT64_HEADS)

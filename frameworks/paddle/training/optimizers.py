@@ -1,18 +1,50 @@
-"""Recipes' optimizers, learning-rate schedules and clipping in Paddle's own classes."""
+"""Recipes' optimizers, learning-rate schedules and clipping in Paddle's own classes.
 
+The scaler's constructor asks the tracer for the expected place and disables the scaler on anything but a GPU, an XPU or
+a custom device, and `scale()` disables it for good unless the last precision scope of the process was a float16 one.
+Everything behind those two questions (unscaling, detection, skipping, the automaton) is plain arithmetic that runs on a
+CPU. `forced_scaler()` answers the first question with "GPU" and the second with "float16", only inside its scope, so
+that the scaler's state machine can be tested where no GPU is. No kernel and no rule is replaced.
+
+The kernels differ in one thing: a CPU's looks for non-finite gradients before it unscales them, a GPU's afterwards. So
+what unscaling itself makes non-finite, by a scale of 0 for instance, is found on a GPU alone: `refuse_what_differs`.
+"""
+
+import contextlib
+import io
+import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import paddle
+from paddle.amp import grad_scaler
+from paddle.amp.auto_cast import amp_global_state
 
 from fixtures.arrays import Array
-from fixtures.recipe import SGD, Adagrad, Adam, AdamW, Optimizer, Recipe, RMSprop, written
-from frameworks.contract import Capability, Unsupported
+from fixtures.recipe import (
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    DynamicScaling,
+    Optimizer,
+    Recipe,
+    RMSprop,
+    Scaling,
+    StaticScaling,
+    written,
+)
+from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.paddle.core import ways
 from frameworks.paddle.core.arrays import canonical, format_name, to_numpy
+from frameworks.paddle.core.settings import in_dynamic_mode
 
 _MIXED_FORMATS = (
     "ClipGradByGlobalNorm takes the norm of one optimizer's gradients, this recipe needs several optimizers, and "
@@ -186,3 +218,214 @@ def has_moved(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
 def overflowed(share: Share) -> bool:
     """Whether `GradScaler` skipped the last step because of a non-finite gradient."""
     return bool(share.optimizer._get_auxiliary_var("found_inf"))
+
+
+REFUSED_OPTIONS: dict[Capability, str] = {
+    Capability.SINGLE: "Paddle's optimizers update a parameter at a time unless use_multi_tensor is set",
+    Capability.FUSED: "Paddle's optimizers have no argument for a fused kernel",
+    Capability.CAPTURABLE: "Paddle's optimizers have no argument for graph capture",
+    Capability.DAMPENING: "paddle.optimizer.Momentum has no dampening",
+    Capability.MAXIMIZE: "Paddle's optimizers minimize, and have no argument to maximize",
+    Capability.RATE_DECAY: "paddle.optimizer.Adagrad has no decay of the rate but a schedule",
+    Capability.TENSOR_RATE: "a tensor as learning rate raises TypeError, although Momentum and Adagrad document it",
+}
+REFUSED_OPTIONS |= {
+    Capability(f"optimizer.{name.lower()}"): f"there is no paddle.optimizer.{name}" for name in ("Adafactor", "Muon")
+}
+_MULTI = "only Momentum and Adam have use_multi_tensor"
+
+
+REFUSED_IN_BOTH = {
+    capability: why for capability, why in REFUSED_OPTIONS.items() if capability != Capability.TENSOR_RATE
+}
+"""Options whose argument or class neither graph has."""
+
+
+def refused_attempts() -> dict[Capability, Attempt]:
+    """Attempts for each option that Paddle does not have, in the dynamic graph."""
+    momentum, adagrad = paddle.optimizer.Momentum, partial(paddle.optimizer.Adagrad, 0.5)
+    tried: dict[Capability, Attempt] = {
+        Capability.SINGLE: partial(_steps, momentum, foreach=False),
+        Capability.FUSED: partial(_steps, momentum, fused=True),
+        Capability.CAPTURABLE: partial(_steps, momentum, capturable=True),
+        Capability.DAMPENING: partial(_steps, momentum, dampening=0.5),
+        Capability.MAXIMIZE: partial(_steps, momentum, maximize=True),
+        Capability.RATE_DECAY: partial(_steps, adagrad, lr_decay=1.0),
+        Capability.TENSOR_RATE: _takes_a_tensor,
+        Capability.ADAFACTOR: partial(_named_steps, "Adafactor"),
+        Capability.MUON: partial(_named_steps, "Muon"),
+    }
+    return {capability: partial(in_dynamic_mode, attempt) for capability, attempt in tried.items()}
+
+
+def require(recipe: Recipe) -> None:
+    """Refuses an implementation that an optimizer lacks.
+
+    Raises:
+        Unsupported: it does.
+    """
+    optimizer = recipe.optimizer
+    has = isinstance(optimizer, Adam) or (isinstance(optimizer, SGD) and optimizer.momentum > 0)
+    if recipe.implementation == "foreach" and not has:
+        raise Unsupported(Capability.FOREACH, _MULTI, partial(_steps, paddle.optimizer.SGD, use_multi_tensor=True))
+
+
+def _steps(kind: Any, **arguments: Any) -> bool:
+    weight = paddle.create_parameter([2], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
+    optimizer = kind(parameters=[weight], **arguments)
+    weight.sum().backward()
+    optimizer.step()
+    return bool((weight != 1.0).all())
+
+
+def _named_steps(name: str) -> bool:
+    return _steps(getattr(paddle.optimizer, name))
+
+
+def _takes_a_tensor() -> bool:
+    return _steps(paddle.optimizer.Momentum, learning_rate=paddle.to_tensor(0.5))
+
+
+_fleet_log = logging.getLogger("paddle.distributed.fleet.utils.log_util")
+
+UpdateAfterLosses = tuple[float, float, int | None, bool, float | None, float]
+"""The fields of `Update` after the losses."""
+
+
+def scaler_settings(scaling: Scaling) -> dict[str, Any]:
+    """Arguments of `GradScaler` for what the recipe sets; everything else keeps Paddle's defaults."""
+    if isinstance(scaling, StaticScaling):
+        return {"init_loss_scaling": scaling.scale, "use_dynamic_loss_scaling": False}
+    names = {
+        "init_loss_scaling": scaling.initial,
+        "incr_ratio": scaling.growth,
+        "decr_ratio": scaling.backoff,
+        "incr_every_n_steps": scaling.interval,
+    }
+    return {name: value for name, value in names.items() if value is not None}
+
+
+def build_scaler(scaling: Scaling) -> Any:
+    """A `GradScaler` as the recipe asks for."""
+    enabled = not isinstance(scaling, DynamicScaling) or scaling.enabled
+    return paddle.amp.GradScaler(enable=enabled, **scaler_settings(scaling))
+
+
+def scope_for_a_scaler() -> AbstractContextManager[None]:
+    """A scope that casts nothing: `GradScaler.scale` works only where the last precision scope was a float16 one."""
+    return paddle.amp.auto_cast(enable=False, dtype="float16")
+
+
+def scales_by_itself(dtype: str) -> bool:
+    """Whether a `GradScaler` scales after a precision scope of this format."""
+    with paddle.amp.auto_cast(dtype=dtype):
+        loss = paddle.ones([1])
+    return bool(paddle.amp.GradScaler(init_loss_scaling=8.0).scale(loss).item() == 8.0)
+
+
+def read_settings(scaler: Any) -> dict[str, float]:
+    """Start, factors and interval by the scaler's public getters; nothing for a disabled one, whose getters raise."""
+    if not scaler.is_enable():
+        return {}
+    return {
+        "initial": float(scaler.get_init_loss_scaling()),
+        "growth": float(scaler.get_incr_ratio()),
+        "backoff": float(scaler.get_decr_ratio()),
+        "interval": float(scaler.get_incr_every_n_steps()),
+    }
+
+
+def read_state(scaler: Any) -> dict[str, Array]:
+    """ "scale", "good_steps" and "bad_steps" from `state_dict()`; nothing for a disabled scaler."""
+    state = scaler.state_dict()
+    if not state:
+        return {}
+    return {
+        "scale": np.asarray(state["scale"]).reshape(()).copy(),
+        "good_steps": np.array(state["incr_count"], np.int64),
+        "bad_steps": np.array(state["decr_count"], np.int64),
+    }
+
+
+def skipped_by_counters(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool | None:
+    """Whether two `state_dict`s of a dynamic scaler, before and after `update()`, show a skipped step.
+
+    A step that was applied raises `incr_count`, or takes it from the interval's end to 0 and multiplies the scale by
+    `incr_ratio`; a skipped one sets it to 0 and, `decr_every_n_nan_or_inf` being 1, multiplies it by `decr_ratio`.
+    None where both look alike, because the scale is static, or stuck at 0 or infinity at the interval's end.
+    """
+    if not before or not before["use_dynamic_loss_scaling"]:
+        return None
+    if after["incr_count"]:
+        return False
+    if before["incr_count"] + 1 < before["incr_every_n_steps"]:
+        return True
+    moved = float(after["scale"][0]), float(before["scale"][0])
+    return None if moved[0] == moved[1] else moved[0] < moved[1]
+
+
+def reported(before: Mapping[str, Any], after: Mapping[str, Any], rate: float, *, skipped: bool) -> UpdateAfterLosses:
+    """An update by the scaler's `state_dict` before and after it; Paddle has no gradient norm to read."""
+    scales = [float(state["scale"][0]) if state else 1.0 for state in (before, after)]
+    good = int(after["incr_count"]) if after and after["use_dynamic_loss_scaling"] else None
+    return scales[0], scales[1], good, skipped, None, rate
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppresses the scaler's output at each backoff, and `recompute`'s log lines below level error."""
+    level = _fleet_log.level
+    _fleet_log.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        _fleet_log.setLevel(level)
+
+
+ONLY_A_GPU = (
+    "a CPU's kernel looks for non-finite gradients before it unscales them, a GPU's afterwards: only a GPU shows what "
+    "an update does whose finite gradients unscaling makes non-finite"
+)
+
+
+_PLACE = SimpleNamespace(is_gpu_place=lambda: True, is_xpu_place=lambda: False, is_custom_place=lambda: False)
+_TRACER = SimpleNamespace(_expected_place=_PLACE)
+
+
+@contextmanager
+def forced_scaler() -> Iterator[None]:
+    """Context in which a `GradScaler` works on a CPU; the tracer and `amp_dtype` are restored at its end."""
+    before = amp_global_state().amp_dtype
+    amp_global_state().amp_dtype = "float16"
+    try:
+        with mock.patch.object(grad_scaler, "_dygraph_tracer", return_value=_TRACER):
+            yield
+    finally:
+        amp_global_state().amp_dtype = before
+
+
+def refuse_what_differs(scale: float, gradients: Iterable[Array]) -> None:
+    """Refuses an update that the kernels of a CPU and a GPU decide differently.
+
+    Raises:
+        Unsupported: the scaled gradients are finite, and unscaling makes one of them non-finite.
+    """
+    scaled = list(gradients)
+    with np.errstate(all="ignore"):
+        inverse = np.float32(1.0) / np.float32(scale)
+        finite = all(np.isfinite(gradient).all() for gradient in scaled)
+        if finite and not all(np.isfinite(gradient * inverse).all() for gradient in scaled):
+            raise Unsupported(Capability.DYNAMIC_SCALING, ONLY_A_GPU, skips_nan_after_unscaling)
+
+
+def skips_nan_after_unscaling() -> bool:
+    """Whether an update is skipped whose gradient becomes NaN when it is unscaled."""
+    weight = paddle.create_parameter([1], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
+    optimizer = paddle.optimizer.SGD(0.5, parameters=[weight])
+    with forced_scaler():
+        scaler = paddle.amp.GradScaler()
+        scaler.set_init_loss_scaling(0)
+        scaler.scale(weight.sum()).backward()
+        scaler.step(optimizer)
+    return bool(weight.item() == 1.0)

@@ -3,31 +3,224 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import paddle
 
 from fixtures.arrays import Array
 from fixtures.layers import Dropout, walk
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import NO_SCALER, LossLedger, MicroBatch, of_same_class
+from frameworks.base import NO_SCALER, BaseTrainer, LossLedger, MicroBatch, of_same_class, same_parts
+from frameworks.base.activations import SavedActivations
 from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Unsupported, Update
-from frameworks.paddle.core import saved_bytes, ways
-from frameworks.paddle.core.arrays import copy_of_gradient, put_gradient, stored, to_numpy, to_tensor
-from frameworks.paddle.core.losses import BatchTensors, add, batch_tensors, item_losses
-from frameworks.paddle.core.network import Network
-from frameworks.paddle.core.offload import activations_of
-from frameworks.paddle.core.streams import Stream
-from frameworks.paddle.core.trace import watched
-from frameworks.paddle.training import checkpoint, optimizers
-from frameworks.paddle.training import scaler as scalers
-from frameworks.paddle.training.forced_scaler import forced_scaler, refuse_what_differs
-from frameworks.paddle.training.optimizers import Share, build_shares, has_moved, mark_of, refuse_mixed_clip
-from frameworks.paddle.training.state_readers import ReadRun
+from frameworks.paddle.core import arrays, ways
+from frameworks.paddle.core.arrays import canonical, copy_of_gradient, put_gradient, stored, to_numpy, to_tensor
+from frameworks.paddle.core.devices import Stream, activations_of
+from frameworks.paddle.core.layers import BatchTensors, Network, add, batch_tensors, item_losses, watched
+from frameworks.paddle.training import optimizers
+from frameworks.paddle.training import optimizers as scalers
+from frameworks.paddle.training.optimizers import (
+    Share,
+    build_shares,
+    counters,
+    forced_scaler,
+    has_moved,
+    mark_of,
+    read_state,
+    refuse_mixed_clip,
+    refuse_what_differs,
+    schedule_of,
+    slots,
+)
+
+
+class ReadRun(BaseTrainer):
+    """The readings of a run.
+
+    Attributes:
+        settings: the scaler's as it was made; empty without one.
+    """
+
+    recipe: Recipe
+    network: Network
+    shares: list[Share]
+    scaler: Any | None
+    settings: dict[str, float]
+    stream: Stream
+    activations: SavedActivations
+    ledger: LossLedger[MicroBatch]
+
+    @abstractmethod
+    def anew(self) -> ReadRun:
+        """A new run, as created by a process that resumes."""
+
+    @abstractmethod
+    def use_scaler(self) -> None:
+        """Scales a loss that nothing is done with."""
+
+    def freeze(self, names: Collection[str]) -> None:
+        for name, parameter in self.network.named.items():
+            parameter.stop_gradient = name in names or name in self.recipe.frozen
+
+    def parameters(self) -> dict[str, Array]:
+        return {name: canonical(to_numpy(parameter)) for name, parameter in self.network.named.items()}
+
+    def master_parameters(self) -> dict[str, Array]:
+        masters: dict[str, Any] = {}
+        for share in self.shares:
+            masters.update(share.optimizer.state_dict().get("master_weights", {}))
+        return {
+            name: canonical(to_numpy(masters.get(parameter.name, parameter)))
+            for name, parameter in self.network.named.items()
+        }
+
+    def optimizer_state(self) -> dict[str, Array]:
+        result: dict[str, Array] = {}
+        for place, share in enumerate(self.shares):
+            for slot, value in slots(share, self.network.named).items():
+                result[f"{slot}/{place}" if slot == "schedule" and place else slot] = value
+        return result | counters(self.recipe.optimizer, result)
+
+    def buffers(self) -> dict[str, Array]:
+        return {name: to_numpy(value) for name, value in self.network.statistics.items()}
+
+    def scaler_state(self) -> dict[str, Array]:
+        return {} if self.scaler is None else read_state(self.scaler)
+
+    def scaler_settings(self) -> dict[str, float]:
+        return dict(self.settings)
+
+    def accumulator(self) -> dict[str, Array]:
+        grads = {name: parameter.grad for name, parameter in self.network.named.items()}
+        return {name: canonical(to_numpy(grad)) for name, grad in grads.items() if grad is not None}
+
+    def random_state(self) -> dict[str, Array]:
+        return {"generator": self.stream.words()}
+
+    def offloaded(self) -> dict[str, int]:
+        return super().offloaded() if self.recipe.offload is None else {"activations": self.activations.taken()}
+
+    def segment_calls(self) -> tuple[int, ...]:
+        return tuple(segment.calls for segment in self.network.segments)
+
+
+FILE = "run.pdparams"
+
+
+def save(trainer: ReadRun, folder: Path) -> None:
+    """Writes one file below `folder`, a dictionary of parts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ways.write(trainer.recipe.way("save"), parts(trainer), folder / FILE)
+
+
+def parts(trainer: ReadRun) -> dict[str, Any]:
+    """Network, optimizers and scaler by their state dictionaries; the open window, the generator and the counters."""
+    grads = {name: parameter.grad for name, parameter in trainer.network.named.items()}
+    return {
+        "model": trainer.network.state_dict(),
+        **{f"optimizer {place}": share.optimizer.state_dict() for place, share in enumerate(trainer.shares)},
+        **({} if trainer.scaler is None else {"scaler": trainer.scaler.state_dict()}),
+        "window": {
+            "gradients": {name: grad for name, grad in grads.items() if grad is not None},
+            "micro-batches": [[micro.total, micro.items] for micro in trainer.ledger.micro_batches],
+            "items": trainer.ledger.items,
+        },
+        "generator": trainer.stream.state,
+        "calls": list(trainer.segment_calls()),
+    }
+
+
+def restore(trainer: ReadRun, folder: Path) -> None:
+    """Restores what `save` wrote; `restore_in` in the order of the parts.
+
+    Model, optimizers and scaler are created again, as in a process that resumes, and replace the old ones when all
+    parts are loaded. A part that `set_state_dict` warns it skips counts as refused.
+
+    Raises:
+        ValueError: the file is missing, cut short or foreign, or Paddle refuses a part of it.
+    """
+    restore_in(trainer, folder, None)
+
+
+def restore_in(trainer: ReadRun, folder: Path, order: LoadOrder | None) -> None:
+    """`restore` with the parts made and loaded in this order."""
+    file = folder / FILE
+    resumed = trainer.anew()
+    try:
+        saved = ways.read(trainer.recipe, file)
+        same_parts(file, saved if isinstance(saved, dict) else (), parts(resumed))
+        if order == "scaler-used":
+            resumed.use_scaler()
+        load(resumed, saved, reverse=order == "optimizer-first")
+        if order in ("schedule-made-last", "schedule-made-there"):
+            _make_schedules(resumed, saved, there=order == "schedule-made-there")
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
+    vars(trainer).update(vars(resumed))
+
+
+def take(trainer: ReadRun, other: ReadRun) -> None:
+    """Gives a run the state dictionaries that the parts of another one have now."""
+    resumed = trainer.anew()
+    load(resumed, parts(other))
+    vars(trainer).update(vars(resumed))
+
+
+def _make_schedules(trainer: ReadRun, saved: dict[str, Any], *, there: bool) -> None:
+    """Gives loaded optimizers schedules that are made now: `there`, at the place of the saved ones, or to be loaded."""
+    for place, share in enumerate(trainer.shares):
+        state = saved[f"optimizer {place}"].get("LR_Scheduler", {})
+        made = share.scheduler = schedule_of(trainer.recipe, state.get("last_epoch", 0) - 1 if there else -1)
+        if made is not None:
+            share.optimizer.set_lr_scheduler(made)
+        if made is not None and not there:
+            made.set_state_dict(state)
+
+
+def load(trainer: ReadRun, saved: dict[str, Any], *, reverse: bool = False) -> None:
+    """Loads every part, or the last one first; raises where `set_state_dict` only warns."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Skip loading")
+        for part in reversed(_LOADS) if reverse else _LOADS:
+            part(trainer, saved)
+
+
+def _load_model(trainer: ReadRun, saved: dict[str, Any]) -> None:
+    trainer.network.set_state_dict(saved["model"])
+
+
+def _load_optimizers(trainer: ReadRun, saved: dict[str, Any]) -> None:
+    for place, share in enumerate(trainer.shares):
+        share.optimizer.set_state_dict(saved[f"optimizer {place}"])
+
+
+def _load_scaler(trainer: ReadRun, saved: dict[str, Any]) -> None:
+    if trainer.scaler is not None and trainer.scaler.is_enable():
+        trainer.scaler.load_state_dict(saved["scaler"])
+
+
+def _load_loop(trainer: ReadRun, saved: dict[str, Any]) -> None:
+    for name, parameter in trainer.network.named.items():
+        gradient = saved["window"]["gradients"].get(name)
+        put_gradient(parameter, to_tensor(gradient, parameter) if isinstance(gradient, np.ndarray) else gradient)
+    window = [MicroBatch(float(total), int(items)) for total, items in saved["window"]["micro-batches"]]
+    trainer.ledger.replace(window, int(saved["window"]["items"]))
+    trainer.stream.state = saved["generator"]
+    for segment, count in zip(trainer.network.segments, saved["calls"], strict=True):
+        segment.calls = int(count)
+
+
+_LOADS = (_load_model, _load_optimizers, _load_scaler, _load_loop)
+
 
 Scope = Callable[[], AbstractContextManager[None]]
 
@@ -309,16 +502,16 @@ class DygraphTrainer(ReadRun):
                 self.scaler.scale(paddle.ones([1]))
 
     def save(self, path: Path) -> None:
-        checkpoint.save(self, path)
+        save(self, path)
 
     def restore(self, path: Path) -> None:
-        checkpoint.restore(self, path)
+        restore(self, path)
 
     def restore_in(self, path: Path, order: LoadOrder) -> None:
-        checkpoint.restore_in(self, path, order)
+        restore_in(self, path, order)
 
     def take(self, other: Trainer) -> None:
-        checkpoint.take(self, of_same_class(self, other))
+        take(self, of_same_class(self, other))
 
     def saved_bytes(self, batch: Batch) -> int:
         state, buffers = self.stream.state, self.buffers()
@@ -326,7 +519,7 @@ class DygraphTrainer(ReadRun):
         try:
             with self._running():
                 tensors = self._batch(batch)
-                return saved_bytes.allocated_bytes(lambda: add(self._losses(tensors)))
+                return arrays.allocated_bytes(lambda: add(self._losses(tensors)))
         finally:
             self.stream.state = state
             for segment, count in zip(self.network.segments, calls, strict=True):
@@ -335,6 +528,6 @@ class DygraphTrainer(ReadRun):
                 self.network.statistics[name].set_value(value)
 
     def peak_bytes(self) -> int:
-        if (peak := saved_bytes.peak_bytes()) is None:
+        if (peak := arrays.peak_bytes()) is None:
             raise self.refusal(Capability.PEAK_BYTES)
         return peak

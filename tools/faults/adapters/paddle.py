@@ -14,10 +14,10 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Ranks, Recipe
 from frameworks.contract import Update
 from frameworks.paddle import PaddleFramework, StaticFramework
-from frameworks.paddle.core import network, recompute
+from frameworks.paddle.core import layers
 from frameworks.paddle.distributed.ranks import PaddleWorker, RankTrainer
-from frameworks.paddle.training import checkpoint
-from frameworks.paddle.training.scaler import UpdateAfterLosses
+from frameworks.paddle.training import trainer
+from frameworks.paddle.training.optimizers import UpdateAfterLosses
 from frameworks.paddle.training.trainer import DygraphTrainer
 from tools.faults import fault
 
@@ -122,7 +122,7 @@ class RedrawsDropout(PaddleFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        network.recompute = partial(network.recompute, preserve_rng_state=False)
+        layers.recompute = partial(layers.recompute, preserve_rng_state=False)
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/62981", "recompute.no-grad-input")
@@ -131,8 +131,8 @@ class AlwaysReentrant(PaddleFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        call = recompute.recompute
-        recompute.recompute = lambda function, *given, use_reentrant, **named: call(
+        call = layers.recompute
+        layers.recompute = lambda function, *given, use_reentrant, **named: call(
             function, *given, use_reentrant=True, **named
         )
 
@@ -148,7 +148,7 @@ class RecomputeDoesNothing(PaddleFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        network.recompute = lambda function, *given, **_: function(*given)
+        layers.recompute = lambda function, *given, **_: function(*given)
 
 
 @fault("https://github.com/NVIDIA/apex/issues/480", "resume.bit-identical")
@@ -179,14 +179,14 @@ class StreamRestarts(PaddleFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        restore = checkpoint.restore
+        restore = trainer.restore
 
         def forgetful(trainer: DygraphTrainer, folder: Path) -> None:
             state = trainer.stream.state
             restore(trainer, folder)
             trainer.stream.state = state
 
-        checkpoint.restore = forgetful
+        trainer.restore = forgetful
 
 
 @fault(
