@@ -11,8 +11,7 @@ os.environ.update(variables())
 
 from importlib import import_module
 
-from frameworks.jax.core.on_device import KERAS, OnDevice
-from frameworks.jax.core.settings import installed
+from frameworks.jax.core.settings import KERAS, OnDevice, installed
 from frameworks.jax.framework import JaxFramework
 
 __all__ = ["JaxFramework", "adapter"]

@@ -41,22 +41,19 @@ from frameworks.contract import (
     Unsupported,
 )
 from frameworks.jax.core.arrays import to_array, wide_formats
-from frameworks.jax.core.delayed_scaling import ONLY_COMPILED, FlaxDelayedProduct, joins_windows
-from frameworks.jax.core.float8_training import RULE
-from frameworks.jax.core.functions import WAYS
-from frameworks.jax.core.network import VARIANTS
-from frameworks.jax.core.on_device import JIT, NOJIT, OFFLOAD, SHARDED, WHOLE, OnDevice
-from frameworks.jax.core.operations import OPERATIONS
+from frameworks.jax.core.float8 import ONLY_COMPILED, RULE, FlaxDelayedProduct, joins_windows
+from frameworks.jax.core.layers import VARIANTS
+from frameworks.jax.core.operations import OPERATIONS, WAYS
+from frameworks.jax.core.schedules import rates
+from frameworks.jax.core.settings import JIT, NOJIT, OFFLOAD, SHARDED, WHOLE, OnDevice
 from frameworks.jax.declarations import conventions, refusals, supported
 from frameworks.jax.launch import rank_group
 from frameworks.jax.probes import ATTEMPTS
-from frameworks.jax.quantization.formats import JaxFormats
-from frameworks.jax.quantization.post_training import QwixPostTraining, refused, refused_attempts
+from frameworks.jax.quantization.post_training import JaxFormats, QwixPostTraining, refused, refused_attempts
 from frameworks.jax.shipped import operations_and_layers, optimizers
 from frameworks.jax.shipped.control_flow import JAXFunctions
 from frameworks.jax.training import options
 from frameworks.jax.training.offload import OffloadedTrainer, activations_leave, disk_is_a_memory
-from frameworks.jax.training.plateau import rates
 from frameworks.jax.training.recompute import function_used, recompute
 from frameworks.jax.training.trainer import JaxTrainer
 

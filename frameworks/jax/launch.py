@@ -7,7 +7,7 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.base import BaseRankGroup, ranks_of
-from frameworks.jax.core.on_device import KERAS, SHARDED
+from frameworks.jax.core.settings import KERAS, SHARDED
 from frameworks.ranks import RemoteRankGroup, worker_group_of
 
 _MEMBERS = {SHARDED: "frameworks.jax.distributed.ranks:JaxWorker", KERAS: "frameworks.jax.keras.ranks:KerasWorker"}

@@ -3,7 +3,7 @@
 import keras
 
 from frameworks.contract import Capability, Conventions, ScalerRule
-from frameworks.keras_common.options import REFUSED_OPTIONS
+from frameworks.keras_common.optimizers import REFUSED_OPTIONS
 
 _O2 = "Keras has no dtype policy of low-precision weights with float32 masters"
 _UNSCALING = "Keras unscales inside the optimizer's update; there is no call to unscale by hand"

@@ -14,10 +14,9 @@ from fixtures.arrays import FORMATS, Array
 from fixtures.recipe import DynamicScaling, Precision, Recipe
 from frameworks.base import BaseFramework
 from frameworks.contract import Attempt, Capability, FunctionFormat, OpResult, Unsupported
-from frameworks.keras_common.functions import WAYS
-from frameworks.keras_common.network import VARIANTS
-from frameworks.keras_common.precision_probes import mixed
-from frameworks.keras_common.scaler import has_factors_of
+from frameworks.keras_common.layers import VARIANTS, WAYS, Tensor
+from frameworks.keras_common.optimizers import has_factors_of
+from frameworks.keras_common.probes import mixed
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.operations import CATALOGUE
 
@@ -224,3 +223,25 @@ OF_SCOPES: dict[Capability, Attempt] = {
     Capability.AUTOCAST_LISTS: _takes_lists,
 }
 """An attempt for each capability of scopes."""
+
+
+Function = Callable[..., Tensor]
+
+
+class ScopedFunction(keras.layers.Layer):
+    """A layer whose `call` is a function; made inside `keras.RematScope`, Keras recomputes it."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__(dtype="float32")
+        self._function = function
+
+    def call(self, *arguments: Any, **keywords: Any) -> Tensor:
+        return self._function(*arguments, **keywords)
+
+
+def recomputed(function: Function, variant: str) -> Function:
+    """The function within one of Keras' recomputation calls."""
+    if variant == "keras.remat":
+        return keras.remat(function)
+    with keras.RematScope(mode="full"):
+        return ScopedFunction(function)

@@ -1,19 +1,282 @@
 """Keras optimizers from recipes, and their state by canonical names."""
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
+from keras.callbacks import BackupAndRestore, Callback, ReduceLROnPlateau
 
 from fixtures import recipe as recipes
+from fixtures.arrays import Array
+from fixtures.plateau import Plateau
+from fixtures.recipe import DynamicScaling, Recipe, Steps
 from fixtures.schedules import Curve
-from frameworks.contract import Capability, Unsupported
-from frameworks.keras_common import ways
-from frameworks.keras_common.backend import KerasBackend, number, scalars
-from frameworks.keras_common.scaler import inner_of, loss_scaled
+from frameworks.base import optimizer_attempts, takes
+from frameworks.base.optimizer_attempts import Make
+from frameworks.contract import Attempt, Capability, Unsupported
+from frameworks.keras_common.layers import Tensor
 from frameworks.keras_common.schedules import shipped
+from frameworks.keras_common.settings import KerasBackend, number, scalars
+
+_ONE = "a Keras optimizer has one implementation on a backend and no argument for another"
+REFUSED_OPTIONS: dict[Capability, str] = {
+    Capability.SINGLE: _ONE,
+    Capability.FOREACH: _ONE,
+    Capability.FUSED: _ONE,
+    Capability.CAPTURABLE: _ONE,
+    Capability.DAMPENING: "keras.optimizers.SGD has no dampening",
+    Capability.MAXIMIZE: "Keras' optimizers minimize, and have no argument to maximize",
+    Capability.RATE_DECAY: "keras.optimizers.Adagrad has no decay of the rate but a schedule",
+    Capability.COUPLED_DECAY: "weight_decay of Keras' optimizers is decoupled in all of them",
+    Capability.TENSOR_RATE: "a Keras optimizer takes a number, a schedule or a callable as learning rate, not a tensor",
+    Capability.SMALLEST_FACTORED: "keras.optimizers.Adafactor factors every variable of two dimensions or more",
+    Capability.WIDTH_RATE: "keras.optimizers.Muon has no adjustment of the rate by the ratio of a matrix' sides",
+}
+_NEWER = {
+    "Adafactor": (Capability.ADAFACTOR, Capability.ABSOLUTE_RATE),
+    "Muon": (Capability.MUON, Capability.UNADJUSTED_RATE),
+}
+REFUSED_OPTIONS |= {
+    capability: f"this version of Keras has no keras.optimizers.{name}"
+    for name, capabilities in _NEWER.items()
+    for capability in capabilities
+    if not hasattr(keras.optimizers, name)
+}
+
+
+def option_attempts(run: Make) -> dict[Capability, Attempt]:
+    """Attempts for each option that Keras, or a version of it, lacks."""
+    return optimizer_attempts(run, *(option for options in _NEWER.values() for option in options)) | {
+        Capability.SINGLE: partial(_steps, foreach=False, fused=False),
+        Capability.FOREACH: partial(_steps, foreach=True),
+        Capability.FUSED: partial(_steps, fused=True),
+        Capability.CAPTURABLE: partial(_steps, capturable=True),
+        Capability.DAMPENING: partial(_steps, momentum=0.5, dampening=0.5),
+        Capability.MAXIMIZE: partial(_steps, maximize=True),
+        Capability.RATE_DECAY: _decays_the_rate,
+        Capability.COUPLED_DECAY: _couples_decay,
+        Capability.TENSOR_RATE: _takes_a_tensor,
+        Capability.SMALLEST_FACTORED: partial(_builds, "Adafactor", smallest=9),
+        Capability.WIDTH_RATE: partial(_builds, "Muon", rms_rate="width"),
+    }
+
+
+def _moved(optimizer: keras.optimizers.Optimizer, *gradients: float) -> float:
+    weight = keras.Variable(np.ones((), np.float32))
+    for gradient in gradients:
+        optimizer.apply([keras.ops.convert_to_tensor(np.float32(gradient))], [weight])
+    return float(weight)
+
+
+def _steps(**arguments: Any) -> bool:
+    return _moved(keras.optimizers.SGD(0.5, **arguments), 1.0) != 1.0
+
+
+def _builds(name: str, **arguments: Any) -> bool:
+    weight = keras.Variable(np.ones((2, 2), np.float32))
+    getattr(keras.optimizers, name)(0.5, **arguments).apply([keras.ops.ones((2, 2))], [weight])
+    return bool(np.all(keras.ops.convert_to_numpy(weight) != 1.0))
+
+
+def _decays_the_rate() -> bool:
+    return _moved(keras.optimizers.Adagrad(0.5, lr_decay=1.0), 1.0) != 1.0
+
+
+def _couples_decay() -> bool:
+    """Whether a second update takes in decay by momentum: 1, 1/2, 0, where decoupled decay gives 1/4."""
+    return _moved(keras.optimizers.SGD(1.0, momentum=0.5, weight_decay=0.5), 0.0, 0.0) == 0.0
+
+
+def _takes_a_tensor() -> bool:
+    return _moved(keras.optimizers.SGD(keras.ops.convert_to_tensor(np.float32(0.5))), 1.0) == 0.5
+
+
+GROWTH, BACKOFF = 2.0, 0.5
+"""Factors that are written into `LossScaleOptimizer`; its documentation says doubled and halved."""
+
+
+def has_factors_of(scaling: DynamicScaling) -> bool:
+    """Whether `LossScaleOptimizer` has the factors that a recipe asks for."""
+    return scaling.growth in (None, GROWTH) and scaling.backoff in (None, BACKOFF)
+
+
+def loss_scaled(optimizer: keras.optimizers.Optimizer, scaling: DynamicScaling) -> keras.optimizers.LossScaleOptimizer:
+    """The optimizer inside a `LossScaleOptimizer`; what the recipe leaves None is left to Keras."""
+    given = {"initial_scale": scaling.initial, "dynamic_growth_steps": scaling.interval}
+    return keras.optimizers.LossScaleOptimizer(optimizer, **{name: v for name, v in given.items() if v is not None})
+
+
+def is_dynamic(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether the scale of losses moves."""
+    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def inner_of(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """The optimizer without its loss scaling."""
+    return optimizer.inner_optimizer if is_dynamic(optimizer) else optimizer
+
+
+def scaler_state(optimizer: keras.optimizers.Optimizer, read: Callable[[Any], Array]) -> dict[str, Array]:
+    """ "scale" and, where it moves, "good_steps"; empty without scaling. `read`: the value of one of its variables."""
+    if is_dynamic(optimizer):
+        return {"scale": read(optimizer.dynamic_scale), "good_steps": read(optimizer.step_counter)}
+    constant = optimizer.loss_scale_factor
+    return {} if constant is None else {"scale": np.array(constant, np.float32)}
+
+
+def scaler_settings(optimizer: keras.optimizers.Optimizer, backend: KerasBackend) -> dict[str, float]:
+    """What a dynamic loss scale was made with; empty for any other optimizer."""
+    if not is_dynamic(optimizer):
+        return {}
+    growth, backoff = measured_factors(optimizer, backend)
+    return {
+        "initial": float(optimizer.initial_scale),
+        "growth": growth,
+        "backoff": backoff,
+        "interval": float(optimizer.dynamic_growth_steps),
+    }
+
+
+def measured_factors(optimizer: keras.optimizers.LossScaleOptimizer, backend: KerasBackend) -> tuple[float, float]:
+    """Growth and backoff factor, seen on a copy of the scaler: Keras has no attribute to read them from."""
+    config = optimizer.get_config() | {"inner_optimizer": keras.optimizers.SGD(0.0), "dynamic_growth_steps": 1}
+    scales = []
+    for gradient in (0.0, np.inf):
+        scaler, weights = keras.optimizers.LossScaleOptimizer(**(config | {"initial_scale": 1.0})), scalars(1)
+        scaler.build(weights)
+        backend.apply(scaler, [gradient], weights)
+        scales.append(number(scaler.dynamic_scale))
+    growth, backoff = scales
+    return growth, backoff
+
+
+class _Rates(Callback):
+    """Reads the rate after every epoch, and interrupts `fit` before the epoch `saved`."""
+
+    def __init__(self, saved: int | None = None) -> None:
+        super().__init__()
+        self.saved, self.rates = saved, list[float]()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == self.saved:
+            raise InterruptedError
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.rates.append(float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)))
+
+
+def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+    """The learning rate after each epoch, whose loss is its metric; `fit` is interrupted after `saved` epochs.
+
+    A new model goes on by `BackupAndRestore`, as its documentation says.
+
+    Raises:
+        Unsupported: PLATEAU, for a relative threshold.
+    """
+    if plateau.relative:
+        attempt = partial(takes, ReduceLROnPlateau, "threshold_mode", "relative")
+        raise Unsupported(Capability.PLATEAU, "keras.callbacks.ReduceLROnPlateau has an absolute threshold", attempt)
+    if saved is None:
+        return tuple(_hooked(plateau, metrics))
+    with tempfile.TemporaryDirectory() as folder:
+        first = _fitted(plateau, metrics, 0, _Rates(saved), BackupAndRestore(folder))
+        return (*first, *_fitted(plateau, metrics, saved, _Rates(), BackupAndRestore(folder)))
+
+
+def _hooked(plateau: Plateau, metrics: Sequence[float]) -> list[float]:
+    """Rates by the hooks that `fit` calls."""
+    callbacks = keras.callbacks.CallbackList([_follower(plateau), reader := _Rates()], model=_model())
+    callbacks.on_train_begin()
+    for epoch, metric in enumerate(metrics):
+        callbacks.on_epoch_end(epoch, {"loss": metric})
+    return reader.rates
+
+
+def _fitted(plateau: Plateau, metrics: Sequence[float], start: int, reader: _Rates, backup: Callback) -> list[float]:
+    """Rates of the epochs of one call of `fit`, from epoch `start` on."""
+    rows = ((np.ones((1, 1), np.float32), np.full((1, 1), metric, np.float32)) for metric in metrics[start:])
+    callbacks = [_follower(plateau), reader, backup]
+    with suppress(InterruptedError):
+        _model().fit(rows, steps_per_epoch=1, epochs=len(metrics), verbose=0, shuffle=False, callbacks=callbacks)
+    return reader.rates
+
+
+def _model() -> keras.Model:
+    """A model whose loss is its target, at a rate of 1."""
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile(keras.optimizers.SGD(1.0), lambda target, output: keras.ops.mean(target + 0.0 * output))
+    return model
+
+
+def _follower(plateau: Plateau) -> ReduceLROnPlateau:
+    return ReduceLROnPlateau(
+        "loss",
+        plateau.factor,
+        plateau.patience,
+        mode=plateau.mode,
+        min_delta=plateau.threshold,
+        cooldown=plateau.cooldown,
+        min_lr=plateau.minimum,
+    )
+
+
+class Piecewise(keras.optimizers.schedules.LearningRateSchedule):
+    """A user's own schedule of piecewise constant rates."""
+
+    def __init__(self, boundaries: Sequence[int], rates: Sequence[float]) -> None:
+        super().__init__()
+        self.boundaries, self.rates = list(boundaries), list(rates)
+
+    def __call__(self, step: Tensor) -> Tensor:
+        boundaries = keras.ops.convert_to_tensor(self.boundaries, "int32")
+        place = keras.ops.searchsorted(boundaries, keras.ops.reshape(keras.ops.cast(step, "int32"), (1,)), side="right")
+        return keras.ops.take(keras.ops.convert_to_tensor(self.rates, "float32"), place[0])
+
+    def get_config(self) -> dict[str, Any]:
+        return {"boundaries": self.boundaries, "rates": self.rates}
+
+
+def create(
+    recipe: Recipe, kind: Callable[..., keras.optimizers.Optimizer], given: dict[str, Any]
+) -> keras.optimizers.Optimizer:
+    """An optimizer with a rate, without one for a schedule that its caller assigns."""
+    if isinstance(recipe.schedule, Steps):
+        base = recipe.optimizer.learning_rate
+        rates = [base * factor for factor in recipe.schedule.factors]
+        own = Piecewise(recipe.schedule.boundaries, rates)
+        match recipe.way("schedule"):
+            case "assigned":
+                given = given | {"learning_rate": base * recipe.schedule.factor(0)}
+            case "subclass":
+                given = given | {"learning_rate": own}
+            case "callable":
+                optimizer: keras.optimizers.Optimizer = kind(
+                    **given | {"learning_rate": lambda: own(optimizer.iterations)}
+                )
+                return optimizer
+    return kind(**given)
+
+
+def rebuilt(recipe: Recipe, optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """The optimizer, or one that is made from its configuration."""
+    if recipe.way("optimizer") != "from-config":
+        return optimizer
+    own = {"Piecewise": Piecewise}
+    return keras.optimizers.deserialize(keras.optimizers.serialize(optimizer), custom_objects=own)
+
+
+def set_rate(recipe: Recipe, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
+    """Assigns the rate of the next update, where the recipe's way has no schedule in the optimizer."""
+    if isinstance(recipe.schedule, Steps) and recipe.way("schedule") == "assigned":
+        for place, each in enumerate(optimizers):
+            own = recipe.of_groups[min(place, recipe.groups - 1)]
+            each.learning_rate = own.learning_rate * recipe.schedule.factor(int(each.iterations))
+
 
 ACCUMULATOR, AVERAGE = "gradient_accumulator/", "average/"
 """Slots of a parameter's accumulated gradient and of its average."""
@@ -87,10 +350,10 @@ def _one(
     }
     if recipe.average is not None:
         common |= {"use_ema": True, "ema_momentum": recipe.average}
-    made = ways.rebuilt(recipe, ways.made(recipe, _KINDS[type(recipe.optimizer)], common))
+    optimizer = rebuilt(recipe, create(recipe, _KINDS[type(recipe.optimizer)], common))
     if undecayed:
-        made.exclude_from_weight_decay(var_list=list(undecayed))
-    return made
+        optimizer.exclude_from_weight_decay(var_list=list(undecayed))
+    return optimizer
 
 
 def _inner(
@@ -128,7 +391,7 @@ def make_optimizer(
     if not isinstance(recipe.scaling, recipes.DynamicScaling):
         return inner
     scaled = loss_scaled(inner, recipe.scaling)
-    return scaled if recipe.undecayed else ways.rebuilt(recipe, scaled)
+    return scaled if recipe.undecayed else rebuilt(recipe, scaled)
 
 
 def clips_together(backend: KerasBackend) -> bool:

@@ -1,21 +1,67 @@
 """One training run with Keras, on any backend."""
 
+import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import astuple, dataclass, fields
+from typing import Any, Protocol
 
 import keras
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.model import Model, Window
+from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import BaseTrainer, LossLedger, ending
-from frameworks.contract import Capability, Gradients, Update
-from frameworks.keras_common.micro_batches import KerasMicroBatch
-from frameworks.keras_common.network import BuiltNetwork
-from frameworks.keras_common.optimizers import ACCUMULATOR, slots
-from frameworks.keras_common.scaler import inner_of, scaler_state
+from frameworks.base import (
+    NO_AVERAGE,
+    AppliedMicroBatch,
+    Arguments,
+    BaseTrainer,
+    LossLedger,
+    ending,
+    traced_paths,
+    unscaled_in_trace,
+)
+from frameworks.contract import Capability, Gradients, LayerTrace, Update
+from frameworks.keras_common.layers import BuiltNetwork, Tensor
+from frameworks.keras_common.optimizers import ACCUMULATOR, inner_of, readable_optimizer, scaler_state, slots
+
+
+@dataclass(frozen=True)
+class KerasMicroBatch(AppliedMicroBatch):
+    """The framework's report of one micro-batch.
+
+    Attributes:
+        scale_after: the loss scale after it, 1 without scaling.
+        good_steps: the scaler's counter after it, -1 without one.
+        mean: unscaled mean loss where Keras itself takes the mean, NaN elsewhere.
+    """
+
+    scale_after: float = 1.0
+    good_steps: int = -1
+    mean: float = math.nan
+
+    @property
+    def loss(self) -> float:
+        return super().loss if math.isnan(self.mean) else self.mean
+
+
+COLUMNS = len(fields(KerasMicroBatch))
+"""Numbers of a micro-batch in a checkpoint."""
+
+
+def rows_of(micro_batches: Sequence[KerasMicroBatch]) -> Array:
+    """(micro-batches, COLUMNS), float64."""
+    return np.array([astuple(micro) for micro in micro_batches], np.float64).reshape(-1, COLUMNS)
+
+
+def micro_batches_of(rows: Iterable[Sequence[float]]) -> list[KerasMicroBatch]:
+    """The micro-batches of `rows_of`."""
+    return [
+        KerasMicroBatch(total, int(items), before, bool(applied), rate, after, int(good), mean)
+        for total, items, before, applied, rate, after, good, mean in (map(float, row) for row in rows)
+    ]
 
 
 class KerasRun(BaseTrainer):
@@ -164,3 +210,201 @@ class KerasRun(BaseTrainer):
 
 def _wide(variable: keras.Variable) -> type[np.floating]:
     return np.float64 if variable.dtype == "float64" else np.float32
+
+
+@dataclass(frozen=True)
+class TracedPass:
+    """One pass from inside.
+
+    Attributes:
+        outputs: of every layer, by the name of the Keras layer, in execution order.
+        gradients: of the scaled loss for these outputs.
+        parameters: the result of `KerasLoop.gradients`.
+        scale: the loss scale.
+    """
+
+    outputs: Mapping[str, Tensor]
+    gradients: Mapping[str, Tensor]
+    parameters: Mapping[str, Tensor]
+    scale: Any
+
+
+class KerasLoop(Protocol):
+    """The training loop of Keras' guide for a backend."""
+
+    def train(self, batch: Batch) -> KerasMicroBatch:
+        """Forward, backward, and `optimizer.apply` of one micro-batch."""
+
+    def gradients(self, batch: Batch) -> dict[str, Tensor]:
+        """Existing gradients of one micro-batch, divided by the loss scale as `optimizer.apply` would."""
+
+    def trace(self, batch: Batch) -> TracedPass:
+        """The pass of `gradients` on one micro-batch, with outputs and gradients of every layer."""
+
+    def apply_gradients(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
+        """`optimizer.apply` of the back-propagated scaled Σ p·g over the parameters in `gradients`."""
+
+    def predict(self, inputs: Array) -> dict[str, Tensor]:
+        """Evaluation-mode outputs by head."""
+
+
+class StatefulRun(KerasRun):
+    """One run, whose state is that of Keras' variables.
+
+    Attributes:
+        loop: its training loop.
+        compiling: arguments of `Model.compile`, for evaluation with the average.
+    """
+
+    loop: KerasLoop
+    compiling: Mapping[str, Any]
+
+    @abstractmethod
+    def array(self, tensor: Tensor) -> Array:
+        """A copy of a tensor in its true format."""
+
+    def applied_updates(self) -> Array:
+        return self.array(keras.ops.convert_to_tensor(readable_optimizer(self.optimizer).iterations))
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        with self.scope():
+            return self.enter(self.loop.train(batch))
+
+    def fed(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
+        return self.loop.apply_gradients(gradients)
+
+    def gradients(self, window: Window) -> dict[str, Array]:
+        with self.scope():
+            return self.mean([self.loop.gradients(batch) for batch in window])
+
+    def mean(self, gradients: Sequence[Mapping[str, Tensor]]) -> dict[str, Array]:
+        """The mean of the micro-batches' gradients; missing ones count as zeros."""
+        totals: dict[str, Tensor] = {}
+        for own in gradients:
+            for name, gradient in own.items():
+                totals[name] = totals[name] + gradient if name in totals else gradient
+        result = {name: self.bound.canonical(name, self.array(total)) for name, total in totals.items()}
+        return {name: value / np.asarray(len(gradients), value.dtype) for name, value in result.items()}
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        with self.scope():
+            outputs = self.loop.predict(inputs)
+        return {name: self.array(output) for name, output in outputs.items()}
+
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        """`Model.predict` with the callback `SwapEMAWeights`, as Keras documents evaluation with the average."""
+        if self.recipe.average is None:
+            raise ValueError(NO_AVERAGE)
+        network, average = self.bound.network, keras.callbacks.SwapEMAWeights()
+        with self.scope():
+            if getattr(network, "optimizer", None) is not self.optimizer:
+                network.compile(optimizer=self.optimizer, auto_scale_loss=False, **self.compiling)
+            outputs = network.predict(inputs, batch_size=len(inputs), verbose=0, callbacks=[average])
+        return {name: np.asarray(output) for name, output in outputs.items()}
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        with self.scope():
+            traced = self.loop.trace(batch)
+        layers, scale = self.bound.layers, float(traced.scale)
+        paths = traced_paths(self.model, batch)
+        return LayerTrace(
+            {path: self.array(traced.outputs[layers[path]]) for path in paths},
+            {path: unscaled_in_trace(self.array(traced.gradients[layers[path]]), scale) for path in paths},
+            {name: self.bound.canonical(name, self.array(value)) for name, value in traced.parameters.items()},
+        )
+
+
+class RunOfRanks(KerasRun):
+    """A run of all ranks, in front of a backend's run. Methods with arguments take one for each rank.
+
+    Attributes:
+        ledgers: the open window of each rank.
+    """
+
+    ledgers: list[LossLedger[KerasMicroBatch]]
+
+    @abstractmethod
+    def by_rank(self, verb: str) -> tuple[Any, ...]:
+        """Result of a method without arguments for each rank, which reads the rank's own copies of variables."""
+
+    @abstractmethod
+    def accumulate_parts(self, parts: Sequence[Batch]) -> tuple[float, ...]:
+        """`accumulate` with each rank's part of a micro-batch."""
+
+    @abstractmethod
+    def feed_part(self, parts: Sequence[Gradients]) -> None:
+        """`apply_gradients` of a micro-batch with each rank's gradients."""
+
+    @abstractmethod
+    def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
+        """`gradients` of the ranks' windows together, as each has them."""
+
+    @abstractmethod
+    def predictions(self, inputs: Array) -> tuple[dict[str, Array], ...]:
+        """`predict` by each rank."""
+
+    def update_parts(self, windows: Sequence[Window]) -> tuple[Update, ...]:
+        """`update` with each rank's window."""
+        self.check_length(len(windows[0]))
+        for parts in zip(*windows, strict=True):
+            self.accumulate_parts(parts)
+        return self.updates()
+
+    def feed_parts(self, windows: Sequence[Sequence[Gradients]]) -> tuple[Update, ...]:
+        """`apply_gradients` with each rank's window."""
+        self.check_length(len(windows[0]))
+        with self.scope():
+            for parts in zip(*windows, strict=True):
+                self.feed_part(parts)
+        return self.updates()
+
+    def entered(self, micro_batches: Iterable[KerasMicroBatch]) -> tuple[float, ...]:
+        """Records the result of a micro-batch by rank."""
+        pairs = zip(self.ledgers, micro_batches, strict=True)
+        return tuple(ledger.add(micro, ledger.items + micro.items) for ledger, micro in pairs)
+
+    def updates(self) -> tuple[Update, ...]:
+        """`apply`, with the result by rank."""
+        return tuple(self.ended(ledger) for ledger in self.ledgers)
+
+
+class KerasRanks:
+    """The ranks of a run: joins their arguments and splits their results.
+
+    Args:
+        read: methods whose result each rank reads from its own copies.
+    """
+
+    def __init__(self, run: RunOfRanks, read: Collection[str]) -> None:
+        self.run, self.read = run, read
+
+    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+        """Calls a method with each rank's arguments; returns one result for each.
+
+        Raises:
+            Unsupported: RANKS_COLLECTIVES, EXPLICIT_UNSCALE, or what the run itself does not do.
+        """
+        if verb in self.read:
+            return self.run.by_rank(verb)
+        first = [each.arguments[0] for each in given if each.arguments]
+        match verb:
+            case "update_share":
+                return self.run.update_parts(first)
+            case "accumulate":
+                return self.run.accumulate_parts(first)
+            case "apply":
+                return self.run.updates()
+            case "gradients_share":
+                return self.run.gradients_of_parts(first)
+            case "apply_gradients":
+                named = given[0].named
+                injected = any(own.named["inject"] is not None for own in given)
+                if named["unscale_calls"] is not None or named["discard"] or injected:
+                    raise self.run.refusal(Capability.EXPLICIT_UNSCALE)
+                return self.run.feed_parts([own.arguments for own in given])
+            case "predict":
+                return self.run.predictions(first[0])
+            case "collectives":
+                raise self.run.refusal(Capability.RANKS_COLLECTIVES)
+            case _:
+                return (getattr(self.run, verb)(*given[0].arguments, **given[0].named),) * len(given)

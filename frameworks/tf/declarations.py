@@ -6,7 +6,7 @@ from frameworks.contract import Capability, Conventions
 from frameworks.keras_common.declarations import CONVENTIONS, REFUSED
 from frameworks.keras_common.operations import NO_LISTS
 from frameworks.tf.core.settings import has_tf32
-from frameworks.tf.quantization import tflite_models
+from frameworks.tf.quantization import tflite
 
 _NO_CPU_REWRITE = "auto_mixed_precision needs a GPU or a CPU with AMX-FP16"
 _NO_GPU_REWRITE = "auto_mixed_precision_onednn_bfloat16 is a rewrite for CPUs"
@@ -30,7 +30,7 @@ _OF_RANKS: dict[Capability, str] = {
     Capability.RANKS_LOST: "MirroredStrategy's replicas are devices of one process, which ends as a whole",
     Capability.RANKS_COLLECTIVES: "nothing in tf.distribute counts the reductions that a run has made",
 }
-_RANKED = ("graph", "eager", "mirrored", tflite_models.MODE)
+_RANKED = ("graph", "eager", "mirrored", tflite.MODE)
 _NO_CPU_STATISTICS = "TensorFlow documents memory statistics of GPUs and TPUs; a CPU's leave out tensors below 256 KiB"
 
 
@@ -56,8 +56,8 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
         reasons[Capability.PEAK_BYTES] = _NO_CPU_STATISTICS
     if has_ranks(device, mode):
         reasons |= _OF_RANKS
-    if mode == tflite_models.MODE:
-        reasons |= tflite_models.refused()
+    if mode == tflite.MODE:
+        reasons |= tflite.refused()
     if mode == "eager":
         reasons |= dict.fromkeys((Capability.DELAYED_SCALING, Capability.FLOAT8_TRAINING), _FLOAT8_WANTS_A_GRAPH)
     if not has_tf32(device):

@@ -47,25 +47,21 @@ from frameworks.contract import (
 )
 from frameworks.keras_common.declarations import SUPPORTED
 from frameworks.keras_common.operations import ScopeOfPolicies
-from frameworks.keras_common.options import option_attempts
-from frameworks.keras_common.plateau import rates
+from frameworks.keras_common.optimizers import option_attempts, rates
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.keras_common.shipped_optimizers import KerasOptimizers
-from frameworks.tf.core import devices, settings, ways
-from frameworks.tf.core.network import VARIANTS
-from frameworks.tf.core.operations import graph_operations, run_op
-from frameworks.tf.core.recompute import function_used, recompute
+from frameworks.tf.core import settings, ways
+from frameworks.tf.core.layers import VARIANTS, function_used, graph_operations, recompute, run_op
 from frameworks.tf.declarations import conventions, has_ranks, refusals
 from frameworks.tf.launch import rank_group, started
 from frameworks.tf.probes import attempts
-from frameworks.tf.quantization import tflite_models
+from frameworks.tf.quantization import tflite
 from frameworks.tf.quantization.float8 import RULE, KerasDelayedProduct
-from frameworks.tf.quantization.formats import TensorFlowFormats, packing
+from frameworks.tf.quantization.formats import TensorFlowFormats, TensorFlowQuantizers, packing
 from frameworks.tf.quantization.post_training import KerasPostTraining
-from frameworks.tf.quantization.quantizers import TensorFlowQuantizers
 from frameworks.tf.shipped import operations_and_layers
 from frameworks.tf.shipped.control_flow import TensorFlowFunctions
-from frameworks.tf.training.trainer import TensorFlowTrainer
+from frameworks.tf.training import TensorFlowTrainer
 
 _OF_PARTS = ("graph", "xla")
 """Modes in which operations and layers are judged one by one."""
@@ -81,7 +77,7 @@ class TensorFlowFramework(ScopeOfPolicies):
 
     name = "tf"
     ranks_of_modes = MappingProxyType({"mirrored": Ranks(2)})
-    modes = ("graph", "eager", "xla", "rewrite", *ranks_of_modes, tflite_models.MODE)
+    modes = ("graph", "eager", "xla", "rewrite", *ranks_of_modes, tflite.MODE)
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         settings.pin_threads()
@@ -91,14 +87,14 @@ class TensorFlowFramework(ScopeOfPolicies):
             tf.config.experimental.enable_tensor_float_32_execution(False)
 
     def devices(self) -> tuple[str, ...]:
-        return devices.available()
+        return settings.available()
 
     def version(self) -> str:
         return f"{tf.__version__}+keras.{keras.__version__}"
 
     def environment(self) -> dict[str, str]:
         result = settings.describe(self.device)
-        return result | tflite_models.environment() if self.mode == tflite_models.MODE else result
+        return result | tflite.environment() if self.mode == tflite.MODE else result
 
     def refusals(self) -> Mapping[Capability, str]:
         return refusals(self.device, self.mode)
@@ -115,8 +111,8 @@ class TensorFlowFramework(ScopeOfPolicies):
     def attempts(self) -> Mapping[Capability, Attempt]:
         here = attempts(self._alone, self._place) | option_attempts(self._run) | shipped_attempts(self.parts())
         here |= delayed_attempts(partial(KerasDelayedProduct, KERNEL, 4, 1, self._alone, self._place))
-        if self.mode == tflite_models.MODE:
-            here |= tflite_models.refused_attempts()
+        if self.mode == tflite.MODE:
+            here |= tflite.refused_attempts()
         if self.ranks() is None:
             here |= float8_attempts(self._run) | optimizer_attempts(self._run, Capability.GROUP_RATES)
         return (
@@ -215,8 +211,8 @@ class TensorFlowFramework(ScopeOfPolicies):
         return KerasDelayedProduct(kernel, history, accumulation, self._alone, self._place)
 
     def _post_training(self) -> PostTraining:
-        if self.mode == tflite_models.MODE:
-            return tflite_models.TflitePostTraining(self.device)
+        if self.mode == tflite.MODE:
+            return tflite.TflitePostTraining(self.device)
         return KerasPostTraining(self._alone, self._place)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
@@ -233,11 +229,11 @@ class TensorFlowFramework(ScopeOfPolicies):
     @property
     def _alone(self) -> str:
         """The mode without ranks and without TensorFlow Lite."""
-        return "graph" if self.mode in (*self.ranks_of_modes, tflite_models.MODE) else self.mode
+        return "graph" if self.mode in (*self.ranks_of_modes, tflite.MODE) else self.mode
 
     @property
     def _place(self) -> str:
-        return devices.place(self.device)
+        return settings.place(self.device)
 
     def policy(self, precision: Precision) -> str:
         """Name of a precision's dtype policy."""

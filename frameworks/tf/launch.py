@@ -12,7 +12,7 @@ from frameworks.base import BaseRankGroup, ranks_of
 from frameworks.contract import Capability, Unsupported
 from frameworks.ranks import RemoteRankGroup, worker_group_of
 
-_MEMBER = "frameworks.tf.distributed.ranks:MirroredWorker"
+_MEMBER = "frameworks.tf.distributed:MirroredWorker"
 _MERGES_IN_A_GRAPH = (
     "Keras ends a window inside a conditional, where tf.distribute refuses the optimizer's merge_call in a tf.function"
 )

@@ -9,14 +9,10 @@ import tensorflow as tf
 
 from fixtures.model import Batch
 from frameworks.contract import Attempt, Capability
-from frameworks.keras_common.optimizer_probes import optimizer_attempts
-from frameworks.keras_common.precision_probes import OF_POLICIES, low, mixed
+from frameworks.keras_common.probes import OF_POLICIES, low, mixed, optimizer_attempts
 from frameworks.keras_common.settings import dtype_policy
 from frameworks.operations import CATALOGUE
-from frameworks.tf.core.network import VARIANTS
-from frameworks.tf.core.operations import graph_operations, run_op
-from frameworks.tf.core.recompute import recomputing
-from frameworks.tf.core.saved_bytes import captured_bytes
+from frameworks.tf.core.layers import VARIANTS, captured_bytes, graph_operations, recomputing, run_op
 from frameworks.tf.core.settings import REWRITES, graph_rewrite, rewrite_lists, tensor_float_32
 from frameworks.tf.core.steps import TapeBackend, compiled
 

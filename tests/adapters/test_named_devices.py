@@ -183,13 +183,13 @@ def test_available_of_tensorflow_are_the_listed_types(
     monkeypatch: pytest.MonkeyPatch, types: list[str], cuda: bool, want: dict[str, str]
 ) -> None:
     tf = pytest.importorskip("tensorflow")
-    from frameworks.tf.core import devices
+    from frameworks.tf.core import settings
 
     listed = [SimpleNamespace(device_type=kind) for kind in types]
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda: listed)
     monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda: cuda)
     monkeypatch.setattr(tf.test, "is_built_with_rocm", lambda: False)
-    assert {name: devices.place(name) for name in devices.available()} == want
+    assert {name: settings.place(name) for name in settings.available()} == want
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_platforms_of_jax_are_those_found(
     monkeypatch: pytest.MonkeyPatch, backend: str, there: set[str], want: dict[str, str]
 ) -> None:
     jax = pytest.importorskip("jax")
-    from frameworks.jax.core import on_device
+    from frameworks.jax.core import settings
 
     def find(platform: str) -> list[str]:
         if platform not in there:
@@ -215,7 +215,7 @@ def test_platforms_of_jax_are_those_found(
 
     monkeypatch.setattr(jax, "devices", find)
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    assert on_device.platforms() == want
+    assert settings.platforms() == want
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,194 @@
 """One training run of several ranks, as one program for the devices of a mesh, following JAX's and Flax's guides."""
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import json
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from fixtures.arrays import Array
-from fixtures.model import Batch, Model
-from fixtures.recipe import Recipe
+from fixtures.layers import BatchNorm, walk
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Ranks, Recipe
 from frameworks.base import LossLedger, MicroBatch
-from frameworks.contract import Gradients, Update
+from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.jax.core.arrays import Flat, Place
-from frameworks.jax.core.losses import DeviceBatch, load_batch, loss_sums_of_ranks
-from frameworks.jax.distributed import rank_checkpoint
-from frameworks.jax.distributed.gathered_batch import GatheredBatch
-from frameworks.jax.training import scaler
-from frameworks.jax.training.optimizers import RunState, is_window
-from frameworks.jax.training.scaler import LossScale, ScaleUpdate
+from frameworks.jax.core.layers import DeviceBatch, load_batch, loss_sums_of_ranks
+from frameworks.jax.core.settings import OnDevice
+from frameworks.jax.training import optimizers
+from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate, is_window
 from frameworks.jax.training.sharding_layout import ShardingLayout, arrays_of
 from frameworks.jax.training.steps import CarriedState, CompiledSteps, JaxMicroBatch, Plan
 from frameworks.jax.training.trainer import JaxTrainer
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, eq=False)
+class GatheredBatch(Batch):
+    """The samples of all ranks, in rank order.
+
+    Attributes:
+        owners: (N,) by head name: the rank whose item a sample's loss is, -1 where it is none.
+        shares: how many items each rank has.
+    """
+
+    owners: Mapping[str, Array] = field(default_factory=dict)
+    shares: tuple[int, ...] = ()
+
+    @property
+    def items(self) -> int:
+        return sum(self.shares)
+
+
+def gathered(model: Model, parts: Sequence[Batch]) -> GatheredBatch:
+    """The ranks' parts of a micro-batch as one, each padded to the longest with samples that do not count.
+
+    Batch norm would take padding for samples, so that a model that has one gets the samples as they are.
+    """
+    padded = not any(isinstance(layer, BatchNorm) for _, layer in walk(model.layers))
+    longest = max(1, *(len(part) for part in parts))
+    lengths = [longest if padded else len(part) for part in parts]
+    heads = list(dict.fromkeys(name for part in parts for name in part.targets))
+    like = {name: next(part.targets[name] for part in parts if name in part.targets) for name in heads}
+    targets = {
+        name: _together([part.targets.get(name, first[:0]) for part in parts], lengths) for name, first in like.items()
+    }
+    owners = {name: _owners([len(part.targets.get(name, ())) for part in parts], lengths) for name in heads}
+    masks = [part.mask for part in parts if part.mask is not None]
+    mask = None
+    if masks:
+        every = [np.ones((len(part), *masks[0].shape[1:]), masks[0].dtype) for part in parts]
+        own = [one if part.mask is None else part.mask for part, one in zip(parts, every, strict=True)]
+        mask = _together(own, lengths)
+    inputs = _together([part.inputs for part in parts], lengths)
+    return GatheredBatch(inputs, targets, mask, owners, tuple(part.items for part in parts))
+
+
+def gathered_window(model: Model, windows: Sequence[Window]) -> tuple[GatheredBatch, ...]:
+    """The ranks' windows as one."""
+    return tuple(gathered(model, parts) for parts in zip(*windows, strict=True))
+
+
+def _together(parts: Sequence[Array], lengths: Sequence[int]) -> Array:
+    """The arrays one after the other, each filled up with zeros to its length."""
+    shape = parts[0].shape[1:]
+    filled = [
+        np.concatenate([part, np.zeros((length - len(part), *shape), part.dtype)])
+        for part, length in zip(parts, lengths, strict=True)
+    ]
+    return np.concatenate(filled)
+
+
+def _owners(counts: Sequence[int], lengths: Sequence[int]) -> Array:
+    """Each rank's number as often as it has items of its own, and nobody's up to its length."""
+    ranks = np.arange(len(counts), dtype=np.int32)
+    own = [np.full(count, rank) for rank, count in zip(ranks, counts, strict=True)]
+    rest = [np.full(length - count, NOBODY, np.int32) for count, length in zip(counts, lengths, strict=True)]
+    return np.concatenate([part for pair in zip(own, rest, strict=True) for part in pair])
+
+
+READINGS = frozenset(
+    {
+        "parameters",
+        "master_parameters",
+        "optimizer_state",
+        "buffers",
+        "scaler_state",
+        "scaler_settings",
+        "accumulator",
+        "random_state",
+        "state",
+    }
+)
+"""Methods whose result each rank reads from its own device."""
+
+
+class AllRanks:
+    """The process of all ranks.
+
+    Raises:
+        ValueError: JAX has too few devices: XLA_FLAGS must create them before the import.
+    """
+
+    made: ClassVar[type[OnDevice]]
+    nothing_to_shard: ClassVar[str]
+
+    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
+        self.framework = self.made(device, mode)
+        self.count = count
+        if rank or len(jax.devices()) < count:
+            raise ValueError(f"devices for the ranks: got {len(jax.devices())}, want {count}")
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Any:
+        """A new run of all ranks.
+
+        Raises:
+            Unsupported: the level shards nothing of this model.
+            ValueError: the recipe is for another number of ranks.
+        """
+        ranks = recipe.ranks
+        if ranks is None or ranks.count != self.count:
+            raise ValueError(f"ranks of the recipe: got {ranks}, want {self.count}")
+        if ranks.shards > 1 and not self.divides(model, ranks):
+            raise Unsupported(Capability.of_ranks(ranks)[0], self.nothing_to_shard, shards_uneven_rows)
+        return self.begin(model, recipe, weights)
+
+    @abstractmethod
+    def divides(self, model: Model, ranks: Ranks) -> bool:
+        """Whether the level shards anything of a model."""
+
+    @abstractmethod
+    def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> Any:
+        """A run of all ranks."""
+
+    def barrier(self) -> None:
+        """Returns at once: all ranks are in this process."""
+
+
+def shards_uneven_rows() -> bool:
+    """Whether three rows can be divided over two devices."""
+    try:
+        mesh = AbstractMesh((2,), ("shard",))
+    except TypeError:  # before 0.5
+        mesh = AbstractMesh((("shard", 2),))
+    sharding = NamedSharding(mesh, PartitionSpec("shard"))
+    return sharding.shard_shape(np.zeros((3, 2)).shape) != (3, 2)
+
+
+_FILE = "ranks.json"
+
+
+def save(parts: Sequence[Sequence[MicroBatch]], ranks: int, path: Path) -> None:
+    """Writes, for each micro-batch of the open window, what it gave each rank."""
+    table = [[(own.total, own.items) for own in each] for each in parts]
+    (path / _FILE).write_text(json.dumps({"ranks": ranks, "window": table}), encoding="utf-8")
+
+
+def restore(path: Path, ranks: int) -> list[tuple[MicroBatch, ...]]:
+    """Reads what `save` wrote.
+
+    Raises:
+        ValueError: the file is missing or not whole, or has the parts of another number of ranks.
+    """
+    file = path / _FILE
+    try:
+        saved: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        count = saved["ranks"]
+        window = [tuple(MicroBatch(float(total), int(items)) for total, items in each) for each in saved["window"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} cannot be loaded: {error}") from error
+    if window and count != ranks:
+        raise ValueError(f"{path}: saved inside a window by {count} ranks, and these are {ranks}")
+    return window
 
 
 class MeshSteps(CompiledSteps):
@@ -156,10 +319,10 @@ class MeshTrainer(JaxTrainer):
             part = _parts(micro)[rank]
             own.add(part, own.items + part.items)
         scale = self.sharding.of_rank(self.scale, rank)
-        state = scaler.arrays_of(scale)
+        state = optimizers.arrays_of(scale)
         good = int(state["good_steps"]) if "good_steps" in state else None
         return replace(
-            update, loss=own.loss(), micro_losses=own.losses(), scale_after=scaler.current(scale), good_steps=good
+            update, loss=own.loss(), micro_losses=own.losses(), scale_after=optimizers.current(scale), good_steps=good
         )
 
     def last_loss(self) -> tuple[float, ...]:
@@ -191,10 +354,10 @@ class MeshTrainer(JaxTrainer):
 
     def save(self, path: Path) -> None:
         super().save(path)
-        rank_checkpoint.save([_parts(micro) for micro in self.ledger.micro_batches], self.sharding.ranks, path)
+        save([_parts(micro) for micro in self.ledger.micro_batches], self.sharding.ranks, path)
 
     def restore(self, path: Path) -> None:
-        parts = rank_checkpoint.restore(path, self.sharding.ranks)
+        parts = restore(path, self.sharding.ranks)
         super().restore(path)
         micro_batches = [
             SharedMicroBatch(**{**vars(micro), "parts": own})

@@ -12,9 +12,7 @@ from fixtures.model import Model
 from fixtures.recipe import Ranks, Recipe
 from frameworks.base import Arguments
 from frameworks.contract import Capability, Gradients, Update
-from frameworks.jax.distributed.gathered_batch import gathered, gathered_window
-from frameworks.jax.distributed.mesh import MeshTrainer
-from frameworks.jax.distributed.one_process import READINGS, AllRanks
+from frameworks.jax.distributed.mesh import READINGS, AllRanks, MeshTrainer, gathered, gathered_window
 from frameworks.jax.framework import JaxFramework
 from frameworks.jax.training.offload import OffloadedTrainer
 from frameworks.jax.training.sharding_layout import ShardingLayout, layout_of

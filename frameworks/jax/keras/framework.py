@@ -16,14 +16,13 @@ from fixtures.recipe import Recipe
 from frameworks.base import BaseRankGroup, RankGroupTrainer, with_ranks
 from frameworks.contract import Attempt, Capability, Conventions, OpResult, RecomputeCase, RecomputeResult
 from frameworks.jax.core.arrays import wide_formats
-from frameworks.jax.core.on_device import KERAS, OnDevice
-from frameworks.jax.keras.declarations import CONVENTIONS, refusals
-from frameworks.jax.keras.probes import ATTEMPTS, remat_case
+from frameworks.jax.core.settings import KERAS, OnDevice
+from frameworks.jax.keras.probes import ATTEMPTS, CONVENTIONS, refusals, remat_case
 from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.jax.launch import rank_group
 from frameworks.keras_common.declarations import SUPPORTED
 from frameworks.keras_common.operations import OF_SCOPES, ScopeOfPolicies
-from frameworks.keras_common.options import option_attempts
+from frameworks.keras_common.optimizers import option_attempts
 from frameworks.keras_common.settings import read_settings, write_settings
 
 _rank_group = partial(rank_group, mode=KERAS)

@@ -16,15 +16,14 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import LossLedger, ranks_of
 from frameworks.contract import Gradients
-from frameworks.jax.distributed import rank_checkpoint
-from frameworks.jax.distributed.gathered_batch import GatheredBatch, gathered, gathered_window
-from frameworks.jax.keras import checkpoint
-from frameworks.jax.keras.batches import DeviceBatch, load_parts
-from frameworks.jax.keras.steps import Values, micro_batch
+from frameworks.jax.distributed import mesh
+from frameworks.jax.distributed.mesh import GatheredBatch, gathered, gathered_window
+from frameworks.jax.keras import trainer
+from frameworks.jax.keras.steps import DeviceBatch, Values, load_parts, micro_batch
 from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.jax.training.sharding_layout import layout_of
 from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
-from frameworks.keras_common.ranks import RunOfRanks
+from frameworks.keras_common.run import RunOfRanks
 
 
 class DistributedTrainer(RunOfRanks, StatelessRun):
@@ -115,13 +114,13 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
 
     def save(self, path: Path) -> None:
         first, *_ = windows = [ledger.micro_batches for ledger in self.ledgers]
-        checkpoint.save(self.steps, self.run_state, first, path)
-        rank_checkpoint.save(list(zip(*windows, strict=True)), len(windows), path)
+        trainer.save(self.steps, self.run_state, first, path)
+        mesh.save(list(zip(*windows, strict=True)), len(windows), path)
 
     def restore(self, path: Path) -> None:
-        parts = rank_checkpoint.restore(path, len(self.ledgers))
+        parts = mesh.restore(path, len(self.ledgers))
         with self.scope():
-            self.run_state, window = checkpoint.restore(self.steps, self.run_state, path)
+            self.run_state, window = trainer.restore(self.steps, self.run_state, path)
         for rank, ledger in enumerate(self.ledgers):
             own = [
                 replace(micro, total=each[rank].total, items=each[rank].items)

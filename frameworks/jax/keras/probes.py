@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,12 +12,41 @@ import keras
 
 from fixtures.arrays import Array
 from frameworks.contract import Attempt, Capability, RecomputeCase, RecomputeResult
-from frameworks.jax.core.saved_bytes import has_peak
+from frameworks.jax.core.arrays import has_peak
 from frameworks.jax.keras.backend import BACKEND
 from frameworks.jax.training.recompute import differentiated
-from frameworks.keras_common.optimizer_probes import optimizer_attempts
-from frameworks.keras_common.precision_probes import OF_POLICIES
-from frameworks.keras_common.recompute import Function, recomputed
+from frameworks.keras_common import declarations as keras_parts
+from frameworks.keras_common.operations import NO_LISTS, Function, recomputed
+from frameworks.keras_common.probes import OF_POLICIES, optimizer_attempts
+
+INSIDE_RECOMPUTED = "nothing outside keras.remat may refer to what is computed inside: JAX raises UnexpectedTracerError"
+
+_LAYOUT = (
+    "Keras makes an optimizer's variables with the layout of their weight, and a LayoutMap's entries do not matter"
+)
+_REFUSED: dict[Capability, str] = {
+    **keras_parts.REFUSED,
+    Capability.AUTOCAST_LISTS: NO_LISTS,
+    Capability.MISSING_GRADIENTS: "jax.grad gives zeros for a variable that the loss does not reach, never nothing",
+}
+_CPU_REFUSED: dict[Capability, str] = {
+    Capability.PEAK_BYTES: "memory_stats of a CPU device is None: JAX keeps none of its allocator",
+    Capability.RANKS_OPTIMIZER: _LAYOUT,
+    Capability.RANKS_GRADIENTS: _LAYOUT,
+    Capability.RANKS_LOW_REDUCTION: "under jax.jit the compiler places the reduction over the devices, in the format "
+    "of the gradient, and keras.distribution has no setting for another one",
+    Capability.RANKS_LOST: "the ranks are devices of one program in one process, which ends as a whole",
+    Capability.RANKS_COLLECTIVES: "under jax.jit the compiler places the reductions and makes one of several, and a "
+    "profile counts what it has made, not the gradients in it",
+}
+
+
+def refusals(device: str) -> dict[Capability, str]:
+    """Unsupported capabilities on this device, with reasons."""
+    return _REFUSED | (_CPU_REFUSED if device == "cpu" else {})
+
+
+CONVENTIONS = replace(keras_parts.CONVENTIONS, batch_statistics="whole", compiled=True)
 
 
 def _misses() -> bool:
@@ -26,8 +56,6 @@ def _misses() -> bool:
 
 
 # recomputation
-
-
 def remat_case(case: RecomputeCase, x: Array, w: Array, variant: str, place: jax.Device) -> RecomputeResult:
     """One case of `Framework.recompute`; the framework's own exceptions leave this call."""
 
@@ -38,8 +66,6 @@ def remat_case(case: RecomputeCase, x: Array, w: Array, variant: str, place: jax
 
 
 # what is inside
-
-
 def _keeps_output_gradient(wrap: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]) -> bool:
     """Whether what is computed on the way through a wrapped function can be seen, and the gradient for it."""
 

@@ -9,11 +9,11 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Ranks, Recipe
 from frameworks.base import Arguments
-from frameworks.jax.distributed.one_process import READINGS, AllRanks
-from frameworks.jax.keras.distributions import divided
+from frameworks.jax.distributed.mesh import READINGS, AllRanks
 from frameworks.jax.keras.framework import KerasFramework
 from frameworks.jax.keras.mesh import DistributedTrainer
-from frameworks.keras_common.ranks import KerasRanks
+from frameworks.jax.keras.steps import divided
+from frameworks.keras_common.run import KerasRanks
 
 
 class KerasWorker(AllRanks):

@@ -5,32 +5,122 @@ The network and the optimizer of a plan hold no state of a run: that is a tuple 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import lru_cache, reduce
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
-from keras.distribution import distribute_tensor
+from keras.distribution import DataParallel, DeviceMesh, LayoutMap, ModelParallel, distribute_tensor
 
 from fixtures.arrays import Array
-from fixtures.model import Model
-from fixtures.recipe import Recipe
+from fixtures.model import Batch, Model
+from fixtures.recipe import Ranks, Recipe
 from frameworks.jax.core import ways
+from frameworks.jax.core.layers import count_call
+from frameworks.jax.distributed.mesh import NOBODY, GatheredBatch
 from frameworks.jax.keras.backend import BACKEND
-from frameworks.jax.keras.batches import DeviceBatch
-from frameworks.jax.keras.distributions import Distribution, distribution_of, shapes_of
-from frameworks.jax.keras.network import counter, counting
-from frameworks.keras_common.layer_outputs import Outputs, collected_outputs
-from frameworks.keras_common.losses import losses_of
-from frameworks.keras_common.micro_batches import KerasMicroBatch
-from frameworks.keras_common.network import BuiltNetwork, NetworkBuilder
-from frameworks.keras_common.optimizers import make_optimizer, readable_optimizer
-from frameworks.keras_common.scaler import is_dynamic
+from frameworks.keras_common.layers import Begins, BuiltNetwork, NetworkBuilder, Outputs, collected_outputs, losses_of
+from frameworks.keras_common.optimizers import is_dynamic, make_optimizer, readable_optimizer
+from frameworks.keras_common.run import KerasMicroBatch
 from frameworks.keras_common.settings import dtype_policy, policy_of
+
+_BEGUN: ContextVar[Callable[[int], object] | None] = ContextVar("begun", default=None)
+
+
+@contextmanager
+def counting(begun: Callable[[int], object]) -> Iterator[None]:
+    """Within the context, traced passes call `begun` with a segment's number whenever its forward begins."""
+    token = _BEGUN.set(begun)
+    try:
+        yield
+    finally:
+        _BEGUN.reset(token)
+
+
+def counter(number: int | None) -> Begins:
+    """Counts the forwards of a segment in passes that are traced within `counting`."""
+
+    def begins(inputs: jax.Array) -> None:
+        begun = _BEGUN.get()
+        if begun is not None and number is not None:
+            count_call(begun, number, inputs)
+
+    return begins
+
+
+class DeviceBatch(NamedTuple):
+    """A micro-batch.
+
+    Attributes:
+        weights: weight of each loss, by head, None if all are equal.
+        owners: (N,) by head, the rank that each sample is an item of; None in one place.
+        items: how many items all ranks have.
+    """
+
+    inputs: Any
+    targets: dict[str, Any]
+    weights: dict[str, Any] | None
+    owners: dict[str, Any] | None
+    items: Any
+
+
+def load_batch(batch: Batch) -> DeviceBatch:
+    """The micro-batch of one place."""
+    mask = None if batch.mask is None else dict.fromkeys(batch.targets, batch.mask)
+    return DeviceBatch(batch.inputs, dict(batch.targets), mask, None, np.float32(batch.items))
+
+
+def load_parts(batch: GatheredBatch) -> DeviceBatch:
+    """The micro-batch of several ranks, in which padding has weight 0."""
+    weights = {}
+    for name, owners in batch.owners.items():
+        own = (owners != NOBODY).astype(np.float32)
+        weights[name] = own if batch.mask is None else batch.mask * own.reshape(-1, *[1] * (batch.mask.ndim - 1))
+    return DeviceBatch(batch.inputs, dict(batch.targets), weights, dict(batch.owners), np.float32(batch.items))
+
+
+Distribution: TypeAlias = DataParallel | ModelParallel
+
+BATCH, MODEL = "batch", "model"
+"""Axes of the mesh, as Keras' documentation names them: copies of the model, and the parts of one copy."""
+
+
+def distribution_of(ranks: Ranks, shapes: Mapping[str, tuple[int, ...]]) -> Distribution:
+    """The distribution of so many of the CPU's devices, in rows of those that share a copy.
+
+    Args:
+        shapes: of the variables that are sharded, by path; one of which the ranks divide no axis evenly lies whole on
+            each, for a `TensorLayout` takes no other.
+    """
+    devices = keras.distribution.list_devices("cpu")[: ranks.count]
+    if ranks.level == "replicated":
+        return DataParallel(devices=devices)
+    mesh = DeviceMesh((ranks.replicas, ranks.shards), (BATCH, MODEL), devices)
+    layouts = LayoutMap(mesh)
+    for path, axes in divided(shapes, ranks.shards).items():
+        layouts[path] = axes
+    return ModelParallel(layout_map=layouts, batch_dim_name=BATCH)
+
+
+def divided(shapes: Mapping[str, tuple[int, ...]], parts: int) -> dict[str, tuple[str | None, ...]]:
+    """The axes of the mesh that each axis of a variable is divided over, for those that can be divided at all."""
+    result = {}
+    for path, shape in shapes.items():
+        axis = next((place for place, size in enumerate(shape) if size and size % parts == 0), None)
+        if axis is not None:
+            result[path] = tuple(MODEL if place == axis else None for place in range(len(shape)))
+    return result
+
+
+def shapes_of(variables: Iterable[keras.Variable]) -> dict[str, tuple[int, ...]]:
+    """Shape of each variable by the path that a `LayoutMap` knows it by."""
+    return {variable.path: tuple(variable.shape) for variable in variables}
+
 
 Values = list[jax.Array]
 Tree = TypeVar("Tree")

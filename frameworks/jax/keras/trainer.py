@@ -7,27 +7,72 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import jax
 import keras
 import numpy as np
+import orbax.checkpoint as ocp
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, traced_paths, unscaled_in_trace
 from frameworks.contract import Capability, LayerTrace, Unsupported
-from frameworks.jax.core.arrays import wide_formats
-from frameworks.jax.core.saved_bytes import peak_bytes, saved_bytes
-from frameworks.jax.keras import checkpoint
+from frameworks.jax.core.arrays import peak_bytes, saved_bytes, wide_formats
 from frameworks.jax.keras.backend import BACKEND
-from frameworks.jax.keras.batches import DeviceBatch, load_batch
-from frameworks.jax.keras.declarations import INSIDE_RECOMPUTED
-from frameworks.jax.keras.probes import shows_recomputed
-from frameworks.jax.keras.steps import KerasOutcome, Values, micro_batch, steps_of
-from frameworks.keras_common.micro_batches import KerasMicroBatch
-from frameworks.keras_common.run import KerasRun
-from frameworks.keras_common.scaler import scaler_settings
+from frameworks.jax.keras.probes import INSIDE_RECOMPUTED, shows_recomputed
+from frameworks.jax.keras.steps import (
+    DeviceBatch,
+    KerasOutcome,
+    KerasSteps,
+    State,
+    Values,
+    load_batch,
+    micro_batch,
+    steps_of,
+)
+from frameworks.keras_common.optimizers import scaler_settings
+from frameworks.keras_common.run import COLUMNS, KerasMicroBatch, KerasRun, micro_batches_of, rows_of
+
+FOLDER = "run"
+
+
+def _tree(steps: KerasSteps, state: State, window: Sequence[KerasMicroBatch]) -> dict[str, Any]:
+    """Every array of the run by a name, and the open window, (micro-batches, COLUMNS)."""
+    named = {
+        kind: {
+            f"{place}-{variable.name}": value for place, (variable, value) in enumerate(zip(own, values, strict=True))
+        }
+        for kind, own, values in zip(State._fields, steps.variables, state, strict=True)
+    }
+    rows = np.zeros((steps.recipe.accumulation, COLUMNS))
+    rows[: len(window)] = rows_of(window)
+    nonempty = {kind: values for kind, values in named.items() if values}
+    return {**nonempty, "window": {"rows": rows, "count": np.array(len(window))}}
+
+
+def save(steps: KerasSteps, state: State, window: Sequence[KerasMicroBatch], path: Path) -> None:
+    """Writes the run and its open window below the folder `path`."""
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(path.absolute() / FOLDER, _tree(steps, state, window), force=True)
+
+
+def restore(steps: KerasSteps, state: State, path: Path) -> tuple[State, list[KerasMicroBatch]]:
+    """The state, in the places of the present one, and the open window that `save` wrote.
+
+    Raises:
+        ValueError: the files are missing, damaged, or of a run of another kind.
+    """
+    folder, like = path.absolute() / FOLDER, _tree(steps, state, [])
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            run = checkpointer.restore(folder, like)
+    except Exception as error:  # Orbax raises that very class for some of what it cannot read
+        raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
+    rows = run["window"]["rows"][: int(run["window"]["count"])]
+    result = State(*([run[kind][name] for name in like.get(kind, ())] for kind in State._fields))
+    return result, micro_batches_of(rows)
 
 
 class StatelessRun(KerasRun):
@@ -181,9 +226,9 @@ class StatelessRun(KerasRun):
     # the whole run
 
     def save(self, path: Path) -> None:
-        checkpoint.save(self.steps, self.run_state, self.ledger.micro_batches, path)
+        save(self.steps, self.run_state, self.ledger.micro_batches, path)
 
     def restore(self, path: Path) -> None:
         with self.scope():
-            self.run_state, window = checkpoint.restore(self.steps, self.run_state, path)
+            self.run_state, window = restore(self.steps, self.run_state, path)
         self.ledger.replace(window, sum(micro.items for micro in window))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from fixtures.recipe import Offload
-from frameworks.jax.core.on_device import PINNED_HOST
+from frameworks.jax.core.settings import PINNED_HOST
 from frameworks.jax.training.optimizers import RunState
 from frameworks.jax.training.sharding_layout import arrays_of
 from frameworks.jax.training.trainer import JaxTrainer

@@ -16,10 +16,9 @@ from fixtures.functions import SCALE, FunctionUse
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import FunctionResult, RecomputeCase, RecomputeResult
 from frameworks.jax.core.arrays import Flat, to_array
-from frameworks.jax.core.functions import pair
-from frameworks.jax.core.losses import DeviceBatch
-from frameworks.jax.core.network import VARIANTS, segments
-from frameworks.jax.training.scaler import LossScale
+from frameworks.jax.core.layers import VARIANTS, DeviceBatch, segments
+from frameworks.jax.core.operations import pair
+from frameworks.jax.training.optimizers import LossScale
 from frameworks.jax.training.steps import CarriedState, CompiledSteps, Plan
 
 

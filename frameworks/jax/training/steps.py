@@ -14,14 +14,11 @@ from fixtures.layers import Dropout, walk
 from fixtures.model import Model
 from fixtures.recipe import Precision, Recipe, Recompute
 from frameworks.base import AppliedMicroBatch
-from frameworks.jax.core import float8_training as float8
+from frameworks.jax.core import float8 as float8
 from frameworks.jax.core import ways
 from frameworks.jax.core.arrays import Flat, flat, nested
-from frameworks.jax.core.layers import OUTPUTS, PERTURBATIONS
-from frameworks.jax.core.losses import DeviceBatch, loss_sums
-from frameworks.jax.core.network import Layout, Network, forward_pass
-from frameworks.jax.training.optimizers import RunState, applied, global_norm, is_window
-from frameworks.jax.training.scaler import LossScale, ScaleUpdate
+from frameworks.jax.core.layers import OUTPUTS, PERTURBATIONS, DeviceBatch, Layout, Network, forward_pass, loss_sums
+from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate, applied, global_norm, is_window
 from frameworks.jax.training.sharding_layout import ShardingLayout
 
 

@@ -1,8 +1,13 @@
-"""One training run, following the examples of Flax, Optax and JMP."""
+"""One training run, following the examples of Flax, Optax and JMP.
+
+`sow` keeps what every layer returned. `perturb` adds a zero to it, and the gradient for that zero is the gradient for
+the output.
+"""
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
@@ -16,30 +21,255 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import LossLedger, ending, of_same_class, over_window, traced_paths, unscaled_in_trace
-from frameworks.contract import Capability, Gradients, LayerTrace, Trainer, Unsupported, Update
+from frameworks.base import (
+    NO_AVERAGE,
+    BaseTrainer,
+    LossLedger,
+    ending,
+    of_same_class,
+    over_window,
+    traced_paths,
+    unscaled_in_trace,
+)
+from frameworks.contract import (
+    AmaxHistories,
+    AmaxHistory,
+    Capability,
+    Gradients,
+    LayerTrace,
+    Operand,
+    Trainer,
+    Unsupported,
+    Update,
+)
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, Place, to_array, wide_formats
-from frameworks.jax.core.float8_training import nothing_gathered, state_tree
-from frameworks.jax.core.losses import DeviceBatch, load_batch
-from frameworks.jax.core.network import leaves_of, segments
-from frameworks.jax.core.saved_bytes import peak_bytes, saved_bytes
-from frameworks.jax.training import checkpoint, scaler
-from frameworks.jax.training.optimizer_probes import TAKES_EACH_IN, window_waits_for_the_caller
-from frameworks.jax.training.optimizers import RunState, accumulated, applied, rules_of, schedule_of, transformation
+from frameworks.jax.core.arrays import Flat, Place, flat, peak_bytes, saved_bytes, to_array, wide_formats
+from frameworks.jax.core.float8 import (
+    amax_histories,
+    amax_leaves,
+    delayed_scaling_state,
+    leaves_in,
+    nothing_gathered,
+    state_tree,
+)
+from frameworks.jax.core.layers import PERTURBATIONS, DeviceBatch, Layout, leaves_of, load_batch, segments
+from frameworks.jax.probes import TAKES_EACH_IN, window_waits_for_the_caller
+from frameworks.jax.training import optimizers
+from frameworks.jax.training.optimizers import (
+    LossScale,
+    Rules,
+    RunState,
+    ScaleUpdate,
+    accumulated,
+    applied,
+    rules_of,
+    schedule_of,
+    transformation,
+)
 from frameworks.jax.training.recompute import runs_in_a_pass
-from frameworks.jax.training.state_readers import Readings
 from frameworks.jax.training.steps import (
     CarriedState,
     CompiledSteps,
     JaxMicroBatch,
     Plan,
     UpdateResult,
+    differentiated,
     steps_of,
     unscaled,
     update,
 )
-from frameworks.jax.training.trace import traced
+
+
+class Readings(BaseTrainer):
+    """The methods that change nothing.
+
+    Attributes:
+        train_state: parameters and the optimizer's state.
+        scale: the loss scale, JMP's or Flax's.
+        moved: running statistics and the random key's data.
+        pending: gradients that wait for `apply`, with what Flax's scale said of them; None where there are none.
+        length: how many micro-batches the open window takes.
+    """
+
+    recipe: Recipe
+    steps: CompiledSteps
+    layout: Layout
+    train_state: RunState
+    scale: LossScale
+    moved: CarriedState
+    pending: tuple[Flat, ScaleUpdate | None] | None
+    length: int
+    ledger: LossLedger[JaxMicroBatch]
+    _settings: dict[str, float]
+    _rules: Rules
+
+    @abstractmethod
+    def scope(self) -> AbstractContextManager[None]:
+        """What the run's calls of JAX are made within."""
+
+    @property
+    @abstractmethod
+    def place(self) -> Place:
+        """Where what is not sharded lies."""
+
+    @abstractmethod
+    def resize(self, length: int) -> None:
+        """Changes the length of windows, with the same state of `optax.MultiSteps`."""
+
+    @property
+    def leaves(self) -> Flat:
+        """Every parameter by joined path, as the optimizer holds them, and the delayed-scaling state."""
+        return leaves_in(self.train_state.params)
+
+    def parameters(self) -> dict[str, Array]:
+        with self.scope():
+            return self.layout.arrays(self.steps.cast(self.leaves))
+
+    def master_parameters(self) -> dict[str, Array]:
+        return self.layout.arrays(self.leaves)
+
+    def optimizer_state(self) -> dict[str, Array]:
+        return optimizers.optimizer_state(self.train_state, self.layout, self._rules)
+
+    def buffers(self) -> dict[str, Array]:
+        return self.layout.arrays(self.moved.buffers) | delayed_scaling_state(self.leaves)
+
+    def views(self) -> Mapping[type, Callable[[], Any]]:
+        return {**super().views(), AmaxHistories: self.amax_histories}
+
+    def amax_histories(self) -> dict[str, dict[Operand, AmaxHistory]]:
+        if not (result := amax_histories(self.leaves, self.layout.canonical)):
+            raise self.refusal(Capability.FLOAT8_TRAINING)
+        return result
+
+    def scaler_state(self) -> dict[str, Array]:
+        return optimizers.arrays_of(self.scale)
+
+    def scaler_settings(self) -> dict[str, float]:
+        return dict(self._settings)
+
+    def accumulator(self) -> dict[str, Array]:
+        return self.of_trained((self.pending[0] if self.pending else {}) | accumulated(self.train_state))
+
+    def of_trained(self, leaves: Flat) -> dict[str, Array]:
+        """Arrays by canonical name, without the zeros of parameters that are not trained."""
+        result = self.layout.arrays(leaves)
+        return {name: value for name, value in result.items() if name not in self.recipe.frozen}
+
+    def random_state(self) -> dict[str, Array]:
+        return {"key": to_array(self.moved.key)}
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        return self._predict(self.leaves, inputs)
+
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        return self._predict(self.averages(), inputs)
+
+    def averages(self) -> Flat:
+        """The average of the weights by joined path.
+
+        Raises:
+            ValueError: the recipe asks for none.
+        """
+        if self.recipe.average is None:
+            raise ValueError(NO_AVERAGE)
+        result: Flat = self.train_state.average
+        return result | amax_leaves(self.leaves)
+
+    def _predict(self, leaves: Flat, inputs: Array) -> dict[str, Array]:
+        return {name: to_array(value) for name, value in self.outputs(leaves, inputs).items()}
+
+    def outputs(self, leaves: Flat, inputs: Array) -> dict[str, jax.Array]:
+        """Evaluation-mode forward with these parameters: output by head name."""
+        with self.scope():
+            return self.steps.predict(leaves, self.moved.buffers, jax.device_put(inputs, self.place))
+
+
+FOLDER = "run"
+_FIELDS = ("total", "items", "scale_before", "finite", "applied", "rate")
+
+
+def _tree(trainer: Readings) -> dict[str, Any]:
+    """The full state of the run.
+
+    JMP's scale is one that Orbax cannot save, so its two numbers stand for it.
+    """
+    window = trainer.ledger.micro_batches
+    micro = np.zeros((trainer.recipe.accumulation, len(_FIELDS)))
+    for row, each in zip(micro, window, strict=False):
+        row[:] = [getattr(each, name) for name in _FIELDS]
+    return {
+        "state": trainer.train_state,
+        "scale": optimizers.arrays_of(trainer.scale),
+        "moved": trainer.moved,
+        "window": {"micro": micro, "counts": np.array([len(window), trainer.ledger.items, trainer.length])},
+    }
+
+
+def save(trainer: Readings, path: Path) -> None:
+    """Writes the run below the folder `path`.
+
+    Raises:
+        ValueError: gradients wait for `apply`, which belong to no state of the run.
+    """
+    if trainer.pending is not None:
+        raise ValueError("a run is saved between updates, and gradients wait for apply")
+    ways.write(trainer.recipe.way("save"), path.absolute() / FOLDER, _tree(trainer))
+
+
+def take(trainer: Readings, other: Readings) -> None:
+    """Gives a run the trees of another one, whose arrays never change."""
+    trainer.train_state, trainer.moved, trainer.scale = other.train_state, other.moved, other.scale
+    trainer.ledger.replace(other.ledger.micro_batches, other.ledger.items)
+    trainer.pending = other.pending
+    trainer.resize(other.length)
+
+
+def restore(trainer: Readings, path: Path) -> None:
+    """Restores what `save` wrote.
+
+    Raises:
+        ValueError: the files are missing, damaged, or of a run of another kind; nothing has changed then.
+    """
+    folder, like = path.absolute() / FOLDER, _tree(trainer)
+    try:
+        run = ways.read(trainer.recipe, folder, like)
+    except Exception as error:  # Orbax raises that very class for some of what it cannot read
+        raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
+    count, items, length = (int(number) for number in run["window"]["counts"])
+    trainer.train_state, trainer.moved = run["state"], CarriedState(*run["moved"])
+    trainer.scale = optimizers.with_state(trainer.scale, run["scale"], trainer.place)
+    window = [
+        JaxMicroBatch(total, int(own), before, bool(applied), rate, bool(finite))
+        for total, own, before, finite, applied, rate in run["window"]["micro"][:count].tolist()
+    ]
+    trainer.ledger.replace(window, items)
+    trainer.pending = None
+    trainer.resize(length)
+
+
+@partial(jax.jit, static_argnames="steps")
+def traced(
+    steps: CompiledSteps, parameters: Flat, moved: CarriedState, scale: LossScale, batch: DeviceBatch, items: jax.Array
+) -> tuple[Flat, tuple[Flat, Flat], CarriedState]:
+    """Output of every layer by joined path; the gradients for the parameters and for these outputs; what has moved.
+
+    The gradients are scaled, as those of `CompiledSteps.backward` are.
+    """
+
+    def means(given: tuple[Flat, Flat]) -> tuple[list[jax.Array], tuple[CarriedState, Flat]]:
+        sums, after, outputs = steps.forward(given[0], moved, batch, given[1])
+        return steps.means(sums, items), (after, outputs)
+
+    gradients, _, (after, outputs) = differentiated(scale, means, (parameters, _zeros(steps, batch)))
+    return outputs, gradients, after
+
+
+def _zeros(steps: CompiledSteps, batch: DeviceBatch) -> Flat:
+    """A zero for each value of every layer's output on this batch, in its format."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    shapes: Any = jax.eval_shape(partial(steps.network.init, train=False), key, batch.inputs)
+    return {place: jnp.zeros(struct.shape, struct.dtype) for place, struct in flat(shapes[PERTURBATIONS]).items()}
 
 
 class JaxTrainer(Readings):
@@ -78,13 +308,13 @@ class JaxTrainer(Readings):
             gathered = nothing_gathered(tree) if recipe.accumulation > 1 else None
             state = state.replace(step=jnp.zeros((), jnp.int32), average=average, overwritten=gathered)
             self.train_state = self._placed(state)
-            self.scale = scaler.loss_scale(recipe, self.place)
-        scaler.refuse_several_gradients(self.scale, recipe)
-        guarded = scaler.is_dynamic(self.scale)
+            self.scale = optimizers.loss_scale(recipe, self.place)
+        optimizers.refuse_several_gradients(self.scale, recipe)
+        guarded = optimizers.is_dynamic(self.scale)
         self._asked: Any = {"guarded": guarded, "normed": recipe.clip is not None, "decay": recipe.average}
         self._asked |= {"chosen": recipe.ways_of("average", "scaling")}
         self._whole = self.steps.whole(**self._asked)
-        self._settings = scaler.settings(self.scale)
+        self._settings = optimizers.settings(self.scale)
         self._schedule = schedule_of(recipe)
         self.length = recipe.accumulation
         self._passes = 0
@@ -117,7 +347,7 @@ class JaxTrainer(Readings):
         self._loaded = load_batch(self.model, batch)
         return self._loaded
 
-    def _backward(self, batch: Batch, items: int) -> tuple[Flat, scaler.ScaleUpdate | None, list[jax.Array]]:
+    def _backward(self, batch: Batch, items: int) -> tuple[Flat, optimizers.ScaleUpdate | None, list[jax.Array]]:
         gradients, judged, sums, self.moved = self.steps.backward(
             self.leaves, self.moved, self.scale, self._load(batch), np.float32(items)
         )
@@ -133,7 +363,7 @@ class JaxTrainer(Readings):
             micro = self._taken_in(gradients, judged, self._micro_batch(batch, sums, before))
         return self.ledger.add(micro, items)
 
-    def _taken_in(self, gradients: Flat, judged: scaler.ScaleUpdate | None, micro: JaxMicroBatch) -> JaxMicroBatch:
+    def _taken_in(self, gradients: Flat, judged: optimizers.ScaleUpdate | None, micro: JaxMicroBatch) -> JaxMicroBatch:
         """Hands the gradients to `optax.MultiSteps`, or keeps them for `apply`."""
         if self.recipe.accumulation == 1:
             if self.pending is not None:
@@ -188,7 +418,7 @@ class JaxTrainer(Readings):
             with self.scope():
                 self.train_state = self.train_state.replace(tx=transformation(replace(self._rules, length=length)))
 
-    def _update(self, gradients: Flat, judged: scaler.ScaleUpdate | None, *, last: bool) -> UpdateResult:
+    def _update(self, gradients: Flat, judged: optimizers.ScaleUpdate | None, *, last: bool) -> UpdateResult:
         """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""
         self.train_state = ways.with_rate(self._rules, self.train_state, self._rate)
         self.train_state, self.scale, self.outcome = update(
@@ -211,7 +441,7 @@ class JaxTrainer(Readings):
             return self._window_update(before, rate, None, skipped=True)
         if self._asked["guarded"]:
             with self.scope():
-                self.scale = scaler.adjusted(self.scale, np.asarray(all(micro.finite for micro in window)))
+                self.scale = optimizers.adjusted(self.scale, np.asarray(all(micro.finite for micro in window)))
         self.resize(self.recipe.accumulation)
         return self._report(before, rate, None, skipped=not moved)
 
@@ -222,10 +452,10 @@ class JaxTrainer(Readings):
         inject: Gradients | None = None,
         discard: bool = False,
     ) -> Update:
-        if (unscale_calls or 0) > 1 and not scaler.unscales_itself(self.scale):
+        if (unscale_calls or 0) > 1 and not optimizers.unscales_itself(self.scale):
             raise self.refusal(Capability.SECOND_UNSCALE)
         manual = inject is not None or discard
-        calls = scaler.unscale_calls(self.scale, unscale_calls, manual=manual)
+        calls = optimizers.unscale_calls(self.scale, unscale_calls, manual=manual)
         if manual and self.recipe.accumulation > 1:
             raise Unsupported(Capability.EXPLICIT_UNSCALE, TAKES_EACH_IN, window_waits_for_the_caller)
         self._begin(len(window))
@@ -270,10 +500,10 @@ class JaxTrainer(Readings):
         with self.scope():
             before, rate = self._scale(), self._rate()
             gradients = unscaled(self.scale, self._taken_out()[0], self.leaves)
-            self.scale = scaler.adjusted(self.scale, jmp.all_finite(gradients))
+            self.scale = optimizers.adjusted(self.scale, jmp.all_finite(gradients))
         return self._report(before, rate, None, skipped=True)
 
-    def _taken_out(self) -> tuple[Flat, scaler.ScaleUpdate | None]:
+    def _taken_out(self) -> tuple[Flat, optimizers.ScaleUpdate | None]:
         waiting, self.pending = self.pending, None
         if waiting is None:
             raise ValueError("apply without any micro-batch before it")
@@ -286,13 +516,13 @@ class JaxTrainer(Readings):
         return update
 
     def _window_update(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
-        state = scaler.arrays_of(self.scale)
+        state = optimizers.arrays_of(self.scale)
         good = int(state["good_steps"]) if "good_steps" in state else None
         losses = self.ledger.losses()
         return Update(self.ledger.loss(), losses, before, self._scale(), good, skipped, norm, rate)
 
     def _scale(self) -> float:
-        return scaler.current(self.scale)
+        return optimizers.current(self.scale)
 
     def _rate(self) -> float:
         return float(self._schedule(applied(self.train_state)))
@@ -306,15 +536,15 @@ class JaxTrainer(Readings):
         return tuple(self._passes * runs for runs in each)
 
     def save(self, path: Path) -> None:
-        checkpoint.save(self, path)
+        save(self, path)
 
     def restore(self, path: Path) -> None:
         with self.scope():
-            checkpoint.restore(self, path)
+            restore(self, path)
 
     def take(self, other: Trainer) -> None:
         with self.scope():
-            checkpoint.take(self, of_same_class(self, other))
+            take(self, of_same_class(self, other))
 
     def saved_bytes(self, batch: Batch) -> int:
         with self.scope():
@@ -328,7 +558,7 @@ class JaxTrainer(Readings):
                 self.steps, self.leaves, self.moved, self.scale, loaded, np.float32(batch.items)
             )
             of_parameters = self.of_trained(unscaled(self.scale, gradients[0], self.leaves))
-        scale = 1.0 if scaler.unscales_itself(self.scale) else self._scale()
+        scale = 1.0 if optimizers.unscales_itself(self.scale) else self._scale()
         places = {path: self.layout.outputs[path] for path in traced_paths(self.model, batch)}
         return LayerTrace(
             {path: to_array(outputs[place]) for path, place in places.items()},

@@ -10,14 +10,9 @@ import tensorflow as tf
 
 from fixtures.model import Batch, Model
 from fixtures.recipe import Recipe
-from frameworks.keras_common.layer_outputs import collected_outputs
-from frameworks.keras_common.losses import batch_losses_of
-from frameworks.keras_common.micro_batches import KerasMicroBatch
-from frameworks.keras_common.network import BuiltNetwork
-from frameworks.keras_common.optimizers import readable_optimizer
-from frameworks.keras_common.scaler import inner_of
-from frameworks.keras_common.stateful_run import KerasLoop, TracedPass
-from frameworks.keras_common.ways import set_rate
+from frameworks.keras_common.layers import BuiltNetwork, batch_losses_of, collected_outputs
+from frameworks.keras_common.optimizers import inner_of, readable_optimizer, set_rate
+from frameworks.keras_common.run import KerasLoop, KerasMicroBatch, TracedPass
 from frameworks.tf.core import ways
 
 COMPILED = {"graph": {}, "rewrite": {}, "xla": {"jit_compile": True}}

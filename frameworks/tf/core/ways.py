@@ -12,8 +12,7 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Unsupported
-from frameworks.keras_common.losses import WEIGHTED_MEAN, losses_of
-from frameworks.keras_common.network import BuiltNetwork, KerasNetwork
+from frameworks.keras_common.layers import WEIGHTED_MEAN, BuiltNetwork, KerasNetwork, losses_of
 
 REST, WEIGHTS = "rest.npz", "run.weights.h5"
 

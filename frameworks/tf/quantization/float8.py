@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from fixtures.arrays import Array
 from frameworks.contract import AmaxHistory, DelayedRule, Float8Rule, Operand, PassResult
-from frameworks.tf.core.arrays import as_array
+from frameworks.tf.core.layers import as_array
 from frameworks.tf.core.steps import compiled
 
 RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2), skipped="stays", mean="micro-batch")

@@ -17,9 +17,9 @@ from fixtures.layers import Dense, Head
 from fixtures.model import Model
 from frameworks.contract import Calibrated, LinearRule, Quantized, QuantRule
 from frameworks.keras_common.layers import Builder, parameters_of
-from frameworks.tf.core.arrays import as_array
+from frameworks.tf.core.layers import as_array
 from frameworks.tf.core.steps import compiled
-from frameworks.tf.quantization.quantizers import EPSILON, eight_bits, in_groups
+from frameworks.tf.quantization.formats import EPSILON, eight_bits, in_groups
 
 _COLUMN = eight_bits(0)
 _WEIGHTS = {"weight-int8": LinearRule(_COLUMN)}

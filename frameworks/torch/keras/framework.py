@@ -23,17 +23,12 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
 )
-from frameworks.keras_common.backend import scalars
 from frameworks.keras_common.declarations import CONVENTIONS, REFUSED, SUPPORTED
-from frameworks.keras_common.functions import WAYS
-from frameworks.keras_common.network import VARIANTS
-from frameworks.keras_common.operations import NO_LISTS, OF_SCOPES, ScopeOfPolicies
-from frameworks.keras_common.optimizer_probes import optimizer_attempts
-from frameworks.keras_common.options import option_attempts
-from frameworks.keras_common.precision_probes import OF_POLICIES
-from frameworks.keras_common.recompute import Function, recomputed
-from frameworks.keras_common.scaler import has_factors_of
-from frameworks.keras_common.settings import read_settings, write_settings
+from frameworks.keras_common.layers import VARIANTS, WAYS
+from frameworks.keras_common.operations import NO_LISTS, OF_SCOPES, Function, ScopeOfPolicies, recomputed
+from frameworks.keras_common.optimizers import has_factors_of, option_attempts
+from frameworks.keras_common.probes import OF_POLICIES, optimizer_attempts
+from frameworks.keras_common.settings import read_settings, scalars, write_settings
 from frameworks.keras_common.shipped_optimizers import KerasOptimizers
 from frameworks.torch.core.layers import differentiated
 from frameworks.torch.keras.trainer import BACKEND, AutogradRun

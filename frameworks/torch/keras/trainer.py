@@ -23,14 +23,10 @@ from fixtures.model import Batch, Model
 from fixtures.recipe import Recipe
 from frameworks.base import same_parts
 from frameworks.contract import Capability
-from frameworks.keras_common.layer_outputs import watched_by
-from frameworks.keras_common.losses import batch_losses_of
-from frameworks.keras_common.micro_batches import KerasMicroBatch, micro_batches_of, rows_of
-from frameworks.keras_common.network import Begins, BuiltNetwork, NetworkBuilder
-from frameworks.keras_common.optimizers import make_optimizer, readable_optimizer
-from frameworks.keras_common.scaler import is_dynamic, scaler_settings
+from frameworks.keras_common.layers import Begins, BuiltNetwork, NetworkBuilder, batch_losses_of, watched_by
+from frameworks.keras_common.optimizers import is_dynamic, make_optimizer, readable_optimizer, scaler_settings
+from frameworks.keras_common.run import KerasMicroBatch, StatefulRun, TracedPass, micro_batches_of, rows_of
 from frameworks.keras_common.settings import dtype_policy, policy_of
-from frameworks.keras_common.stateful_run import StatefulRun, TracedPass
 from frameworks.torch.core import devices
 from frameworks.torch.core.arrays import SavedBytes, put_back, to_array, to_tensor
 

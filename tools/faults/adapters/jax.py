@@ -23,8 +23,8 @@ from frameworks.jax import JaxFramework
 from frameworks.jax.core import layers
 from frameworks.jax.core.arrays import Flat
 from frameworks.jax.shipped import in_place
-from frameworks.jax.training import checkpoint, optimizers, steps
-from frameworks.jax.training.scaler import ScaleUpdate
+from frameworks.jax.training import optimizers, steps, trainer
+from frameworks.jax.training.optimizers import ScaleUpdate
 from frameworks.jax.training.trainer import JaxTrainer
 from tools.faults import fault
 
@@ -293,7 +293,7 @@ class LoadedScalerIsDropped(JaxFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        checkpoint.scaler.with_state = lambda scale, state, device: scale
+        trainer.scaler.with_state = lambda scale, state, device: scale
 
 
 @fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state")

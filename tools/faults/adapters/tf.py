@@ -8,10 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from frameworks.tf import TensorFlowFramework, framework, launch
+from frameworks.tf import TensorFlowFramework, framework, launch, training
 from frameworks.tf.core import steps
-from frameworks.tf.distributed.ranks import MirroredWorker
-from frameworks.tf.training import checkpoint
+from frameworks.tf.distributed import MirroredWorker
 from tools.faults import fault
 
 
@@ -234,8 +233,8 @@ class OptimizerNotSaved(TensorFlowFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        whole = checkpoint._parts
-        checkpoint._parts = lambda *given: whole(*given) | {"optimizer": {}}
+        whole = training._parts
+        training._parts = lambda *given: whole(*given) | {"optimizer": {}}
 
 
 @fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state")
@@ -244,8 +243,8 @@ class SeedsNotSaved(TensorFlowFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        whole = checkpoint._parts
-        checkpoint._parts = lambda *given: whole(*given) | {"seeds": {}}
+        whole = training._parts
+        training._parts = lambda *given: whole(*given) | {"seeds": {}}
 
 
 Optimizer, Scaler = keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer

@@ -1,4 +1,4 @@
-"""One training run of several replicas, as TensorFlow's guide to custom training with `tf.distribute.Strategy` has it.
+"""One training run of several replicas, as TensorFlow's guide to custom training writes it.
 
 Each replica divides its sum of losses by the items of all, and `optimizer.apply` adds the gradients up.
 """
@@ -18,15 +18,15 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import LossLedger
 from frameworks.contract import Gradients
-from frameworks.keras_common.losses import losses_of
-from frameworks.keras_common.micro_batches import KerasMicroBatch
-from frameworks.keras_common.network import BuiltNetwork
+from frameworks.keras_common.layers import BuiltNetwork, losses_of
 from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
-from frameworks.keras_common.ranks import RunOfRanks
-from frameworks.tf.core.arrays import as_array
+from frameworks.keras_common.run import KerasMicroBatch, KerasRanks, RunOfRanks
+from frameworks.tf.core.layers import as_array
+from frameworks.tf.core.settings import pin_threads
 from frameworks.tf.core.steps import TracedSteps, micro_batch
-from frameworks.tf.training.checkpoint import load_checkpoint, save_checkpoint
-from frameworks.tf.training.trainer import TensorFlowTrainer
+from frameworks.tf.framework import TensorFlowFramework
+from frameworks.tf.training import TensorFlowTrainer, load_checkpoint, save_checkpoint
+from frameworks.ways import required
 
 
 class Share(NamedTuple):
@@ -228,3 +228,66 @@ class MirroredTrainer(RunOfRanks, TensorFlowTrainer):
             windows = load_checkpoint(path, self.bound, self.optimizer, self.count)
         for ledger, window in zip(self.ledgers, windows, strict=True):
             ledger.replace(window, sum(micro.items for micro in window))
+
+
+THREADS_PER_RANK = 16
+"""Number of threads: reductions block one for each replica, and deadlock with too few."""
+
+_READ_BY_EACH = frozenset(
+    {
+        "parameters",
+        "master_parameters",
+        "optimizer_state",
+        "buffers",
+        "scaler_state",
+        "accumulator",
+        "random_state",
+        "state",
+        "segment_calls",
+        "resident_bytes",
+    }
+)
+
+
+class MirroredWorker:
+    """The process of all ranks, with their strategy.
+
+    Raises:
+        RuntimeError: TensorFlow runs already, with other devices.
+    """
+
+    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
+        (processor,) = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * count)
+        pin_threads(THREADS_PER_RANK * count)
+        self._devices = [f"/CPU:{index}" for index in range(count)]
+        self._usual = tf.distribute.MirroredStrategy(self._devices)
+        self.framework = TensorFlowFramework(device, mode)
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> KerasRanks:
+        """A new run of all ranks.
+
+        Raises:
+            ValueError: the recipe is for another number of ranks.
+        """
+        count = len(self._devices)
+        if recipe.ranks is None or recipe.ranks.count != count:
+            raise ValueError(f"ranks of the recipe: got {recipe.ranks}, want {count}")
+        policy = self.framework.policy(recipe.precision)
+        way = recipe.way("data-parallel")
+        mode = "xla" if way == "compiled" else self.framework.mode
+        with required("tf", recipe, "data-parallel"):
+            run = MirroredTrainer(self._strategy(way), model, recipe, weights, mode=mode, policy=policy)
+        return KerasRanks(self.framework.bound(run), _READ_BY_EACH)
+
+    def _strategy(self, way: str) -> tf.distribute.Strategy:
+        options = {
+            "hierarchical-copy": tf.distribute.HierarchicalCopyAllReduce,
+            "one-device": tf.distribute.ReductionToOneDevice,
+        }
+        if way not in options:
+            return self._usual
+        return tf.distribute.MirroredStrategy(self._devices, cross_device_ops=options[way]())
+
+    def barrier(self) -> None:
+        """Returns at once: all ranks are in this process."""

@@ -1,1 +1,0 @@
-"""Ranks of TensorFlow: groups of workers, sharded state and checkpoints."""

@@ -1,1 +1,0 @@
-"""Training runs of TensorFlow: updates, loss scaling, checkpoints and ways."""
