@@ -59,7 +59,7 @@ TOOLS: Mapping[str, Tool] = {
     "baselines": Tool("Were the baselines written by this suite?", ("tools.baselines",)),
     "processors": Tool("Frameworks as on processors with fewer instruction sets.", ("tools.processors",)),
     "limits": Tool("Is the tree as small as LIMITS.toml says?", ("tools.limits",)),
-    "schema": Tool("Make results/schema.json again, from the classes of a record.", ("results.record.schema",)),
+    "schema": Tool("Make results/schema.json again, from the classes of a record.", ("results.record.encoding",)),
     "selections": Tool("Make the selections of tests again, from kills and seconds.", ("tools.selections",)),
     "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),
     "screenshot": Tool("The picture of the report, taken in Chromium.", ("tools.browser",)),

@@ -26,9 +26,9 @@ from conformance.test_ids.inventory import node_of
 from frameworks.adapter_file import adapter_file
 from results.record.files import RecordError
 from results.record.folders import listed
-from results.record.outcomes import UNJUDGED, Outcome
+from results.record.model import UNJUDGED, Outcome
 from results.record.reading import Record, TestVerdict, load
-from tools.faults import kills
+from tools.faults import engine
 
 CORE_S = {
     "reference-emulated": 300.0,
@@ -248,7 +248,7 @@ def make(record: Record, matrix: Mapping[str, Sequence[str]]) -> tuple[str, Sele
 
 def main(arguments: Sequence[str]) -> int:
     """Makes the selections of the named records; returns the exit status."""
-    matrix = kills.read()
+    matrix = engine.read()
     try:
         for path in [Path(argument) for argument in arguments] or listed(BASELINES):
             record = load(path)

@@ -1,17 +1,180 @@
-"""Trains a combination of techniques and compares it with the oracle."""
+"""Combinations of techniques: a pairwise covering array of the values that a framework declares, trained and compared.
+
+The array comes from `allpairspy` (Czerwonka, "Pairwise testing in the real world", PNSQC 2006). A row gives each factor
+a value; `Row.recipe` and `Row.model` turn it into a training run.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from allpairspy import AllPairs
 
-from conformance.checks.covering_array import Row
 from conformance.checks.evidence import Verdict
 from conformance.checks.failing_layer import naming_the_layer
 from conformance.checks.subject import Subject
 from conformance.oracle.errormodel import flat
-from frameworks.contract import Trainer, Update
+from fixtures.data import exact_batch
+from fixtures.layers import Activation, BatchNorm, Dense, Dropout, Head, Heads, Layer, Residual
+from fixtures.model import Model, Window
+from fixtures.recipe import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    MASTERED,
+    SGD,
+    Adam,
+    AdamW,
+    DynamicScaling,
+    Offload,
+    Ranks,
+    Recipe,
+    Recompute,
+    StaticScaling,
+    Steps,
+)
+from frameworks.contract import Framework, Trainer, Update, needs
+
+UPDATES = 4
+WIDTH = 8
+FACTORS: dict[str, dict[str, Any]] = {
+    "precision": {precision.label: precision for precision in (FLOAT32, FLOAT16, BFLOAT16, *MASTERED)},
+    "optimizer": {
+        "sgd": SGD(2.0**-4),
+        "momentum": SGD(2.0**-5, momentum=0.5),
+        "adam": Adam(2.0**-3, epsilon=1.0),
+        "adamw": AdamW(2.0**-3, epsilon=1.0, weight_decay=0.25),
+    },
+    "scaling": {"unscaled": None, "static": StaticScaling(16.0), "dynamic": DynamicScaling(initial=16.0, interval=2)},
+    "accumulation": {"whole": 1, "halves": 2},
+    "clip": {"unclipped": None, "clipped": 0.5},
+    "schedule": {"constant": None, "steps": Steps((1, 3), (1.0, 0.5, 0.25))},
+}
+"""Fields of a recipe with their values by name, the plain one first. An epsilon of 1 lets Adam feel a norm."""
+RANKS: dict[str, Any] = {"alone": None, "replicated": Ranks(2), "full": Ranks(2, "full")}
+"""One more field, for frameworks that declare ranks."""
+OFFLOADS: dict[str, Any] = {
+    "here": None,
+    "activations-host": Offload(("activations",)),
+    "activations-disk": Offload(("activations",), "disk"),
+    "state-host": Offload(("parameters", "optimizer")),
+    "state-disk": Offload(("parameters", "optimizer"), "disk"),
+}
+"""And one for frameworks that declare an offload."""
+_WHERE_DECLARED = ("ranks", "offload")
+LAYERS = {"dropout": ("kept", "dropout"), "norm": ("plain", "norm")}
+"""Layers of the model that are factors too."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One combination.
+
+    Attributes:
+        values: name of the value by factor, in the order of the factors.
+        recipe: how it is trained.
+        dropout, norm: whether the model has dropout and batch norm.
+    """
+
+    values: tuple[tuple[str, str], ...]
+    recipe: Recipe
+    dropout: bool
+    norm: bool
+
+    @property
+    def label(self) -> str:
+        """The names of the values, as a test's id."""
+        return "-".join(name for _, name in self.values)
+
+    def replace(self, **changes: Any) -> Row:
+        """This row with some fields of its recipe changed."""
+        return replace(self, recipe=self.recipe.replace(**changes))
+
+    @cached_property
+    def model(self) -> Model:
+        """The model to judge: its dropout sees only zeros, so that masks make no difference."""
+        return _model(self.dropout, self.norm, -1.0)
+
+    @cached_property
+    def masked(self) -> Model:
+        """The same model with a nonzero branch, so that masks make a difference."""
+        return _model(self.dropout, self.norm, 1.0)
+
+    @property
+    def windows(self) -> list[Window]:
+        """A window an update, of 16 samples each."""
+        return [exact_batch(16, WIDTH, seed=i).into(self.recipe.accumulation) for i in range(UPDATES)]
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rate of every update."""
+        factors = Steps((), (1.0,)) if self.recipe.schedule is None else self.recipe.schedule
+        return [self.recipe.optimizer.learning_rate * factors.factor(i) for i in range(UPDATES)]
+
+
+def _model(dropout: bool, norm: bool, bias: float) -> Model:
+    branch = Residual((Dense(WIDTH), Activation("relu"), Dropout(0.5)))
+    layers: tuple[Layer, ...] = (
+        Dense(WIDTH),
+        *((BatchNorm(),) if norm else ()),
+        Activation("tanh"),
+        *((branch,) if dropout else ()),
+        Dense(WIDTH),
+        Activation("tanh"),
+        Heads((Head("output", 4),)),
+    )
+    at = f"{layers.index(branch)}.body.0" if dropout else ""
+    starts = ((f"{at}.weight", np.zeros((WIDTH, WIDTH))), (f"{at}.bias", np.full(WIDTH, bias))) if dropout else ()
+    return Model("combined", layers, (WIDTH,), (("output", "squared_error"),), starts=starts)
+
+
+def declared(framework: Framework) -> dict[str, dict[str, Any]]:
+    """The factors with those of their values that the framework declares."""
+    recomputed = {name: Recompute(2, variant=name) for name in framework.recompute_variants()}
+    factors = {**FACTORS, "ranks": RANKS, "offload": OFFLOADS, "recompute": {"remembered": None, **recomputed}}
+    offered = {
+        factor: {name: value for name, value in values.items() if _offered(framework, factor, value)}
+        for factor, values in factors.items()
+    }
+    return {factor: values for factor, values in offered.items() if factor not in _WHERE_DECLARED or len(values) > 1}
+
+
+def _offered(framework: Framework, field: str, value: Any) -> bool:
+    return all(framework.declares(capability).supported for capability in needs(replace(Recipe(), **{field: value})))
+
+
+def rows(framework: Framework) -> tuple[Row, ...]:
+    """A covering array of strength two over what the framework declares."""
+    factors = declared(framework)
+    names = {**{factor: list(values) for factor, values in factors.items()}, **LAYERS}
+    # The generator fills what no pair asks for with the last value, which shall be the plain one.
+    open_factors = {factor: values[::-1] for factor, values in names.items() if len(values) > 1}
+    fixed = {factor: values[0] for factor, values in names.items() if len(values) == 1}
+    array = AllPairs(list(open_factors.values()))
+    return tuple(_row(factors, names, fixed | dict(zip(open_factors, taken, strict=True))) for taken in array)
+
+
+def _row(factors: Mapping[str, Mapping[str, Any]], names: Mapping[str, Any], taken: Mapping[str, str]) -> Row:
+    recipe = replace(Recipe(), **{factor: values[taken[factor]] for factor, values in factors.items()})
+    values = tuple((factor, taken[factor]) for factor in names)
+    return Row(values, recipe, taken["dropout"] == "dropout", taken["norm"] == "norm")
+
+
+def covered(array: tuple[Row, ...]) -> set[tuple[tuple[str, str], tuple[str, str]]]:
+    """Every pair of values that some row covers."""
+    return {pair for row in array for pair in combinations(row.values, 2)}
+
+
+def wanted(framework: Framework) -> set[tuple[tuple[str, str], tuple[str, str]]]:
+    """Every pair of values of two factors that the framework declares."""
+    names: dict[str, Any] = {**declared(framework), **LAYERS}
+    return {((one, a), (other, b)) for one, other in combinations(names, 2) for a in names[one] for b in names[other]}
 
 
 def compare(subject: Subject, verdict: Verdict, row: Row, folder: Path | None = None) -> None:

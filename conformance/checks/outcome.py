@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.checks.evidence import Abstention, Misdeclared, Violation, cleaned
-from conformance.known_failures.entries import Expectation
+from conformance.known_failures.reading import Expectation
 from frameworks.base import observed
 from frameworks.contract import NOT_OFFERED, Framework, Unsupported
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ import click
 from rich.console import Console
 
 from conformance.cli.options import PATH
-from conformance.known_failures.entries import Known
-from conformance.known_failures.reading import FILE, SNAPSHOTS, read_known
+from conformance.known_failures.reading import FILE, SNAPSHOTS, Known, read_known
 from conformance.known_failures.update import Cause, Update, UpdateError, find_idle, table_of, update
 from conformance.runner import baselines
+from conformance.spec.clauses import Table
 from conformance.spec.findings import NO_LINK, read_finding
-from conformance.spec.tables import Table
 from frameworks.adapter_file import folder_of
 from frameworks.registry import built_in, known, path_of
 from results.compare.pairing import compare_sets

@@ -11,8 +11,7 @@ from conformance.cli import upstream_issue
 from conformance.cli.options import names, put_entries, watched
 from conformance.cli.specifying import clause_ids, clause_of, newest
 from conformance.cli.upstream_issue import Evidence
-from conformance.known_failures.entries import Known
-from conformance.known_failures.reading import load_known
+from conformance.known_failures.reading import Known, load_known
 from conformance.runner.machine import devices, instruction_sets
 from conformance.spec.findings import Finding
 from frameworks.installer.install import installed_version

@@ -11,8 +11,7 @@ from typing import cast
 
 import click
 
-from conformance.runner.streams import harmless
-from conformance.runner.subprocesses import ending_signals
+from conformance.runner.subprocesses import ending_signals, harmless
 from frameworks.registry import UnknownFramework
 from results.record.files import RecordError, one_line, os_problem
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from conformance.checks.reproducers import ProgramResult
-from conformance.known_failures.entries import Expectation
+from conformance.known_failures.reading import Expectation
 from conformance.spec.clauses import Clause
 from conformance.spec.findings import NO_LINK, Finding
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import Record, TestVerdict
 from results.record.values import to_line
 from results.show.marks import is_url

@@ -13,32 +13,166 @@ import argparse
 import math
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise, product
 
-from conformance.generative import vocabulary
 from conformance.generative.masks import MaskedCase
 from conformance.generative.programs.case import GeneratedCase
 from conformance.generative.programs.features import features, word
-from conformance.generative.programs.instances import Instance, Program
 from conformance.generative.programs.triage import reachable
 from conformance.generative.programs.variations import (
     CutWindows,
     Elsewhere,
+    Instance,
+    Program,
     RecomputedCase,
     ResumedCase,
     ScaledCase,
     SecondRun,
 )
 from conformance.generative.registry import LAWS
-from conformance.known_failures.entries import Exclusion
-from conformance.known_failures.reading import known_of
+from conformance.known_failures.reading import Exclusion, known_of
 from conformance.search.adapter_settings import generative_settings
 from conformance.search.properties import Search
 from conformance.spec.clauses import load_clauses
-from frameworks.contract import Framework, MissingDevice
+from conformance.techniques.registry import TECHNIQUES
+from fixtures.recipe import Precision, Recipe
+from frameworks.contract import Capability, Framework, MissingDevice, needs
+from frameworks.operations import CATALOGUE
 from frameworks.registry import UnknownFramework, load
+
+_LOW = tuple(Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "precision": ("precision=O0", *(f"precision={precision.label}" for precision in _LOW)),
+    "optimizer": tuple(f"optimizer={name}" for name in ("SGD", "Momentum", "Adam", "AdamW")),
+    "scaling": tuple(f"scaling={name}" for name in ("none", "static", "dynamic", "disabled")),
+    "accumulation": ("accumulation=1", "accumulation>1"),
+    "recompute": ("recompute",),
+    "clip": ("clip",),
+    "schedule": ("schedule",),
+    "groups": ("groups=2", "optimizers=2"),
+    "losses": ("separate-losses",),
+    "average": ("average",),
+    "offload": ("offload=host", "offload=disk"),
+    "ranks or codes": (*(f"ranks={level}" for level in ("replicated", "optimizer", "gradients", "full")), "aware"),
+    "values": ("values=exact", "values=rounded"),
+}
+"""Features of a recipe, and of a model's values, by field: those of two fields can meet."""
+
+MODELS = (
+    *(
+        f"layer={name}"
+        for name in (
+            "Dense",
+            "Convolution",
+            "BatchNorm",
+            "LayerNorm",
+            "Embedding",
+            "Positions",
+            "SelfAttention",
+            "Dropout",
+            "Activation",
+            "Flatten",
+            "MaxPool",
+            "Residual",
+            "Heads",
+        )
+    ),
+    "loss=squared_error",
+    "loss=cross_entropy",
+    "head=compute",
+    "head=float64",
+    "heads=1",
+    "heads=2",
+    "token-ids",
+    "token-level",
+    "attention=heads-as-places",
+    "parameter=large",
+    "parameter=one-element",
+    "parameter=odd",
+    "parameters=few",
+    "weights=large",
+    "weights=small",
+    "weights=offset",
+    "inputs=far-from-zero",
+)
+VERBS = (
+    "Accumulate",
+    "Apply",
+    "Flush",
+    "Train",
+    "ApplyGradients",
+    "Discard",
+    "Gradients",
+    "Predict",
+    "PredictAveraged",
+    "Save",
+    *(f"Restore.{into}" for into in ("same", "fresh", "used", "predicted", "skipped", "stopped")),
+    "RestoreDamaged",
+    "DamageOffloaded",
+    "StartAgain",
+    "StartAgain.onward",
+    "TraceLayers",
+    "CountBytes",
+    *(f"WrongWidth.{way}" for way in ("accumulate", "update", "gradients", "predict", "averaged", "trace", "bytes")),
+    "OpenScope",
+)
+DATA = (
+    *(f"feed={kind}" for kind in ("zero", "tiny", "ordinary", "large", "huge", "inf", "-inf", "nan")),
+    *(f"feed={kind}" for kind in ("unscaled-by-hand", "unscaled-twice", "poisoned", "often", "missing", "nothing")),
+    "train=often",
+    "window=optimizer-without-gradient",
+    *(f"mask={kind}" for kind in ("none", "ragged", "holes", "empty")),
+    *(f"inputs={kind}" for kind in ("large", "small", "subnormal", "constant", "infinite")),
+    "window=ragged",
+    "window=unequal-items",
+    "targets=missing",
+    "batch=one-sample",
+    "batch=many",
+    "batch=width",
+    "break=after-a-step",
+    "normalised=one-value",
+)
+OTHERS = (
+    "epsilon=default",
+    "epsilon=tiny",
+    "state=8-bit",
+    "momentum=inexact",
+    "weight-decay=inexact",
+    "average=inexact",
+    "rate=inexact",
+    "scaling=factors",
+    "scaling=uneven-scale",
+    "scaling=unequal-factors",
+    "under=other-ranks",
+    "under=other-offload",
+    "recompute.depth=1",
+    "recompute.depth=2",
+    "recompute.uneven",
+    "seed=64-bit",
+    *(f"mid-window={verb}" for verb in ("Predict", "PredictAveraged", "Save", "TraceLayers", "CountBytes")),
+)
+OPERATIONS = (
+    *(f"operation={name}" for name in CATALOGUE),
+    *(f"operands={kind}" for kind in ("constant", "empty", "large", "mixed", "offset", "one-term", "small", "special")),
+    "scope=lists",
+    "scope=nested",
+)
+
+CODES = tuple(word for technique in TECHNIQUES for word in technique.features)
+
+
+def offered_precisions(framework: Framework) -> frozenset[str]:
+    """Precisions that a framework declares, as features."""
+    declared = {f"precision={p.label}" for p in _LOW if _declares(framework, p)}
+    return frozenset({"precision=O0", *declared})
+
+
+def _declares(framework: Framework, precision: Precision) -> bool:
+    asked: tuple[Capability, ...] = needs(Recipe(precision=precision))
+    return all(framework.declares(capability).supported for capability in asked)
+
 
 SIZES = ((1, 1), (2, 9), (10, 99), (100, 99_999), (100_000, math.inf))
 """Values of a parameter, from and to."""
@@ -71,7 +205,7 @@ class GeneratedCounts:
     def _add(self, case: GeneratedCase) -> None:
         words = features(case)
         self.programs += 1
-        inside = [word for names in vocabulary.FIELDS.values() for word in names if word in words]
+        inside = [word for names in FIELDS.values() for word in names if word in words]
         self.pairs.update(frozenset(pair) for pair in combinations(inside, 2))
         self.steps.update({(word(a), word(b)) for a, b in pairwise(case.program)})
         self.sizes.update(math.prod(shape) for shape in case.drawn.model.parameter_shapes().values())
@@ -107,22 +241,21 @@ def drawn(framework: Framework, excluded: Collection[Exclusion] = (), seed: int 
 
 def _fields(framework: Framework) -> dict[str, list[str]]:
     """Features by field of a recipe, without precisions that the framework does not declare."""
-    precisions = vocabulary.offered_precisions(framework)
+    precisions = offered_precisions(framework)
     return {
-        name: [word for word in words if name != "precision" or word in precisions]
-        for name, words in vocabulary.FIELDS.items()
+        name: [word for word in words if name != "precision" or word in precisions] for name, words in FIELDS.items()
     }
 
 
 def _kinds(framework: Framework) -> dict[str, list[str]]:
     """Every feature that can be generated, by kind."""
     return {
-        "recipes": [word for words in _fields(framework).values() for word in words] + [*vocabulary.OTHERS],
-        "models": [*vocabulary.MODELS],
-        "verbs": [*vocabulary.VERBS],
-        "data": [*vocabulary.DATA],
-        "operations": [*vocabulary.OPERATIONS],
-        "codes": [*vocabulary.CODES],
+        "recipes": [word for words in _fields(framework).values() for word in words] + [*OTHERS],
+        "models": [*MODELS],
+        "verbs": [*VERBS],
+        "data": [*DATA],
+        "operations": [*OPERATIONS],
+        "codes": [*CODES],
     }
 
 

@@ -7,39 +7,125 @@ negative and targets are beyond every output, so that nothing cancels and each v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from hypothesis import strategies as st
 
 from conformance.checks.evidence import same_bits
 from conformance.checks.subject import Subject
-from conformance.generative.mask_statistics import ObservedMask, Shares, readable, repeated
 from conformance.generative.programs.case import (
+    CountBytes,
+    GeneratedBatch,
     GeneratedCase,
+    GeneratedModel,
     Gradients,
+    OpenScope,
+    Predict,
+    Restore,
+    Save,
     StartAgain,
+    Target,
     TraceLayers,
     Train,
     Verb,
     step_text,
 )
-from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.executor import PlayFailed
 from conformance.generative.programs.features import features
 from conformance.generative.programs.judge import raised
+from conformance.generative.programs.recipe_strategies import PRECISIONS, offered, variants
 from conformance.generative.programs.subject_executor import SubjectExecutor
-from conformance.search.adapter_settings import GenerativeSettings
+from conformance.generative.programs.variation_strategies import MANY_UPDATES
+from conformance.search.adapter_settings import GenerativeSettings, generative_settings
 from conformance.search.arrays import Observation
 from conformance.search.properties import Failure
 from fixtures.arrays import Array, format_of
-from fixtures.layers import Dense, Dropout, Embedding, Heads
-from fixtures.model import Batch, Model
-from fixtures.recipe import SGD, Recipe
-from frameworks.contract import Trainer
+from fixtures.layers import Dense, Dropout, Embedding, Flatten, Head, Heads, Layer
+from fixtures.model import Batch, LossKind, Model
+from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe, Recompute, Scaling, StaticScaling
+from frameworks.contract import Capability, Framework, Trainer
+
+TELLING = 40.0
+"""Random bits of a mask beyond which two masks are equal with probability below 1e-12."""
+DEVIATIONS = 6.0
+"""Standard deviations by which the kept share may be off: chance exceeds it once in 500 million."""
+
+
+@dataclass
+class Shares:
+    """Number of kept values, and its excess over the expected number.
+
+    Zeros count like all other values: a mask is not the zero pattern of the output.
+    """
+
+    deviation: float = 0.0
+    variance: float = 0.0
+
+    def add(self, rate: float, mask: Array) -> None:
+        """Counts a mask."""
+        self.deviation += float(mask.sum()) - mask.size * (1.0 - rate)
+        self.variance += mask.size * rate * (1.0 - rate)
+
+    def off(self) -> str | None:
+        """The problem with the kept shares; "" if chance explains them."""
+        allowed = DEVIATIONS * float(np.sqrt(self.variance)) + 1.0
+        if abs(self.deviation) <= allowed:
+            return None
+        return (
+            f"deviation of the number of kept values: got {self.deviation:+.0f}, want at most {allowed:.0f} by chance"
+        )
+
+
+@dataclass(frozen=True)
+class ObservedMask:
+    """The mask of the dropout at a path in one pass; `place` is the verb's."""
+
+    place: int
+    path: str
+    rate: float
+    mask: Array
+
+    def telling(self, values: int) -> bool:
+        """Whether masks of so many values practically never coincide by chance."""
+        keep_rate = 1.0 - self.rate
+        return -values * math.log2(keep_rate**2 + self.rate**2) >= TELLING
+
+    @property
+    def repeats_itself(self) -> bool:
+        """Whether two samples or positions have the same mask, which is not by chance."""
+        rows, width = self.mask.reshape(-1, self.mask.shape[-1]), self.mask.shape[-1]
+        return self.telling(width) and any(np.array_equal(a, b) for a, b in combinations(rows, 2))
+
+
+def readable(masks: list[tuple[str, float, Array]]) -> Iterator[tuple[str, float, Array]]:
+    """Those that a gradient got back to: not what lies before a dropout that kept nothing."""
+    for place, each in enumerate(masks):
+        if all(later.any() for _, _, later in masks[place + 1 :]):
+            yield each
+
+
+def repeated(masks: list[ObservedMask], alone: bool) -> tuple[int, str, str] | None:
+    """The first mask that repeats another one, complements it, or repeats one of its own rows."""
+    for each in masks if alone else ():
+        if each.repeats_itself:
+            text = f"the mask of layer {each.path} is the same for two samples or positions"
+            return each.place, "repeated", text
+    for one, other in combinations(masks, 2):
+        if one.mask.shape != other.mask.shape or not (one.telling(one.mask.size) and other.telling(one.mask.size)):
+            continue
+        for word, mask in (("the mask", one.mask), ("the opposite of the mask", ~one.mask)):
+            if np.array_equal(mask, other.mask):
+                text = f"the mask of layer {other.path} is {word} that layer {one.path} had before"
+                return other.place, "repeated", text
+    return None
+
 
 ROWS = 32
 """Rows of the first weight, and so samples or places of all micro-batches of a window together."""
@@ -345,3 +431,127 @@ def _one_by_one(stacked: dict[str, Array], times: int) -> Iterator[dict[str, Arr
 
 def _named(observation: Observation, beginning: str) -> dict[str, Array]:
     return {name.removeprefix(beginning): v for name, v in observation.items() if name.startswith(beginning)}
+
+
+RATES = (0.5, 0.5, 0.25, 0.75, 0.1)
+LONGEST = 6
+STRIDES = (1, 1, 2**16)
+_INTO: tuple[Target, ...] = ("same", "fresh", "used", "predicted")
+
+
+@st.composite
+def masked(draw: st.DrawFn, framework: Framework) -> MaskedCase:
+    """Programs of at least two training passes."""
+    drawn = draw(_models())
+    recipe = draw(_recipes(framework, drawn))
+    first, last = draw(_passes(drawn, recipe)), draw(_passes(drawn, recipe))
+    steps = draw(st.lists(_steps(framework, drawn, recipe, first), min_size=2, max_size=LONGEST))
+    long = [2**32] * 2 if generative_settings(framework).seed_bits > 32 else []
+    stride = draw(st.sampled_from([*STRIDES, *long]))
+    return MaskedCase(drawn, recipe, (StartAgain(), first, *(verb for step in steps for verb in step), last), stride)
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> RevealingModel:
+    """A mask a sample, a place of a sequence, or several layers of one sample."""
+    width = draw(st.sampled_from([1, 2, 3, 5, 6, 7, 8, 9, 13, 31, 33, 40, 47, 64]))
+    rate = st.sampled_from(RATES)
+    kind = draw(st.sampled_from(["vectors", "vectors", "sequences", "deep"]))
+    sample: tuple[int, ...] = (ROWS,)
+    layers: tuple[Layer, ...] = (Dense(width, bias=draw(st.booleans())), Dropout(draw(rate)))
+    if kind == "sequences":
+        sample = (draw(st.integers(1, 4)),)
+        layers = (Embedding(ROWS, width), Dropout(draw(rate)), Flatten())
+    if kind == "deep":
+        units = width if draw(st.booleans()) else draw(st.sampled_from([7, 40, 47]))
+        layers = (*layers, Dense(units), Dropout(draw(rate)))
+    names = ("a", "b") if draw(st.integers(0, 3)) == 0 else ("a",)
+    heads = Heads(tuple(Head(name, draw(st.sampled_from([1, 2, 3]))) for name in names))
+    losses: tuple[tuple[str, LossKind], ...] = tuple((name, "squared_error") for name in names)
+    return RevealingModel((*layers, heads), sample, losses, exact=False, seed=draw(st.integers(0, 9)))
+
+
+@st.composite
+def _recipes(draw: st.DrawFn, framework: Framework, drawn: RevealingModel) -> Recipe:
+    """Recipes under which nothing is clipped, overflows or underflows."""
+
+    def supports(capability: Capability) -> bool:
+        return framework.declares(capability).supported
+
+    precisions = [p for p in PRECISIONS if p.level != "O3" and offered(framework, Recipe(precision=p))]
+    recipe = Recipe(OPTIMIZER, draw(st.sampled_from([Precision(), Precision(), *precisions])))
+    scalings: list[Scaling | None] = [None]
+    scalings += [StaticScaling(8.0)] if supports(Capability.STATIC_SCALING) else []
+    scalings += [DynamicScaling(8.0, interval=1000)] if supports(Capability.DYNAMIC_SCALING) else []
+    recipe = recipe.replace(scaling=draw(st.sampled_from(scalings)))
+    if not _deep(drawn) and supports(Capability.ACCUMULATION) and draw(st.booleans()):
+        recipe = recipe.replace(accumulation=draw(st.sampled_from([2, 3])))
+    if supports(Capability.RECOMPUTE) and draw(st.integers(0, 2)) == 0:
+        segments = draw(st.integers(1, len(drawn.layers) - 1))
+        recipe = recipe.replace(recompute=Recompute(segments, variant=draw(variants(framework, drawn))))
+    if len(drawn.losses) > 1 and supports(Capability.TWO_LOSSES) and draw(st.booleans()):
+        recipe = recipe.replace(separate_losses=True)
+    if not offered(framework, recipe):
+        recipe = Recipe(OPTIMIZER)
+    return recipe.replace(seed=draw(st.integers(0, 3)))
+
+
+def _deep(drawn: RevealingModel) -> bool:
+    """Whether only a single sample shows the masks of all layers."""
+    return sum(isinstance(layer, Dropout) for layer in drawn.layers) > 1
+
+
+@st.composite
+def _windows(draw: st.DrawFn, drawn: RevealingModel, count: int) -> tuple[GeneratedBatch, ...]:
+    """Micro-batches of one size, no two of which take the same row."""
+    most = ROWS // (count * drawn.places)
+    size = 1 if _deep(drawn) else draw(st.integers(1, min(most, 8)))
+    start = draw(st.integers(0, ROWS - 1))
+    return tuple(GeneratedBatch(size, start + place * size * drawn.places) for place in range(count))
+
+
+@st.composite
+def _passes(draw: st.DrawFn, drawn: RevealingModel, recipe: Recipe) -> Verb:
+    """Gradients of a window or an update."""
+    if draw(st.booleans()):
+        return Gradients(draw(_windows(drawn, draw(st.integers(1, recipe.accumulation)))))
+    return Train(draw(_windows(drawn, recipe.accumulation)))
+
+
+@st.composite
+def _steps(
+    draw: st.DrawFn, framework: Framework, drawn: RevealingModel, recipe: Recipe, first: Verb
+) -> tuple[Verb, ...]:
+    """A training pass, something that is to leave the masks alone, or a new run that begins with the same pass."""
+    words = ["pass"] * 4 + ["again", "predict"]
+    words += ["restore"] * 2 if framework.declares(Capability.CHECKPOINT).supported else []
+    words += ["trace"] if framework.declares(Capability.TRACE).supported and recipe.recompute is None else []
+    words += ["many-updates"] if recipe.accumulation == 1 and draw(st.integers(0, 3)) == 0 else []
+    words += ["many-passes"] if draw(st.integers(0, 3)) == 0 else []
+    words += ["bytes"] if framework.declares(Capability.SAVED_BYTES).supported else []
+    scopes = [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
+    words += ["scope"] if framework.declares(Capability.AUTOCAST_SCOPE).supported and scopes else []
+    words += ["skip"] * 2 if isinstance(recipe.scaling, DynamicScaling) else []
+    one = draw(_windows(drawn, 1))[0]
+    match draw(st.sampled_from(words)):
+        case "pass":
+            return (draw(_passes(drawn, recipe)),)
+        case "again":
+            return (StartAgain(), first)
+        case "skip":
+            spoilt = (replace(micro, spoilt=math.inf) for micro in draw(_windows(drawn, recipe.accumulation)))
+            return (Train(tuple(spoilt)), draw(_passes(drawn, recipe)))
+        case "predict":
+            return (Predict(replace(one, size=draw(st.integers(1, 3)))),)
+        case "restore":
+            return (Save(), Restore(0, draw(st.sampled_from(_INTO))))
+        case "trace":
+            return (TraceLayers(one),)
+        case "bytes":
+            return (CountBytes(one),)
+        case "many-updates":
+            return (Train((one,), times=MANY_UPDATES),)
+        case "many-passes":
+            return (Gradients((one,), times=MANY_UPDATES),)
+        case _:
+            return (OpenScope(draw(st.sampled_from(scopes))),)

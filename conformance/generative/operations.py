@@ -1,23 +1,26 @@
-"""The law of single operations in nested precision scopes."""
+"""The laws of single operations in nested precision scopes, and of recomputed calls."""
 
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
+from hypothesis import strategies as st
 
-from conformance.checks.evidence import same_bits, short_text
+from conformance.checks.evidence import cleaned, same_bits, short_text
 from conformance.checks.subject import Subject
 from conformance.generative.programs.ensemble import MEMBERS
-from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
+from conformance.generative.programs.recipe_strategies import PRECISIONS, offered
+from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, distance
 from conformance.search.adapter_settings import GenerativeSettings
-from conformance.search.arrays import Layout, gaps, laid_out, unit
+from conformance.search.arrays import LAYOUTS, Layout, gaps, laid_out, nth, unit
 from conformance.search.properties import Failure
+from conformance.techniques.recompute import function_bounds, of_two_runs
 from fixtures.arrays import FORMATS, Array, format_of
-from fixtures.recipe import FormatName, Precision
-from frameworks.contract import OpResult, Unsupported
+from fixtures.recipe import FormatName, Precision, Recipe
+from frameworks.contract import Capability, Framework, OpResult, RecomputeCase, RecomputeResult, Unsupported
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Nearest, Rounding, Stochastic
@@ -304,3 +307,194 @@ def _leave(scope: AbstractContextManager[None], raises: bool) -> None:
 def failed(name: str, text: str) -> Failure:
     """The failure of a single operation or call."""
     return Failure(0, name, False, text)
+
+
+TRACELESS = "recompute.failure-leaves-no-trace"
+REFUSABLE: tuple[RecomputeCase, ...] = ("tuple", "list", "dict", "keyword", "raises")
+"""Ways to pass arguments that a framework may refuse with an exception, and the one that must raise."""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Recomputed calls in a row, any of which may raise, all of them in one precision scope if there is one."""
+
+    calls: tuple[Call, ...]
+    scope: NestedScope | None = None
+
+    def words(self) -> frozenset[str]:
+        """What exclusions may name."""
+        scope = {f"scope={self.scope.format}"} if self.scope is not None else set()
+        return frozenset(word for call in self.calls for word in call.words()) | scope
+
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
+        """The first difference from the plain call, which is made before all others in the same scope."""
+        plain: list[RecomputeResult] = []
+        for call in self.calls:
+            try:
+                with self._opened(subject):
+                    plain.append(subject.framework.recompute("plain", *call.operands()))
+            except Unsupported:
+                raise
+            except Exception as error:
+                return failed("raised", f"a plain call raised {type(error).__name__}: {cleaned(str(error))[:200]}")
+        with self._opened(subject):
+            pairs = zip(self.calls, plain, strict=True)
+            return next(filter(None, (call.apart_from(subject, result) for call, result in pairs)), None)
+
+    def _opened(self, subject: Subject) -> AbstractContextManager[None]:
+        return nullcontext() if self.scope is None else opened(subject, self.scope)
+
+    def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
+        """The clause that a failure breaks, and the message."""
+        clause = "recompute.same-loss" if failure.name == "value" else "recompute.same-gradients"
+        if len(self.calls) > 1 and Calls(self.calls[-1:], self.scope).failure(subject, laws) is None:
+            clause = TRACELESS
+        return clause, failure.breaking(clause)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A recomputed call of Σ tanh(x·w), with x (n, m) and w (m, k) of these sizes."""
+
+    way: RecomputeCase
+    variant: str | None
+    sizes: tuple[int, int, int]
+    seed: int
+
+    def words(self) -> frozenset[str]:
+        """What exclusions may name."""
+        return frozenset({f"call={self.way}", f"recompute.variant={self.variant or 'default'}"})
+
+    def operands(self) -> tuple[Array, Array]:
+        """x and w, as they lie in memory."""
+        rng = np.random.default_rng([self.seed, 26])
+        n, m, k = self.sizes
+        x, w = rng.standard_normal((n, m)).astype(np.float32), rng.standard_normal((m, k)).astype(np.float32)
+        return laid_out(x, nth(self.seed)), laid_out(w, nth(self.seed + n))
+
+    def apart_from(self, subject: Subject, plain: RecomputeResult) -> Failure | None:
+        """The difference from the plain call; a container, or arguments by name, may be refused."""
+        x, w = self.operands()
+        try:
+            here = subject.framework.recompute(self.way, x, w, self.variant)
+        except Unsupported:
+            raise
+        except Exception as error:
+            raised = f"a recomputed call, {self}, raised {type(error).__name__}: {cleaned(str(error))[:200]}"
+            return None if self.way in REFUSABLE else failed("raised", raised)
+        bounds = function_bounds(x, w, subject.seed) if subject.conventions.compiled else {}
+        for name in ("value", "x", "w"):
+            mine, other = getattr(here, name), getattr(plain, name)
+            if name == "x" and self.way == "no-grad-input":
+                continue
+            if mine is not None and other is not None and bounds:
+                apart = distance(np.asarray(mine, np.float64), np.asarray(other, np.float64))
+                if apart <= of_two_runs(bounds[name]).value:
+                    continue
+            if not same_bits(mine, other):
+                values = f"got {short_text(mine)}, want {short_text(other)} as in the plain call"
+                return failed(name, f"{name} of the recomputed call: {values}")
+        return None
+
+
+WAYS: tuple[RecomputeCase, ...] = ("positional", "tuple", "list", "dict", "keyword", "no-grad-input", "raises")
+SIZES = (4, 5, 7, 8, 9, 16, 33)
+"""No size is below 4, since the catalogue's labels are."""
+PRODUCTS = ("matmul", "batched_matmul", "einsum", "linear", "attention")
+FEW = (1, 1, 2, 3)
+"""Sizes of products that frameworks may compute in another way: of a vector, or of one number."""
+LONG = ((5, 2051), (65_539, 4))
+"""Rows and columns beyond where kernels change their way, or count in 16 bits, for operations of one row each."""
+BY_ROW = frozenset(op for op in CATALOGUE if all(array.shape[:1] == (4,) for array in CATALOGUE[op]())) - {
+    *("matmul", "einsum", "linear", "gather_ids", "embedding"),
+    *("sum", "mean", "variance", "norm", "prod"),  # over everything, as the mean of a loss
+    *("cross_entropy", "squared_error", "absolute_error", "huber"),
+    "cumsum",  # whose rounding leans to one side, as no random rounding does
+}
+
+MANY_CLASSES = (5, 2051)
+"""Rows and classes of a loss over more of them than kernels have in a block."""
+
+SEVERAL_WAYS = ("layer_norm", "rms_norm", "softmax", "log_softmax", "conv2d", "concatenate", "cross_entropy")
+"""Operations for which frameworks have a way of its own for some shapes or values; they are drawn more often."""
+SMALLEST = {"norm": -4, "elu": 0}
+"""Powers of two by which operands are made small: squares underflow in float16, and elu cancels; others' is -12."""
+
+
+@st.composite
+def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
+    """Operations in up to three scopes, after up to two others."""
+    formats = _formats(framework)
+    operations = sorted(op for op in CATALOGUE if op not in RANDOM)
+    op = draw(st.sampled_from([*PRODUCTS]) | st.sampled_from(operations) | st.sampled_from([*SEVERAL_WAYS]))
+    lists = framework.declares(Capability.AUTOCAST_LISTS).supported
+    unrelated = "matmul" if op in ("tanh", "gelu") else "tanh"
+
+    def region() -> NestedScope:
+        named = draw(st.sampled_from([(op,), (op,), (unrelated,)]))
+        listed = (named, ()) if lists and draw(st.integers(0, 3)) == 0 else ((), ())
+        wide, low = listed if draw(st.booleans()) else listed[::-1]
+        return NestedScope(draw(st.sampled_from(formats)), draw(st.integers(0, 3)) > 0, wide, low)
+
+    before = tuple(region() for _ in range(draw(st.integers(0, 2))))
+    nest = tuple(region() for _ in range(draw(st.integers(1, 3))))
+    sized = st.sampled_from([*SIZES, *FEW * (op in PRODUCTS)])
+    sizes = draw(sized), draw(sized)
+    if op in BY_ROW and draw(st.integers(0, 3)) == 0:
+        sizes = draw(st.sampled_from(LONG))
+    if op == "cross_entropy" and draw(st.booleans()):
+        sizes = MANY_CLASSES
+    operand = draw(st.sampled_from(["float32", "float32", *formats]))
+    left = (region(),) if draw(st.integers(0, 3)) == 0 else ()
+    second = draw(st.sampled_from([None, "float32", *formats])) if op in MIXED else None
+    magnitudes = [0, 0, 0, 0, SMALLEST.get(op, -12), 4, *_largest(op, (operand, nest[-1].format))]
+    return ScopedOperation(
+        op,
+        sizes,
+        operand,
+        before,
+        draw(st.booleans()),
+        nest,
+        draw(st.integers(0, 99)),
+        magnitude=draw(st.sampled_from(magnitudes)),
+        constant=draw(st.integers(0, 2 if op == "attention" else 7)) == 0,
+        left=left,
+        second=None if second == operand else second,
+        offset=draw(st.sampled_from([0.0, 0.0, *[-120.0, -200.0, 150.0] * (op in SHIFTED)])),
+        empty=op == "concatenate" and draw(st.booleans()),
+        layout=draw(st.sampled_from(LAYOUTS)),
+        prepared=draw(st.booleans()),
+        special=draw(st.sampled_from([0.0, *[-math.inf] * (op in UNBOUNDED)]))
+        if draw(st.integers(0, 3)) == 0
+        else None,
+    )
+
+
+def _largest(op: str, formats: tuple[str, str]) -> tuple[int, ...]:
+    """Powers of two by which operands are made large; scores are squares: float16 does not hold the largest."""
+    if op != "attention":
+        return (10,)
+    return (4, 4, 4) if "float16" in formats else (4, 9, 9)
+
+
+@st.composite
+def calls(draw: st.DrawFn, framework: Framework) -> Calls:
+    """One to three calls; in a scope only where a program is not compiled, whose rounding has a bound in float32."""
+    drawn = tuple(draw(st.lists(_calls(framework), min_size=1, max_size=3)))
+    formats = _formats(framework) if not framework.conventions().compiled else []
+    return Calls(drawn, draw(st.sampled_from([None, *(NestedScope(name) for name in formats)])))
+
+
+def _formats(framework: Framework) -> list[FormatName]:
+    """The low formats that a framework has scopes for."""
+    if not framework.declares(Capability.AUTOCAST_SCOPE).supported:
+        return []
+    return [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
+
+
+@st.composite
+def _calls(draw: st.DrawFn, framework: Framework) -> Call:
+    """Every way to pass arguments, at sizes from one on."""
+    size = st.sampled_from([1, 2, 3, 5, 8, 17])
+    variant = draw(st.sampled_from([None, *framework.recompute_variants()]))
+    return Call(draw(st.sampled_from(WAYS)), variant, (draw(size), draw(size), draw(size)), draw(st.integers(0, 99)))

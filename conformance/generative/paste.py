@@ -12,16 +12,17 @@ from __future__ import annotations
 from math import inf, nan
 
 from conformance.checks.api import Subject, Verdict, clause
-from conformance.generative.calls import Call, Calls
 from conformance.generative.masks import MaskedCase, RevealingModel
-from conformance.generative.operations import NestedScope, ScopedOperation
+from conformance.generative.operations import Call, Calls, NestedScope, ScopedOperation
 from conformance.generative.programs.case import (
     Accumulate,
     Apply,
     ApplyGradients,
     CountBytes,
     DamageOffloaded,
+    GeneratedBatch,
     GeneratedCase,
+    GeneratedModel,
     Gradients,
     OpenScope,
     Predict,
@@ -36,9 +37,14 @@ from conformance.generative.programs.case import (
     Train,
     WrongWidth,
 )
-from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
-from conformance.generative.programs.instances import Program
-from conformance.generative.programs.variations import CutWindows, RecomputedCase, ResumedCase, ScaledCase, SecondRun
+from conformance.generative.programs.variations import (
+    CutWindows,
+    Program,
+    RecomputedCase,
+    ResumedCase,
+    ScaledCase,
+    SecondRun,
+)
 from conformance.generative.verdicts import hold
 from conformance.techniques.delayed_scaling import DelayedCase, DelayedStep
 from conformance.techniques.formats.cases import (

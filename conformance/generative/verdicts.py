@@ -6,8 +6,8 @@ import numpy as np
 
 from conformance.checks.evidence import Check, Verdict, Violation
 from conformance.checks.subject import Profile, Subject, need
-from conformance.generative.programs.instances import Instance
-from conformance.known_failures.entries import Exclusion
+from conformance.generative.programs.variations import Instance
+from conformance.known_failures.reading import Exclusion
 from conformance.search.adapter_settings import GenerativeSettings, generative_settings
 from conformance.search.properties import Failure, Property, Search
 

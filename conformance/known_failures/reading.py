@@ -1,37 +1,409 @@
 """Reads known failures from adapters' packages: `findings.toml` has the causes, `expected` the snapshots of the judged
-series, one line for each known failure: `TEST  FINDING  SIGNATURE  [INSTRUCTION SETS]`."""
+series, one line for each known failure: `TEST  FINDING  SIGNATURE  [INSTRUCTION SETS]`.
+
+A series is a version on a device in a mode. For an unjudged one the snapshot of the nearest judged one is taken. The
+nearest one is chosen by, in this order:
+
+1. the same mode before another one, then the same device before another one;
+2. the same version before another one;
+3. the mode that the framework names first, then the CPU, then the mode that was judged in most versions;
+4. of the versions judged there: one that differs in its local label alone, else the highest below, else the lowest
+   above.
+
+An entry never skips a test: the test runs, and an entry whose test passes, fails in another way or does not exist is an
+error until the snapshot is written again. In a series that nobody has judged yet, the entries of the nearest judged
+series apply, and verdicts based on them are marked.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.known_failures.entries import KERNELS, OTHER_SEEDS, SEED, Exclusion, Expectation, Known
-from conformance.known_failures.series import WAY, VersionSeries, parsed
-from conformance.spec.clauses import load_clauses
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from conformance.spec.clauses import Table, load_clauses, read_tables
 from conformance.spec.findings import (
     ANY,
     EXCLUSION,
     FINDING,
     PROCESSOR,
     Finding,
+    Workaround,
+    matched,
+    named,
     read_finding,
     read_processor,
     read_versions,
     read_workaround,
 )
-from conformance.spec.tables import Table, read_tables
 from frameworks.adapter_file import folder_of
 from frameworks.registry import built_in
 
 if TYPE_CHECKING:
     from frameworks.contract import Framework
+
+
+WAY = "+"
+"""Separates a mode from the ways of a run that are not the default ones."""
+
+
+@dataclass(frozen=True)
+class VersionSeries:
+    """A version of a framework on a device, as the user asked for it, in a mode."""
+
+    version: str
+    device: str
+    mode: str
+
+    def __str__(self) -> str:
+        return f"{self.version} {self.device} {self.mode}"
+
+
+def parsed(framework: str, version: str) -> Version:
+    """Return a comparable version.
+
+    Raises:
+        ValueError: it is none of PEP 440.
+    """
+    try:
+        return Version(version)
+    except InvalidVersion:
+        raise ValueError(f"{framework}: version {version!r} is not a PEP 440 version") from None
+
+
+@dataclass(frozen=True)
+class Position:
+    """A series among the judged ones.
+
+    Attributes:
+        version, device, mode: the series that is asked for.
+        judged: those with a snapshot; without any, the series counts as judged.
+        modes: of the framework, the default first.
+    """
+
+    version: Version
+    device: str
+    mode: str
+    judged: tuple[VersionSeries, ...]
+    modes: tuple[str, ...] = ()
+
+    @cached_property
+    def confirmed(self) -> bool:
+        """Whether known failures are strict: the series was judged, or none was."""
+        return not self.judged or (self.is_here(self.sources[0]) and self._has_version(self.sources[0]))
+
+    @property
+    def is_of_release(self) -> bool:
+        """Whether the nearest judged series is of this version, local labels overlooked."""
+        return bool(self.sources) and Version(self.sources[0].version).public == self.version.public
+
+    @property
+    def nearest(self) -> str:
+        """The judged series whose snapshot is taken."""
+        return self.label(self.sources[0]) if self.judged else ""
+
+    @cached_property
+    def sources(self) -> tuple[VersionSeries, ...]:
+        """The judged series whose snapshots apply, the nearest first: another one is on the version's other side."""
+        if not self.judged:
+            return ()
+        groups: dict[tuple[str, str], list[VersionSeries]] = {}
+        for series in self.judged:
+            groups.setdefault((series.device, series.mode), []).append(series)
+
+        def distance(group: list[VersionSeries]) -> tuple[bool, bool, bool, bool, int, bool, int, str, str]:
+            device, mode = group[0].device, group[0].mode
+            order = self.modes.index(mode) if mode in self.modes else len(self.modes)
+            another = mode != self.mode, mode != self._plain_mode, device != self.device
+            return *another, not any(map(self._has_version, group)), order, device != "cpu", -len(group), device, mode
+
+        nearest = min(groups.values(), key=distance)
+        group = sorted(nearest, key=lambda series: Version(series.version))
+        same = [series for series in group if self._has_version(series)]
+        if same:
+            return (same[0],)
+        below = [series for series in group if Version(series.version) < self.version][-1:]
+        above = [series for series in group if Version(series.version) > self.version][:1]
+        alike = [series for series in below + above if Version(series.version).public == self.version.public]
+        first = (alike or below or above)[0]
+        return first, *(series for series in below + above if series != first)
+
+    def label(self, series: VersionSeries) -> str:
+        """Name a judged series: its version alone where device and mode are the same."""
+        return series.version if self.is_here(series) else str(series)
+
+    def is_here(self, series: VersionSeries) -> bool:
+        """Whether a judged series has this device and mode, ways overlooked."""
+        return series.device == self.device and series.mode in (self.mode, self._plain_mode)
+
+    @property
+    def _plain_mode(self) -> str:
+        return self.mode.partition(WAY)[0]
+
+    def _has_version(self, series: VersionSeries) -> bool:
+        judged = Version(series.version)
+        return judged == (self.version if judged.local else Version(self.version.public))
+
+
+def merged(first: Iterable[VersionSeries], second: Iterable[VersionSeries]) -> tuple[VersionSeries, ...]:
+    """Return the series of both, without repetition."""
+    return tuple(dict.fromkeys([*first, *second]))
+
+
+EXPECTATION = "expectation: "
+"""Prefix of the case in a verdict about an unmatched entry."""
+
+SEED, OTHER_SEEDS, KERNELS = "seed", "other-seeds", "kernels"
+"""What a failure may depend on: seeds, or how a processor's kernels round."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One known failure of a judged series, a line of its snapshot.
+
+    Attributes:
+        clause: id of the clause that does not hold.
+        cases: the test of the clause that fails, the only element; () for all in a mode that nobody has judged.
+        signature: the slug under which the suite reports the failure; several with "|" if it has several causes.
+        finding: the cause.
+        series: the judged series.
+        processor: instruction sets of the processors that show it, as for a finding.
+        depends_on: "seed" if the failure occurs at seed 0 and may not at others, "other-seeds" if it occurs only at
+            some other seeds, so that the entry does not apply at seed 0, "kernels" if it may not occur where a
+            processor's kernels round otherwise, else "".
+        file: the snapshot.
+        inferred_from: in a run, the judged series from which the entry is inferred; "" in a judged series.
+        may_pass: in a run, whether its test may also pass.
+    """
+
+    clause: str
+    cases: tuple[str, ...]
+    signature: str
+    finding: Finding
+    series: VersionSeries
+    processor: str = ANY
+    depends_on: str = ""
+    file: str = field(default="", compare=False)
+    inferred_from: str = field(default="", compare=False)
+    may_pass: bool = field(default=False, compare=False)
+
+    @property
+    def framework(self) -> str:
+        """Name of the adapter."""
+        return self.finding.framework
+
+    @property
+    def versions(self) -> str:
+        """The judged version."""
+        return self.series.version
+
+    @property
+    def reason(self) -> str:
+        """What goes wrong, in one sentence."""
+        return self.finding.text.reason
+
+    @property
+    def link(self) -> str:
+        """Its address, or "none found"."""
+        return self.finding.text.link
+
+    @property
+    def test(self) -> str:
+        """Id of the test."""
+        return "/".join((self.clause, *self.cases))
+
+    @property
+    def line(self) -> str:
+        """The entry as it stands in the snapshot."""
+        conditions = ", ".join(text for text in (self.processor.replace(ANY, ""), self.depends_on) if text)
+        return "  ".join((self.test, self.finding.id, self.signature, *([f"[{conditions}]"] if conditions else [])))
+
+    def allows(self, signature: str) -> bool:
+        """Whether the failure may have this signature."""
+        return signature in self.signature.split("|")
+
+    def applies(self, instructions: Collection[str], seed: int) -> bool:
+        """Whether the entry speaks of runs at this seed on a processor with these instruction sets."""
+        return matched(self.processor, instructions) and (seed != 0 or self.depends_on != OTHER_SEEDS)
+
+    def covers(self, clause: str, case: str) -> bool:
+        """Whether the entry is of this case of this clause."""
+        return clause == self.clause and (not self.cases or case in self.cases)
+
+
+def explain_repair(entries: Sequence[Expectation]) -> str:
+    """Say which expected failure did not occur, and what to do."""
+    entry = next(entry for entry in entries if not entry.may_pass)
+    origin = f", unlike in {entry.inferred_from}" if entry.inferred_from else ""
+    remedy = f"remove its line from {entry.file}, or write the snapshot of this series by `conformance accept RECORD`"
+    return f"expected failure of {entry.test} on {entry.framework} did not occur{origin}; {remedy}"
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A condition under which a finding occurs; programs that meet it are not generated.
+
+    Attributes:
+        finding: the defect.
+        when: features of `conformance.generative.programs.features`, all of which a program has.
+        versions: PEP 440 specifiers of the affected versions; "" for all.
+        device, mode: a name, several with commas, or "*" for all.
+        processor: as for an expectation.
+    """
+
+    finding: Finding
+    when: tuple[str, ...]
+    versions: str = ""
+    device: str = ANY
+    mode: str = ANY
+    processor: str = ANY
+
+    def leaves_out(self, features: Collection[str]) -> bool:
+        """Whether a program with these features is excluded; "kind=a|b" in `when` stands for either of two."""
+        return all(any(each in features for each in _alternatives(word)) for word in self.when)
+
+    def applies(self, series: VersionSeries) -> bool:
+        """Whether the finding occurs in a series."""
+        return named(self.device, series.device) and named(self.mode, series.mode) and self.affects(series.version)
+
+    def affects(self, version: str) -> bool:
+        """Whether the finding occurs in a version, pre-releases included."""
+        return SpecifierSet(self.versions).contains(version, prereleases=True)
+
+
+def _alternatives(word: str) -> list[str]:
+    kind, equals, values = word.partition("=")
+    return [f"{kind}{equals}{value}" for value in values.split("|")]
+
+
+@dataclass(frozen=True)
+class Known:
+    """Findings, expectations and workarounds of one or several adapters.
+
+    Attributes:
+        judged: judged series by adapter.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    expectations: tuple[Expectation, ...] = ()
+    workarounds: tuple[Workaround, ...] = ()
+    judged: Mapping[str, tuple[VersionSeries, ...]] = field(default_factory=dict)
+    exclusions: tuple[Exclusion, ...] = ()
+
+    def position(self, framework: str, series: VersionSeries, modes: tuple[str, ...] = ()) -> Position:
+        """Return the position of a series among the judged ones; `modes` are the framework's, the default first.
+
+        Raises:
+            ValueError: its version is not a PEP 440 version.
+        """
+        version = parsed(framework, series.version)
+        return Position(version, series.device, series.mode, self.judged.get(framework, ()), modes)
+
+    def applying(
+        self,
+        framework: str,
+        series: VersionSeries,
+        seed: int = 0,
+        instructions: Collection[str] = (),
+        modes: tuple[str, ...] = (),
+    ) -> Known:
+        """Return the entries for runs of a series, at a seed, on a processor with these instruction sets.
+
+        Raises:
+            ValueError: as `position`.
+        """
+        position = self.position(framework, series, modes)
+        plain = replace(series, mode=series.mode.partition("+")[0])
+        related = (plain, *position.sources)
+
+        def relax(entry: Expectation) -> Expectation:
+            may_pass = entry.may_pass or entry.depends_on == KERNELS or (entry.depends_on != "" and seed != 0)
+            return replace(entry, may_pass=may_pass)
+
+        return replace(
+            self,
+            expectations=tuple(
+                relax(entry) for entry in self._inferred(framework, position) if entry.applies(instructions, seed)
+            ),
+            workarounds=tuple(
+                workaround
+                for workaround in self.workarounds
+                if any(named(workaround.mode or ANY, one.mode) for one in related)
+            ),
+            exclusions=tuple(
+                exclusion
+                for exclusion in self.exclusions
+                if any(map(exclusion.applies, related)) and matched(exclusion.processor, instructions)
+            ),
+        )
+
+    def _inferred(self, framework: str, position: Position) -> Iterator[Expectation]:
+        """The entries of the snapshots that apply to a series.
+
+        One that is inferred from another device or mode, or from one of two versions that disagree, may pass. Findings
+        of this device, and in this mode those of versions like this one, are also taken from the nearest snapshot that
+        has them.
+        """
+        entries = [entry for entry in self.expectations if entry.framework == framework]
+        if position.confirmed:
+            yield from (entry for entry in entries if entry.series in position.sources)
+            return
+        candidates = [entry for series in position.sources for entry in entries if entry.series == series]
+        causes = [
+            {(entry.test, entry.finding.id) for entry in candidates if entry.series == series}
+            for series in position.sources
+        ]
+        for finding in self.findings:
+            on_device = finding.device == position.device
+            if not on_device and not finding.affects(position.version):
+                continue
+            series = tuple(dict.fromkeys(entry.series for entry in entries if entry.finding is finding))
+            nearest = replace(position, judged=series).sources
+            in_mode = position.mode in {one.mode for one in nearest}
+            if (on_device or in_mode) and not {*series} & {*position.sources}:
+                candidates += [entry for entry in entries if entry.finding is finding and entry.series in nearest]
+        yielded: set[tuple[str, tuple[str, ...], str]] = set()
+        for entry in candidates:
+            here = position.is_here(entry.series)
+            cases = entry.cases if here or entry.clause not in entry.finding.clauses else ()
+            if (entry.clause, cases, entry.finding.id) not in yielded:
+                yielded.add((entry.clause, cases, entry.finding.id))
+                settled = here and all((entry.test, entry.finding.id) in others for others in causes)
+                yield replace(entry, cases=cases, inferred_from=position.label(entry.series), may_pass=not settled)
+
+    def expected(self, finding: Finding, version: str) -> bool:
+        """Whether an exclusion of the finding affects this version, or its expectations say so.
+
+        They are those of the judged series of this release in the modes that have ever shown the finding; if none of
+        these was judged in this release, of the nearest ones.
+        """
+        if any(one.finding == finding and one.affects(version) for one in self.exclusions):
+            return True
+        series = {entry.series for entry in self.expectations if entry.finding == finding}
+        modes = {(one.device, one.mode) for one in series}
+        positions = [self.position(finding.framework, VersionSeries(version, *mode)) for mode in sorted(modes)]
+        release = [position for position in positions if position.is_of_release]
+        return any(source in series for position in release or positions for source in position.sources)
+
+    def __add__(self, other: Known) -> Known:
+        names = self.judged.keys() | other.judged.keys()
+        return Known(
+            self.findings + other.findings,
+            self.expectations + other.expectations,
+            self.workarounds + other.workarounds,
+            {name: merged(self.judged.get(name, ()), other.judged.get(name, ())) for name in names},
+            self.exclusions + other.exclusions,
+        )
+
 
 FILE, SNAPSHOTS = "findings.toml", "expected"
 """Names of the file and of the folder of snapshots, next to the module of the adapter's class."""

@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
-from conformance.known_failures.entries import EXPECTATION, KERNELS, Expectation, Known
-from conformance.known_failures.series import VersionSeries, parsed
+from conformance.known_failures.reading import EXPECTATION, KERNELS, Expectation, Known, VersionSeries, parsed
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
 from conformance.test_ids.inventory import inventory
-from results.record.model import TestVerdict
-from results.record.outcomes import REFUSED, Outcome
+from results.record.model import REFUSED, Outcome, TestVerdict
 from results.record.reading import Record
 
 FAILED = frozenset({Outcome.KNOWN, Outcome.FAIL, Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH})

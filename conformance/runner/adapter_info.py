@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from conformance.known_failures.reading import load_known
-from conformance.known_failures.series import WAY
+from conformance.known_failures.reading import WAY, load_known
 from frameworks.adapter_file import adapter_file
 from frameworks.installer.distributions import distribution_of
 from frameworks.registry import UnknownFramework, built_in, load

@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 
 from conformance.checks.outcome import Judgement, conclude
-from conformance.known_failures.entries import Expectation, explain_repair
+from conformance.known_failures.reading import Expectation, explain_repair
 from frameworks.contract import Framework
-from frameworks.ranks.folders import WorkerGroupFolder
+from frameworks.ranks.worker_group import WorkerGroupFolder
 from results.record.files import one_line, printable
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 
 LONGEST = 20_000
 """Largest number of characters of a traceback, and of a test's output, in a report."""

@@ -18,12 +18,10 @@ import pytest
 from conformance.checks.evidence import Verdict
 from conformance.checks.outcome import Judgement
 from conformance.checks.subject import Profile, Subject
-from conformance.known_failures.entries import Exclusion, Expectation, Known
-from conformance.known_failures.reading import known_of
+from conformance.known_failures.reading import Exclusion, Expectation, Known, known_of
 from conformance.runner import machine
 from conformance.runner.baselines import foreign
 from conformance.runner.collection import check_expressions, parametrize
-from conformance.runner.completeness import Completeness
 from conformance.runner.isolation import (
     Interrupts,
     clipped,
@@ -35,21 +33,28 @@ from conformance.runner.isolation import (
     restore_settings,
     traceback_of,
 )
-from conformance.runner.recorder import PROPERTY, Recorder, repro, to_property
-from conformance.runner.reports import described, junit_properties, show
+from conformance.runner.recorder import (
+    PROPERTY,
+    Completeness,
+    Recorder,
+    described,
+    junit_properties,
+    repro,
+    show,
+    to_property,
+)
 from conformance.runner.selection import ALL, NAMES, SelectedTests
-from conformance.runner.streams import no_commands
+from conformance.runner.subprocesses import no_commands
 from conformance.runner.trained_runs import recorded_runs
 from conformance.runner.ways import Ways, WayTests, chosen_ways
 from conformance.runner.workers import CachedPrograms, FullWorkers, LostWorkers
 from conformance.test_ids.inventory import SUITES, code_of, id_of
-from conformance.timing import exclusive
+from conformance.timing import costs
 from frameworks.adapter_file import adapter_file
 from frameworks.contract import Framework, MissingDevice
 from frameworks.registry import DEVICE_HELP, UnknownFramework, clashes, load
 from results.record.files import RecordError, one_line
-from results.record.model import RunSetup
-from results.record.outcomes import Outcome
+from results.record.model import Outcome, RunSetup
 
 _FRAMEWORK = pytest.StashKey[Framework]()
 _KNOWN = pytest.StashKey[Known]()
@@ -62,7 +67,7 @@ _STATUS = pytest.StashKey[int]()
 _WAYS = pytest.StashKey[Ways]()
 _RUNS = pytest.StashKey[list[RunSetup]]()
 TIMED = frozenset({"cost.adapter-overhead", "cost.mixed-speed", "cost.recompute-time"})
-"""Clauses whose tests measure time, while no other worker runs (`conformance.timing.exclusive`)."""
+"""Clauses whose tests measure time, while no other worker runs (`conformance.timing.costs`)."""
 MOST_OBJECTS = 100_000
 """Objects of the oldest generation from which on they are frozen."""
 _NIGHTLY = Profile(20, time.time_ns() % 2**32, shrinking_s=60.0)
@@ -193,7 +198,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if workers == 1 or _serial(config):
         items.sort(key=lambda item: (item in last, item in alone))
         return
-    from conformance.runner.ordering import expected_seconds, split_by_worker  # needs pytest-xdist
+    from conformance.runner.collection import expected_seconds, split_by_worker  # needs pytest-xdist
 
     items[:] = split_by_worker(items, workers, frozenset(alone), frozenset(last), expected_seconds(framework, items))
 
@@ -208,7 +213,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Fixed shares of the tests where the adapter calls the mode serial; else as the command line says."""
     if _FRAMEWORK not in config.stash or not _serial(config):
         return None
-    from conformance.runner.ordering import FixedShares  # pytest-xdist need not be installed
+    from conformance.runner.collection import FixedShares  # pytest-xdist need not be installed
 
     return FixedShares(config, log)
 
@@ -236,7 +241,7 @@ def _named(item: pytest.Item) -> tuple[str, str]:
 def subject(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     """The framework under test."""
     if hasattr(pytestconfig, "workerinput"):
-        exclusive.join(tmp_path_factory.getbasetemp().parent)
+        costs.join(tmp_path_factory.getbasetemp().parent)
     option, ways = pytestconfig.option, pytestconfig.stash[_WAYS].chosen
     return Subject(pytestconfig.stash[_FRAMEWORK], option.seed, PROFILES[option.profile], ways)
 
@@ -267,7 +272,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         before = framework.global_state()
         try:
             with (
-                exclusive.entered(),
+                costs.entered(),
                 recorded_runs(framework) as item.stash[_RUNS],
                 contained(interrupts, timeout) as errors,
             ):

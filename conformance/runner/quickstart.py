@@ -12,8 +12,7 @@ from pathlib import Path
 
 from conformance.test_ids.inventory import SUITES
 from results.record.files import RecordError
-from results.record.model import Record, TestVerdict
-from results.record.outcomes import Outcome
+from results.record.model import Outcome, Record, TestVerdict
 from results.record.reading import load
 
 ROOT = Path(__file__).parents[2]

@@ -1,10 +1,15 @@
-"""Writes the record: the controller's side of the plugin. Workers hand their verdicts over as report properties."""
+"""Writes the record: the controller's side of the plugin. Workers hand their verdicts over as report properties.
+
+The end has the clauses that fail, what they demand and who says so, and counts.
+"""
 
 import os
+import re
 import shlex
+import textwrap
 import time
-from collections import Counter
-from collections.abc import Generator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -16,33 +21,224 @@ import pytest
 from conformance.checks.evidence import Check, Violation
 from conformance.checks.evidence import Verdict as Collected
 from conformance.checks.outcome import Judgement, conclude, unmatched
-from conformance.known_failures.entries import EXPECTATION, Known
-from conformance.known_failures.reading import series_of
-from conformance.runner.completeness import Completeness
+from conformance.known_failures.reading import EXPECTATION, Known, series_of
+from conformance.runner import trained_runs
 from conformance.runner.identity import name_of, series, suite, variant
 from conformance.runner.isolation import clipped
-from conformance.runner.reports import closing_lines
 from conformance.runner.selection import ALL, CORE, QUICK
-from conformance.spec.clauses import load_clauses
+from conformance.spec.clauses import Clause, load_clauses
+from conformance.spec.findings import Workaround
 from conformance.test_ids.inventory import SUITES, code_of, id_of, inventory
-from frameworks.contract import Framework
+from frameworks.contract import NOT_OFFERED, Framework
+from frameworks.ways import Way
 from results.record.encoding import decode_judged, encode_judged
-from results.record.files import RecordError
+from results.record.files import RecordError, one_line
 from results.record.folders import INSTALLED, LAST_RUNS
 from results.record.journal import Journal, now
 from results.record.model import (
+    UNJUDGED,
     CheckResult,
     Header,
     JudgedTest,
     Measurement,
     Observation,
+    Outcome,
     RunSetup,
+    Status,
     Tensors,
     TestVerdict,
     Trace,
 )
-from results.record.outcomes import Outcome
 from results.record.values import as_number
+
+_LONGEST = 300
+_MOST_RUNS = 3
+_WIDTH = 110
+_DERIVATION = re.compile(r" \(from \{[^{}]*\}\)")
+_NOT_OFFERED = f"{NOT_OFFERED.reason} (techniques that it has no place for)"
+
+
+def junit_properties(judgement: Judgement, clause: str, command: str) -> list[tuple[str, object]]:
+    """Properties of the test in the report of pytest's --junitxml; empty ones are omitted."""
+    texts = {"clause": clause, "outcome": judgement.outcome.value, "signature": judgement.signature}
+    texts |= {"link": judgement.link, "finding": judgement.finding, "inferred_from": judgement.inferred_from}
+    texts |= {"repro": command}
+    return [(name, text) for name, text in texts.items() if text]
+
+
+def described(judgement: Judgement, clause: str, command: str, runs: Sequence[RunSetup]) -> str:
+    """A failure in a few lines: clause, message, training runs, and the command that repeats it."""
+    which = f"the last of {len(runs)}: " if len(runs) > _MOST_RUNS else ""
+    lines = "".join(f"run: {which}{trained_runs.described(run)}\n" for run in (runs[-1:] if which else runs))
+    return f"{clause} [{judgement.outcome}] {judgement.message}\n{lines}repeat: {command}"
+
+
+def show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, description: str, trace: str) -> None:
+    """Sets pytest's report to the judgement, even if the test called `pytest.xfail`.
+
+    Args:
+        trace: the traceback, shown with an error.
+    """
+    vars(report).pop("wasxfail", None)
+    if judgement.outcome is Outcome.PASS:
+        report.outcome = "passed"
+    elif judgement.outcome is Outcome.KNOWN:
+        reason = f"{judgement.reason} ({judgement.mark})" if judgement.mark else judgement.reason
+        report.outcome, report.wasxfail = "skipped", f"{judgement.signature}: {reason}"
+    elif judgement.outcome in UNJUDGED:
+        report.outcome = "skipped"
+        path, line, _ = item.location
+        report.longrepr = (path, (line or 0) + 1, f"{judgement.outcome}: {judgement.message}")
+    else:
+        text = f"{trace}\n{description}" if trace and judgement.outcome is Outcome.ERROR else description
+        report.outcome, report.longrepr = "failed", clipped(text)
+
+
+def closing_lines(verdicts: Iterable[TestVerdict], framework: str) -> list[str]:
+    """What failed, by clause, and one paragraph with how many tests passed or do not apply, and why.
+
+    Args:
+        framework: the name of a framework whose documentation to quote, where a clause has several sources.
+    """
+    judged = list(verdicts)
+    bad: dict[str, list[TestVerdict]] = defaultdict(list)
+    for each in judged:
+        if each.outcome.bad:
+            bad[each.clause].append(each)
+    totals = Counter(each.clause for each in judged if each.outcome not in UNJUDGED)
+    groups: dict[tuple[str, str], list[TestVerdict]] = defaultdict(list)
+    for failed in sorted(bad.values(), key=len, reverse=True):
+        plainest = min(failed, key=lambda each: (each.outcome is not Outcome.FAIL, len(each.message)))
+        groups[plainest.signature, re.sub(r"\d+", "N", plainest.message.partition(" got ")[0])].append(plainest)
+    lines = [f"clauses that fail: {len(bad) or 'none'}"]
+    for plainest, *others in groups.values():
+        clause = plainest.clause
+        count = f"{len(bad[clause])} of {totals[clause]} tests fail"
+        lines += ["", f"{clause}: {count}", *_rule(load_clauses().get(clause), framework)]
+        lines += _wrapped(f"{plainest.outcome}: {_shortened(plainest.message)}")
+        if others:
+            also = ", ".join(f"{each.clause} ({len(bad[each.clause])} of {totals[each.clause]})" for each in others)
+            lines += _wrapped(f"in the same way: {also}")
+        lines.append(f"  repeat: {plainest.repro.replace('conformance/suites/', f'{SUITES}/')}")
+    return [*lines, "", *textwrap.wrap(_counts(judged), _WIDTH)]
+
+
+def _rule(clause: Clause | None, framework: str) -> Iterator[str]:
+    if clause is not None:
+        yield from _wrapped(f"rule: {' '.join(clause.requirement.split())}")
+        yield f"  source: {source_for(clause, framework)}"
+
+
+def source_for(clause: Clause, framework: str) -> str:
+    """The first source of a clause that names a framework, or else its first one."""
+    sources = [" ".join(each.split()) for each in re.split(r";\s", clause.source)]
+    return next((each for each in sources if framework in each), sources[0])
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
+
+
+def _shortened(message: str) -> str:
+    text = _DERIVATION.sub("", " ".join(message.split()))
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _counts(judged: list[TestVerdict]) -> str:
+    passed = sum(each.outcome is Outcome.PASS for each in judged)
+    known = [each for each in judged if each.outcome is Outcome.KNOWN]
+    parts = [f"{passed} tests pass"]
+    if known:
+        parts.append(f"{len(known)} fail as the framework itself is known to")
+    reasons = Counter(_reason(each) for each in judged if each.outcome in UNJUDGED)
+    if reasons:
+        listed = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
+        parts.append(f"{reasons.total()} do not apply ({listed})")
+    return ", ".join(parts) + "."
+
+
+def _reason(verdict: TestVerdict) -> str:
+    reason = " ".join((verdict.reason or verdict.message).split())
+    return _NOT_OFFERED if reason == NOT_OFFERED.reason else reason or str(verdict.outcome)
+
+
+_OUTPUT = "conformance-left-out"
+_NAMED = 3
+_PARAMETERS = {"workaround": Workaround, **dict.fromkeys(("way", "rank_way", "file_way", "rate_way"), Way)}
+"""Classes of parameters of which a framework may have none."""
+
+
+def _some(names: Sequence[str]) -> str:
+    text = ", ".join(name.partition("/")[2] for name in names[:_NAMED])
+    return one_line(f"{text}{', ...' if names[_NAMED:] else ''}")
+
+
+class Completeness:
+    """Plugin of every process: which tests were collected, and which were deselected.
+
+    Under pytest-xdist each worker reports its deselected tests to the controller when it ends.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self.tests: set[str] = set()
+        self._left_out: list[list[str]] | None = None  # test functions not collected, and tests deselected
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
+        """Compares the collected tests with the inventory, and with the tests that every plugin has selected."""
+        collected = {item.nodeid: _has_parameters(item) for item in items if code_of(item.nodeid) is not None}
+        items[:] = [item for item in items if collected.get(item.nodeid, True)]
+        yield
+        functions = {code.function for test in collected if (code := code_of(test))}
+        left = {item.nodeid for item in items}
+        self.tests |= {id_of(test) for test in left & collected.keys()}
+        self._left_out = [
+            sorted(code.id for name, code in inventory().items() if name not in functions),
+            sorted(id_of(test) for test, judged in collected.items() if judged and test not in left),
+        ]
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput[_OUTPUT] = self._left_out
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """A worker has collected what all of them share."""
+        self.tests.update(id_of(test) for test in ids if code_of(test) is not None)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A worker has ended; one that died reports nothing."""
+        output: Mapping[str, Any] = getattr(node, "workeroutput", None) or {}
+        self._left_out = output.get(_OUTPUT, self._left_out)
+
+    def status(self, judged: Collection[str], ended: bool, selection: str) -> tuple[Status, list[str]]:
+        """The status of the run's record, and notes on what it lacks.
+
+        Args:
+            judged: tests that have a verdict.
+            ended: whether the session was completed.
+            selection: command-line words that selected tests, or "".
+        """
+        kinds = ("test functions were not collected", "tests were deselected")
+        parts = zip(kinds, self._left_out or (), strict=False)
+        notes = [f"{len(names)} {what} ({_some(names)})" for what, names in parts if names]
+        if selection.startswith("--tests=") and self._left_out is not None:
+            left = len(self._left_out[1])
+            notes = [f"{selection}: {len(self.tests)} of {len(self.tests) + left} tests"]
+        unjudged = sorted(self.tests.difference(judged))
+        if unjudged:
+            notes.insert(0, f"{len(unjudged)} of {len(self.tests)} collected tests were not judged ({_some(unjudged)})")
+        if unjudged or not ended or self._left_out is None:
+            return "interrupted", notes
+        return ("partial" if selection or notes else "complete"), notes
+
+
+def _has_parameters(item: pytest.Item) -> bool:
+    """Whether the test has a parameter: without any workaround or way pytest generates one test and skips it."""
+    call = getattr(item, "callspec", None)
+    wanted = _PARAMETERS.keys() & {*getattr(item, "fixturenames", ())}
+    return all(call is not None and isinstance(call.params.get(name), _PARAMETERS[name]) for name in wanted)
+
 
 PROPERTY = "conformance"
 LIMIT = 4 * 2**20

@@ -20,7 +20,7 @@ from conformance.scenarios.scenario import (
 from results.compare.ratio import ratio
 from results.record.files import one_line
 from results.record.folders import WRITTEN
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import CheckResult, Measurement, Record
 from results.show.marks import title
 

@@ -30,7 +30,7 @@ from hypothesis.strategies import SearchStrategy
 
 from conformance.checks.evidence import Abstention, Check, Verdict, Violation, cleaned
 from conformance.checks.subject import Subject
-from conformance.known_failures.entries import Exclusion
+from conformance.known_failures.reading import Exclusion
 from conformance.search.adapter_settings import GenerativeSettings
 from frameworks.contract import Capability, Framework, Unsupported
 

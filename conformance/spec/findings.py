@@ -11,7 +11,7 @@ from typing import Literal, cast, get_args
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from conformance.spec.tables import Kind, Table
+from conformance.spec.clauses import Kind, Table
 from results.record.texts import Consequence, FindingKind, FindingText
 
 NO_LINK = "none found"

@@ -9,12 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from conformance.sweep.cell import CellResult, LostCell, finished, run_cell
-from conformance.sweep.driver import CellFolder
+from conformance.sweep.cell import CellFolder, CellResult, LostCell, finished, run_cell
 from conformance.sweep.plan import SweepCell
 from frameworks.installer.distributions import distribution_of
 from results.compare.environment import BUNDLED, COMPANIONS, LIBRARIES, ON_A_GPU
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import Record, TestVerdict
 
 State = Literal["old", "new", "skip"]

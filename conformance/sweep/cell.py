@@ -1,5 +1,9 @@
 """A cell of a sweep or a bisection: a fresh environment, and one pytest run in it that writes one record."""
 
+import hashlib
+import importlib
+import json
+import logging
 import os
 import re
 import shutil
@@ -11,23 +15,28 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from conformance.runner.machine import shareable
 from conformance.runner.retry import repeat
-from conformance.runner.subprocesses import VARIABLES, guarded, killed_by
+from conformance.runner.subprocesses import VARIABLES, ending_signals, guarded, killed_by
 from conformance.sweep.plan import SweepCell, SweepPlan, selection_text
 from conformance.test_ids.inventory import ROOT
 from frameworks.installer.distributions import distribution_of
 from frameworks.installer.request import driver
-from results.record.files import RecordError, one_line, packed
+from results.record.files import RecordError, inside, one_line, packed, unwritable
+from results.record.files import replace as replace_file
 from results.record.reading import Record, load, to_json
 
 UNAVAILABLE = frozenset({"no wheel", "yanked", "no solution"})
@@ -339,3 +348,356 @@ def _environment(request: CellRequest, folder: Path) -> dict[str, str]:
     path = {"PYTHONPATH": request.path} if request.path else {}
     flags = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", VARIABLES["XLA_FLAGS"])}
     return {**inherited, **VARIABLES, **flags, **path, "TMPDIR": str(temporary)}
+
+
+POLL_S = 0.5
+"""Seconds between two looks at what has ended."""
+
+Ended = tuple[CellRequest, CellResult | str]
+"""A cell that has ended, with its result, or with the reason why it was lost."""
+
+
+class NoEngine(Exception):
+    """An engine cannot be used; the message is one line with a remedy."""
+
+
+class CellEngine(Protocol):
+    """Runs cells. It repeats none: a lost cell is reported, and the caller submits it again."""
+
+    def submit(self, request: CellRequest) -> None:
+        """Queue a cell.
+
+        Raises:
+            NoEngine: it cannot be queued.
+        """
+
+    def next(self) -> Ended:
+        """Wait for a cell that has ended."""
+
+    def close(self) -> None:
+        """End all cells."""
+
+
+def gpus_of(request: CellRequest) -> int:
+    """The GPUs that a cell needs."""
+    return 0 if request.cell.device == "cpu" else 1
+
+
+class LocalEngine:
+    """Threads of this process, each of which waits for the commands of one cell.
+
+    Args:
+        jobs: how many cells run at the same time.
+    """
+
+    def __init__(self, jobs: int, run: Callable[[CellRequest, Commands], CellResult] = run_cell) -> None:
+        self._pool, self._free, self._run = ThreadPoolExecutor(jobs), jobs, run
+        self._commands = Commands()
+        self._queued: deque[CellRequest] = deque()
+        self._ended: SimpleQueue[Ended] = SimpleQueue()
+
+    def submit(self, request: CellRequest) -> None:
+        """Queue a cell."""
+        self._queued.append(request)
+        self._start()
+
+    def next(self) -> Ended:
+        """Wait for a cell; the main thread wakes up, so that it heeds signals that another thread took."""
+        while True:
+            with suppress(Empty):
+                ended = self._ended.get(timeout=POLL_S)
+                self._free += 1
+                self._start()
+                return ended
+
+    def close(self) -> None:
+        """End all cells."""
+        self._queued.clear()
+        self._commands.close()
+        self._pool.shutdown()
+
+    def _start(self) -> None:
+        while self._free and self._queued:
+            self._free -= 1
+            self._pool.submit(self._judge, self._queued.popleft())
+
+    def _judge(self, request: CellRequest) -> None:
+        try:
+            self._ended.put((request, self._run(request, self._commands)))
+        except Exception as error:
+            self._ended.put((request, one_line(f"{type(error).__name__}: {error}")))
+
+
+class RayEngine:
+    """Tasks of an existing Ray cluster. Every node has this checkout at the same path.
+
+    Args:
+        address: of the cluster; "auto" for RAY_ADDRESS, or a cluster of this machine.
+        resources: custom resources that a cell reserves.
+
+    Raises:
+        NoEngine: Ray is not installed, or the cluster does not answer.
+    """
+
+    def __init__(
+        self,
+        address: str = "auto",
+        resources: Mapping[str, float] | None = None,
+        run: Callable[[CellRequest], CellResult] = run_cell,
+    ) -> None:
+        self._ray = _imported("ray", "ray")
+        try:
+            self._ray.init(address=address, log_to_driver=False, configure_logging=False)
+        except Exception as error:
+            problem = f"the Ray cluster does not answer ({error}); start it, or set RAY_ADDRESS"
+            raise NoEngine(one_line(problem)) from None
+        self._task = self._ray.remote(max_retries=0)(run)
+        self._resources = dict(resources or {})
+        self._running: dict[Any, CellRequest] = {}
+
+    def submit(self, request: CellRequest) -> None:
+        """Queue a cell; one on a GPU reserves a GPU."""
+        cpus, gpus = request.plan.workers, gpus_of(request)
+        wanted = {"CPU": cpus, "GPU": gpus, **self._resources}
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        if not any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in nodes):
+            listed = ", ".join(f"{name} {amount:g}" for name, amount in wanted.items() if amount)
+            print(one_line(f"{request.cell.name} waits for a node that has {listed}"), file=sys.stderr)
+        task = self._task.options(num_cpus=cpus, num_gpus=gpus, resources=self._resources, name=request.cell.name)
+        self._running[task.remote(request)] = request
+
+    def next(self) -> Ended:
+        """Wait for a task."""
+        tasks: list[Any] = []
+        while not tasks:
+            tasks, _ = self._ray.wait([*self._running], num_returns=1, timeout=POLL_S)
+        request = self._running.pop(tasks[0])
+        try:
+            return request, self._ray.get(tasks[0])
+        except self._ray.exceptions.RayError as error:
+            return request, one_line(f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
+
+    def close(self) -> None:
+        """End all tasks; the commands of a killed worker end with it."""
+        for task in self._running:
+            self._ray.cancel(task, force=True)
+        self._ray.shutdown()
+
+
+class SlurmEngine:
+    """Jobs of Slurm, by submitit, one for each cell. Every node has this checkout and the folder at the same paths.
+
+    Args:
+        folder: for the files of the jobs.
+        name: of all jobs of the sweep; jobs of that name that a killed run left are cancelled.
+        options: more options of sbatch, such as partition.
+
+    Raises:
+        NoEngine: submitit is not installed, or there is no Slurm.
+    """
+
+    def __init__(self, folder: Path, name: str, options: Mapping[str, str] | None = None) -> None:
+        self._submitit = _imported("submitit", "submitit")
+        logging.getLogger("submitit").setLevel(logging.ERROR)
+        try:
+            self._executor = self._submitit.AutoExecutor(folder=str(folder), cluster="slurm")
+            subprocess.run(["scancel", "--me", f"--name={name}"], capture_output=True, check=False, timeout=60.0)
+        except Exception as error:
+            raise NoEngine(one_line(f"Slurm cannot be used ({error}); run where sbatch is")) from None
+        self._name, self._options = name, dict(options or {})
+        self._running: dict[str, tuple[CellRequest, Any]] = {}
+
+    def submit(self, request: CellRequest) -> None:
+        """Queue a cell; one on a GPU asks for a GPU.
+
+        Raises:
+            NoEngine: sbatch refuses the job.
+        """
+        self._executor.update_parameters(
+            name=self._name,
+            timeout_min=int((request.plan.limit_s + INSTALL_S) / 60) + 1,
+            cpus_per_task=request.plan.workers,
+            gpus_per_node=gpus_of(request),
+            slurm_additional_parameters=self._options,
+        )
+        try:
+            self._running[request.cell.name] = request, self._executor.submit(run_cell, request)
+        except self._submitit.core.utils.FailedJobError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise NoEngine(one_line(f"{reason}; correct --reserve, or `workers` in the plan")) from None
+
+    def next(self) -> Ended:
+        """Wait for a job."""
+        while True:
+            for name, (request, job) in self._running.items():
+                if job.done():
+                    del self._running[name]
+                    try:
+                        return request, job.result()
+                    except Exception as error:
+                        return request, one_line(f"{type(error).__name__}: {error}")
+            time.sleep(POLL_S)
+
+    def close(self) -> None:
+        """Cancel all jobs."""
+        for _, job in self._running.values():
+            job.cancel(check=False)
+
+
+def _imported(module: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise NoEngine(f"{package} is not installed: pip install {package}") from None
+
+
+RECORDS, OUTCOMES, LOGS = "records", "outcomes.json", "logs"
+ATTEMPTS = 3
+"""How often a cell is started whose worker or machine was lost."""
+
+Tell = Callable[[SweepCell, CellResult, bool], object]
+"""Called with a cell, its result, and whether it ended in this run."""
+
+
+@dataclass(frozen=True)
+class CellFolder:
+    """The folder of a sweep or a bisection.
+
+    Attributes:
+        path: it. plan: what decides whether a record in it counts.
+    """
+
+    path: Path
+    plan: SweepPlan
+
+    @property
+    def digest(self) -> str:
+        """8 hexadecimal digits of the path, in the names of jobs and temporary folders."""
+        return hashlib.sha256(os.path.realpath(self.path).encode()).hexdigest()[:8]
+
+    def request(self, cell: SweepCell) -> CellRequest:
+        """The request to judge a cell."""
+        path = str(Path.cwd()) if ":" in cell.framework else ""
+        return CellRequest(cell, replace(self.plan, groups=()), f"conformance-{self.digest}-", path)
+
+    def record(self, cell: SweepCell) -> Path:
+        """The file of a cell's record."""
+        return inside(self.path / RECORDS, f"{cell.name}.json.gz")
+
+    def is_done(self, cell: SweepCell) -> bool:
+        """Whether a cell has a record of the plan's selection and seed."""
+        return finished(self.record(cell), self.plan) is not None
+
+    def store(self, cell: SweepCell, result: CellResult) -> None:
+        """Write the record of a result, or the end of its output."""
+        for folder, name, content in (
+            (RECORDS, f"{cell.name}.json.gz", result.record),
+            (LOGS, f"{cell.name}.txt", result.log.encode()),
+        ):
+            if content:
+                (self.path / folder).mkdir(parents=True, exist_ok=True)
+                replace_file(inside(self.path / folder, name), content)
+
+    def clean(self) -> None:
+        """Remove temporary folders that a killed run left on this machine."""
+        for folder in Path(tempfile.gettempdir()).glob(f"conformance-{self.digest}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class Sweep:
+    """One sweep.
+
+    Attributes:
+        cells: all cells of the plan.
+        chosen: names of the cells to judge.
+        fresh: whether cells that have a record are judged again.
+        tell: called for each chosen cell.
+    """
+
+    folder: CellFolder
+    cells: Sequence[SweepCell]
+    chosen: Collection[str]
+    tell: Tell
+    fresh: bool = False
+    results: dict[str, CellResult] = field(default_factory=dict)
+
+    def run(self, engine: Callable[[], CellEngine]) -> Mapping[str, CellResult]:
+        """Judge the chosen cells that have no record; the results of all that are known, by name.
+
+        Args:
+            engine: starts the engine; called if a cell is due.
+
+        Raises:
+            NoEngine: the engine cannot be started, or takes a cell not even once.
+            RecordError: the folder cannot be written.
+        """
+        try:
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(self.folder.path, error) from None
+        self.folder.clean()
+        self.results = self._earlier()
+        due = []
+        for cell in self.cells:
+            if cell.name not in self.chosen:
+                continue
+            if self.folder.is_done(cell) and not self.fresh:
+                self._end(cell, CellResult("judged"), now=False)
+            elif cell.outcome:
+                self._end(cell, CellResult(cell.outcome, cell.reason))
+            else:
+                due.append(cell)
+        if due:
+            with ending_signals(once=True):
+                started = engine()
+                try:
+                    self._judge(started, due)
+                finally:
+                    started.close()
+                    self.folder.clean()
+        self._write_outcomes()
+        return self.results
+
+    def _judge(self, engine: CellEngine, due: Sequence[SweepCell]) -> None:
+        attempts = {cell.name: 1 for cell in due}
+        for cell in due:
+            engine.submit(self.folder.request(cell))
+        while attempts:
+            request, result = engine.next()
+            name = request.cell.name
+            if name not in attempts:
+                continue
+            if isinstance(result, str) and attempts[name] < ATTEMPTS:
+                with suppress(NoEngine):
+                    engine.submit(request)
+                    attempts[name] += 1
+                    continue
+            if isinstance(result, str):
+                result = CellResult("crash", one_line(f"lost {attempts[name]} times ({result})"))
+            del attempts[name]
+            self._end(request.cell, result)
+
+    def _end(self, cell: SweepCell, result: CellResult, *, now: bool = True) -> None:
+        self.folder.store(cell, result)
+        self.results[cell.name] = replace(result, record=b"", log="")
+        self.tell(cell, result, now)
+        if now:
+            self._write_outcomes()
+
+    def _earlier(self) -> dict[str, CellResult]:
+        """Results of cells in earlier runs."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            cells = json.loads((self.folder.path / OUTCOMES).read_bytes())["cells"]
+            return {str(cell["name"]): CellResult(str(cell["outcome"]), str(cell["reason"])) for cell in cells}
+        return {}
+
+    def _write_outcomes(self) -> None:
+        content = []
+        for cell in self.cells:
+            if (result := self.results.get(cell.name)) is not None:
+                record = self.folder.record(cell).name if result.outcome == "judged" else ""
+                ending = {"outcome": result.outcome, "reason": result.reason, "record": record}
+                content.append({"name": cell.name, **cell.document(), **ending})
+        text = json.dumps({"version": 1, "cells": content}, indent=1, ensure_ascii=False)
+        replace_file(self.folder.path / OUTCOMES, text.encode() + b"\n")

@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.checks.evidence import Verdict
 from conformance.checks.subject import Subject, need
-from conformance.known_failures.entries import Exclusion
+from conformance.known_failures.reading import Exclusion
 from fixtures.arrays import Array
 from frameworks.contract import SHIPPED, Part, Shipped, Unsupported, Values
 

@@ -1,16 +1,131 @@
-"""Shared code of the `cost` tests: saved bytes of blocks, and interleaved step times."""
+"""Times of a call: the lesser cost of two, taken in turns, and while nobody else measures.
 
-from collections.abc import Callable
+A worker that has joined runs every test within `entered`; timing within it (`alone`) waits until the others are between
+two tests, and they wait for it. A run in a single process, or without POSIX locks, does not join and does not wait.
+
+Other workers of the same run wait meanwhile (`conformance.timing.costs`).
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
 import numpy as np
 
 from conformance.checks.api import Subject, Verdict
-from conformance.timing.interleaved import interleaved
 from fixtures.data import sincos_batch, token_batch, wide_batch
 from fixtures.model import Batch, Model
 from fixtures.models import blocks, encoder, sincos
 from fixtures.recipe import SGD, Recipe, Recompute
+from frameworks.base import elapsed
 from results.compare.ratio import FEWEST, Ratio, ratio
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+class Workers:
+    """Coordinates the workers of one run with two locked files: `door`, taken by one at a time, and `room`.
+
+    A test takes the door briefly and shares the room; exclusive timing keeps the door, so that nobody enters, until the
+    room is empty.
+
+    Args:
+        folder: a folder shared by all workers.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._door, self._room = (os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600) for name in ("door", "room"))
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Shares the room."""
+        self._enter()
+        try:
+            yield
+        finally:
+            fcntl.flock(self._room, fcntl.LOCK_UN)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Has the room exclusively, from within `entered`."""
+        fcntl.flock(self._room, fcntl.LOCK_UN)
+        with self._in_the_door():
+            fcntl.flock(self._room, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._room, fcntl.LOCK_UN)
+            self._enter()
+
+    def _enter(self) -> None:
+        with self._in_the_door():
+            fcntl.flock(self._room, fcntl.LOCK_SH)
+
+    @contextmanager
+    def _in_the_door(self) -> Iterator[None]:
+        fcntl.flock(self._door, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._door, fcntl.LOCK_UN)
+
+
+_joined: list[Workers] = []
+
+
+def join(folder: Path) -> None:
+    """Registers this process as a worker; all workers name the same folder."""
+    if fcntl is not None:
+        _joined[:] = [Workers(folder)]
+
+
+def entered() -> AbstractContextManager[None]:
+    """Covers one test."""
+    return _joined[0].entered() if _joined else nullcontext()
+
+
+def alone() -> AbstractContextManager[None]:
+    """Within a test, a period without other workers' tests."""
+    return _joined[0].alone() if _joined else nullcontext()
+
+
+WARM_UP = 3
+"""Warm-up rounds. Other workers run during the first, in which frameworks compile."""
+
+
+def interleaved(
+    works: Mapping[str, Callable[[], object]],
+    rounds: int,
+    rng: np.random.Generator,
+    timed: Callable[[Callable[[], object]], int] = elapsed,
+) -> dict[str, list[int]]:
+    """Times every workload `rounds` times, in nanoseconds; time i of one is taken next to time i of the others.
+
+    The order is random in every round, so that no workload benefits from its position.
+
+    Args:
+        timed: runs a workload and returns its time, by the host's clock or by `Framework.timed`.
+    """
+    names = list(works)
+    times: dict[str, list[int]] = {name: [] for name in names}
+
+    def run(turns: Iterable[int]) -> None:
+        for turn in turns:
+            for place in rng.permutation(len(names)):
+                name = names[place]
+                spent = timed(works[name])
+                if turn >= 0:
+                    times[name].append(spent)
+
+    run([-WARM_UP])
+    with alone():
+        run(range(1 - WARM_UP, rounds))
+    return times
+
 
 RECIPE = Recipe(SGD(2.0**-10))
 

@@ -1,23 +1,236 @@
 """`WorkerGroup`: a worker group, the processes of several ranks, which start and end together."""
 
+import atexit
+import fcntl
 import os
 import pickle
+import shutil
+import signal
+import socket
+import struct
+import subprocess
 import sys
+import tempfile
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count as numbers
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from time import monotonic
 from typing import Any, NoReturn
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
-from frameworks.base import Arguments
-from frameworks.contract import RankFailed, Stop
-from frameworks.ranks.folders import WorkerGroupFolder
-from frameworks.ranks.messages import Answer, Command, Opening
-from frameworks.ranks.process import Guardian, RankProcess
-from frameworks.ranks.protocol import GROUP_SECONDS, LIMITS, Limits
+from fixtures.model import Window
+from frameworks.base import Arguments, BaseRankGroup, with_items
+from frameworks.contract import RankFailed, Stop, Update
+from frameworks.ranks.messages import GROUP_SECONDS, LIMITS, Answer, Command, Limits, Opening
+
+PREFIX = "ranks-"
+_LOCK = "owner"
+
+
+class WorkerGroupFolder:
+    """An empty folder for this process.
+
+    Attributes:
+        path: of the folder.
+    """
+
+    def __init__(self, prefix: str = PREFIX) -> None:
+        """Creates the folder, and removes those with this prefix of dead processes."""
+        _remove_stale(Path(tempfile.gettempdir()), prefix)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        new = self.path / "locking"
+        self._lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        new.rename(self.path / _LOCK)
+
+    def remove(self) -> None:
+        """Removes the folder and its content."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Closes the lock; another process that has it open keeps it."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _remove_stale(among: Path, prefix: str) -> None:
+    for folder in among.glob(f"{prefix}*"):
+        with suppress(OSError):
+            if not folder.is_symlink() and folder.stat().st_uid == os.getuid():
+                _remove_if_stale(folder)
+
+
+def _remove_if_stale(folder: Path) -> None:
+    """Removes a folder with a free lock; one without a lock is being created, or is not a worker group's.
+
+    Raises:
+        OSError: it has no lock, or the lock is taken.
+    """
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+QUIET = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
+REAP_S = 10.0
+"""Seconds to wait for an ended process."""
+LONGEST = 300
+"""Characters quoted of a rank's last output line."""
+
+
+class RankProcess:
+    """A worker process with one or several ranks.
+
+    Attributes:
+        name: for messages.
+        ranks: its ranks.
+        connection: the connection for its answers.
+    """
+
+    def __init__(
+        self, name: str, ranks: tuple[int, ...], log: Path, environment: Mapping[str, str], stuck_s: float
+    ) -> None:
+        """Starts the process; `stuck_s` is how long a half-read message may wait for its other half."""
+        self.name = name
+        self.ranks = ranks
+        self._log = log
+        self._swept = False
+        ours, its = socket.socketpair()
+        read_end, write_end = os.pipe()
+        self._lifeline = open(write_end, "wb", buffering=0)  # noqa: SIM115 - it is closed where the process ends
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(stuck_s), int(stuck_s % 1 * 1e6)))
+        self.connection = Connection(ours.detach())
+        words = [sys.executable, "-u", "-m", "frameworks.ranks.worker_main", str(its.fileno()), str(read_end)]
+        try:
+            with log.open("wb") as output:
+                self._process = subprocess.Popen(
+                    words,
+                    cwd=ROOT,
+                    env={**os.environ, **QUIET, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(its.fileno(), read_end),
+                    start_new_session=True,
+                )
+        except BaseException:
+            self.let_go()
+            raise
+        finally:
+            its.close()
+            os.close(read_end)
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is also the id of its process group."""
+        return self._process.pid
+
+    def send(self, command: Command) -> None:
+        """Sends a command.
+
+        Raises:
+            OSError: the process is dead or does not read; BlockingIOError in the second case.
+        """
+        self.connection.send_bytes(pickle.dumps(command))
+
+    def receive(self) -> Answer:
+        """The next answer, of whatever command.
+
+        Raises:
+            EOFError: the process is dead.
+            OSError: an answer is incomplete.
+        """
+        answer: Answer = pickle.loads(self.connection.recv_bytes())
+        return answer
+
+    def ending(self, wait_s: float = 0.0) -> str | None:
+        """How the process has ended, None if it has not ended after `wait_s` seconds."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(wait_s)
+        code = self._process.returncode
+        if code is None:
+            return None
+        self._sweep()
+        if code >= 0:
+            return f"ended with exit status {code}"
+        names = {number.value: number.name for number in signal.Signals}
+        return f"was ended by {names.get(-code, f'signal {-code}')}"
+
+    def last_line(self) -> str:
+        """The last line that it printed, "" without one."""
+        with self._log.open("rb") as log:
+            log.seek(max(0, self._log.stat().st_size - 16 * LONGEST))
+            lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines()]
+        last = next((line for line in reversed(lines) if line), "")
+        return "".join(char if char.isprintable() else " " for char in last)[:LONGEST]
+
+    def kill(self) -> None:
+        """Kills it and its descendants, and reaps it."""
+        self._sweep()
+        with suppress(subprocess.TimeoutExpired):  # one that waits for its device within the kernel ends when it may
+            self._process.wait(REAP_S)
+        self.let_go()
+
+    def _sweep(self) -> None:
+        """Kills the process group, once: its id may be reused later."""
+        if not self._swept:
+            self._swept = True
+            with suppress(ProcessLookupError, PermissionError):  # the second from a group of zombies alone, on macOS
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def let_go(self) -> None:
+        """Closes this process' ends of the shared pipes."""
+        self.connection.close()
+        self._lifeline.close()
+
+
+class Guardian:
+    """A shell that kills ranks and removes their folder if their parent dies.
+
+    A rank detects this itself too, unless it hangs without releasing the interpreter's lock.
+    """
+
+    SCRIPT = 'cat >/dev/null; kill -s KILL -- "$@" 2>/dev/null; rm -rf -- "$0"'
+
+    def __init__(self, folder: Path, pids: Sequence[int]) -> None:
+        words = ["/bin/sh", "-c", self.SCRIPT, str(folder), *(f"-{pid}" for pid in pids)]
+        self._process = subprocess.Popen(
+            words,
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """Stops it before it acts."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Closes this process' end of the pipe that it watches."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
 
 BEAT_S = 0.2
 """Seconds between liveness checks of silent processes: one whose child keeps its connection open ends unnoticed."""
@@ -294,3 +507,83 @@ def _let_go() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go)
+
+
+MOST = 4
+"""How many worker groups live at a time."""
+
+_groups: dict[tuple[Any, ...], WorkerGroup] = {}
+"""In the order in which they were asked for last."""
+
+
+def worker_group_of(
+    kind: str,
+    count: int,
+    device: str,
+    mode: str,
+    environment: Mapping[str, str],
+    processes: int | None = None,
+    *,
+    limits: Limits = LIMITS,
+) -> WorkerGroup:
+    """The cached worker group with these properties, or a new one; arguments and errors as for `WorkerGroup`.
+
+    Beyond `MOST` groups, the least recently used one is ended with all its runs.
+    """
+    key = (kind, count, device, mode, tuple(sorted(environment.items())), processes, limits)
+    worker_group = _groups.pop(key, None)
+    if worker_group is None or not worker_group.alive:
+        _end([worker_group] if worker_group is not None else [])
+        _end([_groups.pop(next(iter(_groups))) for _ in range(len(_groups) - MOST + 1)])
+        worker_group = WorkerGroup(kind, count, device, mode, environment, processes=processes, limits=limits)
+    _groups[key] = worker_group
+    return worker_group
+
+
+def _end(worker_groups: Iterable[WorkerGroup]) -> None:
+    for worker_group in worker_groups:
+        worker_group.close("ranks of another kind or number were started since")
+
+
+def close_all(why: str = "they were closed") -> None:
+    """Ends this process' worker groups."""
+    while _groups:
+        _, worker_group = _groups.popitem()
+        worker_group.close(why)
+
+
+atexit.register(close_all)
+
+
+class RemoteRankGroup(BaseRankGroup):
+    """One run on a worker group, which drops the run when this object is closed or garbage collected."""
+
+    def __init__(self, worker_group: WorkerGroup, number: int) -> None:
+        """Wraps the run with the number that `worker_group.make` returned."""
+        self.worker_group = worker_group
+        self.count = worker_group.count
+        self.limit_s = worker_group.limits.group_s + worker_group.limits.grace_s
+        self._number = number
+        self._drop = finalize(self, worker_group.drop, number)
+        self._drop.atexit = False
+
+    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+        self._check()
+        return self.worker_group.ask(self._number, verb, given)
+
+    def fail_rank(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
+        self._check()
+        return self.worker_group.ask(self._number, "update_share", with_items(windows), stop=(rank, how))
+
+    def _check(self) -> None:
+        if not self._drop.alive:
+            raise ValueError("this run is closed; start a new one")
+
+    def save(self, path: Path) -> None:
+        super().save(path.absolute())  # the ranks have another working folder
+
+    def restore(self, path: Path) -> None:
+        super().restore(path.absolute())
+
+    def close(self) -> None:
+        self._drop()

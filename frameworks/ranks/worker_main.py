@@ -20,8 +20,7 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.base import Arguments
 from frameworks.contract import Stop
-from frameworks.ranks.messages import Answer, Command, Opening, packed
-from frameworks.ranks.protocol import RankWorker
+from frameworks.ranks.messages import Answer, Command, Opening, RankWorker, packed
 
 
 class CommandHandler:

@@ -8,7 +8,7 @@ have had it, or the function has other cases there: rows of a covering array fol
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from results.record.outcomes import UNJUDGED, Outcome
+from results.record.model import UNJUDGED, Outcome
 from results.record.reading import Record, RunSetup, TestVerdict
 from results.record.values import same
 

@@ -23,8 +23,7 @@ from results.compare.comparability import LEAST, PASS_OUTCOMES, SuiteChange, Ver
 from results.compare.environment import Environment, environment
 from results.compare.numbers import Courses, MovedNumbers, Movement, another_oracle, keyed, number, words
 from results.compare.verdicts import kind_of, measurements, measuring, untimed, value_text, verdicts
-from results.record.model import EXPLANATIONS
-from results.record.outcomes import Outcome
+from results.record.model import EXPLANATIONS, Outcome
 from results.record.reading import CheckResult, Observation, Record, TestVerdict
 from results.record.values import Json, nested, same
 

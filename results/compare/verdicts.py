@@ -12,8 +12,7 @@ from statistics import median
 
 from results.compare.changes import Change, ChangeKind
 from results.compare.comparability import PASS_OUTCOMES, Verdicts
-from results.record.model import by_place
-from results.record.outcomes import UNJUDGED, Outcome
+from results.record.model import UNJUDGED, Outcome, by_place
 from results.record.reading import Measurement, Record, TestVerdict
 from results.record.values import Json, same
 

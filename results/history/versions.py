@@ -26,7 +26,7 @@ from results.compare.environment import COMPANIONS, LIBRARIES, OWN, labelled, pu
 from results.record.encoding import without_collecting
 from results.record.files import RecordError, read
 from results.record.folders import Watch, find, listed
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import Record, RunSetup, load
 from results.record.values import parse, plain, to_line
 from results.show.clauses import FAILURE_OUTCOMES

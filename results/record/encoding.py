@@ -2,20 +2,84 @@
 
 What is written is byte-stable: keys are sorted, one space of indent, a newline at the end. What is read is not trusted:
 it becomes a record or is refused in one sentence, and what became a record can be written again.
+
+msgspec takes fields that a dataclass has not for nothing. `strict` gives the struct with the same fields that refuses
+them, and so does every struct below it.
 """
 
 import gc
-from collections.abc import Iterator
+import json
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import datetime
+from functools import cache
+from inspect import getdoc
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from results.record.model import PARTS, JudgedTest, Measurement, Observation, Record, TestVerdict
-from results.record.schema import SCHEMA_VERSION, strict
 from results.record.values import parse, plain, to_line, to_text
+
+SCHEMA_VERSION = 3
+
+_ABOUT = (
+    'In every value (measured, bound, expected, derivation, value, recipe) and number the strings "inf", "-inf" and '
+    '"nan" stand for the numbers that JSON lacks. Verdicts are sorted by test, other parts by clause, key and case; '
+    "each occurs once. Every clause and finding that is named is in clauses and findings. What has a default may be "
+    "absent."
+)
+
+
+def strict(kind: Any) -> Any:
+    """The type of documents of `kind`, a dataclass or what is made of dataclasses; unknown fields are refused."""
+    return _strict(kind)
+
+
+@cache
+def _strict(kind: Hashable) -> Any:
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints = get_type_hints(kind, include_extras=True)
+        listed = [(each.name, strict(hints[each.name]), *_default(each)) for each in fields(kind)]
+        if kind is Record:
+            listed.insert(0, ("schema_version", Literal[SCHEMA_VERSION]))
+        about = {"__doc__": getdoc(kind)}
+        return msgspec.defstruct(kind.__name__, listed, namespace=about, kw_only=True, forbid_unknown_fields=True)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        return tuple.__class_getitem__((strict(arguments[0]), ...))
+    if origin is Mapping:
+        return Mapping.__class_getitem__((arguments[0], strict(arguments[1])))  # type: ignore[attr-defined]
+    return kind
+
+
+def _default(each: Field[Any]) -> tuple[Any, ...]:
+    if each.default is not MISSING:
+        return (each.default,)
+    if each.default_factory is not MISSING:
+        return (msgspec.field(default_factory=each.default_factory),)
+    return ()
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a record."""
+    (top,), definitions = msgspec.json.schema_components((strict(Record),), ref_template="#/$defs/{name}")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:training-conformance:record:{SCHEMA_VERSION}",
+        "title": "Record of one run of the training conformance suite",
+        "description": _ABOUT,
+        **top,
+        "$defs": definitions,
+    }
+
+
+def text() -> str:
+    """The schema as `results/schema.json` has it."""
+    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+
 
 _Kind = TypeVar("_Kind")
 

@@ -12,13 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from results.record.encoding import encode_judged, part
+from results.record.encoding import SCHEMA_VERSION, encode_judged, part
 from results.record.files import RecordBusy, RecordError, remove_leftovers, replace, unwritable
 from results.record.lines import NO_VERDICT, encode_judged_line, encode_line
-from results.record.model import Header, JudgedTest, Record, Status, TestVerdict
-from results.record.outcomes import Outcome
+from results.record.model import Header, JudgedTest, Outcome, Record, Status, TestVerdict
 from results.record.reading import load, write
-from results.record.schema import SCHEMA_VERSION
 
 
 def now() -> str:

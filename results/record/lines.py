@@ -12,9 +12,8 @@ from typing import Any
 
 from msgspec import defstruct
 
-from results.record.encoding import check, check_version, convert
+from results.record.encoding import check, check_version, convert, strict
 from results.record.model import PARTS, Header, JudgedTest, Record, Seconds, Status, TestVerdict
-from results.record.schema import strict
 from results.record.values import parse, to_line
 
 NO_VERDICT = "the test began and no verdict was written: it took the interpreter with it, or the run was killed"

@@ -18,6 +18,7 @@ from results.record.model import (
     Header,
     Measurement,
     Observation,
+    Outcome,
     Record,
     RunSetup,
     Series,
@@ -28,7 +29,6 @@ from results.record.model import (
     Trace,
     Variant,
 )
-from results.record.outcomes import Outcome
 from results.record.texts import ClauseText
 from results.record.values import parse
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from results.compare.pairing import Comparisons
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import ClauseText, Record, TestVerdict
 from results.report.text import TextPart, clean
 from results.show.clauses import FAILURE_OUTCOMES, by_clause, inferred, number, outcome

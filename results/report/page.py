@@ -17,7 +17,7 @@ from results.compare.numbers import Movement
 from results.compare.pairing import NONE, Comparisons
 from results.compare.verdicts import NOT_JUDGED
 from results.record.files import replace_by
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import Record
 from results.report import values
 from results.report.details import Details

@@ -10,8 +10,7 @@ from results.record.reading import Curves, Record
 from results.record.values import Json, encode_number
 from results.report.matrix import Matrix, judged
 from results.report.text import NAME, clean, described
-from results.show.observations import Place, differ, leaves, parameters
-from results.show.portability import ORACLE
+from results.show.portability import ORACLE, Place, differ, leaves, parameters
 
 FORMATS = "autocast.op-dtypes"
 """The clause whose observations are formats by operation."""

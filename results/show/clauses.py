@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from results.record.files import one_line
-from results.record.outcomes import REFUSED, UNJUDGED, Outcome
+from results.record.model import REFUSED, UNJUDGED, Outcome
 from results.record.reading import Record, TestVerdict
 
 GRAVITY = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import Record, TestVerdict
 from results.show.clauses import Count, tally, total
 from results.show.findings import classed, findings

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import Record
 from results.record.texts import Consequence, FindingKind, FindingText
 from results.show.marks import code, is_url, source, words

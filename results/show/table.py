@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from results.record.files import one_line
-from results.record.outcomes import REFUSED, Outcome
+from results.record.model import REFUSED, Outcome
 from results.record.reading import Record
 from results.record.texts import Consequence, FindingKind
 from results.show.clauses import Count, tally, total, unconfirmed

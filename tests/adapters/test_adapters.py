@@ -12,7 +12,7 @@ import pytest
 from conformance.checks.evidence import Verdict, Violation
 from conformance.checks.outcome import Judgement, conclude
 from conformance.checks.subject import Subject
-from conformance.declarations import comparison
+from conformance.declarations import requests
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear
 from fixtures.recipe import Recipe, Recompute
@@ -26,7 +26,7 @@ from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.operations import CARRIERS, TENSORS
 from frameworks.registry import UnknownFramework, load
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 
 
 class WithoutAverage(ReferenceFramework):
@@ -83,7 +83,7 @@ def test_compare_of_an_absence_without_a_module_to_search_fails(monkeypatch: pyt
     monkeypatch.setattr(framework, "_file", AdapterFile(absent=(absence,)))
     assert refusal_of(framework).outcome is Outcome.NOT_OFFERED
     with pytest.raises(Violation, match="a refusal was tried"):
-        comparison.compare(Subject(framework, 0), Verdict(), Capability.AVERAGE)
+        requests.compare(Subject(framework, 0), Verdict(), Capability.AVERAGE)
 
 
 def test_an_absence_may_be_of_some_modes() -> None:
@@ -94,7 +94,7 @@ def test_an_absence_may_be_of_some_modes() -> None:
 
 def test_an_inherited_refusal_alone_holds_without_a_try() -> None:
     def compare(framework: ReferenceFramework) -> None:
-        comparison.compare(Subject(framework, 0), Verdict(), Capability.AVERAGE)
+        requests.compare(Subject(framework, 0), Verdict(), Capability.AVERAGE)
 
     with pytest.raises(Unsupported):
         compare(WithoutAverage())

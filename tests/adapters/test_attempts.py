@@ -8,7 +8,7 @@ import pytest
 from conformance.checks.evidence import Misdeclared, Verdict
 from conformance.checks.outcome import conclude
 from conformance.checks.subject import Subject
-from conformance.declarations import comparison
+from conformance.declarations import requests
 from fixtures.model import Model
 from fixtures.recipe import Offload, Recipe
 from frameworks.adapter_file import Absence, AdapterFile
@@ -34,7 +34,7 @@ from frameworks.contract import (
     Unsupported,
 )
 from frameworks.reference import ReferenceFramework
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 
 NEWER = (
     Capability.ADAFACTOR,
@@ -95,7 +95,7 @@ class WithoutOperations(ReferenceFramework):
 
 
 def compared(framework: ReferenceFramework, capability: Capability) -> None:
-    comparison.compare(Subject(framework), Verdict(), capability)
+    requests.compare(Subject(framework), Verdict(), capability)
 
 
 @pytest.mark.parametrize("capability", [c for c in Capability if ReferenceFramework().declares(c) == SUPPORTED])

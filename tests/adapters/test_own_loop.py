@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from results.record.model import Record
-from results.record.outcomes import UNJUDGED, Outcome
+from results.record.model import UNJUDGED, Outcome, Record
 from results.record.reading import load
 from tests.support.own_loops import MISTAKES, RIGHT, SOURCE, changed
 from tests.support.suite_runs import ROOT, Ended, clauses_of, run

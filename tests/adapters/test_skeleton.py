@@ -7,7 +7,7 @@ import pytest
 
 from conformance.cli import main
 from conformance.test_ids.inventory import SUITES
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import load
 from tests.support.own_loops import SOURCE
 from tests.support.suite_runs import TIMEOUTS, called, refused, run

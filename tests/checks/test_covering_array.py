@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conformance.checks.covering_array import FACTORS, covered, declared, rows, wanted
+from conformance.checks.combinations import FACTORS, covered, declared, rows, wanted
 from frameworks.contract import Capability, Declaration, Framework
 from frameworks.reference import ReferenceFramework
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conformance.models import judging
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import load
 from tests.support.suite_runs import ROOT, called, refused
 

@@ -16,7 +16,7 @@ from conformance.sweep.cell import CellRequest, CellResult, LostCell
 from conformance.sweep.plan import SweepCell
 from results.record.files import packed
 from results.record.journal import Journal
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import load, to_json
 from tests.support.recorded import CLAUSE as RECORDED
 from tests.support.recorded import filled, header, verdict

@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 
 from conformance.checks.subject import Subject
-from conformance.generative.mask_statistics import ObservedMask, Shares
-from conformance.generative.masks import OPTIMIZER, MaskedCase, RevealingModel
+from conformance.generative.masks import OPTIMIZER, MaskedCase, ObservedMask, RevealingModel, Shares
 from conformance.generative.operations import NestedScope, ScopedOperation
 from conformance.generative.programs.case import (
     Accumulate,
     ApplyGradients,
     DamageOffloaded,
+    GeneratedBatch,
     GeneratedCase,
+    GeneratedModel,
     Gradients,
     Restore,
     RestoreOverrides,
@@ -31,7 +32,6 @@ from conformance.generative.programs.case import (
     Train,
     Verb,
 )
-from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
 from conformance.generative.programs.judge import against_the_oracle
 from conformance.generative.programs.strategies import few_files
 from conformance.generative.programs.triage import triaged

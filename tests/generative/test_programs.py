@@ -13,13 +13,14 @@ from hypothesis.internal.conjecture import providers
 
 from conformance.checks.evidence import Abstention, Verdict, Violation
 from conformance.checks.subject import Profile, Subject
-from conformance.generative import coverage, paste, vocabulary
-from conformance.generative.operation_strategies import WAYS
-from conformance.generative.programs import compare
-from conformance.generative.programs.batch_strategies import LARGE_BATCHES, ROWS, large_batches
+from conformance.generative import coverage, paste
+from conformance.generative.operations import WAYS
+from conformance.generative.programs import judge
 from conformance.generative.programs.case import (
     ApplyGradients,
+    GeneratedBatch,
     GeneratedCase,
+    GeneratedModel,
     Predict,
     Restore,
     Save,
@@ -28,18 +29,15 @@ from conformance.generative.programs.case import (
     StartAgain,
     Train,
 )
-from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
-from conformance.generative.programs.ensemble import Ensemble
-from conformance.generative.programs.instances import Program
+from conformance.generative.programs.ensemble import Ensemble, NormsInParts, NotesKinks, OtherRange
 from conformance.generative.programs.judge import against_the_oracle
-from conformance.generative.programs.rounding_freedom import NormsInParts, NotesKinks, OtherRange
+from conformance.generative.programs.strategies import LARGE_BATCHES, ROWS, large_batches
 from conformance.generative.programs.subject_executor import SubjectExecutor
 from conformance.generative.programs.triage import reachable, triaged
-from conformance.generative.programs.variations import CutWindows
+from conformance.generative.programs.variations import CutWindows, Program
 from conformance.generative.registry import LAWS
 from conformance.generative.verdicts import explore
-from conformance.known_failures.entries import Exclusion
-from conformance.known_failures.reading import load_known
+from conformance.known_failures.reading import Exclusion, load_known
 from conformance.search.adapter_settings import generative_settings
 from conformance.search.properties import Failure, Search
 from conformance.spec.clauses import load_clauses
@@ -219,9 +217,9 @@ SOURCES = "".join(text for text in MODULES if "def words(" in text or "def featu
 
 
 LISTED = {
-    *(word for words in vocabulary.FIELDS.values() for word in words),
-    *(*vocabulary.MODELS, *vocabulary.DATA, *vocabulary.OTHERS, *vocabulary.OPERATIONS, *vocabulary.CODES),
-    *(f"verb={name}" for verb in vocabulary.VERBS for name in (verb, verb.partition(".")[0])),
+    *(word for words in coverage.FIELDS.values() for word in words),
+    *(*coverage.MODELS, *coverage.DATA, *coverage.OTHERS, *coverage.OPERATIONS, *coverage.CODES),
+    *(f"verb={name}" for verb in coverage.VERBS for name in (verb, verb.partition(".")[0])),
     *(f"{kind}={name}" for kind in ("operand", "scope") for name in ("float32", "float16", "bfloat16")),
     *(f"call={way}" for way in WAYS),
     *(f"activation={kind}" for kind in ("relu", "tanh")),
@@ -437,5 +435,5 @@ def test_zeros_of_a_window_that_overflows_are_judged_unless_unscaling_left_nothi
 ) -> None:
     exact = {"result/gradient.a": np.array([np.nan, 1.0]), "result/gradient.b": np.array([3.0, 2.0])}
     mine = {"result/gradient.a": np.array([np.nan, 0.0]), "result/gradient.b": np.array(left)}
-    sides = compare._where_finite(mine, exact)
+    sides = judge._where_finite(mine, exact)
     assert any(not np.array_equal(sides[0][name], sides[1][name]) for name in exact) == judged

@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 
 from conformance.checks.outcome import explain, judge, unmatched
-from conformance.known_failures.entries import Expectation, Known, explain_repair
-from conformance.known_failures.reading import FILE, SNAPSHOTS, load_known, read_known
-from conformance.known_failures.series import VersionSeries
+from conformance.known_failures.reading import (
+    FILE,
+    SNAPSHOTS,
+    Expectation,
+    Known,
+    VersionSeries,
+    explain_repair,
+    load_known,
+    read_known,
+)
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
 from frameworks.registry import built_in

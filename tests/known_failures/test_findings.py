@@ -14,8 +14,7 @@ from conformance.checks.outcome import conclude
 from conformance.checks.reproducers import ProgramError, ProgramResult
 from conformance.cli import main, upstream_issue
 from conformance.cli.upstream_issue import Evidence
-from conformance.known_failures.entries import Known
-from conformance.known_failures.reading import load_known
+from conformance.known_failures.reading import Known, load_known
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
 from fixtures.recipe import FLOAT16
@@ -23,7 +22,7 @@ from frameworks.adapter_file import adapter_file
 from frameworks.contract import Attempt, Capability, Declaration, Unsupported
 from frameworks.reference import ReferenceFramework
 from frameworks.registry import built_in
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.texts import Consequence, FindingKind, FindingText
 from tests.support.suite_runs import ROOT, refused
 

@@ -10,13 +10,10 @@ import pytest
 from packaging.version import Version
 
 from conformance.checks.outcome import judge as decide
-from conformance.known_failures.entries import Known
-from conformance.known_failures.reading import FILE, SNAPSHOTS, known_of, load_known
-from conformance.known_failures.series import Position, VersionSeries
+from conformance.known_failures.reading import FILE, SNAPSHOTS, Known, Position, VersionSeries, known_of, load_known
 from conformance.known_failures.update import FAILED
 from frameworks.reference import ReferenceFramework
-from results.record.model import TestVerdict
-from results.record.outcomes import Outcome
+from results.record.model import Outcome, TestVerdict
 from results.record.reading import Record, load
 from tests.support.suite_runs import ROOT, checkout, judge
 

@@ -13,8 +13,7 @@ from conformance.cli.main import main
 from conformance.known_failures.reading import FILE, SNAPSHOTS, load_known, read_known
 from conformance.known_failures.update import Update, UpdateError, update
 from conformance.spec.clauses import load_clauses
-from results.record.model import TestVerdict, Variant
-from results.record.outcomes import Outcome
+from results.record.model import Outcome, TestVerdict, Variant
 from results.record.reading import Record, load, write
 from tests.support.small_record import BASE
 from tests.support.suite_runs import ROOT, refused

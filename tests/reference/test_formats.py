@@ -29,8 +29,7 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.products import contract
 from frameworks.reference.core.rounding import Exact, Nearest, Stochastic
 from frameworks.reference.quantization.post_training import RULES, ReferenceQuantizedModel
-from results.record.model import TestVerdict
-from results.record.outcomes import Outcome
+from results.record.model import Outcome, TestVerdict
 from tests.support.reporting import baselines, record
 from tests.support.suite_runs import ROOT
 from tools.docs.formats import HOLDS, OTHER_MODES, ROWS, blocks

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance.test_ids.inventory import SUITES
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import load
 from tests.support.suite_runs import clauses_of, judge, outcomes
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conformance.runner import workers
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import load
 from tests.support.suite_runs import WORKERS, checkout, judge, outcomes
 

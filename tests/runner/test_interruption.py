@@ -14,7 +14,7 @@ import pytest
 
 from conformance.runner.jobs import RESTARTS
 from conformance.runner.workers import MOST, LostWorkers
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import load
 from tests.support.suite_runs import (
     TIMEOUTS,

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from results.record.model import Record
-from results.record.outcomes import Outcome
+from results.record.model import Outcome, Record
 from results.record.reading import load
 from tests.support.behaviours import BEHAVIOURS, DEADLY, Behaviour
 from tests.support.suite_runs import TIMEOUTS, WORKERS, Ended, checkout, hang_limit, judge

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("xdist")
 
-from conformance.runner.ordering import FixedShares, split_by_worker
+from conformance.runner.collection import FixedShares, split_by_worker
 
 SUITES = "conformance/suites"
 TESTS = [

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from conformance.test_ids.inventory import SUITES
-from results.record.model import Measurement, Record
-from results.record.outcomes import Outcome
+from results.record.model import Measurement, Outcome, Record
 from results.record.reading import load
 from tests.support.suite_runs import (
     ROOT,

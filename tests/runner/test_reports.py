@@ -14,11 +14,10 @@ import pytest
 
 from conformance.runner import jobs
 from conformance.runner.baselines import FOREIGN
-from conformance.runner.reports import closing_lines, source_for
+from conformance.runner.recorder import closing_lines, source_for
 from conformance.spec.clauses import load_clauses
 from results.compare.pairing import compare_sets
-from results.record.model import TestVerdict
-from results.record.outcomes import Outcome
+from results.record.model import Outcome, TestVerdict
 from results.record.reading import write
 from tests.runner.test_plugin import SUITE
 from tests.support.small_record import BASE, CLAUSE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.runner.streams import harmless
+from conformance.runner.subprocesses import harmless
 from results.record.reading import write
 from tests.support.small_record import BASE, verdict
 from tests.support.suite_runs import ROOT, checkout, conformance, judge

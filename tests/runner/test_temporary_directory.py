@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from frameworks.installer import install
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import load
 from tests.support.suite_runs import WORKERS, by_case, checkout, judge
 

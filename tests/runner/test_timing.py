@@ -13,27 +13,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.timing import exclusive
-from conformance.timing.interleaved import WARM_UP, interleaved
+from conformance.timing import costs
+from conformance.timing.costs import WARM_UP, interleaved
 from frameworks.base import elapsed
 from tests.support.suite_runs import hang_limit
 
-locks = pytest.mark.skipif(exclusive.fcntl is None, reason="POSIX locks only")
+locks = pytest.mark.skipif(costs.fcntl is None, reason="POSIX locks only")
 PROCESSES = multiprocessing.get_context("spawn")
 TESTS = 12
 
 
 def worker(folder: Path, name: str, timing: bool, queue: Queue[tuple[str, str, float, float]]) -> None:
     """Tests of 5 ms each, in every third of which 20 ms of times are taken if this worker does such things."""
-    exclusive.join(folder)
+    costs.join(folder)
     for number in range(TESTS):
-        with exclusive.entered():
+        with costs.entered():
             begin = time.monotonic()
             time.sleep(0.005)
             middle = time.monotonic()
             queue.put((name, "test", begin, middle))
             if timing and number % 3 == 0:
-                with exclusive.alone():
+                with costs.alone():
                     begin = time.monotonic()
                     time.sleep(0.02)
                     queue.put((name, "alone", begin, time.monotonic()))
@@ -67,7 +67,7 @@ def test_a_worker_that_was_killed_keeps_nobody_waiting(tmp_path: Path) -> None:
     holder.start()
     assert ready.wait(hang_limit())
     holder.kill()
-    company_of_one = exclusive.Workers(tmp_path)
+    company_of_one = costs.Workers(tmp_path)
     with company_of_one.entered(), company_of_one.alone():
         pass
     holder.join(hang_limit())
@@ -75,16 +75,16 @@ def test_a_worker_that_was_killed_keeps_nobody_waiting(tmp_path: Path) -> None:
 
 def holding(folder: Path, ready: multiprocessing.synchronize.Event) -> None:
     """A test that does not end."""
-    exclusive.join(folder)
-    with exclusive.entered(), exclusive.alone():
+    costs.join(folder)
+    with costs.entered(), costs.alone():
         ready.set()
         time.sleep(3600.0)
 
 
 @locks
 def test_a_run_in_one_process_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exclusive, "_joined", [])
-    with exclusive.entered(), exclusive.alone():
+    monkeypatch.setattr(costs, "_joined", [])
+    with costs.entered(), costs.alone():
         pass
 
 

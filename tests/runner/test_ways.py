@@ -13,8 +13,7 @@ from fixtures.recipe import LEVELS_OF, SGD, Precision, Ranks, Recipe, Recompute,
 from frameworks.reference import ReferenceFramework
 from frameworks.registry import UnknownFramework
 from frameworks.ways import FILE, GIVEN, Way, declared, offered, required, resolved, sets, watched
-from results.record.model import RunSetup, TestVerdict
-from results.record.outcomes import Outcome
+from results.record.model import Outcome, RunSetup, TestVerdict
 from results.record.reading import load
 from tests.support.suite_runs import judge
 

@@ -39,7 +39,7 @@ from frameworks.reference.distributed.ranks import ReferenceRankGroup
 from frameworks.reference.training.trainer import ReferenceTrainer
 from results.record.files import read
 from results.record.folders import listed
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import Record, load
 from tests.support.recorded import by_name
 from tests.support.suite_runs import called, refused

@@ -20,7 +20,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 
 BIG = 10 * 2**20
 """Characters of a text that is too long."""

@@ -20,8 +20,7 @@ import pytest
 
 from conformance.cli import main
 from frameworks.registry import built_in
-from results.record.model import Record
-from results.record.outcomes import Outcome
+from results.record.model import Outcome, Record
 
 ROOT = Path(__file__).parents[2]
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")

@@ -10,7 +10,7 @@ import pytest
 from frameworks.base import Arguments
 from frameworks.ranks import Limits, RemoteRankGroup, WorkerGroup, worker_group_of
 from frameworks.ranks.messages import Answer
-from frameworks.ranks.process import RankProcess
+from frameworks.ranks.worker_group import RankProcess
 from tests.support.suite_runs import hang_limit, wait_for
 
 TOY = "tests.support.toy_ranks:Toy"

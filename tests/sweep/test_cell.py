@@ -16,6 +16,7 @@ import pytest
 
 from conformance.sweep import cell as module
 from conformance.sweep.cell import (
+    CellFolder,
     CellRequest,
     CommandEnd,
     Commands,
@@ -26,9 +27,8 @@ from conformance.sweep.cell import (
     make_environment,
     run_cell,
 )
-from conformance.sweep.driver import CellFolder
 from conformance.sweep.plan import SweepCell, SweepPlan
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import from_json
 from tests.support.suite_runs import ROOT, running, wait_for
 from tests.support.wheels import PACKAGE, TOY, here, offline, write_wheel

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.sweep.cell import CellRequest, CellResult
-from conformance.sweep.driver import CellFolder, Sweep
+from conformance.sweep.cell import CellFolder, CellRequest, CellResult, Sweep
 from conformance.sweep.plan import SweepCell, SweepPlan
 from results.record.files import packed
 from results.record.journal import Journal

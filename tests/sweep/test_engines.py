@@ -10,9 +10,18 @@ from typing import Any
 
 import pytest
 
-from conformance.sweep import engines as module
-from conformance.sweep.cell import CellRequest, CellResult, Commands, LostCell
-from conformance.sweep.engines import CellEngine, LocalEngine, NoEngine, RayEngine, SlurmEngine
+from conformance.sweep import cell as module
+from conformance.sweep.cell import (
+    CellEngine,
+    CellRequest,
+    CellResult,
+    Commands,
+    LocalEngine,
+    LostCell,
+    NoEngine,
+    RayEngine,
+    SlurmEngine,
+)
 from conformance.sweep.plan import SweepCell, SweepPlan
 from tests.support.suite_runs import ROOT, hang_limit, running, wait_for
 

@@ -8,8 +8,7 @@ from packaging.version import Version
 from conformance.runner.adapter_info import check_mode
 from conformance.sweep import plan as plan_module
 from conformance.sweep.cell import requirements_of
-from conformance.sweep.known_names import check_device
-from conformance.sweep.plan import SweepCell, SweepPlan, cells_of, choose, read_plan, selection_text
+from conformance.sweep.plan import SweepCell, SweepPlan, cells_of, check_device, choose, read_plan, selection_text
 from conformance.sweep.releases import Release, Releases, newest_at
 from frameworks.registry import UnknownFramework
 from results.record.files import RecordError

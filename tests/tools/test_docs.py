@@ -25,7 +25,7 @@ from tools.docs.upgrades import SWEEPS, example, histories
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = (*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *DOCS)
-SLOW = {"tools.docs.laws:blocks"}
+SLOW = {"tools.docs.clauses:blocks"}
 """What takes minutes; tests of laws check parts of it, and `tox -e docs` makes the page of mutation."""
 
 

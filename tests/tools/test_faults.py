@@ -18,8 +18,8 @@ from frameworks.contract import Framework
 from frameworks.registry import built_in, load
 from results.record.reading import Outcome, TestVerdict
 from tests.support.suite_runs import ROOT, run
+from tools.faults import engine
 from tools.faults import engine as engines
-from tools.faults import kills, matrix
 from tools.faults.__main__ import main
 from tools.faults.alone import Alone, alone, table
 from tools.faults.catalogue import Fault, faults
@@ -262,23 +262,23 @@ def test_a_test_that_does_not_end_is_no_failure(outcome: Outcome) -> None:
 
 def test_the_law_that_failed_before_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
     law = "laws.masks/test_generated_dropout_masks"
-    monkeypatch.setattr(kills, "read", lambda: {FAULT.id: [law, "scaling.a/test"]})
-    result, engine = fate([verdict("scaling.a")], [replace(verdict("laws.masks"), signature="scaling.b")])
+    monkeypatch.setattr(engine, "read", lambda: {FAULT.id: [law, "scaling.a/test"]})
+    result, runs = fate([verdict("scaling.a")], [replace(verdict("laws.masks"), signature="scaling.b")])
     assert result.word == "caught"
-    assert [nodes[0].rpartition("::")[2] for nodes in engine.asked[1:]] == [law.rpartition("/")[2]]
+    assert [nodes[0].rpartition("::")[2] for nodes in runs.asked[1:]] == [law.rpartition("/")[2]]
 
 
 def test_kills_are_kept_and_a_fault_that_is_easier_to_catch_than_another_is_dominated(tmp_path: Path) -> None:
     path = tmp_path / "kills.json.gz"
-    assert kills.read(path) == {}
-    kills.write({"m.B": ["scaling.b/test", "scaling.a/test"], "m.A": []}, path)
-    assert kills.read(path) == {"m.A": [], "m.B": ["scaling.a/test", "scaling.b/test"]}
+    assert engine.read(path) == {}
+    engine.write({"m.B": ["scaling.b/test", "scaling.a/test"], "m.A": []}, path)
+    assert engine.read(path) == {"m.A": [], "m.B": ["scaling.a/test", "scaling.b/test"]}
     failing = {"easy": ["a", "b", "c"], "hard": ["a"], "same": ["a"], "other": ["b", "d"]}
-    assert kills.dominated(failing) == ["easy", "same"]
+    assert engine.dominated(failing) == ["easy", "same"]
 
 
 def test_every_fault_whose_kills_are_kept_exists_and_is_caught() -> None:
-    known = kills.read()
+    known = engine.read()
     assert known.keys() <= {fault.id for fault in EVERY if fault.framework == "reference"}
     assert all(known.values())
 
@@ -292,9 +292,9 @@ class Recorded(Engine):
 
 
 def test_drawn_programs_are_measured_where_nothing_else_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matrix, "Engine", Recorded)
+    monkeypatch.setattr(engine, "Engine", Recorded)
     fault = replace(FAULT, clauses=("scaling.stays-finite",))
-    assert list(matrix.measured([fault], 1)) == [(fault, ["laws.calls/test"])]
+    assert list(engine.measured([fault], 1)) == [(fault, ["laws.calls/test"])]
 
 
 MODULES = [path.relative_to(ROOT) for path in sorted((ROOT / "tools" / "faults" / "adapters").rglob("*.py"))]

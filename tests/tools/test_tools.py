@@ -36,7 +36,7 @@ from tools.benchmarks.steps.cases import AT_MOST, FIXTURES, SETTLING, NotTheStep
 from tools.commands import WITH_FRAMEWORKS
 from tools.docs.blocks import baselines, trained
 from tools.docs.promises import PROMISES, Promise, table
-from tools.faults import kills
+from tools.faults import engine
 from tools.processors import LEVELS, environment, levels
 from tools.selections import (
     CHANGE,
@@ -194,7 +194,7 @@ def series(request: pytest.FixtureRequest) -> tuple[Record, Selection]:
 def test_core_tries_every_judged_must_clause_and_catches_the_faults(series: tuple[Record, Selection]) -> None:
     record, selection = series
     name = record.series.framework
-    every = candidates_of(record, caught_by(name, kills.read()), changes_of(name, record.series.mode))
+    every = candidates_of(record, caught_by(name, engine.read()), changes_of(name, record.series.mode))
     core = [test for test in every if selection.has(test.test, CORE)]
     assert {test.must for test in every if test.judged} == {test.must for test in core if test.judged}
     faults, caught = ({fault for test in tests for fault in test.faults} for tests in (every, core))
@@ -212,7 +212,7 @@ def test_quick_is_a_minute_of_judged_tests(series: tuple[Record, Selection]) -> 
 
 def test_kills_are_of_tests_that_exist() -> None:
     recorded = {verdict.test for verdict in load(next(BASELINES.glob("reference-*-emulated.json.gz"))).verdicts}
-    named = {test for fault, tests in kills.read().items() if fault.startswith("reference.") for test in tests}
+    named = {test for fault, tests in engine.read().items() if fault.startswith("reference.") for test in tests}
     assert len(named) > 500
     assert named - recorded == set()
 

@@ -9,7 +9,7 @@ from conformance.scenarios.definitions import SCENARIOS
 from conformance.scenarios.table import FOLDER
 from conformance.scenarios.table import markdown as scenario_table
 from results.record.folders import listed, read
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 from results.record.reading import Record, load
 from results.show import times
 from results.show.table import plain

@@ -1,9 +1,18 @@
-"""The page of all clauses."""
+"""The page of all clauses, and tables of ways and of drawn programs."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import groupby
 
+from conformance.cli.specifying import WAYS_HEADER, ways_rows
+from conformance.generative import coverage
+from conformance.known_failures.reading import load_known
+from conformance.scenarios.table import markdown_table
 from conformance.spec.clauses import Clause, Level, load_clauses
+from conformance.spec.findings import Finding
+from frameworks.registry import built_in, load
+from results.show.marks import is_url
+from tools.docs.generate import table
 
 
 def page(clauses: Mapping[str, Clause] | None = None) -> str:
@@ -32,3 +41,39 @@ def _lines(clauses: Mapping[str, Clause]) -> Iterator[str]:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+@cache
+def blocks() -> Mapping[str, str]:
+    """The texts of the blocks by name."""
+    reference = load("reference", "cpu")
+    return {
+        "drawn": coverage.table(coverage.drawn(reference), reference),
+        "left out of drawing": exclusions(),
+        "beyond drawing": ", ".join(f"[{clause}](clauses.md#{clause})" for clause in coverage.beyond_drawing()),
+    }
+
+
+def exclusions() -> str:
+    """Every exclusion as a row: where, under which condition, and what goes wrong there."""
+    rows = [
+        (name, entry.mode, " and ".join(f"`{feature}`" for feature in entry.when), _linked(entry.finding))
+        for name in built_in()
+        for entry in load_known([name]).exclusions
+    ]
+    return table(("framework", "mode", "a program that has", "finding"), rows)
+
+
+def _linked(finding: Finding) -> str:
+    """The id of a finding, as a link where somebody has reported it."""
+    link = finding.text.link
+    return f"[{finding.id}]({link})" if is_url(link) else f"`{finding.id}`"
+
+
+def ways() -> Mapping[str, str]:
+    """The block "ways": a table for each adapter that declares any."""
+    parts = []
+    for name in built_in():
+        if rows := [(f"`{way}`", f"`{calls}`", limits) for way, calls, limits in ways_rows(name)]:
+            parts.append(f"**{name}**\n\n{markdown_table(WAYS_HEADER, rows)}")
+    return {"ways": "\n\n".join(parts)}

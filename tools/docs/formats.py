@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from conformance.techniques.registry import TECHNIQUES
-from results.record.model import TestVerdict
-from results.record.outcomes import UNJUDGED, Outcome
+from results.record.model import UNJUDGED, Outcome, TestVerdict
 from results.record.reading import Record
 from results.show.clauses import outcome
 from tools.docs.generate import table

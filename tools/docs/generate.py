@@ -31,8 +31,8 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "tools.docs.upgrades:blocks": ("upgrades", "change points"),
     "tools.docs.blocks:promises": tuple(PROMISES),
     "tools.docs.blocks:scenarios": tuple(f"scenario {name}" for name in SCENARIOS),
-    "tools.docs.adapters:ways": ("ways",),
-    "tools.docs.laws:blocks": ("drawn", "left out of drawing", "beyond drawing"),
+    "tools.docs.clauses:ways": ("ways",),
+    "tools.docs.clauses:blocks": ("drawn", "left out of drawing", "beyond drawing"),
 }
 """The blocks by what makes them, a function that returns the text of each by its name."""
 
@@ -43,7 +43,7 @@ SUMMARIES = frozenset({"outcomes", "failing clauses", "finding counts", "silent 
 """Blocks of docs that are committed, as README's are: what somebody reads who builds no site."""
 
 README = "README.md"
-COMMITTED: Mapping[str, str] = {"results/schema.json": "results.record.schema:text"}
+COMMITTED: Mapping[str, str] = {"results/schema.json": "results.record.encoding:text"}
 """Files that are generated as a whole and committed, with what returns their text."""
 
 _MARKER = re.compile(r"<!-- ([^\n:]+): begin -->")

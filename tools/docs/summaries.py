@@ -8,7 +8,7 @@ from itertools import chain
 
 from packaging.version import Version
 
-from results.record.outcomes import REFUSED, Outcome
+from results.record.model import REFUSED, Outcome
 from results.record.reading import Record, TestVerdict
 from results.record.texts import Consequence, FindingKind, FindingText
 from results.show.clauses import FAILURE_OUTCOMES, GRAVITY, by_clause, outcome, total

@@ -26,7 +26,7 @@ from conformance.runner.selection import ALL, NAMES
 from conformance.spec.clauses import load_clauses
 from frameworks.adapter_file import adapter_file
 from tools.docs import generate
-from tools.faults import alone, kills, matrix
+from tools.faults import alone, engine
 from tools.faults.catalogue import Fault, faults
 from tools.faults.engine import ROOT, Baselines, Engine, Fate, Group, RunError
 from tools.faults.score import Score, must_clauses
@@ -118,12 +118,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def _measure(chosen: Sequence[Fault], every: Sequence[Fault], workers: int) -> int:
     """Measures which tests fail on the chosen faults, and keeps what is known of the others."""
-    known = kills.read()
-    for count, (fault, tests) in enumerate(matrix.measured(chosen, workers), 1):
+    known = engine.read()
+    for count, (fault, tests) in enumerate(engine.measured(chosen, workers), 1):
         known[fault.id] = tests
         print(f"{count} of {len(chosen)}  {fault.id}: {len(tests)} tests fail", flush=True)
-        kills.write({each.id: known[each.id] for each in every if each.id in known})
-    print(*(f"dominated: {name}" for name in kills.dominated(known)), sep="\n")
+        engine.write({each.id: known[each.id] for each in every if each.id in known})
+    print(*(f"dominated: {name}" for name in engine.dominated(known)), sep="\n")
     return 0
 
 

@@ -6,6 +6,8 @@ own clauses do not all catch is run through all other tests too, to tell whether
 
 from __future__ import annotations
 
+import gzip
+import json
 import multiprocessing
 import os
 import subprocess
@@ -13,20 +15,54 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
 
+from conformance.runner.adapter_info import ask
+from conformance.runner.baselines import nearest
 from conformance.runner.recorder import SETTINGS
 from conformance.runner.selection import ALL
 from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import inventory, node_of
 from results.record.reading import Outcome, RecordError, TestVerdict, load
-from tools.faults import kills
 from tools.faults.catalogue import ADAPTERS, Fault
+
+FILE = Path(__file__).with_name("kills.json.gz")
+
+Kills = Mapping[str, Sequence[str]]
+"""Test ids, CLAUSE/function[parameters], by FRAMEWORK.CLASS of a fault; other tests passed or were not run."""
+
+
+def read(path: Path = FILE) -> dict[str, list[str]]:
+    """The tests that fail on each fault; nothing if none was measured."""
+    if not path.exists():
+        return {}
+    known: dict[str, list[str]] = json.loads(gzip.decompress(path.read_bytes()))
+    return known
+
+
+def write(kills: Kills, path: Path = FILE) -> None:
+    """Writes the tests that fail on each fault, the same bytes for the same content."""
+    text = json.dumps({fault: sorted(tests) for fault, tests in sorted(kills.items())}, indent=0)
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def dominated(kills: Kills) -> list[str]:
+    """The faults to leave out by mutant subsumption: those whose failing tests include all of another fault's.
+
+    Whatever catches the other one catches them. Of faults with the same failing tests all but the first are left out.
+    """
+    first: dict[frozenset[str], str] = {}
+    for fault, tests in kills.items():
+        first.setdefault(frozenset(tests), fault)
+    hardest = {tests: fault for tests, fault in first.items() if not any(other < tests for other in first)}
+    return [fault for fault in kills if fault not in hardest.values()]
+
 
 ROOT = Path(__file__).parent.parent.parent
 SUITES = "conformance/suites"
@@ -264,7 +300,7 @@ def _named_by_a_law(verdict: TestVerdict) -> str:
 
 def _known_laws(fault: Fault) -> list[str]:
     """Node ids of the laws that failed on a fault before, which are tried first."""
-    tests = kills.read().get(fault.id, ()) if fault.framework == "reference" else ()
+    tests = read().get(fault.id, ()) if fault.framework == "reference" else ()
     return [node for test in tests if test.startswith(LAWS) and (node := node_of(test)) is not None]
 
 
@@ -321,3 +357,79 @@ def _files(clauses: set[str]) -> list[str]:
     codes = (code for code in inventory().values() if code.clause in clauses)
     nodes = sorted(f"{SUITES}/{code.file}::{code.function}" for code in codes)
     return [*scopes, *(node for node in nodes if not node.startswith(tuple(f"{each}::" for each in scopes)))]
+
+
+BASELINE = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
+"""Which tests pass on the reference, and how long each takes."""
+QUICK_S = 0.2
+"""Tests of a fault's families that are not about it are run if they take no longer."""
+
+
+def measured(chosen: Sequence[Fault], workers: int) -> Iterator[tuple[Fault, list[str]]]:
+    """Each fault with the tests that fail on it, as its runs end.
+
+    The tests are those of the clauses about a fault, and of the reference also the quick ones of their families. Where
+    none of them fails, the drawn programs run up to the first that does, the quickest first.
+    """
+    passed = [verdict for verdict in load(BASELINE).verdicts if verdict.outcome is Outcome.PASS]
+    passed.sort(key=lambda verdict: verdict.duration_s)
+    laws = [verdict for verdict in passed if verdict.clause.startswith(LAWS)]
+    others = [verdict for verdict in passed if not verdict.clause.startswith(LAWS)]
+    engine = Engine()
+
+    def of_adapter(fault: Fault) -> list[str]:
+        known = _passing(fault)
+        nodes = [node for v in known if v.clause in fault.clauses if (node := node_of(v.test)) is not None]
+        verdicts = engine.run(fault.name, fault.mode, nodes, QUICK)
+        outcomes = RAISED if fault.raises else DETECTED
+        failing = [v.test for v in verdicts if v.outcome in outcomes or v.leaks]
+        if not failing:
+            nodes = [node for v in known if v.clause.startswith(LAWS) if (node := node_of(v.test)) is not None]
+            verdicts = engine.run(fault.name, fault.mode, nodes, FIRST)
+            failing = [failed.test] if (failed := first_failure(verdicts)) else []
+        return failing
+
+    def killers(fault: Fault) -> list[str]:
+        if fault.framework != "reference":
+            return of_adapter(fault)
+        outcomes = RAISED if fault.raises else DETECTED
+        verdicts = _run(engine, fault, [v for v in others if _concerns(v, fault)], QUICK)
+        failing = [v.test for v in verdicts if v.outcome in outcomes or v.leaks]
+        if not failing and (failed := first_failure(_run(engine, fault, laws, FIRST))):
+            failing.append(failed.test)
+        return failing
+
+    with ThreadPoolExecutor(workers) as pool:
+        jobs = {pool.submit(killers, fault): fault for fault in chosen}
+        for job in as_completed(jobs):
+            try:
+                yield jobs[job], job.result()
+            except RunError as error:
+                print(f"not measured: {error}", flush=True)
+
+
+def _passing(fault: Fault) -> list[TestVerdict]:
+    """The tests that pass in the baseline of a fault's adapter and mode, the quickest first."""
+    path = nearest(fault.framework, fault.mode or _first_mode(fault.framework), "cpu")
+    verdicts = load(path).verdicts if path is not None else ()
+    return sorted((v for v in verdicts if v.outcome is Outcome.PASS), key=lambda v: v.duration_s)
+
+
+@cache
+def _first_mode(framework: str) -> str:
+    answer = ask(framework, "cpu")
+    if isinstance(answer, str):
+        raise RunError(answer)
+    return answer.modes[0]
+
+
+def _concerns(verdict: TestVerdict, fault: Fault) -> bool:
+    family = verdict.clause.partition(".")[0]
+    if verdict.duration_s < QUICK_S and any(clause.partition(".")[0] == family for clause in fault.clauses):
+        return True
+    return verdict.clause in fault.clauses or (SETTINGS in fault.clauses and "scope" in verdict.test)
+
+
+def _run(engine: Engine, fault: Fault, verdicts: Sequence[TestVerdict], words: Sequence[str]) -> Sequence[TestVerdict]:
+    nodes = [node for verdict in verdicts if (node := node_of(verdict.test)) is not None]
+    return engine.run(fault.name, fault.mode, nodes, words) if nodes else ()

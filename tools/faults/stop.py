@@ -3,7 +3,7 @@
 import pytest
 
 from conformance.test_ids.inventory import code_of
-from results.record.outcomes import Outcome
+from results.record.model import Outcome
 
 _FAILURES = {Outcome.FAIL.value, Outcome.MISDECLARED.value}
 _broken: set[str] = set()

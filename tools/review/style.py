@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from conformance.spec.tables import Kind, read_tables
+from conformance.spec.clauses import Kind, read_tables
 
 ROOT = Path(__file__).parents[2]
 FILE = Path(__file__).with_suffix(".toml")

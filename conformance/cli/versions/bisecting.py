@@ -28,7 +28,7 @@ from conformance.sweep.bisection import (
     cross,
     search,
 )
-from conformance.sweep.driver import CellFolder
+from conformance.sweep.cell import CellFolder
 from conformance.sweep.plan import OF_ITS_TIME, CellGroup, SweepCell, SweepPlan, cells_of, check_group
 from conformance.sweep.releases import check_release, releases
 from conformance.test_ids.inventory import id_of, inventory, node_of

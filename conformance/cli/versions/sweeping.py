@@ -15,9 +15,19 @@ from rich.text import Text
 
 from conformance.cli.options import PATH, put_entries
 from conformance.sweep.bisection import CellJudge, CellVerdicts
-from conformance.sweep.cell import SUITE_VARIABLE, UNAVAILABLE, CellResult
-from conformance.sweep.driver import RECORDS, CellFolder, Sweep
-from conformance.sweep.engines import CellEngine, LocalEngine, NoEngine, RayEngine, SlurmEngine
+from conformance.sweep.cell import (
+    RECORDS,
+    SUITE_VARIABLE,
+    UNAVAILABLE,
+    CellEngine,
+    CellFolder,
+    CellResult,
+    LocalEngine,
+    NoEngine,
+    RayEngine,
+    SlurmEngine,
+    Sweep,
+)
 from conformance.sweep.plan import CellGroup, SweepCell, SweepPlan, cells_of, read_plan
 from results.record.files import one_line
 from results.record.folders import WRITTEN

@@ -2,33 +2,397 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, reduce
+from typing import Any
 
+import autograd.numpy as anp
 import numpy as np
+from autograd.extend import defvjp, primitive
+from autograd.scipy.special import erf
+from autograd.tracer import isbox
 
-from conformance.generative.programs.case import GeneratedCase, StartAgain
-from conformance.generative.programs.executor import Play
-from conformance.generative.programs.oracle_executor import OracleExecutor
-from conformance.generative.programs.rounding_freedom import (
-    Float32Updates,
-    Float64Rounding,
-    IndependentRounding,
-    NarrowNorms,
-    NarrowWhereAllowed,
-    NotesDrops,
-    NotesKinks,
-    OverflowsEarly,
-    OverflowsNever,
-    PartsAndTiles,
+from conformance.generative.programs.case import (
+    DamageOffloaded,
+    GeneratedCase,
+    OpenScope,
+    Restore,
+    RestoreDamaged,
+    StartAgain,
 )
+from conformance.generative.programs.executor import Executor, NotPlayed, Play
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
 from conformance.search.arrays import REFERENCE_MOMENTS, Observation, canonical, ends_by_itself, equal, wide
+from fixtures.arrays import Array, format_of, wider
 from fixtures.layers import BatchNorm
 from fixtures.recipe import DynamicScaling
-from frameworks.contract import Conventions
-from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.core.rounding import Exact, Rounding
+from frameworks.contract import Conventions, Trainer
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.core import scope
+from frameworks.reference.core.arithmetic import UNARY, Operations, Round, Variance, normalise
+from frameworks.reference.core.rounding import LANES, Exact, Rounding, Stochastic
+from frameworks.reference.core.scope import NORMS
+from frameworks.reference.core.tensor import Tensor, plain, rounded
+from frameworks.reference.training.trainer import ReferenceTrainer
+
+
+class NotesDrops(ReferenceTrainer):
+    """The oracle's run, which notes how many micro-batches were dropped so far."""
+
+    dropped = 0
+
+    def take_micro_batch(self, gradients: dict[str, Array]) -> None:
+        before = self.window.dropped
+        super().take_micro_batch(gradients)
+        self.dropped += self.window.dropped - before
+
+    def unscale_gradients(self) -> None:
+        """Nothing for the caller to do where gradients were unscaled as they were taken in."""
+        alone = self.conventions.nonfinite_micro_batch == "drop-micro-batch"
+        if not (alone and self.window.unscaled):
+            super().unscale_gradients()
+
+
+NOTHING = 2.0**-18
+"""Values below this share of the largest one may be pure rounding error."""
+_OFF = 1.0 + 2.0**-25
+"""Relative half unit of float32, which random rounding turns into zero or one unit."""
+
+
+class NotesKinks(Operations):
+    """The oracle's operations, which note where a rectifier's operand is next to nothing, but something.
+
+    Then rounding decides whether it has a slope, where one is asked for. An operand that is zero has none anywhere.
+    """
+
+    kinked = False
+
+    def activation(self, kind: str, x: Tensor) -> Tensor:
+        if kind == "relu" and isbox(x.value):
+            size = np.abs(x.plain())
+            largest = size[np.isfinite(size)].max(initial=0.0)
+            self.kinked |= bool(((size > 0.0) & (size <= NOTHING * largest)).any())
+        return super().activation(kind, x)
+
+
+@primitive  # type: ignore[untyped-decorator]
+def _rows(table: Array, ids: Array, format_name: str) -> Array:  # noqa: ARG001
+    """Rows of a table, whose gradient is added up in a format, one row after the other."""
+    return np.asarray(table[ids])
+
+
+def _added_up(_rows: Array, table: Array, ids: Array, format_name: str) -> Callable[[Array], Array]:
+    def gradient(rows: Array) -> Array:
+        total = np.zeros(table.shape, format_of(format_name).dtype)
+        np.add.at(total, ids, rows.astype(total.dtype))
+        return total.astype(np.float64)
+
+    return gradient
+
+
+defvjp(_rows, _added_up, None, None)
+
+
+class NormsInParts(Operations):
+    """Normalisation whose gradient is the sum of two parts, each of which is rounded to the operand's format.
+
+    The operand is cast once for its mean and variance, and once to be normalised. In low formats the gradient may be
+    far smaller than its two parts, so that their roundings decide about all of its digits. Mean and variance are those
+    of values half a unit off, as a mean that is updated value by value may be even where all are equal. The gradient
+    takes normalised values to have a mean of zero, as formulas for it do, and of large and close values they have not.
+    """
+
+    def layer_norm(self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
+        def compute(a: Any, measured: Any, g: Any, b: Any, r: Round) -> Any:
+            y, _, variance = normalise(a, (-1,), epsilon, r, self.variance, r(_OFF * measured))
+            return r(y + _mean_taken_for_zero(a, y, variance + epsilon, (-1,))) * g + b
+
+        return self.apply("layer_norm", compute, x, x, scale, shift)
+
+    def batch_norm(
+        self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float, given: tuple[Array, Array] | None
+    ) -> tuple[Tensor, Array, Array]:
+        axes = tuple(range(len(x.shape) - 1))
+        statistics: list[Array] = []
+
+        def compute(a: Any, measured: Any, g: Any, b: Any, r: Round) -> Any:
+            if given is None:
+                y, mean, variance = normalise(a, axes, epsilon, r, self.variance, r(_OFF * measured))
+                y = y + _mean_taken_for_zero(a, y, variance + epsilon, axes)
+            else:
+                mean, variance = given
+                y = r(a - mean) * r(1.0 / np.sqrt(variance + epsilon))
+            statistics.extend(plain(s).reshape(-1) for s in (mean, variance))
+            return r(y) * g + b + self.offset(statistics[0], np.sqrt(statistics[1] + epsilon), plain(g))
+
+        return self.apply("batch_norm", compute, x, x, scale, shift), statistics[0], statistics[1]
+
+    def offset(self, mean: Array, deviation: Array, scale: Array) -> Array:
+        """The error, by channel, of the term that batch norm adds."""
+        return np.zeros_like(mean)
+
+
+def _mean_taken_for_zero(x: Any, normalised: Any, variance: Any, axes: tuple[int, ...]) -> Any:
+    """Nothing, with the gradient by x that makes dx = (dy − mean(dy) − y·mean(dy·y)) / deviation of the exact one."""
+    y = plain(normalised)
+    share = y.mean(axis=axes, keepdims=True) / np.sqrt(plain(variance)) / math.prod(y.shape[axis] for axis in axes)
+    return -y * share * anp.sum(x - plain(x), axis=axes, keepdims=True)
+
+
+FUNCTION = 16
+"""A library's erf is as far off as a sum of so many terms: four units, where it is one in float32 too."""
+_SLOPES: dict[str, Callable[[Array], Array]] = {"tanh": lambda y: 1.0 - y * y, "sigmoid": lambda y: y * (1.0 - y)}
+
+
+class PartsAndTiles(NormsInParts):
+    """And attention whose backward pass takes the sum over a row of shares from the rounded output.
+
+    It makes the shares again from scores and the rounded logarithm of their sum, so that large scores cost digits.
+
+    The slopes of tanh and of the sigmoid are taken from their rounded outputs. Gelu rounds erf, of which 1 + erf has
+    nothing left far below zero. Where a value is used more than once, the sum of its gradients is rounded, and so is
+    each value of the gradient that a product is given: in sums that cancel, little else is left.
+    Source: Dao et al., "FlashAttention", NeurIPS 2022, algorithm 4: P = exp(S − L), dS = P ∘ (dP − rowsum(dO ∘ O)).
+    """
+
+    def attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        mixed = super().attention(query, key, value)
+        computing, _ = self.formats("attention", query.format, key.format, value.format)
+        q, k, v = (self.cast(x, computing).value for x in (query, key, value))
+        scores = anp.matmul(q, anp.swapaxes(k, -1, -2)) / np.sqrt(q.shape[-1])
+        powers = np.exp(plain(scores) - plain(scores).max(axis=-1, keepdims=True))
+        shares = powers / powers.sum(axis=-1, keepdims=True)
+        off = mixed.plain() - shares @ plain(v)
+        if not (np.isfinite(off).all() and np.isfinite(plain(scores)).all()):
+            return mixed
+        nothing = anp.sum(shares * (scores - plain(scores)), axis=-1, keepdims=True)
+        logsum = np.log(powers.sum(axis=-1, keepdims=True)) + plain(scores).max(axis=-1, keepdims=True)
+        again = shares * np.expm1(self.rounding.round(logsum, "float32") - logsum)
+        return Tensor(mixed.value - off * nothing + anp.matmul(again, v - plain(v)), mixed.format)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.shared(super().linear(x, weight, bias))
+
+    def convolution(self, x: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int) -> Tensor:
+        return self.shared(super().convolution(x, weight, bias, stride, padding))
+
+    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+        """Rows, whose gradients are added one after the other, in float32 at least."""
+        name = wider(table.format, "float32")
+        return self.apply("embedding", lambda i, t, _: _rows(t, plain(i).astype(np.int64), name), ids, table)
+
+    def shared(self, x: Tensor) -> Tensor:
+        return Tensor(rounded(x.value, self.rounding, x.format), x.format, x.owned)
+
+    def activation(self, kind: str, x: Tensor) -> Tensor:
+        slope = _SLOPES.get(kind)
+        if (slope is None and kind != "gelu") or not np.isfinite(x.plain()).all():
+            return super().activation(kind, x)
+
+        terms = FUNCTION if x.format == "float32" else 1
+
+        def compute(a: Any, r: Round) -> Any:
+            if slope is None:
+                error = erf(plain(a) / np.sqrt(2.0))
+                off = plain(r(_OFF * error, terms)) - error
+                return UNARY[kind](a) + 0.5 * off * plain(a) + 0.5 * off * (a - plain(a))
+            y = plain(r(_OFF * UNARY[kind](plain(a))))
+            return y + slope(y) * (a - plain(a))
+
+        return self.apply(kind, compute, x, keep="operands" if slope is None else "result")
+
+
+class NarrowNorms(PartsAndTiles):
+    """And normalisation that yields the recipe's format, as is open where no product is computed.
+
+    At O3 batch norm is a product and a sum, of numbers that are rounded to that format.
+    """
+
+    def formats(self, op: str, *operands: str) -> tuple[str, str]:
+        computing, yielding = super().formats(op, *operands)
+        here = scope.current()
+        return computing, here.precision.format if op in NORMS and here.active and yielding != "float64" else yielding
+
+    def offset(self, mean: Array, deviation: Array, scale: Array) -> Array:
+        here = scope.current().precision
+        exact = mean / deviation * scale
+        return self.rounding.round(exact, here.format) - exact if here.level == "O3" else np.zeros_like(mean)
+
+
+class OverflowsEarly(Operations):
+    """Values of the model and of its backward pass overflow from a sixteenth of their format's largest value on.
+
+    Where this changes what is finite, it depends on the order of operations whether anything overflows.
+    """
+
+    def __init__(self, rounding: Rounding, variance: Variance = "centred") -> None:
+        super().__init__(OtherRange(rounding, 1.0 / 16.0), variance)
+
+
+class OverflowsNever(Operations):
+    """Values of the model and of its backward pass do not overflow, as where they are computed in a wider format."""
+
+    def __init__(self, rounding: Rounding, variance: Variance = "centred") -> None:
+        super().__init__(OtherRange(rounding, np.inf), variance)
+
+
+class OtherRange:
+    """A rounding for which formats, but for float64, have so many times their largest value.
+
+    Attributes:
+        overflowed: whether a finite value was larger than its format's so far, be it that the result shows it or not.
+    """
+
+    def __init__(self, rounding: Rounding, times: float) -> None:
+        self._rounding, self._times = rounding, times
+        self.overflowed = False
+        self.constant, self.dtype = rounding.constant, rounding.dtype
+
+    def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
+        """The array in the format, infinite where it is larger than that."""
+        value = self._rounding.round(array, format_name, terms)
+        if format_name == "float64":
+            return value
+        largest = self._times * format_of(format_name).largest
+        finite = np.where(np.isfinite(value), value, array)
+        self.overflowed |= bool((np.isfinite(finite) & ~np.isfinite(value)).any())
+        return np.where(np.abs(finite) > largest, np.copysign(np.inf, finite), finite)
+
+
+MANY_TERMS = 32
+
+
+class Float64Rounding(Stochastic):
+    """Rounds float64 values too, each by up to half a unit, so that what cancels in one order of a sum is seen.
+
+    Sums of many terms are off even where the format holds them, as it need not hold what they are added up from.
+    """
+
+    def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
+        if format_name in ("float32", "float64") and terms > MANY_TERMS:
+            units = format_of(format_name).unit_roundoff * max(math.sqrt(terms), terms / LANES)
+            array = np.asarray(array * (1.0 + units * (2.0 * self._rng.random(np.shape(array)) - 1.0)))
+        if format_name != "float64":
+            return super().round(array, format_name, terms)
+        return np.asarray(array * (1.0 + 2.0**-52 * (self._rng.random(np.shape(array)) - 0.5)))
+
+
+class IndependentRounding(Float64Rounding):
+    """Rounds equal values one by one, as kernels do that do not compute every row of a product in one way."""
+
+    def _truncated(self, value: Array, dropped: int) -> Array:
+        bits = value.reshape(-1).view(np.uint64)
+        bits = bits + self._rng.integers(1 << dropped, size=bits.size, dtype=np.uint64)
+        bits &= np.uint64((1 << 64) - (1 << dropped))
+        return bits.view(np.float64).reshape(value.shape)
+
+
+class NarrowWhereAllowed(NotesDrops):
+    """A member, which uses the narrowest formats that no clause asks more of.
+
+    It takes the norm of a gradient from squares in float32 or in the gradient's wider format, gives that in the
+    gradient's own, and theirs in the widest of these. It unscales by the reciprocal of the scale. At O3 averages and
+    running statistics have the model's format.
+    """
+
+    def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
+        if not gradients:
+            return 0.0
+        formats = {name: self.master_formats[name] for name in gradients}
+        norms = [self._norm(g, formats[n]) for n, g in gradients.items()]
+        return float(self._norm(np.asarray(norms), reduce(wider, formats.values())))
+
+    def clip_factor(self, coefficient: float, gradients: Mapping[str, Array]) -> float:
+        widest = reduce(wider, (self.master_formats[name] for name in gradients), "float32")
+        return float(self.rounding.round(np.asarray(coefficient), widest))
+
+    def unscale(self, name: str, gradient: Array) -> Array:
+        assert self.scaler is not None
+        scale, format_name = self.scaler.scale, self.accumulator_format(name)
+        uneven_in_low = math.frexp(scale)[0] != 0.5 and format_name in ("float16", "bfloat16")
+        reciprocal = self.rounding.round(np.asarray(1.0 / scale), format_name if uneven_in_low else "float32")
+        return self.rounding.round(gradient * reciprocal, format_name)
+
+    def _norm(self, values: Array, name: str) -> float:
+        squares = self.rounding.round(np.asarray(np.vdot(values, values)), wider(name, "float32"))
+        return float(self.rounding.round(np.sqrt(squares), name, max(1, values.size)))
+
+    def average_format(self, name: str) -> str:
+        return self.master_formats[name] if self.recipe.precision.level == "O3" else super().average_format(name)
+
+    def update_running_statistics(self, path: str, mean: Array, variance: Array, count: int, momentum: float) -> None:
+        super().update_running_statistics(path, mean, variance, count, momentum)
+        if self.recipe.precision.level == "O3":
+            for name in (f"{path}.mean", f"{path}.variance"):
+                self.statistics[name] = self.rounding.round(self.statistics[name], self.recipe.precision.format)
+
+
+class Float32Updates(NarrowWhereAllowed):
+    """A member whose optimizer computes in float32 what it keeps in a low format."""
+
+    def apply_update(self, gradients: dict[str, Array], rate: float) -> None:
+        formats = self.master_formats
+        self.master_formats = {name: wider(formats[name], "float32") for name in formats}
+        super().apply_update(gradients, rate)
+        self.master_formats = formats
+        for values in (self.masters, *self.slots.values()):
+            for name in gradients:
+                values[name] = self.rounding.round(values[name], formats[name])
+
+
+class OracleExecutor(Executor):
+    """Plays a case on the reference, which follows a framework's conventions; a moment is kept as a copy."""
+
+    def __init__(
+        self,
+        conventions: Conventions,
+        case: GeneratedCase,
+        rounding: Rounding | None,
+        trainers: type[NotesDrops] = NotesDrops,
+        operations: type[Operations] = Operations,
+    ) -> None:
+        self._framework = ReferenceFramework("cpu", conventions=conventions, rounding=rounding)
+        self._framework.trainer_class, self._framework.operations_class = trainers, operations
+        self._copies: dict[int, Trainer] = {}
+        super().__init__(case)
+
+    def make(self, weights: dict[str, Array] | None = None) -> Trainer:
+        return self._framework.trainer(self.case.drawn.model, self.case.recipe, weights)
+
+    def state(self) -> Observation:
+        dropped = self.trainer.dropped if isinstance(self.trainer, NotesDrops) else 0
+        ops = self.trainer.ops if isinstance(self.trainer, NotesDrops) else None
+        overflowed = ops is not None and isinstance(ops.rounding, OtherRange) and ops.rounding.overflowed
+        notes = {"dropped": dropped, "overflowed": overflowed, "kinked": isinstance(ops, NotesKinks) and ops.kinked}
+        return self.trainer.state() | {f"window/{name}": np.array(value) for name, value in notes.items()}
+
+    def lend(self, arrays: Iterable[Array]) -> None:
+        """Does nothing: the oracle keeps no array of the caller."""
+
+    def take_back(self) -> None:
+        """Does nothing, as for `lend`."""
+
+    def save(self, slot: int) -> None:
+        self._copies[slot] = copy.deepcopy(self.trainer)
+
+    def restore(self, verb: Restore) -> None:
+        if verb.slot not in self._copies:
+            raise NotPlayed
+        self.trainer = copy.deepcopy(self._copies[verb.slot])
+
+    def restore_damaged(self, verb: RestoreDamaged) -> bool:
+        if verb.slot not in self._copies:
+            raise NotPlayed
+        return True
+
+    def damage_offloaded(self, verb: DamageOffloaded) -> bool:
+        return True
+
+    def scope(self, verb: OpenScope) -> None:
+        """Does nothing: no process-wide scope affects a run."""
+
 
 MEMBERS = 8
 LARGEST = float(np.finfo(np.float32).max)

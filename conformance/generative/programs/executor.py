@@ -15,6 +15,7 @@ from conformance.generative.programs.case import (
     ApplyGradients,
     CountBytes,
     DamageOffloaded,
+    GeneratedBatch,
     GeneratedCase,
     Gradients,
     OpenScope,
@@ -30,7 +31,6 @@ from conformance.generative.programs.case import (
     cut_otherwise,
     step_text,
 )
-from conformance.generative.programs.data import GeneratedBatch
 from conformance.search.arrays import Observation
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window

@@ -12,6 +12,7 @@ from conformance.generative.programs.case import (
     Apply,
     ApplyGradients,
     CountBytes,
+    GeneratedBatch,
     GeneratedCase,
     Gradients,
     OpenScope,
@@ -24,7 +25,6 @@ from conformance.generative.programs.case import (
     WrongWidth,
     cut_otherwise,
 )
-from conformance.generative.programs.data import GeneratedBatch
 from fixtures.layers import Activation, BatchNorm, Layer, SelfAttention, walk
 from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Recipe, StaticScaling, Steps
 

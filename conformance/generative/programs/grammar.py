@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from conformance.generative.programs.data import GeneratedModel
+from conformance.generative.programs.case import GeneratedModel
 from fixtures.layers import (
     Activation,
     ActivationKind,

@@ -1,15 +1,23 @@
-"""Judges a case: compares its play on the framework with the oracle's."""
+"""Judges a case: compares its play on the framework with the oracle's.
+
+Where a verb rounds nothing, values must equal the oracle's bit for bit. Elsewhere the bound is `Ensemble.freedom` times
+the largest distance between the oracle and a member of an ensemble of randomly rounded runs, plus one unit in the last
+place of the largest value. Where members disagree on a counter, or on which values are finite, rounding decides, and
+the program is judged only up to that verb.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from conformance.checks.evidence import same_bits
+import numpy as np
+
+from conformance.checks.evidence import element, got_want, same_bits
 from conformance.checks.subject import Subject
 from conformance.generative.programs.case import (
     Accumulate,
@@ -30,15 +38,311 @@ from conformance.generative.programs.case import (
     WrongWidth,
     step_text,
 )
-from conformance.generative.programs.compare import Mismatch, first_difference
-from conformance.generative.programs.ensemble import Ensemble
+from conformance.generative.programs.ensemble import MEMBERS, Ensemble
 from conformance.generative.programs.executor import Play, PlayFailed
 from conformance.generative.programs.subject_executor import SubjectExecutor
 from conformance.search.adapter_settings import GenerativeSettings
-from conformance.search.arrays import Observation, canonical, ends_by_itself
+from conformance.search.arrays import Observation, canonical, distance, ends_by_itself, equal, gaps, narrow, unit, wide
 from conformance.search.properties import Failure
+from fixtures.arrays import Array
 from fixtures.layers import BatchNorm
 from fixtures.recipe import DynamicScaling, StaticScaling
+
+FLOAT64 = 64 * 2.0**-53
+"""How far a float64 value may be off, relatively, of which members are no further from each other than that."""
+UNDERFLOW = 2.0**-100
+"""Where float32 values may be zero: factors of theirs have underflowed, or the function has no such small slope."""
+REPORTED = 4 * 2.0**-24
+"""How far a loss or norm may be off that float32 cannot hold: it is computed in float32 and divided by items."""
+ROOT = 2.0**64
+"""Square root of the largest magnitude of float32."""
+CHAOTIC = 0.2
+"""A bound above this share of the largest value says nothing, so the value is not judged."""
+COUNTED = (
+    *("skipped", "scale_before", "scale_after", "good_steps", "raised", "refused", "steps", "schedule", "scale"),
+    *("dropped", "overflowed"),
+)
+"""Last parts of the names of counters and of values that change by powers of two; all others are rounded."""
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The first difference.
+
+    Attributes:
+        place: the verb's place in the program.
+        name: of the value, such as "parameter/0.weight".
+        measured, expected: the two values.
+        bound: the largest difference allowed, 0 where the bits must be equal.
+    """
+
+    place: int
+    name: str
+    measured: Array
+    expected: Array
+    bound: float
+
+    def __str__(self) -> str:
+        if self.measured.shape != self.expected.shape or self.measured.size == 0:
+            return f"{self.name}: got shape {list(self.measured.shape)}, want {list(self.expected.shape)}"
+        left, right = (np.asarray(each, np.float64) for each in (self.measured, self.expected))
+        differing = gaps(left, right) > self.bound
+        apart = (
+            element(left, right, differing, self.bound) if differing.any() else got_want(self.measured, self.expected)
+        )
+        return f"{self.name}: {apart}"
+
+
+def counted(name: str) -> bool:
+    """Whether this name belongs to a counter, which has no rounding."""
+    return name.rsplit("/", 1)[-1].rsplit(".", 1)[0] in COUNTED or name.startswith("steps/")
+
+
+def first_difference(
+    measured: Sequence[Observation | None], ensemble: Ensemble, left: Mapping[int, frozenset[str]]
+) -> Mismatch | None:
+    """The first value, by verb and name, whose distance from the oracle's exceeds the bound.
+
+    Args:
+        measured: of every verb, under canonical names; only names that the oracle has too are looked at.
+        left: beginnings of names that are not judged, by the place of the verb.
+    """
+    for place, (mine, exact) in enumerate(zip(measured, ensemble.nearest.observations, strict=True)):
+        if mine is None or exact is None:
+            continue
+        names = [n for n in exact if n in mine and not n.startswith(tuple(left.get(place, ())))]
+        names = [n for n in names if _promised(n, mine, exact)]
+        mine, exact = _where_finite(mine, exact)
+        unequal = [name for name in names if not equal(mine[name], exact[name])]
+        if unequal and ensemble.adrift(place):
+            continue
+        if unequal and (ensemble.kinked(place) or ensemble.diverged(place)):
+            return None
+        if any(_overflows(n, mine, exact) for n in unequal) and _near_overflow(ensemble, place):
+            return None
+        if ensemble.lost(place):
+            unequal = [name for name in unequal if counted(name)]
+        for name in sorted(unequal, key=_order):
+            if _exceeded(name, place, mine[name], exact[name], ensemble, ensemble.fewer()) is None:
+                continue
+            if not _decided(ensemble, place):
+                return None
+            bound = _exceeded(name, place, mine[name], exact[name], ensemble, ensemble.further())
+            if bound is not None:
+                return Mismatch(place, name, mine[name], exact[name], bound)
+    return None
+
+
+def _exceeded(
+    name: str, place: int, mine: Array, exact: Array, ensemble: Ensemble, growing: Iterator[tuple[Play, ...]]
+) -> float | None:
+    """The bound that a value exceeds, for a growing number of members; None if it exceeds none."""
+    gap, bound = distance(mine, exact), 0.0
+    if counted(name):
+        return bound if gap else None
+    for members in growing:
+        allowed = _bound(name, place, exact, ensemble, members)
+        if allowed is None:
+            return None
+        bound = allowed + _of_layers_format(name, mine, exact)
+        if gap <= bound:
+            return None
+    return bound
+
+
+def _promised(name: str, mine: Observation, exact: Observation) -> bool:
+    """Whether a clause determines the value.
+
+    An average begins with the first applied update; how far what is not a number spreads through a layer is open, and
+    so is a gradient whose square, as in a loss, leaves float32.
+    """
+    if name.startswith("result/back.") and bool(np.isnan(wide(exact[name])).any()):
+        return False
+    if name.startswith("result/output.") and mine[name].shape == exact[name].shape:
+        missing = np.isnan(wide(exact[name]))
+        if missing.any() and bool(np.isnan(wide(mine[name]))[missing].all()):
+            return False
+    if name.startswith("result/gradient.") and bool((np.abs(wide(exact[name])) > ROOT).any()):
+        return False
+    return not name.startswith("average/") or bool(exact.get("steps/steps", 0))
+
+
+def _of_layers_format(name: str, mine: Array, exact: Array) -> float:
+    """What rounding to the format of a layer's output may add, which layers without products choose."""
+    if not name.startswith(("result/output.", "result/back.")):
+        return 0.0
+    return unit(mine) * float(np.abs(wide(exact)).max(initial=0.0)) if unit(mine) > unit(exact) else 0.0
+
+
+_BACKWARD = ("accumulator/", "result/gradient.", "result/back.")
+"""What a backward pass gives: where it overflows, no clause says which gradients that reaches, nor what they become."""
+
+
+def _where_finite(mine: Observation, exact: Observation) -> tuple[Observation, Observation]:
+    """Two observations in which gradients are set to zero where one is not finite, if the oracle's overflow.
+
+    Returned gradients are all set to zero if none of their values is finite and nonzero after unscaling.
+    """
+    gradients = [name for name in exact if name in mine and name.startswith(_BACKWARD)]
+    if all(np.isfinite(wide(exact[name])).all() for name in gradients):
+        return mine, exact
+    mine, exact = dict(mine), dict(exact)
+    returned = [name for name in gradients if name.startswith("result/gradient.")]
+    nothing = all(not np.nan_to_num(wide(mine[name]), posinf=0.0, neginf=0.0).any() for name in returned)
+    for name in gradients:
+        if mine[name].shape == exact[name].shape:
+            judged = np.isfinite(wide(mine[name])) & np.isfinite(wide(exact[name]))
+            judged &= not (nothing and name in returned)
+            for each in (mine, exact):
+                each[name] = np.where(judged, each[name], np.zeros_like(each[name]))
+    return mine, exact
+
+
+_FLOW = ("result/", "accumulator/", "moment/", "master/", "parameter/", "average/", "buffer/")
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Counters first, then rounded values in the order in which an update computes them."""
+    place = next((i for i, prefix in enumerate(_FLOW, 1) if name.startswith(prefix)), len(_FLOW) + 1)
+    return (0 if counted(name) else place, name)
+
+
+def _decided(ensemble: Ensemble, place: int) -> bool:
+    """Whether every member counts what the oracle counts, up to this verb."""
+    return all(_agrees(member, ensemble.nearest, place) for member in ensemble.members)
+
+
+def _overflows(name: str, mine: Observation, exact: Observation) -> bool:
+    """Whether an overflow may explain the difference of two values."""
+    return counted(name) or not np.array_equal(_finite(mine[name]), _finite(exact[name]))
+
+
+def _near_overflow(ensemble: Ensemble, place: int) -> bool:
+    """Whether a format of another range would change what overflows up to this verb."""
+    return not all(_agrees(play, ensemble.nearest, place) for play in ensemble.of_other_ranges)
+
+
+def _agrees(member: Play, nearest: Play, place: int) -> bool:
+    """Whether a member counts the same as the oracle, and the same is finite, up to a verb."""
+    pairs = zip(member.observations[: place + 1], nearest.observations[: place + 1], strict=True)
+    return all(exact is None or (other is not None and _agree(other, exact)) for other, exact in pairs)
+
+
+def _agree(other: Observation, exact: Observation) -> bool:
+    return other.keys() == exact.keys() and all(
+        equal(other[n], exact[n]) if counted(n) else np.array_equal(_finite(other[n]), _finite(exact[n])) for n in exact
+    )
+
+
+def _finite(array: Array) -> Array:
+    return np.isfinite(wide(array))
+
+
+def _bound(name: str, place: int, exact: Array, ensemble: Ensemble, members: Sequence[Play]) -> float | None:
+    """How far a value may be from the oracle's; None where it is not judged. It grows with the members.
+
+    Where fewer than all of them leave a value where it is, others may move it by less than the play without rounding is
+    off, so that this play is asked by all alone.
+    """
+    if counted(name):
+        return 0.0
+    spread = max(distance(o[name], exact) for o in _others(members, place))
+    finite = np.abs(wide(exact))[np.isfinite(wide(exact))]
+    largest = float(finite.max()) if finite.size else 0.0
+    if (spread == 0.0 and len(members) > MEMBERS) or ensemble.conventions.compiled:
+        spread = max(spread, _unrounded(name, place, exact, ensemble))
+    reported = name.startswith("result/") and "." not in name
+    if spread <= FLOAT64 * largest and exact.dtype == np.float64:
+        return largest * (REPORTED if reported else 0.0 if narrow(exact) else FLOAT64)
+    if spread == 0.0:
+        return 0.0 if narrow(exact) and ensemble.exact(place) else unit(exact) * largest + UNDERFLOW
+    if ensemble.freedom * spread > CHAOTIC * largest:
+        return None
+    rounding = ensemble.freedom * spread + unit(exact) * largest
+    return max(rounding, REPORTED * largest if reported else 0.0) + UNDERFLOW
+
+
+def _unrounded(name: str, place: int, exact: Array, ensemble: Ensemble) -> float:
+    """Distance of the play without rounding from the oracle's, with which members may agree by chance.
+
+    Where that play counts something else, because nothing overflows in it, it says nothing, and the value counts as
+    not rounded.
+    """
+    for step in range(place + 1):
+        nearest, unrounded = (play.observations[step] for play in (ensemble.nearest, ensemble.unrounded))
+        if nearest is None or unrounded is None:
+            continue
+        if any(not equal(unrounded[n], nearest[n]) for n in nearest if counted(n)):
+            return 0.0
+    observation = ensemble.unrounded.observations[place]
+    return 0.0 if observation is None else distance(observation[name], exact)
+
+
+def _others(members: Sequence[Play], place: int) -> Iterator[Observation]:
+    for member in members:
+        observation = member.observations[place]
+        if observation is not None:
+            yield observation
+
+
+def apart_from_twin(
+    measured: Play, twin: Play, ensembles: tuple[Ensemble, ...] = (), left: tuple[str, ...] = (), underflow: float = 0.0
+) -> Mismatch | None:
+    """The first value in which two plays of a framework differ, verb by verb.
+
+    Args:
+        ensembles: of the programs, where two of them may round otherwise: each play may be as far from its oracle as
+            the bound says, and that as far from the exact value; empty where the plays must be equal bit for bit.
+        left: beginnings of names that are not compared.
+        underflow: values smaller than this are equal.
+    """
+    for place, (mine, other) in enumerate(zip(measured.observations, twin.observations, strict=True)):
+        if mine is None or other is None:
+            continue
+        if not _alike(place, ensembles):
+            return None
+        names = [name for name in other if name in mine and not name.startswith(left)]
+        for name in sorted((n for n in names if not _same(mine[n], other[n], underflow)), key=_order):
+            bounds = [_from_exact_value(name, place, ensemble) for ensemble in ensembles]
+            if None in bounds or (ensembles and not np.isfinite(wide(other[name])).all()):
+                continue
+            bound = sum(bound for bound in bounds if bound is not None)
+            if not ensembles or not distance(mine[name], other[name]) <= bound:
+                return Mismatch(place, name, mine[name], other[name], bound)
+    return None
+
+
+def _same(a: Array, b: Array, underflow: float) -> bool:
+    """Whether two values have the same bits, but for the sign of zero and what is smaller than `underflow`."""
+    if same_bits(a, b) or a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind in "USO":
+        return same_bits(a, b)
+    small = np.maximum(np.abs(wide(a)), np.abs(wide(b))) <= underflow
+    return same_bits(np.where(small, np.zeros_like(a), a), np.where(small, np.zeros_like(b), b))
+
+
+def _alike(place: int, ensembles: tuple[Ensemble, ...]) -> bool:
+    """Whether the oracle counts the same in all programs after a verb, and the same is finite."""
+    observations = [o for o in (ensemble.nearest.observations[place] for ensemble in ensembles) if o is not None]
+    pairs = [(name, o[name], observations[0][name]) for o in observations[1:] for name in o]
+    return all(
+        equal(a, b) if counted(name) else a.shape != b.shape or not distance(0.0 * wide(a), 0.0 * wide(b))
+        for name, a, b in pairs
+    )
+
+
+def _from_exact_value(name: str, place: int, ensemble: Ensemble) -> float | None:
+    """How far a play's value may be from the exact one, which two programs share; None where it is not judged.
+
+    The play may be a bound away from its oracle, and the oracle a bound away from the exact value, or as far as the
+    unrounded play is: members lie around the oracle, and where a value is a small part of a unit away from one that a
+    low format holds, hardly any of them leaves what rounding to nearest gives.
+    """
+    exact = ensemble.nearest.observations[place]
+    if exact is None or name not in exact or not _decided(ensemble, place):
+        return None
+    bound = _bound(name, place, exact[name], ensemble, ensemble.members)
+    return None if bound is None else bound + max(bound, _unrounded(name, place, exact[name], ensemble))
+
 
 Judge = Callable[[GeneratedCase], Failure | None]
 

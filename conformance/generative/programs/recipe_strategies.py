@@ -10,7 +10,7 @@ from zlib import crc32
 
 from hypothesis import strategies as st
 
-from conformance.generative.programs.data import GeneratedModel
+from conformance.generative.programs.case import GeneratedModel
 from conformance.search.adapter_settings import generative_settings
 from fixtures.layers import BatchNorm, walk
 from fixtures.recipe import (

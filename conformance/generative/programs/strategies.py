@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from conformance.generative.programs.batch_strategies import Batches, Habits, habits
 from conformance.generative.programs.case import (
     Accumulate,
     Apply,
@@ -14,14 +14,19 @@ from conformance.generative.programs.case import (
     CountBytes,
     Damage,
     DamageOffloaded,
+    GeneratedBatch,
     GeneratedCase,
+    GeneratedModel,
     Gradients,
+    MaskKind,
     OpenScope,
     Predict,
     Restore,
     RestoreDamaged,
     RestoreOverrides,
     Save,
+    Spike,
+    SpikedGradient,
     StartAgain,
     Target,
     TraceLayers,
@@ -30,13 +35,222 @@ from conformance.generative.programs.case import (
     Way,
     WrongWidth,
 )
-from conformance.generative.programs.data import GeneratedBatch, GeneratedModel
-from conformance.generative.programs.gradient_strategies import LONG, OFTEN, Feeds
-from conformance.generative.programs.grammar import models
+from conformance.generative.programs.features import MANY
+from conformance.generative.programs.grammar import LARGE, WIDTHS, models
 from conformance.generative.programs.recipe_strategies import PRECISIONS, offered, recipes, techniques_of
-from fixtures.layers import BatchNorm
+from fixtures.layers import BatchNorm, walk
 from fixtures.recipe import DynamicScaling, Offload, Ranks, Recipe
 from frameworks.contract import Capability, Framework
+
+SMALL_BATCHES = (2, 2, 3, 4, 5)
+LARGE_BATCHES = (MANY, MANY + 3, 4 * MANY + 3)
+"""Samples of a micro-batch that is too large for what is done in blocks of 32, 64 or 256; means over 64 are exact."""
+ROWS = 65_539
+"""Samples that are too many for what counts rows in 16 bits."""
+MAGNITUDES, SUBNORMAL = (-10, 4, 9, 14), -130
+"""Powers of two by which inputs are multiplied; by the last one they are subnormal."""
+
+
+@dataclass(frozen=True)
+class Habits:
+    """Choices that apply to a whole program.
+
+    Attributes:
+        even: whether the micro-batches of a window are of one size, so that any way of weighing them is the same.
+        head: the only head that micro-batches bring targets for, "" for any.
+        missing: place of the parameter that given gradients leave out, None for any or none.
+    """
+
+    even: bool = False
+    head: str = ""
+    missing: float | None = None
+
+
+@st.composite
+def habits(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel, recipe: Recipe) -> Habits:
+    """The habits of a program; most have none."""
+    even = recipe.accumulation > 1 and draw(st.booleans())
+    if not framework.declares(Capability.MISSING_GRADIENTS).supported or draw(st.integers(0, 3)):
+        return Habits(even)
+    head = draw(st.sampled_from([name for name, _ in drawn.losses])) if len(drawn.losses) > 1 else ""
+    return Habits(even, head, draw(st.integers(0, 15)) / 16)
+
+
+def large_batches(drawn: GeneratedModel) -> list[int]:
+    """Sizes of micro-batches that are large for a model, the likelier the more often."""
+    widest = max(math.prod(shape) for shape in (drawn.sample, *drawn.model.output_shapes().values()))
+    vectors = len(drawn.sample) == 1 and not drawn.integer_inputs
+    return [*LARGE_BATCHES * 2, *([ROWS] * 2 if vectors and widest <= max(WIDTHS) else [])]
+
+
+class Batches:
+    """The micro-batches that a program for one model and recipe takes.
+
+    Args:
+        subnormal: whether inputs may be.
+    """
+
+    def __init__(
+        self, framework: Framework, drawn: GeneratedModel, recipe: Recipe, habits: Habits, subnormal: bool
+    ) -> None:
+        self._drawn, self._habits = drawn, habits
+        self._magnitudes = [*MAGNITUDES, SUBNORMAL] if subnormal else [*MAGNITUDES]
+        self._dynamic = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
+        self._moving = any(isinstance(layer, BatchNorm) for _, layer in walk(drawn.layers))
+        biased = framework.conventions().running_variance == "biased"
+        self._small = SMALL_BATCHES if self._moving and not biased else (*SMALL_BATCHES, 1)
+        self._missing = framework.declares(Capability.MISSING_GRADIENTS).supported
+        self._large = large_batches(drawn)
+
+    def window(self, draw: st.DrawFn, count: int) -> tuple[GeneratedBatch, ...]:
+        """So many micro-batches, of which at least one has an item."""
+        micros = tuple(self._one(draw) for _ in range(count))
+        if self._drawn.exact and draw(st.booleans()):
+            micros = tuple(
+                replace(micro, size=size) for micro, size in zip(micros, self._sizes(draw, count), strict=True)
+            )
+        if self._habits.even:
+            micros = tuple(replace(micro, size=micros[0].size, mask="none") for micro in micros)
+        if self._habits.head:
+            micros = tuple(replace(micro, heads=(self._habits.head,)) for micro in micros)
+        return micros if any(m.items(self._drawn) for m in micros) else (GeneratedBatch(2), *micros[1:])
+
+    def predicted(self, draw: st.DrawFn) -> GeneratedBatch:
+        """A micro-batch to be evaluated, of which sizes, magnitudes and equal values are of interest."""
+        size = draw(st.sampled_from([1, 2, 3] * 5 + self._large))
+        seed, rare = draw(st.integers(0, 9)), draw(st.integers(0, 7))
+        if rare == 0 and not self._drawn.integer_inputs:
+            return GeneratedBatch(size, seed, magnitude=draw(st.sampled_from(MAGNITUDES)))
+        return GeneratedBatch(size, seed, constant=rare == 1)
+
+    def _sizes(self, draw: st.DrawFn, count: int) -> list[int]:
+        """Sizes that add up to a power of two, so that means over a window are exact."""
+        total = draw(st.sampled_from([total for total in (2, 4, 8, 32) if total >= count]))
+        ends = sorted(draw(st.permutations(range(1, total)))[: count - 1])
+        return [end - start for start, end in zip([0, *ends], [*ends, total], strict=True)]
+
+    def _one(self, draw: st.DrawFn) -> GeneratedBatch:
+        seed, rare = draw(st.integers(0, 99)), draw(st.integers(0, 3 if self._moving else 7))
+        many = draw(st.integers(0, 23)) == 0
+        size = draw(st.sampled_from(self._large if many else self._small))
+        if not self._drawn.integer_inputs and rare < 2:
+            spoilt = draw(st.sampled_from([math.inf, -math.inf, math.nan])) if self._dynamic and rare == 0 else None
+            if rare == 1 and draw(st.booleans()):
+                return GeneratedBatch(size, seed, constant=True)
+            return GeneratedBatch(size, seed, magnitude=draw(st.sampled_from(self._magnitudes)), spoilt=spoilt)
+        constant = self._drawn.integer_inputs and (rare < 2 or (many and draw(st.booleans())))
+        if self._drawn.token_level:
+            masks: list[MaskKind] = ["none", "ragged", "holes", "empty"]
+            return GeneratedBatch(size, seed, draw(st.sampled_from(masks)), constant=constant)
+        if self._missing and len(self._drawn.losses) > 1 and draw(st.integers(0, 3)) == 0:
+            return GeneratedBatch(size, seed, heads=(draw(st.sampled_from([name for name, _ in self._drawn.losses])),))
+        return GeneratedBatch(size, seed, constant=constant)
+
+
+LAST = 0.999999
+"""Where the last value of a parameter is, as a share of them."""
+OFTEN, LONG = 7, 300
+"""Updates in a row; bfloat16 counts to 256."""
+
+BEYOND_FLOAT32 = 2.0**130
+"""Infinite in float32, and finite in float64."""
+
+
+class Feeds:
+    """The update attempts from given gradients that a program for one model and recipe makes.
+
+    Attributes:
+        largest: a gradient that only just does not overflow under the scale that the run begins with, None for none.
+        counted: whether anything depends on how many updates were applied, as is open of a window without gradients.
+    """
+
+    def __init__(self, framework: Framework, drawn: GeneratedModel, recipe: Recipe, habits: Habits) -> None:
+        def supports(capability: Capability) -> bool:
+            return framework.declares(capability).supported
+
+        scaling = recipe.scaling if isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled else None
+        scale = None if scaling is None else scaling.initial
+        self._habits = habits
+        self._dynamic, self._count, self._two = scaling is not None, recipe.accumulation, recipe.optimizers > 1
+        self.largest = None if scale is None or recipe.clip is not None else _largest(recipe) / scale
+        self.counted = recipe.schedule is not None or recipe.average is not None
+        self._unscale = supports(Capability.EXPLICIT_UNSCALE) and recipe.scaling is not None
+        self._second_unscale = supports(Capability.SECOND_UNSCALE)
+        self._missing = supports(Capability.MISSING_GRADIENTS)
+        wide = any(head.format == "float64" for head in drawn.model.heads.heads)
+        self._beyond = [BEYOND_FLOAT32] * 3 if wide else []
+        sizes = [math.prod(shape) for shape in drawn.model.parameter_shapes().values()]
+        self._large = max(sizes) >= LARGE
+        self._longest = LONG if recipe.accumulation == 1 and not self._large else OFTEN
+        self._places = [i / 16 for i in range(16)] + [sizes.index(max(sizes)) / len(sizes)] * 8
+
+    def apply_gradients(self, draw: st.DrawFn) -> ApplyGradients:
+        """One attempt, or several in a row."""
+        window = tuple(self._given(draw) for _ in range(self._count))
+        if self._large and self._dynamic and draw(st.booleans()):
+            window = self._with_one_at_the_end(draw)
+        if self._missing and not self.counted and draw(st.integers(0, 11)) == 0:
+            return ApplyGradients((SpikedGradient(0.0, nothing=True),) * len(window))
+        if not self._unscale:
+            return ApplyGradients(window, times=draw(st.sampled_from([1] * 12 + [OFTEN] * 3 + [self._longest])))
+        match draw(st.sampled_from(["plain", "plain", "plain", "by-hand", "twice", "abandon", "poison", "often"])):
+            case "by-hand":
+                return ApplyGradients(window, unscale_calls=1)
+            case "twice":
+                return ApplyGradients(window, unscale_calls=2 if self._second_unscale else 1)
+            case "abandon":
+                return ApplyGradients(self._overflowing(draw, window), discard=True)
+            case "poison":
+                inject = SpikedGradient(0.0, (Spike(draw(st.sampled_from([math.inf, math.nan, 0.5])), 0.5, 0.5),))
+                return ApplyGradients(tuple(replace(given, missing=None) for given in window), inject=inject)
+            case "often":
+                return ApplyGradients(window, times=draw(st.sampled_from([OFTEN] * 3 + [self._longest])))
+            case _:
+                return ApplyGradients(window)
+
+    def _with_one_at_the_end(self, draw: st.DrawFn) -> tuple[SpikedGradient, ...]:
+        """A window of which a single value is not finite, the last one of the largest parameter."""
+        spike = Spike(draw(st.sampled_from([math.inf, math.nan])), self._places[-1], LAST)
+        plain = SpikedGradient(0.25, missing=self._habits.missing)
+        return (*[plain] * (self._count - 1), replace(plain, spikes=(spike,)))
+
+    def _overflowing(self, draw: st.DrawFn, window: tuple[SpikedGradient, ...]) -> tuple[SpikedGradient, ...]:
+        """The window; with two optimizers, often one in which a single parameter alone overflows."""
+        if not (self._two and self._dynamic and draw(st.booleans())):
+            return window
+        return (SpikedGradient(0.25, (Spike(math.inf, draw(st.sampled_from(self._places)), 0.5),)), *window[1:])
+
+    def _given(self, draw: st.DrawFn) -> SpikedGradient:
+        base = draw(st.sampled_from([0.0, 0.25, 0.3, 1.0, -0.5, 2.0**-14, 2.0**-24]))
+        if self.largest is not None and draw(st.integers(0, 15)) == 0:
+            return SpikedGradient(self.largest)
+        rare = (
+            [math.inf, -math.inf, math.nan, 2.0**127, -(2.0**120), 2.0**15, *self._beyond]
+            if self._dynamic
+            else [2.0**10]
+        )
+        spikes = draw(
+            st.lists(
+                st.builds(
+                    Spike,
+                    st.sampled_from([*rare, 1.0, 2.0**-20]),
+                    st.sampled_from(self._places),
+                    st.sampled_from([0.0, 0.3, 0.5, LAST]),
+                ),
+                max_size=2 if self._large or draw(st.booleans()) else 0,
+            )
+        )
+        missing = self._habits.missing
+        if missing is None and self._missing:
+            missing = draw(st.sampled_from([None, None, None, 0.0, 0.5, 0.99]))
+        return SpikedGradient(base, tuple(spikes), missing)
+
+
+def _largest(recipe: Recipe) -> float:
+    """The largest power of two that gradients can be, so that the sum of two is infinite."""
+    narrow = recipe.precision.level in ("O2", "O3") and recipe.precision.format == "float16"
+    return 2.0**15 if narrow else 2.0**127
+
 
 TARGETS: tuple[Target, ...] = ("same", "fresh", "used", "predicted", "skipped", "stopped")
 _SLOTS = st.integers(0, 1)

@@ -15,12 +15,12 @@ from conformance.checks.subject import Subject
 from conformance.generative.programs.case import (
     Damage,
     DamageOffloaded,
+    GeneratedBatch,
     GeneratedCase,
     OpenScope,
     Restore,
     RestoreDamaged,
 )
-from conformance.generative.programs.data import GeneratedBatch
 from conformance.generative.programs.executor import Executor, LoadMismatch, NotPlayed, Play, PlayFailed, RankMismatch
 from conformance.search.arrays import Observation, laid_out, nth
 from conformance.techniques.sharding import apart

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from conformance.generative.programs.case import (
     Accumulate,
     ApplyGradients,
+    GeneratedBatch,
     GeneratedCase,
     Gradients,
     SpikedGradient,
@@ -19,14 +20,13 @@ from conformance.generative.programs.case import (
     Verb,
     open_windows,
 )
-from conformance.generative.programs.data import GeneratedBatch
 from conformance.generative.programs.grammar import models
-from conformance.generative.programs.instances import Program
 from conformance.generative.programs.recipe_strategies import recipes, variants
 from conformance.generative.programs.strategies import TARGETS, cases, few_files
 from conformance.generative.programs.variations import (
     CutWindows,
     Elsewhere,
+    Program,
     RecomputedCase,
     ResumedCase,
     ScaledCase,

@@ -6,17 +6,26 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from conformance.checks.subject import Subject
 from conformance.checks.subprocesses import apart, same_framework
 from conformance.generative.programs.case import GeneratedCase, Restore, Save, Target, Train, step_text
-from conformance.generative.programs.compare import Mismatch, apart_from_twin
 from conformance.generative.programs.executor import Play, PlayFailed
 from conformance.generative.programs.features import features
-from conformance.generative.programs.judge import canonical_play, ensemble_of, play, play_in_turn, raised
+from conformance.generative.programs.judge import (
+    Mismatch,
+    against_the_oracle,
+    apart_from_twin,
+    canonical_play,
+    ensemble_of,
+    play,
+    play_in_turn,
+    raised,
+)
+from conformance.generative.programs.triage import triaged
 from conformance.search.adapter_settings import GenerativeSettings
 from conformance.search.arrays import Observation
 from conformance.search.properties import Failure
@@ -273,3 +282,33 @@ def _failure(case: GeneratedCase, apart: Mismatch | None) -> Failure | None:
         return None
     where = f"after step {apart.place + 1} of {len(case.program)}, {step_text(case.program[apart.place])}"
     return Failure(apart.place, apart.name, False, f"{where}: {apart}")
+
+
+class Instance(Protocol):
+    """An instance of a law: a program compared with the oracle, or a variation compared with the case itself."""
+
+    def words(self) -> frozenset[str]:
+        """Features that exclusions may name."""
+
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
+        """The failure, if there is one."""
+
+    def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
+        """The clause that a failure breaks, and the message."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A case, run on the framework and on the oracle."""
+
+    case: GeneratedCase
+
+    def words(self) -> frozenset[str]:
+        return features(self.case)
+
+    def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
+        return against_the_oracle(subject, laws, self.case)
+
+    def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
+        broken = triaged(self.case, failure, lambda case: against_the_oracle(subject, laws, case))
+        return broken.clause, str(broken)

@@ -8,8 +8,8 @@ import pytest
 
 from conformance.checks import combinations, reproducers
 from conformance.checks.api import Subject, Verdict, clause
-from conformance.checks.covering_array import Row, covered, rows, wanted
-from conformance.declarations import comparison
+from conformance.checks.combinations import Row, covered, rows, wanted
+from conformance.declarations import requests
 from conformance.spec.findings import Workaround
 from frameworks.contract import Capability
 
@@ -35,9 +35,9 @@ def test_covered_pairs(subject: Subject, verdict: Verdict) -> None:
 
 
 @clause("composition.declarations-hold")
-@pytest.mark.parametrize("capability", comparison.OTHERS, ids=str)
+@pytest.mark.parametrize("capability", requests.OTHERS, ids=str)
 def test_every_declaration_holds(subject: Subject, verdict: Verdict, capability: Capability) -> None:
-    comparison.compare(subject, verdict, capability)
+    requests.compare(subject, verdict, capability)
 
 
 @clause("composition.plain-way")

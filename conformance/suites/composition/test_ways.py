@@ -12,7 +12,7 @@ import numpy as np
 
 from conformance.checks import combinations
 from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
-from conformance.checks.covering_array import Row, rows
+from conformance.checks.combinations import Row, rows
 from conformance.generative.programs.features import recipe_features
 from conformance.generative.verdicts import Excluded
 from conformance.oracle.bound import Bound

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause
-from conformance.timing.interleaved import interleaved
+from conformance.timing.costs import interleaved
 from frameworks.native_loop import CASES, FIXTURES, LoopCase, steps
 from results.compare.ratio import FEWEST
 

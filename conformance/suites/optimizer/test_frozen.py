@@ -11,7 +11,7 @@ import pytest
 
 from conformance.checks import combinations
 from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
-from conformance.checks.covering_array import Row
+from conformance.checks.combinations import Row
 from conformance.techniques.optimizers.documented_updates import judge_updates
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
