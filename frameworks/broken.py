@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager, nullcontext
 
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.core.tape import Tensor
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 

@@ -21,8 +21,7 @@ from conformance.checks.failing_layer import naming_the_layer
 from conformance.checks.subject import Subject
 from conformance.oracle.errormodel import flat
 from fixtures.data import exact_batch
-from fixtures.layers import Activation, BatchNorm, Dense, Dropout, Head, Heads, Layer, Residual
-from fixtures.model import Model, Window
+from fixtures.model import Activation, BatchNorm, Dense, Dropout, Head, Heads, Layer, Model, Residual, Window
 from fixtures.recipe import (
     BFLOAT16,
     FLOAT16,

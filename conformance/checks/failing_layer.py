@@ -21,8 +21,7 @@ from conformance.checks.subject import Subject, need
 from conformance.oracle.bounds_cache import folder, loaded, origin_of, store
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, LEARNABLE, SAMPLES, relevant
 from fixtures.arrays import Array, format_of
-from fixtures.layers import walk
-from fixtures.model import Batch, Model
+from fixtures.model import Batch, Model, walk
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Conventions, LayerTrace, Unsupported
 from frameworks.reference import ReferenceFramework

@@ -16,9 +16,8 @@ from conformance.checks.evidence import Misdeclared, Verdict
 from conformance.checks.subject import Subject
 from conformance.techniques.registry import TECHNIQUES
 from fixtures.data import exact_batch
-from fixtures.functions import FunctionUse
+from fixtures.model import FunctionUse
 from fixtures.models import exact_linear, exact_stack, reused, sincos, tied, user_function
-from fixtures.plateau import Plateau
 from fixtures.recipe import (
     BFLOAT16,
     SGD,
@@ -38,6 +37,7 @@ from fixtures.recipe import (
     StaticScaling,
     Steps,
 )
+from fixtures.schedules import Plateau
 from frameworks.base import window_across_ranks
 from frameworks.contract import (
     SHIPPED,

@@ -47,8 +47,7 @@ from conformance.search.adapter_settings import GenerativeSettings, generative_s
 from conformance.search.arrays import Observation
 from conformance.search.properties import Failure
 from fixtures.arrays import Array, format_of
-from fixtures.layers import Dense, Dropout, Embedding, Flatten, Head, Heads, Layer
-from fixtures.model import Batch, LossKind, Model
+from fixtures.model import Batch, Dense, Dropout, Embedding, Flatten, Head, Heads, Layer, LossKind, Model
 from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe, Recompute, Scaling, StaticScaling
 from frameworks.contract import Capability, Framework, Trainer
 

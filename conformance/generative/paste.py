@@ -59,7 +59,7 @@ from conformance.techniques.formats.cases import (
 )
 from conformance.techniques.post_training.cases import PredictBatch, QuantizedCase, RunLayers, SaveAndLoad
 from conformance.techniques.qat.cases import Convert, PredictQat, QatCase, Reload, SkipQat, TrainQat
-from fixtures.layers import (
+from fixtures.model import (
     Activation,
     BatchNorm,
     Convolution,
@@ -71,11 +71,11 @@ from fixtures.layers import (
     Heads,
     LayerNorm,
     MaxPool,
+    Model,
     Positions,
     Residual,
     SelfAttention,
 )
-from fixtures.model import Model
 from fixtures.recipe import (
     SGD,
     Adam,

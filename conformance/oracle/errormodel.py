@@ -23,8 +23,7 @@ from conformance.oracle.runs import evaluated as evaluated
 from conformance.oracle.runs import flat as flat
 from conformance.oracle.runs import run as run
 from fixtures.arrays import Array, format_of
-from fixtures.layers import BatchNorm
-from fixtures.model import Batch, Model, Window
+from fixtures.model import Batch, BatchNorm, Model, Window
 from fixtures.recipe import SGD, Recipe
 from frameworks.contract import Conventions, Trainer
 from frameworks.reference import ReferenceFramework

@@ -20,8 +20,8 @@ from conformance.scenarios.scenario import (
     squared_error,
 )
 from fixtures import data, models, pretrained
-from fixtures.layers import Activation, Dense, Head, Heads, Layer
-from fixtures.model import Batch, Model
+from fixtures.data import LENGTH, pair_batch, vocabulary
+from fixtures.model import Activation, Batch, Dense, Head, Heads, Layer, Model
 from fixtures.recipe import (
     BFLOAT16,
     FLOAT16,
@@ -36,7 +36,6 @@ from fixtures.recipe import (
     Recompute,
     Sharding,
 )
-from fixtures.sentences import LENGTH, pair_batch, vocabulary
 
 SEGMENTED = "two segments"
 ONE_PLACE, COUNTS = "one place", (2, 4)

@@ -26,7 +26,7 @@ from fixtures.arrays import Array
 from fixtures.narrow import NARROW, NarrowFormat
 from frameworks.contract import Capability, DelayedProduct, DelayedProducts, DelayedRule, Framework, Operand, PassResult
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.quantization.delayed_scaling import ReferenceDelayedProduct
+from frameworks.reference.quantization.float8 import ReferenceDelayedProduct
 
 OPERANDS: tuple[Operand, ...] = ("input", "kernel", "gradient")
 

@@ -15,8 +15,7 @@ from conformance.checks.subject import Subject, need
 from conformance.techniques.formats.checks import SCALE, U, as_codes_have_it, stored_scales
 from conformance.techniques.technique import Technique
 from fixtures.arrays import Array
-from fixtures.layers import Dense, Head, Heads
-from fixtures.model import Batch, Model, Window
+from fixtures.model import Batch, Dense, Head, Heads, Model, Window
 from fixtures.narrow import NARROW, NarrowFormat
 from fixtures.recipe import SGD, Float8, Recipe, StaticScaling
 from frameworks.contract import (
@@ -29,7 +28,7 @@ from frameworks.contract import (
     Trainer,
     Update,
 )
-from frameworks.reference.quantization.float8_training import Float8Layers
+from frameworks.reference.quantization.float8 import Float8Layers
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 QUOTIENT = 8 * U

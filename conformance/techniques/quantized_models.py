@@ -19,8 +19,7 @@ from conformance.techniques.post_training.cases import (
 )
 from conformance.techniques.qat.cases import QatCase, beginnings, converted
 from conformance.techniques.technique import Technique
-from fixtures.layers import Activation, Dense, Head, Heads, Layer, LayerNorm
-from fixtures.model import Model, dense_weights
+from fixtures.model import Activation, Dense, Head, Heads, Layer, LayerNorm, Model, dense_weights
 from frameworks.contract import Capability, Framework, PostTraining
 
 TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")

@@ -16,8 +16,7 @@ from conformance.checks.subject import Subject
 from conformance.oracle.bound import Bound
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, SAMPLES, distance, flat
 from fixtures.arrays import Array, format_of
-from fixtures.layers import Dropout, Layer, Residual
-from fixtures.model import Batch, Model
+from fixtures.model import Batch, Dropout, Layer, Model, Residual
 from fixtures.recipe import Recipe
 from frameworks.contract import RecomputeResult
 from frameworks.reference import ReferenceFramework

@@ -1,9 +1,6 @@
 """Shared code of adapters."""
 
-from frameworks.base.checkpoints import of_same_class, same_parts
-from frameworks.base.formats import BaseFormats
-from frameworks.base.framework import BaseFramework
-from frameworks.base.gpus import GPU, gpu_name, named_device
+from frameworks.base.framework import GPU, BaseFormats, BaseFramework, gpu_name, named_device
 from frameworks.base.introspection import elapsed, observed, processor
 from frameworks.base.offload_attempts import offload_attempts
 from frameworks.base.optimizer_attempts import OPTIONS, optimizer_attempts
@@ -18,14 +15,31 @@ from frameworks.base.quantizing_attempts import (
     techniques_of,
 )
 from frameworks.base.rank_attempts import OF_ONE_PLACE, with_ranks
-from frameworks.base.rank_group import Arguments, BaseRankGroup, ranks_of, with_items
-from frameworks.base.rank_group_trainer import RankGroupTrainer, split_across_ranks, window_across_ranks
-from frameworks.base.segments import Bounds, inner_bounds, segment_bounds
-from frameworks.base.shipped import BaseShipped, shipped_attempts
-from frameworks.base.shipping import ships, takes
-from frameworks.base.traces import traced_paths, unscaled_in_trace
-from frameworks.base.trainer import NO_AVERAGE, NO_SCALER, BaseTrainer
-from frameworks.base.window import AppliedMicroBatch, LossLedger, MicroBatch, ending, over_window
+from frameworks.base.rank_group import (
+    Arguments,
+    BaseRankGroup,
+    RankGroupTrainer,
+    ranks_of,
+    split_across_ranks,
+    window_across_ranks,
+    with_items,
+)
+from frameworks.base.recompute import Bounds, inner_bounds, segment_bounds
+from frameworks.base.shipped import BaseShipped, shipped_attempts, ships, takes
+from frameworks.base.trainer import (
+    NO_AVERAGE,
+    NO_SCALER,
+    AppliedMicroBatch,
+    BaseTrainer,
+    LossLedger,
+    MicroBatch,
+    ending,
+    of_same_class,
+    over_window,
+    same_parts,
+    traced_paths,
+    unscaled_in_trace,
+)
 
 __all__ = [
     "GPU",

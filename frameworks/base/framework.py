@@ -8,19 +8,16 @@ from contextlib import AbstractContextManager
 from functools import partial
 from time import perf_counter_ns, process_time_ns
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from fixtures.arrays import Array
-from fixtures.functions import FunctionUse
-from fixtures.model import Model
-from fixtures.plateau import Plateau
+from fixtures.model import FunctionUse, Model
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
+from fixtures.schedules import Plateau
 from frameworks.adapter_file import adapter_file
-from frameworks.base.gpus import named_device
 from frameworks.base.introspection import elapsed, observed
 from frameworks.base.rank_group import BaseRankGroup
-from frameworks.base.shipped import BaseShipped
-from frameworks.base.shipping import appeared
+from frameworks.base.shipped import BaseShipped, appeared
 from frameworks.base.trainer import BaseTrainer
 from frameworks.contract import (
     NOT_OFFERED,
@@ -43,9 +40,26 @@ from frameworks.contract import (
     Unsupported,
     needs,
 )
-from frameworks.contract.rules import offer_of
+from frameworks.contract.quantization import offer_of
 from frameworks.registry import known
 from frameworks.ways import resolved
+
+GPU = "gpu"
+
+
+def gpu_name(*, cuda: bool, rocm: bool) -> str:
+    """Name of the GPU of a build for CUDA, for ROCm, or for another platform."""
+    return "cuda" if cuda else "rocm" if rocm else GPU
+
+
+def named_device(asked: str, available: Sequence[str]) -> str:
+    """The available device that a user means by "auto" (the last one), by "gpu", or by its own name."""
+    if asked == "auto":
+        return available[-1]
+    if asked == GPU:
+        return next((name for name in available if name in ("cuda", "rocm")), GPU)
+    return asked
+
 
 R = TypeVar("R")
 Run = TypeVar("Run", bound=BaseTrainer)
@@ -261,3 +275,19 @@ class BaseFramework(ABC):
 
 def _one_of(names: Collection[str]) -> str:
     return f"one of {', '.join(names)}" if names else "it has none"
+
+
+class BaseFormats:
+    """Refuses optional products and packing."""
+
+    def integer_product(self, a: Array, b: Array) -> Array:
+        raise Unsupported.declared(Capability.INTEGER_PRODUCTS, NOT_OFFERED)
+
+    def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
+        raise Unsupported.declared(Capability.FLOAT8_PRODUCTS, NOT_OFFERED)
+
+    def packed(self, codes: Array, axis: Literal[0, 1]) -> Array:
+        raise Unsupported.declared(Capability.INT4_PACKING, NOT_OFFERED)
+
+    def unpacked(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
+        raise Unsupported.declared(Capability.INT4_PACKING, NOT_OFFERED)

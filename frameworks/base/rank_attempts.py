@@ -12,8 +12,7 @@ from fixtures.data import exact_batch
 from fixtures.model import Model
 from fixtures.models import exact_linear, exact_stack, scalar
 from fixtures.recipe import SGD, Adam, Ranks, Recipe, Sharding
-from frameworks.base.rank_group import BaseRankGroup
-from frameworks.base.rank_group_trainer import window_across_ranks
+from frameworks.base.rank_group import BaseRankGroup, window_across_ranks
 from frameworks.contract import Attempt, Capability, RankFailed
 
 Make = Callable[[Model, Recipe], BaseRankGroup]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,7 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from fixtures.recipe import Ranks, Recipe
+from frameworks.base.trainer import BaseTrainer, LossLedger, MicroBatch
 from frameworks.contract import NOT_OFFERED, Capability, Gradients, Stop, Unsupported, Update
 
 
@@ -124,3 +127,166 @@ def _with_zeros(fed: Sequence[Gradients]) -> tuple[Gradients, ...]:
     given = {name: value for own in fed for name, value in own.items() if value is not None}
     zeros = {name: np.zeros_like(value) for name, value in given.items()}
     return tuple(zeros if empty else own for own, empty in zip(fed, nothing, strict=True))
+
+
+def split_across_ranks(batch: Batch, count: int) -> tuple[Batch, ...]:
+    """Consecutive parts of a micro-batch, one for each rank, as equal as possible, longer ones first; some may be
+    empty."""
+    short, longer = divmod(len(batch), count)
+    return batch.split(*(short + (rank < longer) for rank in range(count)))
+
+
+def window_across_ranks(window: Window, count: int) -> list[Window]:
+    """The window of each rank: its part of every micro-batch."""
+    parts = [split_across_ranks(batch, count) for batch in window]
+    return [tuple(own[rank] for own in parts) for rank in range(count)]
+
+
+class RankGroupTrainer(BaseTrainer):
+    """One training run on several ranks, each of which gets a part of the data.
+
+    State is read from rank 0, except random streams, which are "STREAM.RANK" for every rank.
+    """
+
+    def __init__(self, rank_group: BaseRankGroup) -> None:
+        self.rank_group = rank_group
+        self.ledger: LossLedger[MicroBatch] = LossLedger()
+
+    def update(self, window: Window) -> Update:
+        self.ledger.empty()
+        windows = window_across_ranks(window, self.rank_group.count)
+        updates = self.rank_group.update(windows)
+        items = sum(batch.items for batch in window)
+        for place, batch in enumerate(window):
+            losses = [update.micro_losses[place] for update in updates]
+            self._enter(losses, [own[place] for own in windows], batch, items)
+        return self._whole(updates)
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        parts = split_across_ranks(batch, self.rank_group.count)
+        return self._enter(self.rank_group.accumulate(parts, items), parts, batch, items)
+
+    def _enter(self, losses: Sequence[float], parts: Sequence[Batch], batch: Batch, items: int) -> float:
+        """Records the micro-batch made of the ranks' parts."""
+        total = sum(loss * part.items for loss, part in zip(losses, parts, strict=True) if part.items)
+        return self.ledger.add(MicroBatch(total, batch.items), items)
+
+    def apply(self) -> Update:
+        return self._whole(self.rank_group.apply())
+
+    def _whole(self, updates: Sequence[Update]) -> Update:
+        """The ranks' update as one update; its losses are over all items."""
+        own, loss, losses = updates[0], self.ledger.loss(), self.ledger.losses()
+        self.ledger.empty()
+        return Update(
+            loss=loss,
+            micro_losses=losses,
+            scale_before=own.scale_before,
+            scale_after=own.scale_after,
+            good_steps=own.good_steps,
+            skipped=own.skipped,
+            gradient_norm=own.gradient_norm,
+            learning_rate=own.learning_rate,
+        )
+
+    def gradients(self, window: Window) -> dict[str, Array]:
+        return self.rank_group.gradients(window_across_ranks(window, self.rank_group.count))[0]
+
+    def apply_gradients(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        inject: Gradients | None = None,
+        discard: bool = False,
+    ) -> Update:
+        count = self.rank_group.count
+        given = None if inject is None else [inject] * count
+        updates = self.rank_group.apply_gradients(
+            [window] * count, unscale_calls=unscale_calls, inject=given, discard=discard
+        )
+        self.ledger.empty()
+        return self._whole(updates)
+
+    def saved_bytes(self, batch: Batch) -> int:
+        """Of all ranks together, each with its part of the batch."""
+        if not self.declares(Capability.SAVED_BYTES).supported:
+            raise self.refusal(Capability.SAVED_BYTES)
+        return sum(self.rank_group.each("saved_bytes", split_across_ranks(batch, self.rank_group.count)))
+
+    def parameters(self) -> dict[str, Array]:
+        return self._read("parameters")
+
+    def master_parameters(self) -> dict[str, Array]:
+        return self._read("master_parameters")
+
+    def optimizer_state(self) -> dict[str, Array]:
+        return self._read("optimizer_state")
+
+    def buffers(self) -> dict[str, Array]:
+        return self._read("buffers")
+
+    def scaler_state(self) -> dict[str, Array]:
+        return self._read("scaler_state")
+
+    def scaler_settings(self) -> dict[str, float]:
+        settings: dict[str, float] = self.rank_group.all("scaler_settings")[0]
+        return settings
+
+    def accumulator(self) -> dict[str, Array]:
+        return self._read("accumulator")
+
+    def random_state(self) -> dict[str, Array]:
+        streams = self.rank_group.all("random_state")
+        return {f"{name}.{rank}": state for rank, own in enumerate(streams) for name, state in own.items()}
+
+    def _read(self, verb: str) -> dict[str, Array]:
+        """Rank 0's result; every rank is called, since each holds a part of it."""
+        answer: dict[str, Array] = self.rank_group.all(verb)[0]
+        return answer
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        outputs: dict[str, Array] = self.rank_group.all("predict", inputs)[0]
+        return outputs
+
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        outputs: dict[str, Array] = self.rank_group.all("predict_averaged", inputs)[0]
+        return outputs
+
+    def segment_calls(self) -> tuple[int, ...]:
+        calls: tuple[int, ...] = self.rank_group.all("segment_calls")[0]
+        return calls
+
+    def offloaded(self) -> dict[str, int]:
+        """Offloaded bytes of all ranks."""
+        total: Counter[str] = Counter()
+        for own in self.rank_group.all("offloaded"):
+            total.update(own)
+        return dict(total)
+
+    def save(self, path: Path) -> None:
+        self.rank_group.save(path)
+        np.save(path / _LEDGER, [[self.ledger.items, 0.0], *([m.items, m.total] for m in self.ledger.micro_batches)])
+
+    def restore(self, path: Path) -> None:
+        micro_batches, items = _read_ledger(path / _LEDGER)
+        self.rank_group.restore(path)
+        self.ledger.replace(micro_batches, items)
+
+
+_LEDGER = "window.npy"
+
+
+def _read_ledger(file: Path) -> tuple[list[MicroBatch], int]:
+    """The saved losses of the open window.
+
+    Raises:
+        ValueError: the file is missing or not whole.
+    """
+    try:
+        table = np.load(file)
+        (items, _), *losses = table.tolist()
+    except (OSError, EOFError, ValueError) as error:
+        raise ValueError(f"{file} cannot be loaded: {error}") from error
+    if table.shape[1:] != (2,) or not all(math.isfinite(count) for count, _ in [(items, 0), *losses]):
+        raise ValueError(f"{file} does not hold the losses of a window")
+    return [MicroBatch(total, int(count)) for count, total in losses], int(items)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from operator import attrgetter
@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from fixtures.arrays import Array
+from fixtures.arrays import FORMATS, Array
+from frameworks.adapter_file import Absence
 from frameworks.contract import SHIPPED, Attempt, Capability, Part, Values
+from frameworks.ways import resolved
 
 FACTOR = 2.0**10
 """By which technique "scaled" multiplies incoming gradients, and divides those that it gets."""
@@ -208,3 +210,142 @@ def inputs(kind: str) -> tuple[Any, ...]:
         "sequence-list": ([drawn(2, 5, 4), drawn(2, 5, 4)],),
     }
     return made[kind]
+
+
+UPDATES = 4
+HALFWAY = 2
+"""Updates before a save, a copy or an overflow."""
+RATE = 2.0**-4
+MATRICES = ((4, 4), (3, 6))
+WITH_VECTORS = ((3, 6), (17,))
+FROZEN = (5, 2)
+"""The shape of a parameter that has no gradient."""
+ZERO = "zero-"
+"""Before the format of parameters whose gradients are zeros: a technique's name."""
+Options = Mapping[str, Any]
+
+
+def weights(*, matrices_only: bool = False, format_name: str = "float32") -> list[Array]:
+    """Weights between 1/2 and 1, in a format."""
+    stream = np.random.default_rng(0)
+    shapes = MATRICES if matrices_only else WITH_VECTORS
+    return [_of_few_bits(stream.uniform(0.5, 1.0, shape)).astype(FORMATS[format_name].dtype) for shape in shapes]
+
+
+def gradients(like: Sequence[Array], technique: str = "") -> list[list[Array]]:
+    """The gradients of each update, which every format represents; zeros if the technique says so."""
+    stream = np.random.default_rng(1)
+    drawn = [[_of_few_bits(stream.uniform(-1.0, 1.0, each.shape)) for each in like] for _ in range(UPDATES)]
+    scale = 0.0 if technique.startswith(ZERO) else 1.0
+    return [[(scale * each).astype(of.dtype) for each, of in zip(update, like, strict=True)] for update in drawn]
+
+
+def infinite(like: Sequence[Array]) -> list[Array]:
+    """Gradients that overflowed."""
+    return [np.full_like(each, np.inf) for each in like]
+
+
+def _of_few_bits(values: Array) -> Array:
+    return np.round(values * 64.0) / 64.0
+
+
+class BaseOptimizers(BaseShipped):
+    """Optimizers with sets of options; a subclass trains with one of them."""
+
+    @abstractmethod
+    def options(self, name: str, technique: str) -> Sequence[Options]:
+        """The sets of options to judge with a technique, an empty one first."""
+
+    @abstractmethod
+    def undecayed(self, name: str) -> Options | None:
+        """Options without weight decay, where the optimizer has any by default; None if its rule always decays."""
+
+    @abstractmethod
+    def trained(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
+        """The weights after all updates from `start`."""
+
+    def matrices_only(self, name: str) -> bool:
+        """Whether the optimizer takes matrices alone."""
+        del name
+        return False
+
+    def computed(self, name: str, technique: str) -> Values:
+        zero = technique.startswith(ZERO)
+        format_name = technique.removeprefix(ZERO) if zero else "float32"
+        start = weights(matrices_only=self.matrices_only(name), format_name=format_name)
+        moved: dict[str, Array | None] = {}
+        sets = self.options(name, technique)
+        if zero:
+            undecayed = self.undecayed(name)
+            sets = [] if undecayed is None else [undecayed]
+        for number, options in enumerate(sets):
+            for place, (before, after) in enumerate(
+                zip(start, self.trained(name, options, technique, start), strict=True)
+            ):
+                moved[f"moved/{number}/{place}"] = before - after
+        return moved
+
+
+class ListedOptimizers(BaseOptimizers):
+    """Optimizers that an adapter's `shipped.toml` lists, as far as this version of the framework has them."""
+
+    file: Path
+    """The file."""
+    module: Any
+    """In which its names are looked up."""
+
+    @cached_property
+    def listed(self) -> Mapping[str, Sequence[Options]]:
+        """Sets of options by name."""
+        table: Mapping[str, Sequence[Options]] = tomllib.loads(self.file.read_text())["optimizers"]
+        return table
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name in self.listed if self.named(name) is not None)
+
+    def named(self, name: str) -> Any:
+        """What makes the optimizer, None if this version has none."""
+        try:
+            return attrgetter(name)(self.module)
+        except AttributeError:
+            return None
+
+    def options(self, name: str, technique: str) -> Sequence[Options]:
+        del technique
+        return self.listed[name]
+
+
+def ships(owner: str, word: str) -> bool:
+    """Whether a public name of a module or class contains the word, in any case."""
+    return any(word.lower() in name.lower() for name in dir(resolved(owner)) if not name.startswith("_"))
+
+
+def appeared(absence: Absence) -> bool:
+    """Whether a place has one of the names after all, or a public one with one of the words."""
+    places = {place: resolved(place) for place in absence.places}
+    named = any(hasattr(place_object, name) for place_object in places.values() for name in absence.names)
+    return named or any(ships(place, word) for place in places for word in absence.words)
+
+
+def takes(function: Callable[..., Any], *names: str) -> bool:
+    """Whether the callable has a parameter of one of these names."""
+    return any(name in inspect.signature(function).parameters for name in names)
+
+
+Function = Callable[[Any], Any]
+SIZE = 4
+"""Rows and columns of the input."""
+
+
+class BaseFunctions(BaseShipped):
+    """Functions of one array, by name."""
+
+    functions: Mapping[str, Function]
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.functions)
+
+
+def square() -> Array:
+    """The input: float32, between 1/4 and 3/2."""
+    return np.random.default_rng(11).uniform(0.25, 1.5, (SIZE, SIZE)).astype(np.float32)

@@ -17,21 +17,31 @@ from frameworks.contract.capabilities import (
     needs,
 )
 from frameworks.contract.conventions import Conventions, ScalerRule
-from frameworks.contract.delayed_scaling import (
+from frameworks.contract.framework import Framework
+from frameworks.contract.quantization import (
     AmaxHistories,
     AmaxHistory,
+    Calibrated,
+    CalibratedRanges,
+    CastRule,
+    CodeRange,
     DelayedProduct,
     DelayedProducts,
     DelayedRule,
+    EightBitRule,
+    FakeRule,
     Float8Rule,
+    LinearRule,
+    NumberFormats,
     Operand,
     PassResult,
+    PostTraining,
+    QatRule,
+    Quantized,
+    QuantizedModel,
+    Quantizers,
+    QuantRule,
 )
-from frameworks.contract.eight_bit_state import EightBitRule
-from frameworks.contract.framework import Framework
-from frameworks.contract.post_training import Calibrated, CodeRange, LinearRule, PostTraining, QuantizedModel
-from frameworks.contract.qat import CalibratedRanges, QatRule
-from frameworks.contract.quantization import CastRule, FakeRule, NumberFormats, Quantized, Quantizers, QuantRule
 from frameworks.contract.rank_group import RankFailed, RankGroup, Stop
 from frameworks.contract.shipped import SHIPPED, Part, Shipped, Values
 from frameworks.contract.trainer import Trainer

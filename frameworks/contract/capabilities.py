@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fixtures.layers import Again, UserFunction
-from fixtures.model import Model
+from fixtures.model import Again, Model, UserFunction
 from fixtures.recipe import (
     Adafactor,
     Adagrad,

@@ -7,10 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from fixtures.arrays import Array
-from fixtures.functions import FunctionUse
-from fixtures.model import Model
-from fixtures.plateau import Plateau
+from fixtures.model import FunctionUse, Model
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
+from fixtures.schedules import Plateau
 from frameworks.contract.capabilities import Capability, Declaration
 from frameworks.contract.conventions import Conventions
 from frameworks.contract.rank_group import RankGroup

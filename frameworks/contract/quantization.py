@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Literal, Protocol, TypeVar
 
 from fixtures.arrays import Array
+from fixtures.model import Model
 from frameworks.contract.capabilities import Capability
-from frameworks.contract.rules import offered
+
+K = TypeVar("K", bound=type)
+
+_OFFERED: dict[type, tuple[Capability, bool]] = {}
+
+
+def offered(capability: Capability, *, several: bool = False) -> Callable[[K], K]:
+    """Marks a class that `Framework.rule` takes.
+
+    Args:
+        several: further capabilities declare parts of it, so that a framework without this one may offer it.
+    """
+
+    def mark(kind: K) -> K:
+        _OFFERED[kind] = capability, several
+        return kind
+
+    return mark
+
+
+def offer_of(kind: type) -> tuple[Capability, bool]:
+    """The capability of a class, and whether there are several.
+
+    Raises:
+        KeyError: the class is not marked.
+    """
+    return _OFFERED[kind]
+
 
 Ties = Literal["even", "away", "up"]
 """Where a value half-way between two integers goes: to the even one, away from zero, or up."""
@@ -146,3 +176,257 @@ class Quantizers(Protocol):
 
         `scale` is float32 and `zero_point` int32, with shape (1,) or one entry for each place along the rule's axis.
         """
+
+
+@offered(Capability.ADAM_8BIT)
+@dataclass(frozen=True, eq=False)
+class EightBitRule:
+    """The values of codes, in units of their block's absmax.
+
+    Attributes:
+        first: the slot of the first moment, as `Trainer.optimizer_state` calls it.
+        second: that of the second moment.
+        first_codes: value of each code of the first moment, (256,) float32, from -1 to 1.
+        second_codes: the same of the second moment, none of them negative.
+    """
+
+    first: str
+    second: str
+    first_codes: Array
+    second_codes: Array
+
+
+@dataclass(frozen=True)
+class LinearRule:
+    """The computation of a quantized dense layer, inputs · weight + bias, as documented by the framework.
+
+    Inputs and weight are quantized by their rules; the product is exact, or a float32 product of dequantized values;
+    the bias is added in float32.
+
+    Attributes:
+        weight: the rule of the weight (inputs, outputs).
+        inputs: the rule of what comes in, a matrix (rows, inputs); None where it stays float32.
+        outputs: the rule of what comes out, a matrix (rows, outputs); None where it is float32.
+        ranges: of inputs and outputs: those of the present call, or those that calibration saw.
+        heads: whether the model's last layer, its heads, is quantized too.
+        operands: the format that the weight, and inputs that have codes, are cast to before ranges are taken.
+        outliers: a column of the inputs in which a magnitude, after that cast, reaches it has no codes in any row of
+            the call: unquantized, it multiplies the dequantized weight.
+        without: what ranges of inputs leave out: whole columns that have no codes, or the values alone that reach it.
+        smallest: weights of fewer entries stay as they are, and so do their layers.
+    """
+
+    weight: QuantRule
+    inputs: QuantRule | None = None
+    outputs: QuantRule | None = None
+    ranges: Literal["call", "calibration"] = "call"
+    heads: bool = True
+    operands: Literal["float32", "float16"] = "float32"
+    outliers: float = math.inf
+    without: Literal["columns", "values"] = "columns"
+    smallest: int = 0
+
+
+@dataclass(frozen=True)
+class CodeRange:
+    """Scale and zero point by which the inputs or the outputs of a layer are quantized: float64 and an integer."""
+
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """The calibrated ranges of a dense layer; `outputs` is None if the layer's results are float32."""
+
+    inputs: CodeRange
+    outputs: CodeRange | None
+
+
+class QuantizedModel(Protocol):
+    """A model whose dense layers are quantized. Dense layers have the names of their weights, such as "1.weight"."""
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        """The output of each head for samples (n, ...), float32, as in evaluation."""
+
+    def layer(self, name: str, inputs: Array) -> Array:
+        """The output of a single dense layer for a float32 matrix (rows, inputs): float32, (rows, outputs)."""
+
+    def weights(self) -> Mapping[str, Quantized | None]:
+        """The stored weight (inputs, outputs) of every dense layer; None if it is not quantized."""
+
+    def unquantized(self) -> Mapping[str, Array]:
+        """Every other parameter by canonical name, in its true format."""
+
+    def calibrated(self) -> Mapping[str, Calibrated]:
+        """The calibrated ranges of each quantized dense layer; empty if ranges are computed in each call."""
+
+    def stored_bytes(self) -> int:
+        """Bytes of all arrays that the model keeps: codes, scales, zero points and the other parameters."""
+
+    def save(self, path: Path) -> None:
+        """Writes the quantized model to the folder `path`, by the framework's own means."""
+
+    def restore(self, path: Path) -> None:
+        """Replaces this model by the saved one.
+
+        Raises:
+            Exception: the framework's own, if the files are not such a model; this model is then unchanged.
+        """
+
+
+@offered(Capability.DYNAMIC_INT8, several=True)
+class PostTraining(Protocol):
+    """A framework's post-training quantization. Techniques have the names of `quantization.` capabilities."""
+
+    def rules(self) -> Mapping[str, LinearRule]:
+        """The techniques that are offered, such as "dynamic-int8"."""
+
+    def quantized(
+        self,
+        technique: str,
+        model: Model,
+        weights: Mapping[str, Array],
+        calibration: Sequence[Array] = (),
+        skip: Sequence[str] = (),
+    ) -> QuantizedModel:
+        """The model with these weights, quantized.
+
+        Models have dense layers, activations, layer norms and flattening.
+
+        Args:
+            calibration: batches of samples that ranges are taken from, where the technique wants them.
+            skip: dense layers, by the names of their weights, that stay as they are.
+        Raises:
+            Exception: the framework's own, where ranges are wanted and `calibration` is empty.
+            ValueError: the model has no dense layer of a name in `skip`.
+        """
+
+
+@offered(Capability.QAT)
+@dataclass(frozen=True)
+class QatRule:
+    """The computation of QAT dense layers, as documented by the framework.
+
+    Inputs, weight and outputs are fake-quantized; the product is float32. The
+    weight's ranges are those that it has; the others follow the lowest and the highest value by a moving average whose
+    first batch is taken whole.
+
+    Attributes:
+        linear: the rules of weight, inputs and outputs, and those of the model that it is converted to.
+        average: the share of a new batch in the ranges of inputs and outputs.
+        gradient: which entries pass their gradient on, as in `FakeRule`.
+    """
+
+    linear: LinearRule
+    average: float
+    gradient: Literal["codes", "range", "everywhere"] = "codes"
+
+
+@offered(Capability.QAT)
+class CalibratedRanges(dict[str, Calibrated]):
+    """The ranges of the dense layers that a training pass has reached, by the names of their weights."""
+
+
+Operand = Literal["input", "kernel", "gradient"]
+"""Cast operands: inputs, kernel, and output gradient."""
+
+
+@dataclass(frozen=True)
+class DelayedRule:
+    """How scales follow the values of earlier steps, as the framework documents it.
+
+    A scale is the maximum of the amax history, divided by the largest number of the format. It does not change while
+    the maximum is 0 or not finite, and is 1 before any step. Values are clipped to the format's range.
+
+    Attributes:
+        operands: the format of inputs and kernel, a name in `fixtures.narrow.NARROW`.
+        gradients: the format of the output's gradient.
+        lag: age in steps of the newest value that a step's scale may depend on.
+    """
+
+    operands: str
+    gradients: str
+    lag: Literal[1, 2]
+
+
+@offered(Capability.FLOAT8_TRAINING)
+@dataclass(frozen=True)
+class Float8Rule:
+    """Products of dense layers, including float32 heads, in float8 training by delayed scaling.
+
+    Each has a product of its own; a step is a window. Gradients pass through casts as they are, those of clipped values
+    too. The bias is added after the product, and its gradient is not cast.
+
+    Attributes:
+        product: formats and lag.
+        skipped: whether the amax history moves with a window whose update an overflow skips.
+        mean: whose mean loss the gradients that are cast belong to, where a window has several micro-batches.
+    """
+
+    product: DelayedRule
+    skipped: Literal["stays", "moves"] = "stays"
+    mean: Literal["window", "micro-batch"] = "window"
+
+
+@dataclass(frozen=True)
+class AmaxHistory:
+    """The delayed-scaling state of one operand.
+
+    Attributes:
+        scale: a value is its code times this scale; the stored value, which does not yet include the last step.
+        amax: the amax history, in any order.
+    """
+
+    scale: float
+    amax: Array
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """Results of forward and backward of one micro-batch.
+
+    Attributes:
+        output: (n, m), float32.
+        input_gradient: (n, k), float32.
+        kernel_gradient: (k, m), float32.
+    """
+
+    output: Array
+    input_gradient: Array
+    kernel_gradient: Array
+
+
+class DelayedProduct(Protocol):
+    """The product of inputs and a constant kernel, both cast by scales that follow earlier steps."""
+
+    rule: DelayedRule
+
+    def train(self, *window: tuple[Array, Array]) -> tuple[PassResult, ...]:
+        """One training step: forward and backward of each micro-batch, given as inputs (n, k) and gradient (n, m)."""
+
+    def predict(self, inputs: Array) -> Array:
+        """The product outside training, (n, m)."""
+
+    def amax_histories(self) -> Mapping[Operand, AmaxHistory]:
+        """The present delayed-scaling state."""
+
+
+@offered(Capability.DELAYED_SCALING)
+class DelayedProducts(Protocol):
+    """Makes delayed-scaling products in 8-bit formats."""
+
+    def __call__(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:
+        """A product with `kernel` (k, m), float32.
+
+        Args:
+            history: length of the amax history.
+            accumulation: micro-batches in a training step.
+        Raises:
+            Unsupported: DELAYED_SCALING.
+        """
+
+
+@offered(Capability.FLOAT8_TRAINING)
+class AmaxHistories(dict[str, Mapping[Operand, AmaxHistory]]):
+    """The amax history and scales of each dense layer's operands in float8 training, by the name of its weight."""

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
-from frameworks.contract.post_training import QuantizedModel
+from frameworks.contract.quantization import QuantizedModel
 from frameworks.contract.values import Gradients, LayerTrace, LoadOrder, Update
 
 V = TypeVar("V")

@@ -10,10 +10,9 @@ import jax
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.functions import FunctionUse
-from fixtures.model import Model
-from fixtures.plateau import Plateau
+from fixtures.model import FunctionUse, Model
 from fixtures.recipe import Offload, Ranks, Recipe
+from fixtures.schedules import Plateau
 from frameworks.base import (
     BaseRankGroup,
     BaseShipped,

@@ -16,10 +16,9 @@ import keras
 import numpy as np
 from packaging.version import Version
 
-from fixtures import layers as fixture
+from fixtures import model as fixture
 from fixtures.arrays import Array
-from fixtures.layers import Shape
-from fixtures.model import LossKind, Model
+from fixtures.model import LossKind, Model, Shape
 from fixtures.recipe import Recompute
 from frameworks.base import inner_bounds, segment_bounds
 from frameworks.contract import FunctionFormat
@@ -114,7 +113,7 @@ WAYS: dict[str, FunctionFormat] = {"keras.ops.custom_gradient": "input"}
 
 @keras.ops.custom_gradient
 def square(x: Tensor) -> Any:
-    """The operation of `fixtures.layers.UserFunction` and its backward pass, as the call's documentation writes it."""
+    """The operation of `fixtures.model.UserFunction` and its backward pass, as the call's documentation writes it."""
 
     def gradient(*upstream_alone: Tensor, upstream: Tensor | None = None) -> Tensor:
         if upstream is None:
@@ -212,7 +211,7 @@ class KerasUsedAgain(_PlainLayer):
 
 
 class KerasUserFunction(_PlainLayer):
-    """`fixtures.layers.UserFunction`."""
+    """`fixtures.model.UserFunction`."""
 
     def call(self, inputs: Tensor) -> Tensor:
         return square(inputs)

@@ -12,9 +12,8 @@ from keras.callbacks import BackupAndRestore, Callback, ReduceLROnPlateau
 
 from fixtures import recipe as recipes
 from fixtures.arrays import Array
-from fixtures.plateau import Plateau
 from fixtures.recipe import DynamicScaling, Recipe, Steps
-from fixtures.schedules import Curve
+from fixtures.schedules import Curve, Plateau
 from frameworks.base import optimizer_attempts, takes
 from frameworks.base.optimizer_attempts import Make
 from frameworks.contract import Attempt, Capability, Unsupported

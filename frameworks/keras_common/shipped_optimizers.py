@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from fixtures.arrays import FORMATS, Array
-from frameworks.base.shipped_optimizers import FROZEN, HALFWAY, RATE, ListedOptimizers, Options, gradients, infinite
+from frameworks.base.shipped import FROZEN, HALFWAY, RATE, ListedOptimizers, Options, gradients, infinite
 
 Variables = list[keras.Variable]
 Apply = Callable[[Sequence[Any]], None]

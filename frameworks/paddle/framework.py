@@ -8,8 +8,7 @@ from typing import Any
 import paddle
 
 from fixtures.arrays import Array
-from fixtures.functions import FunctionUse
-from fixtures.model import Model
+from fixtures.model import FunctionUse, Model
 from fixtures.recipe import Offload, Ranks, Recipe
 from frameworks.base import (
     BaseShipped,

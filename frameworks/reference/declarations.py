@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+
+import ml_dtypes
+import numpy as np
+
 from frameworks.contract import Capability, Conventions, ScalerRule
+from frameworks.reference.core import scope, tape
 
 CONVENTIONS = Conventions(scaler=ScalerRule(minimum=2.0**-14, maximum=2.0**127, latched=False))
 
@@ -45,3 +53,32 @@ LACKING_IN_RANKS = frozenset(
 
 WHOLE_BLOCKS = "blocks of a shard are not those of the whole parameter, so 8-bit moments are not sharded"
 """Why sharded optimizer state excludes 8-bit Adam."""
+
+
+def read_environment() -> dict[str, str]:
+    """Versions and the processor's architecture."""
+    return {
+        "autograd": version("autograd"),
+        "blas": _blas(),
+        "machine": platform.machine(),
+        "ml_dtypes": ml_dtypes.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def _blas() -> str:
+    """Name and version of the BLAS that NumPy was built with, "unknown" where NumPy does not say."""
+    config = np.show_config(mode="dicts")
+    blas = (config or {}).get("Build Dependencies", {}).get("blas", {})
+    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
+
+
+def read_settings() -> dict[str, str]:
+    """The open precision scope and how many derivatives are being taken."""
+    return {"autocast": scope.current().text(), "traces": str(tape.depth())}
+
+
+def write_settings(state: Mapping[str, str]) -> None:
+    """Restores what `read_settings` returned."""
+    scope.enter(scope.parsed(state["autocast"]))
+    tape.close_down_to(int(state["traces"]))

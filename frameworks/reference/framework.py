@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.functions import FunctionUse
-from fixtures.model import Model
+from fixtures.model import FunctionUse, Model
 from fixtures.models import exact_linear, scalar
-from fixtures.plateau import Plateau, PlateauRule
 from fixtures.recipe import Adam, FormatName, Offload, Precision, Ranks, Recipe
+from fixtures.schedules import Plateau, PlateauRule
 from frameworks.base import BaseFramework, BaseShipped, RankGroupTrainer, ranks_of
 from frameworks.contract import (
     Attempt,
@@ -39,22 +38,20 @@ from frameworks.contract import (
     Unsupported,
     needs,
 )
-from frameworks.reference import settings
-from frameworks.reference.core import operations, recompute, scope
+from frameworks.reference import declarations
+from frameworks.reference.core import network, recompute, scope
 from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.core.functions import ReferenceFunction
+from frameworks.reference.core.network import ReferenceFunction
 from frameworks.reference.core.rounding import Nearest, Rounding
 from frameworks.reference.declarations import CONVENTIONS, LACKING, LACKING_IN_RANKS, REFUSALS, VARIANTS, WHOLE_BLOCKS
-from frameworks.reference.distributed.ranks import ReferenceRankGroup
-from frameworks.reference.quantization.delayed_scaling import ReferenceDelayedProduct
-from frameworks.reference.quantization.formats import ReferenceFormats
+from frameworks.reference.distributed import ReferenceRankGroup
+from frameworks.reference.quantization.float8 import ReferenceDelayedProduct
+from frameworks.reference.quantization.formats import ReferenceFormats, ReferenceQuantizers
 from frameworks.reference.quantization.post_training import ReferencePostTraining, ReferenceQuantizedModel
-from frameworks.reference.quantization.quantizers import ReferenceQuantizers
 from frameworks.reference.shipped.operations_and_layers import ReferenceFunctions, ReferenceShipped
 from frameworks.reference.shipped.optimizers import ReferenceOptimizers
-from frameworks.reference.training.loop import ReferenceLoop
 from frameworks.reference.training.optimizers import AdamRule
-from frameworks.reference.training.trainer import ReferenceTrainer
+from frameworks.reference.training.trainer import ReferenceLoop, ReferenceTrainer
 
 
 class ReferenceFramework(BaseFramework):
@@ -105,7 +102,7 @@ class ReferenceFramework(BaseFramework):
 
     def environment(self) -> dict[str, str]:
         own = self._conventions == CONVENTIONS
-        return settings.read_environment() | {
+        return declarations.read_environment() | {
             "conventions": "own" if own else "given",
             "rounding": type(self.rounding).__name__,
         }
@@ -167,7 +164,7 @@ class ReferenceFramework(BaseFramework):
         return scope.opened(scope.Scope(precision, frozenset(wide), frozenset(low)))
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
-        return operations.run(self.operations_class(self.rounding), op, *arrays)
+        return network.run(self.operations_class(self.rounding), op, *arrays)
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
         return {
@@ -260,7 +257,7 @@ class ReferenceFramework(BaseFramework):
         return all(np.array_equal(state[name], expected[name]) for state in ranks.states() for name in expected)
 
     def global_state(self) -> dict[str, str]:
-        return settings.read_settings()
+        return declarations.read_settings()
 
     def restore_global_state(self, state: Mapping[str, str]) -> None:
-        settings.write_settings(state)
+        declarations.write_settings(state)

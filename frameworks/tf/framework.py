@@ -10,10 +10,9 @@ import keras
 import tensorflow as tf
 
 from fixtures.arrays import Array
-from fixtures.functions import FunctionUse
-from fixtures.model import Model
-from fixtures.plateau import Plateau
+from fixtures.model import FunctionUse, Model
 from fixtures.recipe import LEVELS_OF, Precision, Ranks, Recipe
+from fixtures.schedules import Plateau
 from frameworks.base import (
     KERNEL,
     OF_ONE_PLACE,

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from fixtures.arrays import Array
-from fixtures.functions import FunctionUse
-from fixtures.model import Model
-from fixtures.plateau import Plateau
+from fixtures.model import FunctionUse, Model
 from fixtures.recipe import LEVELS_OF, Offload, Precision, Ranks, Recipe
+from fixtures.schedules import Plateau
 from frameworks.base import (
     BaseFramework,
     BaseRankGroup,

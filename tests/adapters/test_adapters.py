@@ -19,12 +19,12 @@ from fixtures.recipe import Recipe, Recompute
 from frameworks.adapter_file import Absence, AdapterFile
 from frameworks.base import LossLedger, MicroBatch, ending, inner_bounds, over_window, segment_bounds
 from frameworks.base.recompute import CLOSED_OVER, FailingRerun, recomputed_call
-from frameworks.base.window import AppliedMicroBatch
+from frameworks.base.trainer import AppliedMicroBatch
 from frameworks.call_stacks import short_call_stacks
 from frameworks.contract import CONTRACT_VERSION, NOT_OFFERED, Capability, RecomputeCase, Unsupported
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.core.operations import CARRIERS, TENSORS
+from frameworks.reference.core.network import CARRIERS, TENSORS
 from frameworks.registry import UnknownFramework, load
 from results.record.model import Outcome
 

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from fixtures.data import vector_batch
-from fixtures.layers import Head, Heads, LayerNorm, Residual, SelfAttention
-from fixtures.model import Model
+from fixtures.model import Head, Heads, LayerNorm, Model, Residual, SelfAttention
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, PostTraining
 from frameworks.registry import load

@@ -22,8 +22,7 @@ from conformance.checks.outcome import conclude
 from conformance.checks.subject import Subject
 from conformance.oracle.bound import Bound
 from fixtures.data import digits_batch, exact_batch, sincos_batch, token_batch
-from fixtures.layers import Dense, Head, Heads, LayerNorm, Residual
-from fixtures.model import Batch, Model
+from fixtures.model import Batch, Dense, Head, Heads, LayerNorm, Model, Residual
 from fixtures.models import digits_convolution, digits_mlp, encoder, exact_linear, sincos
 from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, DynamicScaling, Precision, Recipe, Recompute
 from frameworks.contract import Capability, LayerTrace, Unsupported

@@ -39,13 +39,13 @@ from conformance.generative.programs.variations import ResumedCase, SecondRun
 from conformance.search.adapter_settings import generative_settings
 from conformance.search.arrays import Layout
 from fixtures.arrays import Array
-from fixtures.layers import Dense, Dropout, Embedding, Flatten, Head, Heads
+from fixtures.model import Dense, Dropout, Embedding, Flatten, Head, Heads
 from fixtures.recipe import SGD, DynamicScaling, Offload, Ranks, Recipe
 from frameworks.contract import OpResult, Update
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core import scope
 from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.core.tape import Tensor
 from frameworks.reference.training.offload import DiskStore
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults.reference import autocast, sharding

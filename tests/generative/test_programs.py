@@ -43,13 +43,12 @@ from conformance.search.properties import Failure, Search
 from conformance.spec.clauses import load_clauses
 from conformance.techniques.registry import TECHNIQUES
 from fixtures.arrays import Array
-from fixtures.layers import Activation, Dense, Embedding, Flatten, Head, Heads, Layer
+from fixtures.model import Activation, Dense, Embedding, Flatten, Head, Heads, Layer
 from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe
 from frameworks.contract import Framework
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Nearest
-from frameworks.reference.core.tape import taped
-from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.core.tape import Tensor, taped
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.trainer import ReferenceTrainer
 from frameworks.registry import built_in, load

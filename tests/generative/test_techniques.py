@@ -29,13 +29,12 @@ from conformance.techniques.post_training.cases import (
 )
 from conformance.techniques.qat.cases import Convert, PredictQat, QatCase, QatVerb, Reload, SkipQat, TrainQat
 from fixtures.arrays import Array
-from fixtures.layers import Activation, Dense, Head, Heads, Layer
-from fixtures.model import Model
+from fixtures.model import Activation, Dense, Head, Heads, Layer, Model
 from frameworks.contract import Operand, Quantized, QuantRule
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.quantization.delayed_scaling import ReferenceDelayedProduct
+from frameworks.reference.quantization.float8 import ReferenceDelayedProduct
+from frameworks.reference.quantization.formats import ReferenceQuantizers
 from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
-from frameworks.reference.quantization.quantizers import ReferenceQuantizers
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults.reference import formats, quantization
 

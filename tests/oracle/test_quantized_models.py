@@ -8,8 +8,7 @@ import pytest
 from conformance.techniques.formats.checks import scale_of
 from conformance.techniques.post_training import expected_models
 from conformance.techniques.post_training.expected_models import cast, outlying, ranged
-from fixtures.layers import Dense, Head, Heads, LayerNorm
-from fixtures.model import Model
+from fixtures.model import Dense, Head, Heads, LayerNorm, Model
 from frameworks.reference.quantization.post_training import RULES
 
 ROWS, WIDTH = 8, 96

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conformance.scenarios.definitions import use_fp16
-from fixtures import pretrained, sentences
+from fixtures import data, pretrained
 from fixtures.arrays import FORMATS, Array, format_of, wider
 from fixtures.data import (
     MNIST_FOLDER,
@@ -23,7 +23,6 @@ from fixtures.data import (
 )
 from fixtures.model import Batch, Model
 from fixtures.models import MODELS, exact_linear, exact_stack
-from fixtures.plateau import Plateau, PlateauRule
 from fixtures.recipe import Adam, Recipe, segment_sizes
 from fixtures.schedules import (
     Chained,
@@ -35,11 +34,13 @@ from fixtures.schedules import (
     Joined,
     Linear,
     OneCycle,
+    Plateau,
+    PlateauRule,
     Polynomial,
     Steps,
     Triangular,
 )
-from frameworks.reference.training.update_rules import optimizer_of
+from frameworks.reference.training.optimizers import optimizer_of
 
 
 @pytest.fixture(params=MODELS)
@@ -259,19 +260,19 @@ def test_digits_of_wrong_mnist_files_are_refused(mnist: Path, images: Array | No
 
 
 def test_pairs_are_balanced_and_of_one_length() -> None:
-    made = sentences.pairs(400)
+    made = data.pairs(400)
     assert 150 < sum(pair.same for pair in made) < 250
-    batch = sentences.pair_batch(400)
-    assert batch.inputs.shape == (400, sentences.LENGTH)
+    batch = data.pair_batch(400)
+    assert batch.inputs.shape == (400, data.LENGTH)
     assert batch.items == 400
     assert batch.targets["output"][:, 0].tolist() == [int(pair.same) for pair in made]
-    index = {word: number for number, word in enumerate(sentences.vocabulary())}
-    assert (batch.inputs[:, sentences.FIRST_LENGTH - 1] == index["[SEP]"]).all()
+    index = {word: number for number, word in enumerate(data.vocabulary())}
+    assert (batch.inputs[:, data.FIRST_LENGTH - 1] == index["[SEP]"]).all()
     for pair in made:
         agent, thing = pair.first.split()[1], pair.first.split()[4]
         assert (agent in pair.second.split()) == (thing in pair.second.split()) == pair.same
     with pytest.raises(ValueError, match="does not make 15 tokens"):
-        sentences.pair_batch(2, lambda *pair: range(len(pair)))
+        data.pair_batch(2, lambda *pair: range(len(pair)))
 
 
 def test_stored_products_are_turned_and_tables_joined() -> None:
@@ -293,7 +294,7 @@ def test_stored_products_are_turned_and_tables_joined() -> None:
     np.testing.assert_array_equal(result["3.body.0.key.weight"], stored[f"{block}attention.self.key.weight"].T)
     types = stored["embeddings.token_type_embeddings.weight"]
     places = stored["embeddings.position_embeddings.weight"]
-    np.testing.assert_array_equal(result["1.weight"][sentences.FIRST_LENGTH], places[sentences.FIRST_LENGTH] + types[1])
+    np.testing.assert_array_equal(result["1.weight"][data.FIRST_LENGTH], places[data.FIRST_LENGTH] + types[1])
     np.testing.assert_array_equal(result["1.weight"][0], places[0] + types[0])
 
 

@@ -19,14 +19,13 @@ from conformance.techniques.post_training.cases import MIXED, QuantizedCase, Run
 from conformance.techniques.post_training.checks import check_dense, quantized_layers, small_layers, unlike_weights
 from conformance.techniques.quantized_models import large_enough
 from fixtures.arrays import FORMATS, Array
-from fixtures.layers import Activation, Dense, Flatten, Head, Heads, Layer
-from fixtures.model import Model, dense_weights
+from fixtures.model import Activation, Dense, Flatten, Head, Heads, Layer, Model, dense_weights
 from fixtures.models import exact_linear
 from fixtures.narrow import CODES, NARROW
 from fixtures.recipe import Adam, Offload, Precision, Ranks, Recipe, written
 from frameworks.contract import Capability, EightBitRule, LinearRule, NumberFormats, QuantRule, Unsupported, needs
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.core.products import contract
+from frameworks.reference.core.arithmetic import contract
 from frameworks.reference.core.rounding import Exact, Nearest, Stochastic
 from frameworks.reference.quantization.post_training import RULES, ReferenceQuantizedModel
 from results.record.model import Outcome, TestVerdict

@@ -29,13 +29,12 @@ from conformance.scenarios.scenario import (
 )
 from conformance.scenarios.table import rows
 from fixtures.arrays import Array
-from fixtures.layers import Activation, Dense, Head, Heads
-from fixtures.model import Batch, Model
+from fixtures.model import Activation, Batch, Dense, Head, Heads, Model
 from fixtures.recipe import FLOAT16, SGD, Adam, DynamicScaling, Offload, Ranks, Recipe, Recompute, Sharding
 from frameworks.base import Arguments
 from frameworks.contract import Capability, Conventions, Framework, RankFailed
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.distributed.ranks import ReferenceRankGroup
+from frameworks.reference.distributed import ReferenceRankGroup
 from frameworks.reference.training.trainer import ReferenceTrainer
 from results.record.files import read
 from results.record.folders import listed

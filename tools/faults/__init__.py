@@ -13,15 +13,14 @@ runs it. The decorator's arguments are literals: `tools.faults.catalogue` reads 
 from collections.abc import Callable, Mapping
 
 from conformance.techniques.registry import TECHNIQUES
-from fixtures.plateau import PlateauRule
+from fixtures.schedules import PlateauRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.core.functions import ReferenceFunction
-from frameworks.reference.distributed.ranks import ReferenceRankGroup
+from frameworks.reference.core.network import ReferenceFunction
+from frameworks.reference.distributed import ReferenceRankGroup
 from frameworks.reference.shipped.operations_and_layers import ReferenceFunctions, ReferenceShipped
 from frameworks.reference.shipped.optimizers import ReferenceOptimizers
-from frameworks.reference.training.loop import ReferenceLoop
-from frameworks.reference.training.trainer import ReferenceTrainer
+from frameworks.reference.training.trainer import ReferenceLoop, ReferenceTrainer
 
 PLACES: Mapping[type, tuple[str, type]] = {
     **{base: place for technique in TECHNIQUES for base, place in technique.places.items()},

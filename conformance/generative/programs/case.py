@@ -12,8 +12,7 @@ from typing import Literal
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.layers import Dropout, Embedding, Layer, Positions, Shape
-from fixtures.model import Batch, LossKind, Model, Window
+from fixtures.model import Batch, Dropout, Embedding, Layer, LossKind, Model, Positions, Shape, Window
 from fixtures.recipe import FormatName, Offload, Ranks, Recipe
 
 MaskKind = Literal["none", "ragged", "holes", "empty"]

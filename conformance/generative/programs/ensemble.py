@@ -26,7 +26,7 @@ from conformance.generative.programs.executor import Executor, NotPlayed, Play
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
 from conformance.search.arrays import REFERENCE_MOMENTS, Observation, canonical, ends_by_itself, equal, wide
 from fixtures.arrays import Array, format_of, wider
-from fixtures.layers import BatchNorm
+from fixtures.model import BatchNorm
 from fixtures.recipe import DynamicScaling
 from frameworks.contract import Conventions, Trainer
 from frameworks.reference import ReferenceFramework
@@ -34,7 +34,7 @@ from frameworks.reference.core import scope
 from frameworks.reference.core.arithmetic import UNARY, Operations, Round, Variance, normalise
 from frameworks.reference.core.rounding import LANES, Exact, Rounding, Stochastic
 from frameworks.reference.core.scope import NORMS
-from frameworks.reference.core.tensor import Tensor, plain, rounded
+from frameworks.reference.core.tape import Tensor, plain, rounded
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 

@@ -25,7 +25,7 @@ from conformance.generative.programs.case import (
     WrongWidth,
     cut_otherwise,
 )
-from fixtures.layers import Activation, BatchNorm, Layer, SelfAttention, walk
+from fixtures.model import Activation, BatchNorm, Layer, SelfAttention, walk
 from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Recipe, StaticScaling, Steps
 
 LARGE = 10**5

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from conformance.generative.programs.case import GeneratedModel
-from fixtures.layers import (
+from fixtures.model import (
     Activation,
     ActivationKind,
     BatchNorm,
@@ -20,13 +20,13 @@ from fixtures.layers import (
     Heads,
     Layer,
     LayerNorm,
+    LossKind,
     MaxPool,
     Positions,
     Residual,
     SelfAttention,
     Shape,
 )
-from fixtures.model import LossKind
 from frameworks.contract import Capability, Framework
 
 WIDTHS = (1, 2, 3, 5, 7, 8, 13)

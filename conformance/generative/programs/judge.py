@@ -45,7 +45,7 @@ from conformance.search.adapter_settings import GenerativeSettings
 from conformance.search.arrays import Observation, canonical, distance, ends_by_itself, equal, gaps, narrow, unit, wide
 from conformance.search.properties import Failure
 from fixtures.arrays import Array
-from fixtures.layers import BatchNorm
+from fixtures.model import BatchNorm
 from fixtures.recipe import DynamicScaling, StaticScaling
 
 FLOAT64 = 64 * 2.0**-53

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from conformance.generative.programs.case import GeneratedModel
 from conformance.search.adapter_settings import generative_settings
-from fixtures.layers import BatchNorm, walk
+from fixtures.model import BatchNorm, walk
 from fixtures.recipe import (
     SGD,
     Adam,

@@ -32,7 +32,7 @@ from conformance.generative.programs.variations import (
     ScaledCase,
     SecondRun,
 )
-from fixtures.layers import BatchNorm, Dropout, LayerNorm, walk
+from fixtures.model import BatchNorm, Dropout, LayerNorm, walk
 from fixtures.recipe import DynamicScaling, Recompute, Scaling, StaticScaling
 from frameworks.contract import Capability, Framework
 

@@ -8,8 +8,7 @@ import pytest
 from conformance.checks.api import Subject, Verdict, clause, need, of_one_pass
 from fixtures.arrays import FORMATS
 from fixtures.data import digits_batch, sincos_batch, token_batch
-from fixtures.layers import Activation, BatchNorm, Dense, Flatten, Head, Heads
-from fixtures.model import Batch, Model
+from fixtures.model import Activation, Batch, BatchNorm, Dense, Flatten, Head, Heads, Model
 from fixtures.models import digits_convolution, encoder, sincos
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Precision, Recipe
 from frameworks.contract import Capability

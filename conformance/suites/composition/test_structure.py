@@ -11,8 +11,7 @@ import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, need
 from fixtures.arrays import Array
-from fixtures.functions import SCALE, FunctionUse
-from fixtures.model import Batch, Model
+from fixtures.model import SCALE, Batch, FunctionUse, Model
 from fixtures.models import reused, tied, user_function
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Adam, Precision, Recipe, Recompute, StaticScaling
 from frameworks.contract import Capability

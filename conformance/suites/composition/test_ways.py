@@ -19,8 +19,7 @@ from conformance.oracle.bound import Bound
 from conformance.techniques.sharding import PAIRS, one_place, shared, windows_of
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
-from fixtures.layers import BatchNorm, Dense
-from fixtures.model import Batch, Model
+from fixtures.model import Batch, BatchNorm, Dense, Model
 from fixtures.models import exact_linear, exact_stack, reused, two_heads
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, AdamW, DynamicScaling, Optimizer, Ranks, Recipe, Recompute, Steps
 from frameworks.contract import Capability, Framework, RankGroup, Trainer, Unsupported, model_needs, needs

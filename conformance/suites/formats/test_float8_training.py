@@ -11,8 +11,7 @@ from conformance.techniques.float8_training import STILL, rule_of
 from conformance.techniques.formats.checks import WITHIN, U, furthest, values_up_to
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
-from fixtures.layers import Activation, Dense, Head, Heads
-from fixtures.model import Batch, Model
+from fixtures.model import Activation, Batch, Dense, Head, Heads, Model
 from fixtures.models import digits_mlp
 from fixtures.recipe import Adam, Float8, Recipe
 from frameworks.contract import AmaxHistories, Capability, LayerTrace, Trainer

@@ -9,8 +9,7 @@ from conformance.checks.api import Bound, Subject, Verdict, clause, need
 from conformance.techniques.post_training import expected_models
 from conformance.techniques.post_training.checks import check_layer, check_near, check_weights, unlike_weights
 from fixtures.arrays import Array
-from fixtures.layers import Activation, Dense, Head, Heads
-from fixtures.model import Model
+from fixtures.model import Activation, Dense, Head, Heads, Model
 from frameworks.contract import Capability, LinearRule, PostTraining, QuantizedModel
 
 TECHNIQUE = "load-int8"

@@ -37,8 +37,7 @@ from conformance.techniques.post_training.checks import (
     unlike_weights,
 )
 from fixtures.data import digits_batch
-from fixtures.layers import Activation, Dense, Head, Heads
-from fixtures.model import Model, dense_weights
+from fixtures.model import Activation, Dense, Head, Heads, Model, dense_weights
 from fixtures.models import digits_mlp
 from fixtures.recipe import Adam, Recipe
 from frameworks.contract import PostTraining, QuantRule

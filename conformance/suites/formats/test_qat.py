@@ -15,8 +15,7 @@ from conformance.techniques.qat import checks as expected
 from conformance.techniques.qat.checks import check_following, ranges_of
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
-from fixtures.layers import Activation, Dense, Head, Heads
-from fixtures.model import Batch, Model
+from fixtures.model import Activation, Batch, Dense, Head, Heads, Model
 from fixtures.models import digits_mlp
 from fixtures.recipe import SGD, Adam, DynamicScaling, Qat, Recipe, Recompute
 from frameworks.contract import Calibrated, CalibratedRanges, Capability, QatRule, Trainer

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, need
-from fixtures.plateau import Plateau, PlateauRule
+from fixtures.schedules import Plateau, PlateauRule
 from frameworks.contract import Capability
 
 BAD, QUARTER = math.nan, 2.0**-2

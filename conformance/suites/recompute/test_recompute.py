@@ -12,8 +12,7 @@ from conformance.checks.api import Subject, Verdict, clause
 from conformance.techniques import recompute
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, token_batch, vector_batch, wide_batch
-from fixtures.layers import Activation, Dense, Dropout, Head, Heads, Layer, Residual
-from fixtures.model import Batch, Model
+from fixtures.model import Activation, Batch, Dense, Dropout, Head, Heads, Layer, Model, Residual
 from fixtures.models import blocks, digits_convolution, digits_mlp, encoder
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Precision, Recipe, Recompute
 from frameworks.contract import RecomputeCase, Trainer

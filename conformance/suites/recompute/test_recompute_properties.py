@@ -14,8 +14,21 @@ from conformance.checks.api import Subject, Verdict, clause
 from conformance.search.properties import explore
 from conformance.techniques import recompute
 from fixtures.arrays import Array
-from fixtures.layers import Activation, Dense, Dropout, Embedding, Flatten, Head, Heads, Layer, LayerNorm, Residual
-from fixtures.model import Batch, Model, Window
+from fixtures.model import (
+    Activation,
+    Batch,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+    Head,
+    Heads,
+    Layer,
+    LayerNorm,
+    Model,
+    Residual,
+    Window,
+)
 from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, Precision, Recipe, Recompute
 from frameworks.contract import Trainer
 

@@ -9,8 +9,7 @@ import pytest
 
 from conformance.checks.api import Subject, Verdict, clause
 from fixtures.data import digits_batch, exact_batch
-from fixtures.layers import Activation, BatchNorm, Dense, Dropout, Head, Heads
-from fixtures.model import Batch, Model
+from fixtures.model import Activation, Batch, BatchNorm, Dense, Dropout, Head, Heads, Model
 from fixtures.models import digits_mlp, dropout_probe
 from fixtures.recipe import SGD, DynamicScaling, Recipe, Recompute
 from frameworks.contract import Trainer

@@ -14,8 +14,7 @@ from conformance.oracle.errormodel import flat
 from conformance.techniques.sharding import PAIRS, declared, each_level, one_place, shared, weights
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch
-from fixtures.layers import BatchNorm, Head, Heads
-from fixtures.model import Batch, Model
+from fixtures.model import Batch, BatchNorm, Head, Heads, Model
 from fixtures.models import digits_mlp, dropout_probe, exact_linear
 from fixtures.recipe import SGD, Adam, DynamicScaling, Ranks, Recipe, Steps
 from frameworks.contract import Capability, RankGroup

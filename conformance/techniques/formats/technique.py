@@ -8,8 +8,7 @@ from conformance.techniques.formats.checks import SOURCES
 from conformance.techniques.technique import Technique
 from fixtures.narrow import NARROW
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.quantization.formats import ReferenceFormats
-from frameworks.reference.quantization.quantizers import ReferenceQuantizers
+from frameworks.reference.quantization.formats import ReferenceFormats, ReferenceQuantizers
 
 FORMATS = Technique(
     rows={

@@ -30,8 +30,7 @@ from conformance.techniques.post_training.checks import (
     unlike_weights,
 )
 from fixtures.arrays import Array
-from fixtures.layers import Activation, Dense, Head, Heads, LayerNorm
-from fixtures.model import Model, dense_weights
+from fixtures.model import Activation, Dense, Head, Heads, LayerNorm, Model, dense_weights
 from frameworks.contract import Capability, LinearRule, PostTraining, QuantizedModel
 
 Receiver = Literal["itself", "other", "used"]

@@ -14,8 +14,7 @@ import numpy as np
 from conformance.techniques.formats import checks
 from conformance.techniques.formats.checks import NEAR_A_TIE, U
 from fixtures.arrays import Array
-from fixtures.layers import Activation, Dense, Flatten, LayerNorm
-from fixtures.model import Model
+from fixtures.model import Activation, Dense, Flatten, LayerNorm, Model
 from frameworks.contract import Calibrated, CodeRange, LinearRule, Quantized, QuantizedModel, QuantRule
 
 STEP = 0.0137

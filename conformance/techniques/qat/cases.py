@@ -31,8 +31,7 @@ from conformance.techniques.post_training.checks import (
 )
 from conformance.techniques.qat.checks import check_following, ranges_of
 from fixtures.arrays import Array
-from fixtures.layers import Activation, Dense, Flatten, Head, Heads, Layer
-from fixtures.model import Batch, Model
+from fixtures.model import Activation, Batch, Dense, Flatten, Head, Heads, Layer, Model
 from fixtures.recipe import Adam, DynamicScaling, Qat, Recipe
 from frameworks.contract import CalibratedRanges, Capability, Framework, QatRule, Trainer, needs
 

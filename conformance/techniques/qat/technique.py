@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conformance.techniques.technique import Technique
 from fixtures.recipe import Qat, Recipe
-from frameworks.reference.quantization.qat import QatLayers
+from frameworks.reference.quantization.post_training import QatLayers
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 _RUNS = ("converts", "averages", "beyond", "predicts", "loads", "freezes", "window", "skips")

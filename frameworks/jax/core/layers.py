@@ -13,10 +13,9 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from fixtures import layers as fixture
+from fixtures import model as fixture
 from fixtures.arrays import Array
-from fixtures.layers import Again, Head
-from fixtures.model import Batch, Model
+from fixtures.model import Again, Batch, Head, Model
 from fixtures.recipe import Recompute
 from frameworks.base import Bounds, inner_bounds, segment_bounds
 from frameworks.jax.core import ways

@@ -110,7 +110,7 @@ WAYS: dict[str, FunctionFormat] = {"custom_vjp": "input"}
 
 @jax.custom_vjp
 def square(x: jax.Array) -> jax.Array:
-    """The operation of `fixtures.layers.UserFunction`."""
+    """The operation of `fixtures.model.UserFunction`."""
     return x * x
 
 
@@ -144,5 +144,5 @@ def _pair_backward(scale: float, asked: list[tuple[bool, ...]], residuals: Any, 
 
 
 pair = jax.custom_vjp(_pair, nondiff_argnums=(3, 4))
-"""The operation of `fixtures.functions`; the list takes what each backward pass finds."""
+"""The operation of `fixtures.model`; the list takes what each backward pass finds."""
 pair.defvjp(_pair_forward, _pair_backward, symbolic_zeros=True)

@@ -10,7 +10,7 @@ from flax import serialization
 from optax.contrib import reduce_on_plateau
 
 from fixtures import schedules as curves
-from fixtures.plateau import Plateau
+from fixtures.schedules import Plateau
 from frameworks.base import ships, takes
 from frameworks.contract import Capability, Unsupported
 

@@ -15,8 +15,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from fixtures.arrays import Array
-from fixtures.layers import BatchNorm, walk
-from fixtures.model import Batch, Model, Window
+from fixtures.model import Batch, BatchNorm, Model, Window, walk
 from fixtures.recipe import Ranks, Recipe
 from frameworks.base import LossLedger, MicroBatch
 from frameworks.contract import Capability, Gradients, Unsupported, Update

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from frameworks.base.control_flow import BaseFunctions, Function, square
-from frameworks.base.shipped import incoming
+from frameworks.base.shipped import BaseFunctions, Function, incoming, square
 from frameworks.contract import Values
 
 

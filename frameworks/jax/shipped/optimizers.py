@@ -14,7 +14,7 @@ import optax.contrib
 from flax import serialization
 
 from fixtures.arrays import Array
-from frameworks.base.shipped_optimizers import FROZEN, HALFWAY, RATE, ListedOptimizers, Options, gradients, infinite
+from frameworks.base.shipped import FROZEN, HALFWAY, RATE, ListedOptimizers, Options, gradients, infinite
 from frameworks.contract import Capability, Unsupported
 
 Tree = dict[str, Any]

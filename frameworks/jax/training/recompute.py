@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.functions import SCALE, FunctionUse
+from fixtures.model import SCALE, FunctionUse
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import FunctionResult, RecomputeCase, RecomputeResult
 from frameworks.jax.core.arrays import Flat, to_array
@@ -84,7 +84,7 @@ def differentiated(
 
 
 def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None) -> FunctionResult:
-    """What backward passes of `fixtures.functions` find, and the gradients."""
+    """What backward passes of `fixtures.model` find, and the gradients."""
     asked: list[tuple[bool, ...]] = []
 
     def loss(*given: jax.Array) -> Any:

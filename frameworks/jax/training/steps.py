@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import jmp
 from flax.training.dynamic_scale import DynamicScale
 
-from fixtures.layers import Dropout, walk
-from fixtures.model import Model
+from fixtures.model import Dropout, Model, walk
 from fixtures.recipe import Precision, Recipe, Recompute
 from frameworks.base import AppliedMicroBatch
 from frameworks.jax.core import float8 as float8

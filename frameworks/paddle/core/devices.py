@@ -16,7 +16,7 @@ from paddle.utils import unique_name
 from fixtures.arrays import Array
 from fixtures.recipe import Offload
 from frameworks.base import GPU, gpu_name
-from frameworks.base.activations import OffloadedActivations, SavedActivations, TensorFiles
+from frameworks.base.recompute import OffloadedActivations, SavedActivations, TensorFiles
 
 
 def available() -> tuple[str, ...]:

@@ -16,11 +16,9 @@ import paddle
 import paddle.nn.functional as F
 from paddle.distributed.fleet.utils import recompute
 
-from fixtures import layers as fixture
+from fixtures import model as fixture
 from fixtures.arrays import Array
-from fixtures.functions import SCALE, FunctionUse
-from fixtures.layers import BatchNorm
-from fixtures.model import Batch, Model
+from fixtures.model import SCALE, Batch, BatchNorm, FunctionUse, Model
 from fixtures.recipe import Recompute
 from frameworks.base import inner_bounds, segment_bounds, unscaled_in_trace
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
@@ -49,7 +47,7 @@ class _Square(paddle.autograd.PyLayer):
 
 
 class UserFunctionLayer(paddle.nn.Layer):
-    """`fixtures.layers.UserFunction`."""
+    """`fixtures.model.UserFunction`."""
 
     def forward(self, x: Any) -> Any:
         if paddle.in_dynamic_mode():
@@ -58,7 +56,7 @@ class UserFunctionLayer(paddle.nn.Layer):
 
 
 class ThreeInputsPyLayer(paddle.autograd.PyLayer):
-    """The operation of `fixtures.functions`; the list takes what each backward pass finds."""
+    """The operation of `fixtures.model`; the list takes what each backward pass finds."""
 
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any, c: Any, scale: float, asked: list[tuple[bool, ...]]) -> Any:
@@ -409,7 +407,7 @@ def run_case(case: RecomputeCase, x: Array, w: Array, variant: str) -> Recompute
 
 
 def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None) -> FunctionResult:
-    """What backward passes of `fixtures.functions` find, and the gradients."""
+    """What backward passes of `fixtures.model` find, and the gradients."""
     asked: list[tuple[bool, ...]] = []
     given = [paddle.to_tensor(x, stop_gradient=not need) for x, need in zip(inputs, use.needs, strict=True)]
 

@@ -11,7 +11,7 @@ from paddle.optimizer import lr
 from paddle.optimizer.lr import ReduceOnPlateau
 
 from fixtures import schedules as curves
-from fixtures.plateau import Plateau
+from fixtures.schedules import Plateau
 from frameworks.base import ships, takes
 from frameworks.contract import Capability, Unsupported
 

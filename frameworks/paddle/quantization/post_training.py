@@ -14,8 +14,7 @@ from paddle.quantization import PTQ, QuantConfig
 from paddle.quantization.observers import AbsmaxObserver, GroupWiseWeightObserver
 
 from fixtures.arrays import Array
-from fixtures.layers import Activation, Dense, Flatten, LayerNorm
-from fixtures.model import Model
+from fixtures.model import Activation, Dense, Flatten, LayerNorm, Model
 from frameworks.contract import Attempt, Calibrated, Capability, CodeRange, LinearRule, Quantized, QuantRule
 from frameworks.paddle.core.arrays import to_numpy, to_tensor
 from frameworks.paddle.core.layers import build_layers, own_parameters

@@ -10,8 +10,7 @@ from paddle.distributed.fleet.utils import recompute
 from paddle.nn import functional
 from paddle.static import InputSpec
 
-from frameworks.base.control_flow import SIZE, BaseFunctions, Function, square
-from frameworks.base.shipped import incoming
+from frameworks.base.shipped import SIZE, BaseFunctions, Function, incoming, square
 from frameworks.contract import Capability, Unsupported, Values
 from frameworks.paddle.core.arrays import to_numpy
 

@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 
 from fixtures.arrays import Array
-from frameworks.base.shipped_optimizers import FROZEN, HALFWAY, RATE, ListedOptimizers, Options, gradients, infinite
+from frameworks.base.shipped import FROZEN, HALFWAY, RATE, ListedOptimizers, Options, gradients, infinite
 from frameworks.contract import Capability, Unsupported
 from frameworks.paddle.core.arrays import to_numpy, to_tensor
 from frameworks.paddle.training.optimizers import forced_scaler

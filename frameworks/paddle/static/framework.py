@@ -7,8 +7,7 @@ import numpy as np
 import paddle
 
 from fixtures.arrays import Array
-from fixtures.functions import FunctionUse
-from fixtures.model import Model
+from fixtures.model import FunctionUse, Model
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer, casts_of, quantizer_attempts, technique_attempts, with_ranks
 from frameworks.contract import (

@@ -16,8 +16,7 @@ from paddle import distributed
 from paddle.utils import unique_name
 
 from fixtures.arrays import Array
-from fixtures.functions import SCALE, FunctionUse
-from fixtures.model import Model
+from fixtures.model import SCALE, FunctionUse, Model
 from fixtures.recipe import Ranks, Recipe
 from frameworks.base import BaseFormats
 from frameworks.call_stacks import short_call_stacks
@@ -497,7 +496,7 @@ class StaticFormats(BaseFormats):
 
 
 def _used(a: Any, b: Any, c: Any) -> dict[str, Any]:
-    """The operation of `fixtures.functions`; its backward pass returns every gradient, since it cannot ask."""
+    """The operation of `fixtures.model`; its backward pass returns every gradient, since it cannot ask."""
 
     def forward(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
         return SCALE * a * b, b + c

@@ -11,8 +11,8 @@ from paddle.base import core
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.plateau import Plateau
 from fixtures.recipe import LEVELS_OF, DynamicScaling, Precision, Recipe
+from fixtures.schedules import Plateau
 from frameworks.base import BaseFramework, BaseRankGroup, BaseTrainer, RankGroupTrainer
 from frameworks.base.introspection import elapsed_between
 from frameworks.contract import Capability, OpResult, Trainer, Unsupported

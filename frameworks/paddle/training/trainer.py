@@ -14,11 +14,10 @@ import numpy as np
 import paddle
 
 from fixtures.arrays import Array
-from fixtures.layers import Dropout, walk
-from fixtures.model import Batch, Model, Window
+from fixtures.model import Batch, Dropout, Model, Window, walk
 from fixtures.recipe import Recipe
 from frameworks.base import NO_SCALER, BaseTrainer, LossLedger, MicroBatch, of_same_class, same_parts
-from frameworks.base.activations import SavedActivations
+from frameworks.base.recompute import SavedActivations
 from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Unsupported, Update
 from frameworks.paddle.core import arrays, ways
 from frameworks.paddle.core.arrays import canonical, copy_of_gradient, put_gradient, stored, to_numpy, to_tensor

@@ -1,19 +1,220 @@
-"""Operations on tensors: format, computation, and values saved for backward."""
+"""Operations on tensors: format, computation, and values saved for backward.
+
+autograd has the first two, in a package whose import takes most of a second for SciPy's statistics and integration.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import autograd.numpy as anp
 import numpy as np
+from autograd.extend import defvjp, primitive
+from numpy.lib.stride_tricks import sliding_window_view
+from scipy import special
 
 from fixtures.arrays import Array
-from frameworks.reference.core import products, scope
-from frameworks.reference.core.rounding import Rounding
+from frameworks.reference.core import scope
+from frameworks.reference.core.rounding import Rounding, Stochastic
 from frameworks.reference.core.saved_bytes import SavedForBackward
-from frameworks.reference.core.special_functions import erf, logistic, user_square
-from frameworks.reference.core.tensor import Tensor, converted, plain, rounded
+from frameworks.reference.core.tape import Tensor, converted, plain, rounded
+
+erf = primitive(special.erf)
+defvjp(erf, lambda _, x: lambda g: 2.0 * g * (1.0 / math.sqrt(math.pi)) * anp.exp(-(x**2)))
+
+logistic = primitive(special.expit)
+defvjp(logistic, lambda y, _: lambda g: g * y * (1.0 - y))
+
+
+@primitive
+def user_square(x: Array) -> Array:
+    """x·x with the backward pass of `fixtures.model.UserFunction`."""
+    return x * x
+
+
+defvjp(user_square, lambda _, x: lambda g: g * np.clip(2.0 * x, -1.0, 1.0))
+
+
+CHUNKS = 8
+"""Partial sums that a float32 contraction is added up from."""
+
+
+def contract(a: Array, b: Array, rounding: Rounding, format_name: str) -> Array:
+    """Matrix product a (..., M, K) · b (..., K, N) rounded to the format.
+
+    float32 results are added up from at most `CHUNKS` partial sums along K, and rounded after each for the additions
+    that it stands for. The low formats take one rounding of the whole product: their kernels accumulate in float32 or
+    wider.
+    """
+    length = a.shape[-1]
+    if format_name != "float32" or length <= 1 or not isinstance(rounding, Stochastic):
+        return rounding.round(a @ b, format_name)
+    step = -(-length // CHUNKS)
+    total = rounding.round(a[..., :step] @ b[..., :step, :], format_name, step)
+    for start in range(step, length, step):
+        part = a[..., start : start + step] @ b[..., start : start + step, :]
+        total = rounding.round(total + part, format_name, step)
+    return total
+
+
+def _fold(gradient: Array, shape: tuple[int, ...]) -> Array:
+    """Sums a gradient over the batch axes that broadcasting added."""
+    extra = gradient.ndim - len(shape)
+    return gradient.sum(axis=tuple(range(extra))) if extra else gradient
+
+
+@primitive
+def product(a: Array, b: Array, rounding: Rounding, format_name: str) -> Array:
+    """`contract` with derivatives; b's batch axes are a's, or b is one matrix for all."""
+    return contract(a, b, rounding, format_name)
+
+
+@primitive
+def weighted_sum(x: Array, weights: Array) -> Array:
+    """The sum of x · weights, whose gradient with respect to x is the weights."""
+    return np.asarray(np.sum(x * weights))
+
+
+defvjp(weighted_sum, lambda _ans, _x, weights: lambda g: g * weights, None)
+
+
+def _transposed(x: Array) -> Array:
+    return np.swapaxes(x, -1, -2)
+
+
+defvjp(
+    product,
+    lambda _ans, _a, b, rounding, name: lambda g: contract(g, _transposed(b), rounding, name),
+    lambda _ans, a, b, rounding, name: lambda g: _right(a, b, g, rounding, name),
+    None,
+    None,
+)
+
+
+def _right(a: Array, b: Array, gradient: Array, rounding: Rounding, name: str) -> Array:
+    if b.ndim == 2 and a.ndim > 2:
+        return contract(a.reshape(-1, a.shape[-1]).T, gradient.reshape(-1, gradient.shape[-1]), rounding, name)
+    return _fold(contract(_transposed(a), gradient, rounding, name), b.shape)
+
+
+def _column_sums(gradient: Array, rounding: Rounding, name: str) -> Array:
+    rows = gradient.reshape(-1, gradient.shape[-1])
+    return rounding.round(rows.sum(axis=0), name, len(rows))
+
+
+@primitive
+def affine(x: Array, weight: Array, bias: Array, rounding: Rounding, format_name: str) -> Array:
+    """x (..., I) · weight (I, O) + bias (O). float32 rounds the product and the sum, low formats only the sum."""
+    wide = "float32" if format_name == "float32" else "float64"
+    return rounding.round(contract(x, weight, rounding, wide) + bias, format_name)
+
+
+defvjp(
+    affine,
+    lambda _ans, _x, weight, _bias, rounding, name: lambda g: contract(g, weight.T, rounding, name),
+    lambda _ans, x, weight, _bias, rounding, name: lambda g: _right(x, weight, g, rounding, name),
+    lambda _ans, _x, _w, _bias, rounding, name: lambda g: _column_sums(g, rounding, name),
+    None,
+    None,
+)
+
+
+def _windows(x: Array, size: int, stride: int, padding: int) -> Array:
+    """Every window of (N, H, W, C) as a row: (N, H', W', size·size·C)."""
+    padded = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    sliding: Callable[..., Array] = sliding_window_view
+    views = sliding(padded, (size, size), axis=(1, 2))[:, ::stride, ::stride]
+    return views.transpose(0, 1, 2, 4, 5, 3).reshape(*views.shape[:3], math.prod(views.shape[3:]))
+
+
+def _unwindow(rows: Array, shape: tuple[int, ...], size: int, stride: int, padding: int) -> Array:
+    """Adds every window's row back to its place: the adjoint of `_windows`."""
+    count, height, width, channels = shape
+    total = np.zeros((count, height + 2 * padding, width + 2 * padding, channels))
+    high, wide = rows.shape[1:3]
+    split = rows.reshape(count, high, wide, size, size, channels)
+    for i in range(size):
+        for j in range(size):
+            total[:, i : i + stride * high : stride, j : j + stride * wide : stride] += split[:, :, :, i, j]
+    return total[:, padding : padding + height, padding : padding + width]
+
+
+@primitive
+def convolution(
+    x: Array, weight: Array, bias: Array, stride: int, padding: int, rounding: Rounding, format_name: str
+) -> Array:
+    """Cross-correlation of x (N, H, W, C) with weight (size, size, C, F), plus bias (F)."""
+    rows = _windows(x, weight.shape[0], stride, padding)
+    return affine.fun(rows, weight.reshape(-1, weight.shape[-1]), bias, rounding, format_name)
+
+
+Pullback = Callable[[Array], Array]
+
+
+def _convolution_x(
+    ans: Array, x: Array, weight: Array, bias: Array, stride: int, padding: int, rounding: Rounding, name: str
+) -> Pullback:
+    del ans, bias
+    flat = weight.reshape(-1, weight.shape[-1])
+    wide = "float32" if name == "float32" else "float64"
+    back = partial(_unwindow, shape=x.shape, size=weight.shape[0], stride=stride, padding=padding)
+    return lambda g: rounding.round(back(contract(g, flat.T, rounding, wide)), name)
+
+
+def _convolution_weight(
+    ans: Array, x: Array, weight: Array, bias: Array, stride: int, padding: int, rounding: Rounding, name: str
+) -> Pullback:
+    del ans, bias
+
+    def pullback(gradient: Array) -> Array:
+        rows = _windows(x, weight.shape[0], stride, padding)
+        flat = weight.reshape(-1, weight.shape[-1])
+        return _right(rows, flat, gradient, rounding, name).reshape(weight.shape)
+
+    return pullback
+
+
+def _convolution_bias(
+    ans: Array, x: Array, weight: Array, bias: Array, stride: int, padding: int, rounding: Rounding, name: str
+) -> Pullback:
+    del ans, x, weight, bias, stride, padding
+    return lambda g: _column_sums(g, rounding, name)
+
+
+defvjp(convolution, _convolution_x, _convolution_weight, _convolution_bias, None, None, None, None)
+
+
+def _tiles(x: Array, size: int) -> Array:
+    count, height, width, channels = x.shape
+    cut = x.reshape(count, height // size, size, width // size, size, channels)
+    return cut.transpose(0, 1, 3, 5, 2, 4).reshape(count, height // size, width // size, channels, size * size)
+
+
+@primitive
+def largest(x: Array, size: int) -> Array:
+    """Maximum over non-overlapping squares of (N, H, W, C); the first of equal values gets the gradient."""
+    return _tiles(x, size).max(axis=-1)
+
+
+def _largest_x(ans: Array, x: Array, size: int) -> Pullback:
+    del ans
+    first = np.argmax(_tiles(x, size), axis=-1)
+
+    def pullback(gradient: Array) -> Array:
+        spread = np.zeros((*gradient.shape, size * size))
+        np.put_along_axis(spread, first[..., None], gradient[..., None], axis=-1)
+        count, high, wide, channels = gradient.shape
+        cut = spread.reshape(count, high, wide, channels, size, size).transpose(0, 1, 4, 2, 5, 3)
+        return cut.reshape(x.shape)
+
+    return pullback
+
+
+defvjp(largest, _largest_x, None)
+
 
 Variance = Literal["centred", "difference"]
 
@@ -72,18 +273,18 @@ class Operations:
 
     def matmul(self, a: Tensor, b: Tensor, op: str = "matmul") -> Tensor:
         """a (..., M, K) · b (..., K, N)."""
-        return self._product(op, products.product, a, b)
+        return self._product(op, product, a, b)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x (..., I) · weight (I, O) + bias (O)."""
         if bias is None:
-            return self._product("linear", products.product, x, weight)
-        return self._product("linear", products.affine, x, weight, bias)
+            return self._product("linear", product, x, weight)
+        return self._product("linear", affine, x, weight, bias)
 
     def convolution(self, x: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int) -> Tensor:
         """Cross-correlation of (N, H, W, C) with (size, size, C, F)."""
         return self._product(
-            "conv2d", lambda a, w, b, r, f: products.convolution(a, w, b, stride, padding, r, f), x, weight, bias
+            "conv2d", lambda a, w, b, r, f: convolution(a, w, b, stride, padding, r, f), x, weight, bias
         )
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -93,10 +294,10 @@ class Operations:
         wide = computing if computing in ("float32", "float64") else "float32"
         scale = 1.0 / np.sqrt(q.shape[-1])
         turned = anp.swapaxes(k.value, -1, -2)
-        scores = rounded(products.product(q.value, turned, self.rounding, wide) * scale, self.rounding, wide)
+        scores = rounded(product(q.value, turned, self.rounding, wide) * scale, self.rounding, wide)
         shares = softmax(scores, lambda x, n=1: rounded(x, self.rounding, wide, n))
         weights = Tensor(rounded(shares, self.rounding, computing), computing)
-        mixed = products.product(weights.value, v.value, self.rounding, computing)
+        mixed = product(weights.value, v.value, self.rounding, computing)
         if self.tape:
             self.tape.keep(q, k, v, weights)
         return self.cast(Tensor(rounded(mixed, self.rounding, computing), computing), yielding)
@@ -162,7 +363,7 @@ class Operations:
     def max_pool(self, x: Tensor, size: int) -> Tensor:
         """Maximum over size × size squares; keeps one byte a result."""
         self._keep_bytes(int(np.prod(x.shape)) // size**2)
-        return self.apply("max_pool", lambda a, _: products.largest(a, size), x)
+        return self.apply("max_pool", lambda a, _: largest(a, size), x)
 
     def cross_entropy(self, logits: Tensor, labels: Array, mask: Array | None) -> Tensor:
         """Sum over items of -log softmax(logits)[label]; keeps the probabilities."""

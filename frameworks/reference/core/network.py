@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import autograd.numpy as anp
+import numpy as np
+from autograd.extend import defvjp, primitive
 
 from fixtures.arrays import Array
-from fixtures.layers import (
+from fixtures.model import (
+    SCALE,
     Activation,
     Again,
+    Batch,
     BatchNorm,
     Convolution,
     Dense,
     Dropout,
     Embedding,
     Flatten,
+    FunctionUse,
     Heads,
     Layer,
     LayerNorm,
     MaxPool,
+    Model,
     Positions,
     Residual,
     SelfAttention,
     UserFunction,
 )
-from fixtures.model import Batch, Model
+from frameworks.contract import FunctionResult, OpResult
 from frameworks.reference.core import scope
-from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.core.tensor import Tensor, tensor
+from frameworks.reference.core.arithmetic import UNARY, Operations, Round, normalise, softmax
+from frameworks.reference.core.rounding import Rounding
+from frameworks.reference.core.tape import Tensor, plain, tensor
 
 
 class Surroundings(Protocol):
@@ -178,3 +185,211 @@ def loss_sums(model: Model, ops: Operations, outputs: Mapping[str, Tensor], batc
             else:
                 sums[name] = ops.squared_error(outputs[name], tensor(target, owned=False))
     return sums
+
+
+@dataclass
+class TracedTensors:
+    """Layers' outputs, with the names of their formats, and gradients by path; several backward passes add up.
+
+    Attributes:
+        rounding: of these sums, which are in the output's format.
+    """
+
+    rounding: Rounding
+    outputs: dict[str, tuple[Array, str]] = field(default_factory=dict)
+    gradients: dict[str, Array] = field(default_factory=dict)
+
+    def passing(self, path: str, output: Tensor) -> Tensor:
+        """The same tensor, noted; a recomputed layer keeps what its first forward pass gave."""
+        self.outputs.setdefault(path, (plain(output.value), output.format))
+        return Tensor(_passing(output.value, self, path), output.format, output.owned)
+
+    def take_gradient(self, path: str, gradient: Array) -> None:
+        """Adds what a backward pass gives for the output of a layer."""
+        former = self.gradients.get(path)
+        if former is not None:
+            gradient = self.rounding.round(former + gradient, self.outputs[path][1])
+        self.gradients[path] = gradient
+
+
+@primitive
+def _passing(x: Array, traced: TracedTensors, path: str) -> Array:
+    del traced, path
+    return x
+
+
+def _noted(_ans: Array, _x: Array, traced: TracedTensors, path: str) -> Callable[[Array], Array]:
+    def pullback(gradient: Array) -> Array:
+        traced.take_gradient(path, gradient)
+        return gradient
+
+    return pullback
+
+
+defvjp(_passing, _noted, None, None)
+
+
+class ReferenceFunction:
+    """One method a decision."""
+
+    def used(self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None) -> FunctionResult:
+        """The answers to the backward pass, and the gradients of all uses."""
+        needs = self.needs(use.needs, recomputed=variant is not None)
+        y, z = (np.full_like(inputs[0], name in use.outputs) for name in "yz")
+        each = self.backward(inputs, y, z)
+        results = [
+            self.added([gradient] * use.times) if asked else None for asked, gradient in zip(needs, each, strict=True)
+        ]
+        return FunctionResult((needs,) * use.times, tuple(results))
+
+    def needs(self, needs: tuple[bool, bool, bool], *, recomputed: bool) -> tuple[bool, bool, bool]:
+        """What the backward pass finds when it asks which inputs need a gradient."""
+        return needs
+
+    def backward(self, inputs: tuple[Array, Array, Array], y: Array, z: Array) -> tuple[Array, ...]:
+        """The gradients that the user wrote, from those of the outputs."""
+        a, b, _ = inputs
+        return 2.0 * SCALE * y * b, SCALE * y * a + z, z
+
+    def added(self, gradients: list[Array]) -> Array:
+        """The gradient of several uses."""
+        return np.asarray(sum(gradients[1:], gradients[0]))
+
+
+_EPSILON = 1e-5
+Carrier = Callable[..., Any]
+
+
+def _log_softmax(a: Any, r: Round) -> Any:
+    shifted = r(a - a.max(axis=-1, keepdims=True))
+    return shifted - r(np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True)))
+
+
+def _logsumexp(a: Any, r: Round) -> Any:
+    top = a.max(axis=-1, keepdims=True)
+    return (top + r(np.log(np.sum(np.exp(r(a - top)), axis=-1, keepdims=True))))[..., 0]
+
+
+def _cross_entropy(a: Any, labels: Array, r: Round) -> Any:
+    return -np.take_along_axis(r(_log_softmax(a, r)), labels[..., None], axis=-1).mean()
+
+
+def _huber(a: Any, b: Any, r: Round) -> Any:
+    distance = np.abs(r(a - b))
+    return np.where(distance <= 1.0, 0.5 * distance**2, distance - 0.5).mean()
+
+
+def _binary_cross_entropy(a: Any, b: Any, r: Round) -> Any:
+    return r(np.maximum(a, 0.0) - a * b + np.log1p(np.exp(-np.abs(a)))).mean()
+
+
+def _rms_norm(a: Any, r: Round) -> Any:
+    return a * r(1.0 / np.sqrt(r(np.mean(a * a, axis=-1, keepdims=True)) + _EPSILON))
+
+
+def _average_pool(a: Any, _: Round) -> Any:
+    count, height, width, channels = a.shape
+    return a.reshape(count, height // 2, 2, width // 2, 2, channels).mean(axis=(2, 4))
+
+
+def _dropout(a: Any, _: Round) -> Any:
+    return np.where(np.random.default_rng(0).random(a.shape) >= 0.5, a / 0.5, 0.0)
+
+
+CARRIERS: dict[str, Carrier] = {
+    "sum": lambda a, _: np.sum(a),
+    "mean": lambda a, _: np.mean(a),
+    "variance": lambda a, r: np.mean(r(a - r(np.mean(a))) ** 2),
+    "norm": lambda a, r: np.sqrt(r(np.sum(a * a))),
+    "prod": lambda a, _: np.prod(a),
+    "max": lambda a, _: np.max(a),
+    "cumsum": lambda a, _: np.cumsum(a, axis=-1),
+    "cumprod": lambda a, _: np.cumprod(a, axis=-1),
+    "logsumexp": _logsumexp,
+    "softmax": softmax,
+    "log_softmax": _log_softmax,
+    "cross_entropy": _cross_entropy,
+    "squared_error": lambda a, b, r: np.mean(r(a - b) ** 2),
+    "absolute_error": lambda a, b, r: np.mean(np.abs(r(a - b))),
+    "huber": _huber,
+    "kl_divergence": lambda a, b, r: np.mean(np.sum(r(r(b * r(np.log(b))) - r(b * a)), axis=-1)),
+    "binary_cross_entropy_logits": _binary_cross_entropy,
+    "layer_norm": lambda a, r: normalise(a, (-1,), _EPSILON, r)[0],
+    "instance_norm": lambda a, r: normalise(a, (-1,), _EPSILON, r)[0],
+    "batch_norm": lambda a, r: normalise(a, (0,), _EPSILON, r)[0],
+    "rms_norm": _rms_norm,
+    "exp": lambda a, _: np.exp(a),
+    "expm1": lambda a, _: np.expm1(a),
+    "log": lambda a, _: np.log(a),
+    "log1p": lambda a, _: np.log1p(a),
+    "pow": lambda a, _: a**3.0,
+    "square": lambda a, _: a * a,
+    "sqrt": lambda a, _: np.sqrt(a),
+    "rsqrt": lambda a, _: 1.0 / np.sqrt(a),
+    "reciprocal": lambda a, _: 1.0 / a,
+    "abs": lambda a, _: np.abs(a),
+    "sin": lambda a, _: np.sin(a),
+    "cos": lambda a, _: np.cos(a),
+    "leaky_relu": lambda a, _: np.where(a > 0.0, a, 0.01 * a),
+    "elu": lambda a, _: np.where(a > 0.0, a, np.expm1(np.minimum(a, 0.0))),
+    "silu": lambda a, r: a * r(UNARY["sigmoid"](a)),
+    "softplus": lambda a, _: np.logaddexp(0.0, a),
+    "add": lambda a, b, _: a + b,
+    "subtract": lambda a, b, _: a - b,
+    "multiply": lambda a, b, _: a * b,
+    "divide": lambda a, b, _: a / b,
+    "maximum": lambda a, b, _: np.maximum(a, b),
+    "where": lambda a, b, _: np.where(a > 0.0, a, b),
+    "concatenate": lambda a, b, _: np.concatenate([a, b], axis=-1),
+    "stack": lambda a, b, _: np.stack([a, b]),
+    "average_pool": _average_pool,
+    "dropout": _dropout,
+    "transpose": lambda a, _: a.T,
+    "reshape": lambda a, _: a.reshape(-1),
+    **{kind: lambda a, _, f=function: f(a) for kind, function in UNARY.items()},
+}
+"""Operations by what they do to carriers; the last argument rounds an intermediate value."""
+
+
+def _convolution(ops: Operations, x: Tensor, weight: Tensor) -> Tensor:
+    bias = Tensor(np.zeros(weight.shape[-1]), weight.format)
+    return ops.convolution(x, weight, bias, stride=1, padding=0)
+
+
+TENSORS: dict[str, Callable[..., Tensor]] = {
+    "matmul": lambda ops, a, b: ops.matmul(a, b),
+    "batched_matmul": lambda ops, a, b: ops.matmul(a, b, "batched_matmul"),
+    "einsum": lambda ops, a, b: ops.matmul(a, b, "einsum"),
+    "linear": lambda ops, x, weight, bias: ops.linear(x, weight, bias),
+    "conv2d": _convolution,
+    "attention": lambda ops, q, k, v: ops.attention(q, k, v),
+    "max_pool": lambda ops, x: ops.max_pool(x, 2),
+    "embedding": lambda ops, ids, table: ops.embedding(ids, table),
+    "gather_ids": lambda _, ids: Tensor(ids.value + 0, ids.format),
+    "argmax": lambda _, x: Tensor(np.argmax(x.value, axis=-1), "int64"),
+}
+"""Operations that `Operations` has a method for, or that touch no floating value."""
+
+
+def run(ops: Operations, op: str, *arrays: Array) -> OpResult:
+    """Runs one operation of the catalogue in the scope that is open.
+
+    Raises:
+        ValueError: the catalogue has no operation of that name.
+    """
+    operands = [tensor(np.asarray(array)) for array in arrays]
+    with np.errstate(all="ignore"):
+        if op in TENSORS:
+            result = TENSORS[op](ops, *operands)
+        elif op in CARRIERS:
+            result = ops.apply(op, CARRIERS[op], *operands)
+        else:
+            raise ValueError(f"unknown operation {op!r}")
+    value = np.asarray(result.value)
+    return OpResult(value.astype(ops.rounding.dtype(result.format)) if result.floating else value, result.format)
+
+
+def tanh_of_product(ops: Operations, x: Any, w: Any) -> Any:
+    """Σ tanh(x·w) of float32 carriers x (n, m) and w (m, k), as a carrier."""
+    product = ops.matmul(Tensor(x, "float32"), Tensor(w, "float32"))
+    return ops.apply("sum", lambda a, _: anp.sum(a), ops.activation("tanh", product)).value

@@ -10,7 +10,7 @@ from fixtures.arrays import Array
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import RecomputeCase, RecomputeResult
 from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.core.operations import tanh_of_product
+from frameworks.reference.core.network import tanh_of_product
 from frameworks.reference.core.tape import recomputed, taped
 
 Pair = tuple[Any, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fixtures.arrays import Array
-from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.core.tape import Tensor
 
 
 class SavedForBackward:

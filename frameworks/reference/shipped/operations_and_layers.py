@@ -15,8 +15,7 @@ from frameworks.base.shipped import FACTOR, BaseShipped, incoming, inputs
 from frameworks.contract import Values
 from frameworks.reference.core import scope
 from frameworks.reference.core.arithmetic import UNARY, Operations
-from frameworks.reference.core.tape import recomputed, taped
-from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.core.tape import Tensor, recomputed, taped
 
 Call = Callable[..., Tensor]
 _EPSILON = 1e-5

@@ -9,11 +9,10 @@ import numpy as np
 
 from fixtures.arrays import FORMATS, Array
 from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, Muon, Optimizer, RMSprop
-from frameworks.base.shipped_optimizers import HALFWAY, RATE, BaseOptimizers, Options, gradients, infinite
+from frameworks.base.shipped import HALFWAY, RATE, BaseOptimizers, Options, gradients, infinite
 from frameworks.contract import Conventions
 from frameworks.reference.core.rounding import Rounding
-from frameworks.reference.training.optimizers import Arithmetic, Slots, UpdateRule
-from frameworks.reference.training.update_rules import RULES
+from frameworks.reference.training.optimizers import RULES, Arithmetic, Slots, UpdateRule
 
 _OPTIMIZERS: Mapping[str, tuple[type[Optimizer], Sequence[Options]]] = {
     "SGD": (SGD, [{}, {"momentum": 0.5}, {"momentum": 0.5, "nesterov": True}]),

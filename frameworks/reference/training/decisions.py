@@ -12,20 +12,13 @@ from fixtures.model import Model
 from fixtures.recipe import Adam, Offload, OffloadedKind, Optimizer, Recipe, StaticScaling
 from frameworks.contract import Conventions, Gradients
 from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.core.tensor import Tensor, rounded
-from frameworks.reference.quantization.eight_bit_state import (
-    EightBitMoments,
-    EightBitState,
-    Moments,
-    bytes_of,
-    stored_moments,
-)
+from frameworks.reference.core.tape import Tensor, rounded
+from frameworks.reference.quantization.float8 import EightBitMoments, EightBitState, Moments, bytes_of, stored_moments
 from frameworks.reference.training.forward import master_format
 from frameworks.reference.training.offload import Activations, ArrayStore, StoredArrays, store_of
-from frameworks.reference.training.optimizers import Arithmetic, UpdateRule
+from frameworks.reference.training.optimizers import RULES, Arithmetic, UpdateRule, optimizer_of
 from frameworks.reference.training.quantized_training import OpenWindow, QuantizedForward
 from frameworks.reference.training.scaler import LossScale, loss_scale
-from frameworks.reference.training.update_rules import RULES, optimizer_of
 
 Arrays = dict[str, Array]
 

@@ -10,20 +10,17 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.layers import Again, BatchNorm, Layer, LayerNorm
-from fixtures.model import Batch, Model
+from fixtures.model import Again, Batch, BatchNorm, Layer, LayerNorm, Model
 from fixtures.recipe import Float8, Precision, Qat, Recipe
 from frameworks.base import inner_bounds, segment_bounds
 from frameworks.contract import Conventions
 from frameworks.reference.core import scope
 from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.core.network import Pass, loss_sums
+from frameworks.reference.core.network import Pass, TracedTensors, loss_sums
 from frameworks.reference.core.saved_bytes import SavedForBackward
-from frameworks.reference.core.tape import recomputed
-from frameworks.reference.core.tensor import Tensor, tensor
-from frameworks.reference.core.trace import TracedTensors
-from frameworks.reference.quantization.float8_training import Float8Layers
-from frameworks.reference.quantization.qat import QatLayers
+from frameworks.reference.core.tape import Tensor, recomputed, tensor
+from frameworks.reference.quantization.float8 import Float8Layers
+from frameworks.reference.quantization.post_training import QatLayers
 
 Layers = tuple[tuple[str, Layer], ...]
 

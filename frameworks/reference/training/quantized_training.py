@@ -19,9 +19,8 @@ from frameworks.contract import (
     Operand,
     Unsupported,
 )
-from frameworks.reference.quantization.float8_training import Float8Layers
-from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
-from frameworks.reference.quantization.qat import QatLayers
+from frameworks.reference.quantization.float8 import Float8Layers
+from frameworks.reference.quantization.post_training import QatLayers, ReferenceQuantizedModel
 from frameworks.reference.training.forward import Forward
 
 

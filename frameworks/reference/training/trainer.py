@@ -19,21 +19,188 @@ Casting and the choice of an operation's format are `Operations.cast` and `Opera
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from fixtures.arrays import Array, wider
-from fixtures.model import Batch, Window
-from frameworks.base import NO_AVERAGE, over_window
-from frameworks.contract import Gradients, LayerTrace, Update
-from frameworks.reference.core import scope
-from frameworks.reference.core.products import weighted_sum
-from frameworks.reference.core.tape import Pullback, taped
-from frameworks.reference.core.tensor import Tensor, plain, tensor
-from frameworks.reference.core.trace import TracedTensors
-from frameworks.reference.training.decisions import Arrays, OpenWindow, present
-from frameworks.reference.training.saved_run import SavedRun
+from fixtures.data import exact_batch
+from fixtures.model import Batch, Model, Window
+from fixtures.models import exact_linear, scalar
+from fixtures.recipe import BFLOAT16, SGD, DynamicScaling, FormatName, Precision, Recipe
+from frameworks.base import NO_AVERAGE, BaseTrainer, of_same_class, over_window
+from frameworks.contract import Gradients, LayerTrace, LoadedRun, LoadOrder, Trainer, Update
+from frameworks.reference.core import checkpoint, scope
+from frameworks.reference.core.arithmetic import weighted_sum
+from frameworks.reference.core.network import TracedTensors
+from frameworks.reference.core.tape import Pullback, Tensor, plain, taped, tensor
+from frameworks.reference.quantization.float8 import parts_of
+from frameworks.reference.training.decisions import Arrays, Decisions, OpenWindow, present
+
+PARTS = ("model", "optimizer", "schedule", "scaler", "window")
+
+
+class PartByPart(Protocol):
+    """What loads a run's parts in a given order."""
+
+    def load_part(self, part: str, arrays: dict[str, Array]) -> None:
+        """Restores one of `PARTS`."""
+
+    def make_schedule(self, applied: int = 0) -> None:
+        """Makes the schedule, at its beginning or after so many applied updates."""
+
+    def use_scaler(self) -> None:
+        """Scales a loss that nothing is done with."""
+
+
+def taken(run: Decisions) -> dict[str, Array]:
+    """Copies of the full state."""
+    window = run.window
+    arrays: dict[str, Array] = {
+        "counters": np.array([run.steps, run.schedule, run.draws, window.items, window.micro_batches, window.dropped]),
+        "counts": np.array(list(run.counts.values())),
+        "scaler": np.array([] if run.scaler is None else [run.scaler.scale, run.scaler.good_steps], np.float64),
+        "window_scale": np.array(window.scale),
+        "window_flags": np.array([window.unscaled, window.latched is not None]),
+        "window_latched": np.array(sorted(window.latched or ()), np.int64),
+        "window_scaled_overflow": np.array(sorted(window.scaled_overflow), np.int64),
+        "window_losses": np.array([loss for loss, _ in window.losses], np.float64),
+        "window_loss_items": np.array([items for _, items in window.losses], np.int64),
+    }
+    groups: dict[str, Mapping[str, Array]] = {
+        "value": run.values,
+        "master": run.masters,
+        "average": run.averages,
+        "statistics": run.statistics,
+        "window": window.gradients,
+        "seen": {name: np.array(most) for name, most in window.amax.items()},
+    }
+    for slot, moments in run.slots.items():
+        groups |= parts_of(slot, moments)
+    return arrays | {
+        f"{group}/{name}": value.copy() for group, members in groups.items() for name, value in members.items()
+    }
+
+
+def put_back(run: Decisions, arrays: dict[str, Array], parts: Sequence[str] = PARTS) -> None:
+    """Restores these parts of what `taken` returned."""
+    for part in parts:
+        _PUT_BACK[part](run, arrays)
+
+
+def put_back_in(run: PartByPart, arrays: dict[str, Array], order: LoadOrder) -> None:
+    """`put_back` for a new run, whose parts are made and loaded in this order."""
+    parts = list(PARTS)
+    match order:
+        case "optimizer-first":
+            parts.reverse()
+        case "schedule-made-last" | "schedule-made-there":
+            parts.remove("schedule")
+        case "scaler-used":
+            run.use_scaler()
+    for part in parts:
+        run.load_part(part, arrays)
+    if order == "schedule-made-there":
+        run.make_schedule(int(arrays["counters"][1]))
+    elif "schedule" not in parts:
+        run.make_schedule()
+        run.load_part("schedule", arrays)
+
+
+def _group(arrays: dict[str, Array], name: str) -> dict[str, Array]:
+    return {key.partition("/")[2]: value for key, value in arrays.items() if key.startswith(f"{name}/")}
+
+
+def _put_model(run: Decisions, arrays: dict[str, Array]) -> None:
+    run.statistics = _group(arrays, "statistics")
+    run.values = run.storage("parameters", "value", _group(arrays, "value"))
+    run.averages = _group(arrays, "average")
+    run.draws = int(arrays["counters"][2])
+
+
+def _put_optimizer(run: Decisions, arrays: dict[str, Array]) -> None:
+    run.steps = int(arrays["counters"][0])
+    run.counts = dict(zip(run.counts, (int(c) for c in arrays["counts"]), strict=True))
+    run.masters = run.storage("parameters", "master", _group(arrays, "master"))
+    run.slots = {
+        slot: run.moments(slot, {part: _group(arrays, part) for part in parts_of(slot, moments)})
+        for slot, moments in run.slots.items()
+    }
+
+
+def _put_schedule(run: Decisions, arrays: dict[str, Array]) -> None:
+    run.schedule = int(arrays["counters"][1])
+
+
+def _put_scaler(run: Decisions, arrays: dict[str, Array]) -> None:
+    if run.scaler is not None:
+        scale, good_steps = arrays["scaler"]
+        run.scaler = run.scaler.at(float(scale), int(good_steps))
+
+
+def _put_window(run: Decisions, arrays: dict[str, Array]) -> None:
+    run.window = _window(run.window, arrays, _group(arrays, "window"))
+    run.window.amax = {name: float(most) for name, most in _group(arrays, "seen").items()}
+    run.window.items, run.window.micro_batches, run.window.dropped = (int(v) for v in arrays["counters"][3:])
+
+
+_PUT_BACK: Mapping[str, Callable[[Decisions, dict[str, Array]], None]] = {
+    "model": _put_model,
+    "optimizer": _put_optimizer,
+    "schedule": _put_schedule,
+    "scaler": _put_scaler,
+    "window": _put_window,
+}
+
+
+def _window(former: OpenWindow, arrays: dict[str, Array], gradients: dict[str, Array]) -> OpenWindow:
+    unscaled, latched = (bool(flag) for flag in arrays["window_flags"])
+    losses = zip(arrays["window_loss_items"], arrays["window_losses"], strict=True)
+    return type(former)(
+        gradients=gradients,
+        losses=[(float(loss), int(count)) for count, loss in losses],
+        scale=float(arrays["window_scale"]),
+        unscaled=unscaled,
+        scaled_overflow=frozenset(int(i) for i in arrays["window_scaled_overflow"]),
+        latched=frozenset(int(i) for i in arrays["window_latched"]) if latched else None,
+    )
+
+
+class SavedRun(Decisions, BaseTrainer):
+    """A run whose state goes to files and to other runs."""
+
+    def save(self, path: Path) -> None:
+        checkpoint.write(path, self.save_state(), self._identity(), compressed=self.recipe.way("save") == "compressed")
+
+    def restore(self, path: Path) -> None:
+        self.load_state(checkpoint.read(path, self._identity(), self.save_state()))
+
+    def restore_in(self, path: Path, order: LoadOrder) -> None:
+        put_back_in(self, checkpoint.read(path, self._identity(), self.save_state()), order)
+
+    def take(self, other: Trainer) -> None:
+        self.load_state(of_same_class(self, other).save_state())
+
+    def freeze(self, names: Collection[str]) -> None:
+        self.frozen = frozenset(names).union(self.recipe.frozen)
+
+    def load_part(self, part: str, arrays: Arrays) -> None:
+        """Goes back to what `save_state` returned of one of `state_dict.PARTS`."""
+        put_back(self, arrays, (part,))
+
+    def _identity(self) -> str:
+        return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.replace(offload=None)}"
+
+    def save_state(self) -> Arrays:
+        """The full state of the run, as named arrays."""
+        return taken(self)
+
+    def load_state(self, arrays: Arrays) -> None:
+        """Goes back to what `save_state` returned."""
+        put_back(self, arrays)
+
 
 _INPUTS = "inputs"
 """Key of the inputs among the differentiated arrays; every parameter's name has a dot."""
@@ -326,3 +493,71 @@ class ReferenceTrainer(SavedRun):
 
     def _tensors(self) -> dict[str, Tensor]:
         return {name: Tensor(value, self.formats[name], owned=False) for name, value in self.values.items()}
+
+
+class ReferenceLoop:
+    """One method a decision.
+
+    Args:
+        run: makes a run of a recipe.
+    """
+
+    def __init__(self, run: Callable[[Model, Recipe], ReferenceTrainer]) -> None:
+        self.run = run
+
+    def scheduled(self, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
+        """The steps of the schedule after each update."""
+        trainer = self.run(exact_linear(), Recipe(SGD(2.0**-8), accumulation=accumulation))
+        counts: list[int] = []
+        steps = updates = micro_batches = 0
+        for length in epochs:
+            for place in range(1, length + 1):
+                micro_batches += 1
+                trainer.accumulate(exact_batch(2), 2 * accumulation)
+                if place % accumulation and place < length:
+                    continue
+                trainer.apply()
+                updates += 1
+                steps += self.is_due(frequency, updates, micro_batches, place)
+                counts.append(steps)
+        return tuple(counts)
+
+    def is_due(self, frequency: int, updates: int, micro_batches: int, place: int) -> bool:
+        """Whether the schedule steps after the run's update of this number.
+
+        Args:
+            updates: of the run.
+            micro_batches: of the run.
+            place: micro-batches of the epoch.
+        """
+        return updates % frequency == 0
+
+    def clipped(self, gradient: Array, limit: float, scale: float) -> Array:
+        """The gradient that a step applies after clipping."""
+        name = "0.output.bias"
+        trainer = self.run(exact_linear(), Recipe(SGD(), scaling=DynamicScaling(initial=scale), clip=limit))
+        return trainer.clip({name: trainer.unscale(name, np.asarray(gradient) * scale)})[name]
+
+    def loaded(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
+        """What training made of a checkpoint in this format, whose weights are ones."""
+        trainer = self.run(scalar(1.0), Recipe(SGD(rate), self.precision(saved)))
+        before = trainer.master_parameters()
+        for _ in range(updates):
+            trainer.apply_gradients({name: np.ones_like(value) for name, value in trainer.parameters().items()})
+        moved = [value != before[name] for name, value in trainer.master_parameters().items()]
+        loaded = next(iter(before.values())).dtype.name
+        return LoadedRun(loaded, sum(int(each.sum()) for each in moved), sum(each.size for each in moved), warned=False)
+
+    def precision(self, saved: FormatName) -> Precision:
+        """The precision in which a checkpoint in this format is trained under a request for mixed bfloat16."""
+        return BFLOAT16
+
+    def hooked(self, gradient: Array, scale: float) -> Array:
+        """The gradient that the hook finds."""
+        trainer = self.run(exact_linear(), Recipe(SGD(), scaling=DynamicScaling(initial=scale)))
+        unscaled = trainer.unscale("0.output.bias", np.asarray(gradient) * scale)
+        return self.hook_gradient(unscaled, scale)
+
+    def hook_gradient(self, unscaled: Array, scale: float) -> Array:
+        """The gradient that the hook finds, of an unscaled one."""
+        return unscaled

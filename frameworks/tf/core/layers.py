@@ -9,8 +9,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from fixtures.arrays import Array
-from fixtures.functions import SCALE, FunctionUse
-from fixtures.model import Batch
+from fixtures.model import SCALE, Batch, FunctionUse
 from frameworks.base.recompute import CLOSED_OVER, FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import FunctionResult, OpResult, RecomputeCase, RecomputeResult
 from frameworks.keras_common.layers import VARIANTS as OF_KERAS
@@ -152,7 +151,7 @@ def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, mode: str) 
 
 
 def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None, mode: str) -> FunctionResult:
-    """The gradients of `fixtures.functions`: tf.custom_gradient cannot ask, so frozen inputs are known from outside."""
+    """The gradients of `fixtures.model`: tf.custom_gradient cannot ask, so frozen inputs are known from outside."""
 
     @tf.custom_gradient
     def pair(a: Any, b: Any, c: Any, scale: float = SCALE) -> Any:

@@ -13,8 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from fixtures.arrays import Array
-from fixtures.layers import Dense, Head
-from fixtures.model import Model
+from fixtures.model import Dense, Head, Model
 from frameworks.contract import Calibrated, LinearRule, Quantized, QuantRule
 from frameworks.keras_common.layers import Builder, parameters_of
 from frameworks.tf.core.layers import as_array

@@ -17,8 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from fixtures.arrays import Array
-from fixtures.layers import Dense, LayerNorm
-from fixtures.model import Model, dense_weights
+from fixtures.model import Dense, LayerNorm, Model, dense_weights
 from fixtures.models import digits_mlp
 from frameworks.contract import (
     Attempt,

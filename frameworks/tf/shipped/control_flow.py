@@ -10,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from fixtures.arrays import Array
-from frameworks.base.control_flow import SIZE, BaseFunctions, Function, square
-from frameworks.base.shipped import incoming
+from frameworks.base.shipped import SIZE, BaseFunctions, Function, incoming, square
 from frameworks.contract import Capability, Unsupported, Values
 
 

@@ -11,7 +11,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 from fixtures.recipe import Offload
 from frameworks.base import processor
-from frameworks.base.activations import OffloadedActivations, SavedActivations, TensorFiles
+from frameworks.base.recompute import OffloadedActivations, SavedActivations, TensorFiles
 
 CPU = "cpu"
 _BACKENDS = ("mtia", "hpu", "npu", "mps", "xpu", "cuda")

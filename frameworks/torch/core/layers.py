@@ -18,19 +18,23 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from fixtures.arrays import Array
-from fixtures.functions import SCALE, FunctionUse
-from fixtures.layers import (
+from fixtures.model import (
+    SCALE,
     Activation,
     Again,
+    Batch,
     BatchNorm,
     Convolution,
     Dense,
     Dropout,
     Embedding,
     Flatten,
+    FunctionUse,
     Layer,
     LayerNorm,
+    LossKind,
     MaxPool,
+    Model,
     Positions,
     Residual,
     SelfAttention,
@@ -38,7 +42,6 @@ from fixtures.layers import (
     UserFunction,
     output_shape,
 )
-from fixtures.model import Batch, LossKind, Model
 from fixtures.recipe import Recompute
 from frameworks.base import inner_bounds, segment_bounds
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
@@ -114,7 +117,7 @@ def function(way: str, device: str) -> Function:
 
 
 class UserFunctionLayer(nn.Module):
-    """`fixtures.layers.UserFunction`, written in one of `WAYS`."""
+    """`fixtures.model.UserFunction`, written in one of `WAYS`."""
 
     def __init__(self, way: str | None) -> None:
         super().__init__()
@@ -125,7 +128,7 @@ class UserFunctionLayer(nn.Module):
 
 
 class ThreeInputsFunction(torch.autograd.Function):
-    """The operation of `fixtures.functions`; the list takes what each backward pass finds."""
+    """The operation of `fixtures.model`; the list takes what each backward pass finds."""
 
     @staticmethod
     def forward(
@@ -505,7 +508,7 @@ def differentiated(
 
 
 def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None, device: str) -> FunctionResult:
-    """What backward passes of `fixtures.functions` find, and the gradients."""
+    """What backward passes of `fixtures.model` find, and the gradients."""
     asked: list[tuple[bool, ...]] = []
     given = [
         to_tensor(x, device, torch.float32).requires_grad_(need) for x, need in zip(inputs, use.needs, strict=True)

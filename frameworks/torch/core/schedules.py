@@ -7,7 +7,6 @@ from functools import partial
 import torch
 from torch.optim import lr_scheduler
 
-from fixtures.plateau import Plateau
 from fixtures.schedules import (
     Chained,
     Cosine,
@@ -18,6 +17,7 @@ from fixtures.schedules import (
     Joined,
     Linear,
     OneCycle,
+    Plateau,
     Polynomial,
     Steps,
     Triangular,

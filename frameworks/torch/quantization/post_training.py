@@ -14,8 +14,7 @@ from torch.ao import quantization
 from torch.ao.nn import quantized as nnq
 
 from fixtures.arrays import Array
-from fixtures.layers import Activation, Dense, Flatten, LayerNorm
-from fixtures.model import Model
+from fixtures.model import Activation, Dense, Flatten, LayerNorm, Model
 from fixtures.recipe import Qat
 from frameworks.contract import (
     Calibrated,

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from frameworks.base.control_flow import BaseFunctions, Function, square
-from frameworks.base.shipped import incoming
+from frameworks.base.shipped import BaseFunctions, Function, incoming, square
 from frameworks.contract import Capability, Unsupported, Values
 from frameworks.torch.core.arrays import to_array
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 
 from fixtures.arrays import Array
-from frameworks.base.shipped_optimizers import FROZEN, HALFWAY, BaseOptimizers, Options, gradients, infinite
+from frameworks.base.shipped import FROZEN, HALFWAY, BaseOptimizers, Options, gradients, infinite
 from frameworks.contract import Capability, Unsupported
 from frameworks.torch.core.arrays import to_array, to_tensor
 

@@ -18,8 +18,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.optim.swa_utils import AveragedModel
 
 from fixtures.arrays import Array
-from fixtures.layers import Dropout
-from fixtures.model import Batch, Model, Window
+from fixtures.model import Batch, Dropout, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import (
     NO_AVERAGE,

@@ -9,7 +9,7 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from fixtures.recipe import AdamW
 from frameworks.contract import Update
-from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.core.tape import Tensor
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault

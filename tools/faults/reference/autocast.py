@@ -14,19 +14,18 @@ from autograd.tracer import isbox
 
 from fixtures.arrays import FORMATS, Array
 from fixtures.data import exact_batch
-from fixtures.layers import Dense, Layer
-from fixtures.model import Model
+from fixtures.model import Dense, Layer, Model
 from fixtures.models import exact_linear
 from fixtures.recipe import FLOAT16, FLOAT32, Precision, Recipe
 from frameworks.contract import Attempt, Capability
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.core import products, scope
+from frameworks.reference.core import arithmetic, scope
 from frameworks.reference.core.arithmetic import Operations, Round, Variance
 from frameworks.reference.core.network import Pass
 from frameworks.reference.core.rounding import Rounding
 from frameworks.reference.core.scope import LOW, Scope
-from frameworks.reference.core.tensor import Tensor, plain
+from frameworks.reference.core.tape import Tensor, plain
 from frameworks.reference.training.forward import Layers
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
@@ -297,7 +296,7 @@ class PointwiseConvolutionsStayWide(Operations):
             return super().convolution(x, weight, bias, stride, padding)
         return self._product(
             "pointwise_conv2d",
-            lambda a, w, b, r, f: products.convolution(a, w, b, stride, padding, r, f),
+            lambda a, w, b, r, f: arithmetic.convolution(a, w, b, stride, padding, r, f),
             x,
             weight,
             bias,

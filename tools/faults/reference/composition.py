@@ -11,17 +11,15 @@ import numpy as np
 from autograd.extend import defvjp, primitive
 
 from fixtures.arrays import Array
-from fixtures.layers import Activation
-from fixtures.model import Batch, Model
+from fixtures.model import Activation, Batch, Model
 from fixtures.models import scalar
 from fixtures.recipe import SGD, Precision, Recipe
 from frameworks.contract import Attempt, Capability, LayerTrace, RecomputeCase, RecomputeResult, Update, Values
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core import scope
 from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.core.functions import ReferenceFunction
-from frameworks.reference.core.network import Pass
-from frameworks.reference.core.tensor import Tensor, plain
+from frameworks.reference.core.network import Pass, ReferenceFunction
+from frameworks.reference.core.tape import Tensor, plain
 from frameworks.reference.shipped.operations_and_layers import ReferenceFunctions, ReferenceShipped
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.forward import Moment

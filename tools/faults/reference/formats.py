@@ -13,10 +13,16 @@ from fixtures.narrow import NarrowFormat
 from fixtures.recipe import AdamW, Qat, StaticScaling
 from frameworks.contract import CastRule, DelayedRule, Operand
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.core.tensor import Tensor
-from frameworks.reference.quantization.delayed_scaling import DelayedScaling, ReferenceDelayedProduct
-from frameworks.reference.quantization.eight_bit_state import EightBitMoments, EightBitState
-from frameworks.reference.quantization.float8_training import Float8Layers, Magnitudes, with_gradient
+from frameworks.reference.core.tape import Tensor
+from frameworks.reference.quantization.float8 import (
+    DelayedScaling,
+    EightBitMoments,
+    EightBitState,
+    Float8Layers,
+    Magnitudes,
+    ReferenceDelayedProduct,
+    with_gradient,
+)
 from frameworks.reference.quantization.formats import ReferenceFormats
 from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
 from frameworks.reference.training.scaler import LossScale

@@ -7,26 +7,27 @@ from types import MappingProxyType
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.plateau import PlateauRule
 from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, FormatName, Muon, Optimizer, Precision, RMSprop
-from fixtures.schedules import Chained, Cosine, CosineRestarts, Joined, OneCycle
+from fixtures.schedules import Chained, Cosine, CosineRestarts, Joined, OneCycle, PlateauRule
 from frameworks.reference.shipped.optimizers import ReferenceOptimizers
 from frameworks.reference.training.decisions import Arrays
-from frameworks.reference.training.loop import ReferenceLoop
-from frameworks.reference.training.matrix_optimizers import AdafactorRule, MuonRule, Shape
 from frameworks.reference.training.optimizers import (
     EPSILON,
+    RULES,
+    AdafactorRule,
     AdagradRule,
     AdamRule,
     Arithmetic,
+    MuonRule,
     RMSpropRule,
     SGDRule,
+    Shape,
     Slots,
     UpdateRule,
+    optimizer_of,
 )
 from frameworks.reference.training.scaler import LossScale
-from frameworks.reference.training.trainer import ReferenceTrainer
-from frameworks.reference.training.update_rules import RULES, optimizer_of
+from frameworks.reference.training.trainer import ReferenceLoop, ReferenceTrainer
 from tools.faults import fault
 
 

@@ -14,10 +14,15 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from frameworks.contract import Calibrated, CodeRange, FakeRule, LinearRule, PostTraining, Quantized, QuantRule
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.core.tensor import Tensor
-from frameworks.reference.quantization.post_training import RULES, ReferencePostTraining, ReferenceQuantizedModel
-from frameworks.reference.quantization.qat import QatLayers, Ranges
-from frameworks.reference.quantization.quantizers import ReferenceQuantizers
+from frameworks.reference.core.tape import Tensor
+from frameworks.reference.quantization.formats import ReferenceQuantizers
+from frameworks.reference.quantization.post_training import (
+    RULES,
+    QatLayers,
+    Ranges,
+    ReferencePostTraining,
+    ReferenceQuantizedModel,
+)
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.layers import Activation, Embedding, Layer
-from fixtures.model import Batch
+from fixtures.model import Activation, Batch, Embedding, Layer
 from fixtures.recipe import BFLOAT16, Precision
 from frameworks.contract import RecomputeCase, RecomputeResult
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core import scope, tape
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.network import Pass
-from frameworks.reference.core.tensor import Tensor, plain
+from frameworks.reference.core.tape import Tensor, plain
 from frameworks.reference.training.forward import Layers, Moment
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault

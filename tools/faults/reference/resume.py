@@ -14,7 +14,7 @@ from frameworks.base import of_same_class
 from frameworks.contract import Conventions, Trainer
 from frameworks.reference.core import checkpoint, scope
 from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.core.tape import Tensor
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault

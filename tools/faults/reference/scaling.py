@@ -11,8 +11,7 @@ from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Recipe, StaticScaling
 from frameworks.contract import Conventions, Update
 from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.core.tape import Pullback
-from frameworks.reference.core.tensor import Tensor
+from frameworks.reference.core.tape import Pullback, Tensor
 from frameworks.reference.training.decisions import Arrays, OpenWindow
 from frameworks.reference.training.scaler import LossScale
 from frameworks.reference.training.trainer import ReferenceTrainer

@@ -15,8 +15,8 @@ from fixtures.model import Batch
 from fixtures.recipe import Offload, OffloadedKind
 from frameworks.contract import Update
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.distributed.ranks import ReferenceRankGroup
-from frameworks.reference.quantization.eight_bit_state import EightBitMoments
+from frameworks.reference.distributed import ReferenceRankGroup
+from frameworks.reference.quantization.float8 import EightBitMoments
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.offload import ArrayStore, DiskStore, HostStore, StoredArrays
 from frameworks.reference.training.trainer import ReferenceTrainer

@@ -1,4 +1,4 @@
-"""Several ranks simulated in one process: one trainer each, in lockstep, with one small method for each decision.
+"""Failure of simulated ranks.
 
 A fault is a subclass of `ReferenceRankGroup` that overrides one of these:
     state       starting_weights, stream_seed, broadcast_buffers, schedule_steps, reshaped
@@ -11,22 +11,146 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, MutableMapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from fixtures.arrays import Array, wider
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Ranks, Recipe
-from frameworks.base import Arguments
-from frameworks.contract import Conventions, Gradients, Update
+from frameworks.base import Arguments, BaseRankGroup
+from frameworks.contract import Conventions, Gradients, RankFailed, Stop, Update
 from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.distributed.lost_ranks import LosesRanks
-from frameworks.reference.distributed.rank_trainer import COUNT, Kinds, RankTrainer, rank_of, saved_count
-from frameworks.reference.quantization.eight_bit_state import bytes_of, stored_moments
+from frameworks.reference.quantization.float8 import bytes_of, stored_moments
 from frameworks.reference.training.decisions import Arrays, OpenWindow
 from frameworks.reference.training.trainer import ReferenceTrainer
+
+
+class LosesRanks(BaseRankGroup):
+    """Ranks that synchronise in every call, one of which may be missing from some moment on.
+
+    Attributes:
+        missing: the ranks that have stopped.
+    """
+
+    missing: frozenset[int] = frozenset()
+
+    def lost(self, rank: int) -> None:
+        """Reaction to a missing rank: the call ends with an error.
+
+        Raises:
+            RankFailed: the rank is missing.
+        """
+        raise RankFailed(f"rank {rank} is missing", (rank,))
+
+    def meet(self) -> None:
+        """Synchronises all ranks, or reports the missing one."""
+        for rank in sorted(self.missing):
+            self.lost(rank)
+
+    def brought(self, gradients: Sequence[Arrays]) -> list[Arrays]:
+        """Each rank's contribution to a reduction: none from a missing one."""
+        self.meet()
+        return [{} if rank in self.missing else own for rank, own in enumerate(gradients)]
+
+    def fail_rank(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
+        self.missing |= {rank}
+        return self.update(windows)
+
+
+Kinds = dict[str, int]
+"""Counts or bytes by kind."""
+
+COUNT = "company.json"
+"""The file with the number of ranks that wrote a save."""
+
+
+class RankCollectives(Protocol):
+    """Collective operations of a rank."""
+
+    model: Model
+    ops: Operations
+    counted: list[int]
+
+    def norm(self, rank: int, names: Sequence[str]) -> float: ...
+
+    def schedule_steps(self) -> int: ...
+
+    def holds(self, rank: int) -> Kinds: ...
+
+
+class RankTrainer(ReferenceTrainer):
+    """One rank's run: a whole copy of the state; the level defines which part the rank holds.
+
+    Attributes:
+        agreed: the optimizers whose update all ranks skip, while an update is applied.
+    """
+
+    agreed: frozenset[int] | None = None
+
+    def __init__(
+        self,
+        rank_group: RankCollectives,
+        rank: int,
+        recipe: Recipe,
+        conventions: Conventions,
+        weights: Mapping[str, Array],
+    ) -> None:
+        super().__init__(rank_group.model, recipe, conventions, rank_group.ops, weights)
+        self.rank_group = rank_group
+        self.rank = rank
+
+    def judge(self) -> frozenset[int]:
+        return super().judge() if self.agreed is None else self.agreed
+
+    def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
+        if self.agreed is None:
+            return super().gradient_norm(gradients)
+        return self.rank_group.norm(self.rank, list(gradients))
+
+    def advance_schedule(self) -> None:
+        self.schedule += self.rank_group.schedule_steps()
+
+    def _identity(self) -> str:
+        return (
+            f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.replace(ranks=None, offload=None)}"
+        )
+
+    def own_finding(self) -> frozenset[int]:
+        """The optimizers whose gradients are not finite as this rank alone sees it."""
+        if self.window.latched is not None:
+            return self.window.latched
+        return super().judge() | self.window.scaled_overflow
+
+    def resident_bytes(self) -> Kinds:
+        return self.rank_group.holds(self.rank)
+
+    def collectives(self) -> Kinds:
+        counted, self.rank_group.counted[self.rank] = self.rank_group.counted[self.rank], 0
+        return {"gradients": counted}
+
+
+@cache
+def rank_of(trainer_class: type[ReferenceTrainer]) -> type[RankTrainer]:
+    """A rank whose run is of this class, such as a fault."""
+    return type(trainer_class.__name__, (RankTrainer, trainer_class), {"__module__": trainer_class.__module__})
+
+
+def saved_count(file: Path) -> int:
+    """The number of ranks that wrote a save.
+
+    Raises:
+        ValueError: the file is missing or not whole.
+    """
+    try:
+        count = json.loads(file.read_text("utf-8"))["ranks"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} cannot be loaded: {error}") from error
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(f"{file} names no count of ranks")
+    return count
 
 
 class ReferenceRankGroup(LosesRanks):

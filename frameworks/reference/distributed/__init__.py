@@ -1,1 +1,0 @@
-"""Ranks of the reference: groups of workers, sharded state and checkpoints."""

@@ -1,0 +1,369 @@
+"""Float8 training, products with delayed scaling, and optimizer state of 8 bits.
+
+Source: Dettmers et al. 2022, arXiv:2110.02861, section 2: dynamic quantization with blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from autograd.extend import defvjp, primitive
+
+from fixtures.arrays import Array, format_of
+from fixtures.model import Model, dense_weights
+from fixtures.narrow import NARROW
+from fixtures.recipe import Adam
+from frameworks.contract import AmaxHistory, DelayedRule, Float8Rule, Operand, PassResult
+from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.tape import Tensor, plain
+from frameworks.reference.quantization.formats import ReferenceFormats
+
+OPERANDS: tuple[Operand, ...] = ("input", "kernel", "gradient")
+
+
+def untouched(history: int) -> dict[Operand, AmaxHistory]:
+    """The state before any step."""
+    return {operand: AmaxHistory(1.0, np.zeros(history, np.float32)) for operand in OPERANDS}
+
+
+class DelayedScaling:
+    """The scales of a product's operands, which follow the previous step."""
+
+    rule = DelayedRule("float8_e4m3fn", "float8_e5m2", lag=1)
+
+    def __init__(self, memory: Mapping[Operand, AmaxHistory]) -> None:
+        self._formats = ReferenceFormats()
+        self._memory = dict(memory)
+
+    def move(self, scales: Mapping[Operand, float], maxima: Mapping[Operand, Sequence[float]]) -> None:
+        """Records a step: its scales, and the amax of each of its micro-batches."""
+        for operand, each in maxima.items():
+            shifted = self.shifted(self._memory[operand].amax, self.largest_of(each))
+            self._memory[operand] = AmaxHistory(scales[operand], shifted)
+
+    def amax_histories(self) -> dict[Operand, AmaxHistory]:
+        return dict(self._memory)
+
+    def next_scale(self, operand: Operand) -> float:
+        """The scale that the next step casts with."""
+        history = self._memory[operand]
+        return self.scale_of(float(self.most(history.amax)), history.scale, self.format_of(operand))
+
+    def format_of(self, operand: Operand) -> str:
+        """The format that an operand is cast to."""
+        return self.rule.gradients if operand == "gradient" else self.rule.operands
+
+    def largest(self, values: Array) -> float:
+        """The amax of one micro-batch's values."""
+        return float(np.max(np.abs(values)))
+
+    def largest_of(self, maxima: Sequence[float]) -> float:
+        """The amax of a step of several micro-batches."""
+        return float(np.max(maxima))
+
+    def shifted(self, maxima: Array, newest: float) -> Array:
+        """The history with the newest value in place of the oldest, the newest first."""
+        return np.concatenate([np.array([newest], np.float32), maxima[:-1]])
+
+    def most(self, maxima: Array) -> float:
+        """The value of the amax history that determines the scale."""
+        return float(np.max(maxima))
+
+    def scale_of(self, most: float, before: float, format_name: str) -> float:
+        """The scale for values up to `most`; the one before where that is 0 or not finite."""
+        return most / NARROW[format_name].largest if np.isfinite(most) and most > 0 else before
+
+    def cast(self, values: Array, operand: Operand, scale: float) -> Array:
+        """The dequantized values, float64."""
+        name = self.format_of(operand)
+        largest = NARROW[name].largest
+        with np.errstate(all="ignore"):
+            codes = self._formats.encode(self.clipped(values.astype(np.float64) / scale, largest), name)
+            return NARROW[name].values()[codes] * scale
+
+    def clipped(self, values: Array, largest: float) -> Array:
+        """Values within the range of the format; NaN stays."""
+        return np.clip(values, -largest, largest)
+
+
+class ReferenceDelayedProduct(DelayedScaling):
+    """Sums are float64, results float32."""
+
+    def __init__(self, kernel: Array, history: int) -> None:
+        super().__init__(untouched(history))
+        self._kernel = kernel.astype(np.float64)
+
+    def train(self, *window: tuple[Array, Array]) -> tuple[PassResult, ...]:
+        scales: dict[Operand, float] = {operand: self.next_scale(operand) for operand in self._memory}
+        passed = tuple(self._passed(inputs, gradient, scales) for inputs, gradient in window)
+        magnitudes: dict[Operand, list[Array]] = {
+            "input": [inputs for inputs, _ in window],
+            "kernel": [self._kernel] * len(window),
+            "gradient": [gradient for _, gradient in window],
+        }
+        self.move(scales, {operand: [self.largest(each) for each in values] for operand, values in magnitudes.items()})
+        return passed
+
+    def predict(self, inputs: Array) -> Array:
+        wide = self.cast(inputs, "input", self.next_scale("input"))
+        return (wide @ self.cast(self._kernel, "kernel", self.next_scale("kernel"))).astype(np.float32)
+
+    def _passed(self, inputs: Array, gradient: Array, scales: dict[Operand, float]) -> PassResult:
+        given = self.cast(inputs, "input", scales["input"])
+        kernel = self.cast(self._kernel, "kernel", scales["kernel"])
+        passed_back = self.cast(gradient, "gradient", scales["gradient"])
+        with np.errstate(all="ignore"):
+            results = (given @ kernel, passed_back @ kernel.T, given.T @ passed_back)
+            return PassResult(*(each.astype(np.float32) for each in results))
+
+
+Moments = MutableMapping[str, Array]
+DECADES = 7
+
+
+class EightBitState:
+    """Encoding and decoding of moments."""
+
+    def __init__(self, optimizer: Adam) -> None:
+        self.optimizer = optimizer
+
+    def encodes(self, size: int) -> bool:
+        """Whether the moments of a parameter with so many entries are 8-bit."""
+        return size >= self.optimizer.smallest
+
+    def signed(self, slot: str) -> bool:
+        """Whether a moment has codes of both signs."""
+        return slot == "first_moment"
+
+    def values(self, slot: str) -> Array:
+        """The codes' values, ascending, (256,) float32: 0, 1, and the midpoints of equal parts of each decade.
+
+        A decade has twice as many parts as the one below it; where there is no sign, twice as many again.
+        """
+        parts = [2 ** (decade + (not self.signed(slot))) for decade in range(DECADES)]
+        positive = [
+            10.0 ** (decade + 1 - DECADES) * (0.1 + 0.9 * (np.arange(count) + 0.5) / count)
+            for decade, count in enumerate(parts)
+        ]
+        values = np.concatenate([[0.0, 1.0], *positive, *([-each for each in positive] if self.signed(slot) else [])])
+        return np.sort(values).astype(np.float32)
+
+    def blocks(self, flat: Array) -> Array:
+        """The entries by blocks, (blocks, block); zeros fill up the last one."""
+        short = -len(flat) % self.optimizer.block
+        return np.append(flat, np.zeros(short)).reshape(-1, self.optimizer.block)
+
+    def largest(self, blocks: Array) -> Array:
+        """The absmax of each block, float32."""
+        return np.asarray(np.abs(blocks).max(axis=1), np.float32)
+
+    def nearest(self, quotients: Array, values: Array) -> Array:
+        """The code of the nearest value; of two that are as near, the lower one."""
+        middles = (values[:-1].astype(np.float64) + values[1:]) / 2
+        return np.searchsorted(middles, quotients).astype(np.uint8)
+
+    def encode(self, slot: str, moment: Array) -> tuple[Array, Array]:
+        """Codes in the moment's shape, and the absmax of each block."""
+        blocks = self.blocks(moment.ravel())
+        largest = self.largest(blocks)
+        divisors = np.where(largest > 0, largest, 1.0).astype(np.float64)
+        codes = self.nearest(blocks / divisors[:, None], self.values(slot))
+        return codes.ravel()[: moment.size].reshape(moment.shape), largest
+
+    def decode(self, slot: str, codes: Array, largest: Array) -> Array:
+        """The decoded moment, in float32, as a float64 carrier."""
+        of_entries = np.repeat(largest, self.optimizer.block)[: codes.size].reshape(codes.shape)
+        return (self.values(slot)[codes] * of_entries).astype(np.float64)
+
+
+class EightBitMoments(Moments):
+    """Moments of one slot by parameter; those of large parameters are encoded on assignment.
+
+    Attributes:
+        state: the encoding.
+        plain: moments of small parameters.
+        codes: uint8, by parameter.
+        largest: of each block, float32, by parameter.
+    """
+
+    def __init__(self, state: EightBitState, slot: str, plain: Moments, codes: Moments, largest: Moments) -> None:
+        self.state, self._slot = state, slot
+        self.plain, self.codes, self.largest = plain, codes, largest
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.codes:
+            return self.plain[name]
+        return self.state.decode(self._slot, self.codes[name], self.largest[name])
+
+    def __setitem__(self, name: str, moment: Array) -> None:
+        if self.state.encodes(moment.size):
+            self.codes[name], self.largest[name] = self.state.encode(self._slot, moment)
+        else:
+            self.plain[name] = moment
+
+    def __delitem__(self, name: str) -> None:
+        for part in (self.plain, self.codes, self.largest):
+            part.pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.plain
+        yield from self.codes
+
+    def __len__(self) -> int:
+        return len(self.plain) + len(self.codes)
+
+
+def parts_of(slot: str, moments: Moments) -> dict[str, Moments]:
+    """The stored arrays of a slot's moments, by their name in a save."""
+    if not isinstance(moments, EightBitMoments):
+        return {f"slot.{slot}": moments}
+    return {f"slot.{slot}": moments.plain, f"codes.{slot}": moments.codes, f"absmax.{slot}": moments.largest}
+
+
+def stored_moments(slots: Mapping[str, Moments]) -> list[Moments]:
+    """The stored arrays of all slots' moments."""
+    return [part for slot, moments in slots.items() for part in parts_of(slot, moments).values()]
+
+
+def bytes_of(arrays: Mapping[str, Array], formats: Mapping[str, str]) -> int:
+    """Bytes of arrays in their formats: float64 ones are carriers of these, others are what they are."""
+    return sum(
+        value.size * format_of(formats[name]).dtype.itemsize if value.dtype == np.float64 else value.nbytes
+        for name, value in arrays.items()
+    )
+
+
+RULE = Float8Rule(DelayedScaling.rule, skipped="stays")
+
+Memory = MutableMapping[str, Array]
+"""Scale and amax history of each operand, "PATH.OPERAND.scale" and "PATH.OPERAND.amax"."""
+
+Magnitudes = MutableMapping[str, float]
+"""The amax of each operand, "PATH.OPERAND"."""
+
+
+class Float8Layers:
+    """Dense layers whose operands are quantized and dequantized with delayed scales."""
+
+    rule = RULE
+    scaling_class: type[DelayedScaling] = DelayedScaling
+
+    def __init__(self, ops: Operations, history: int) -> None:
+        self.ops = ops
+        self.history = history
+
+    def initial_statistics(self, model: Model) -> dict[str, Array]:
+        """The initial amax histories and scales."""
+        return {
+            f"{path}.{operand}.{part}": np.asarray(value, np.float64)
+            for path in self.paths(model)
+            for operand, history in untouched(self.history).items()
+            for part, value in vars(history).items()
+        }
+
+    def paths(self, model: Model) -> list[str]:
+        """The layers that multiply in 8 bits."""
+        weights = (n for n in dense_weights(model) if model.parameter_format(n) != "float64")
+        return [name.removesuffix(".weight") for name in weights]
+
+    def dense(
+        self,
+        path: str,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        memory: Mapping[str, Array],
+        magnitudes: Magnitudes | None,
+    ) -> Tensor:
+        """The output of the layer at `path` for x; records the amax if there is a place for it."""
+        if f"{path}.input.scale" not in memory:
+            return self.ops.linear(x, weight, bias)
+        scaling = self.scaling(path, memory)
+        given = self.cast(path, "input", x, scaling, magnitudes)
+        result = self.ops.linear(given, self.cast(path, "kernel", weight, scaling, magnitudes), None)
+        back = self.gradient_cast(path, scaling, magnitudes)
+        result = replace(result, value=with_gradient(result.value, back))
+        return result if bias is None else self.ops.apply("linear", lambda y, b, _: y + b, result, bias)
+
+    def cast(
+        self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, magnitudes: Magnitudes | None
+    ) -> Tensor:
+        """Dequantized inputs or kernel; the gradient passes straight through."""
+        scale = scaling.next_scale(operand)
+        self.note(path, operand, x.plain(), scaling, magnitudes)
+        return replace(x, value=_cast(x.value, lambda values: scaling.cast(values, operand, scale)))
+
+    def gradient_cast(
+        self, path: str, scaling: DelayedScaling, magnitudes: Magnitudes | None
+    ) -> Callable[[Array], Array]:
+        """What is done to the gradient of the product."""
+        scale = scaling.next_scale("gradient")
+
+        def back(gradient: Array) -> Array:
+            self.note(path, "gradient", gradient, scaling, magnitudes)
+            return scaling.cast(gradient, "gradient", scale)
+
+        return back
+
+    def note(
+        self, path: str, operand: Operand, values: Array, scaling: DelayedScaling, magnitudes: Magnitudes | None
+    ) -> None:
+        """Records the amax; a recomputed segment gives the same one."""
+        if magnitudes is not None and values.size:
+            name = f"{path}.{operand}"
+            magnitudes[name] = self.larger(magnitudes.get(name, 0.0), scaling.largest(values))
+
+    def larger(self, known: float, newest: float) -> float:
+        """The magnitude of a window so far."""
+        return float(np.maximum(known, newest))
+
+    def scaling(self, path: str, memory: Mapping[str, Array]) -> DelayedScaling:
+        """The scales of the layer at `path`."""
+        return self.scaling_class({operand: _amax_history(f"{path}.{operand}", memory) for operand in OPERANDS})
+
+    def move(self, memory: Memory, magnitudes: Mapping[str, float]) -> None:
+        """Records the amax of a window; operands that were not used keep their state."""
+        paths = dict.fromkeys(name.rpartition(".")[0] for name in magnitudes)
+        for path in paths:
+            scaling = self.scaling(path, memory)
+            scales = {operand: scaling.next_scale(operand) for operand in OPERANDS}
+            scaling.move(scales, {o: [magnitudes[f"{path}.{o}"]] for o in OPERANDS if f"{path}.{o}" in magnitudes})
+            for operand, history in scaling.amax_histories().items():
+                memory[f"{path}.{operand}.scale"] = np.asarray(np.float32(history.scale), np.float64)
+                memory[f"{path}.{operand}.amax"] = history.amax.astype(np.float64)
+
+    def amax_histories(self, memory: Mapping[str, Array]) -> dict[str, dict[Operand, AmaxHistory]]:
+        """The delayed-scaling state, by the names of weights."""
+        paths = [name.removesuffix(".input.scale") for name in memory if name.endswith(".input.scale")]
+        return {f"{path}.weight": self.scaling(path, memory).amax_histories() for path in paths}
+
+
+def _amax_history(name: str, memory: Mapping[str, Array]) -> AmaxHistory:
+    return AmaxHistory(float(memory[f"{name}.scale"]), memory[f"{name}.amax"].astype(np.float32))
+
+
+@primitive
+def _cast(x: Array, casting: Callable[[Array], Array]) -> Array:
+    return casting(plain(x))
+
+
+@primitive
+def with_gradient(x: Array, casting: Callable[[Array], Array]) -> Array:
+    """x, whose gradient is cast."""
+    del casting
+    return x
+
+
+def _as_it_is(_ans: Any, _x: Any, _casting: Any) -> Callable[[Array], Array]:
+    return lambda gradient: gradient
+
+
+def _as_cast(_ans: Any, _x: Any, casting: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    return casting
+
+
+defvjp(_cast, _as_it_is, None)
+defvjp(with_gradient, _as_cast, None)
