@@ -293,7 +293,7 @@ class LoadedScalerIsDropped(JaxFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        trainer.scaler.with_state = lambda scale, state, device: scale
+        trainer.optimizers.with_state = lambda scale, state, device: scale
 
 
 @fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state")
