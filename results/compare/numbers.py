@@ -1,7 +1,7 @@
 """How far the numbers of a test moved between two records: not at all, by rounding, or further.
 
 A test's numbers are its losses by update, the fingerprints of its arrays, and its errors with a bound. Only numbers
-in both records are compared. Costs are compared elsewhere (see `results.compare.measurements`).
+in both records are compared. Costs are compared elsewhere (see `results.compare.verdicts`).
 """
 
 from __future__ import annotations

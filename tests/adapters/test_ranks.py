@@ -1,6 +1,21 @@
 """Ranks as a field of the recipe: how batches are dealt, what a view of a rank group is, and which modes have them."""
 
+import gc
+import json
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +24,13 @@ from conformance.checks.subject import Subject
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_convolution, exact_linear, exact_stack
 from fixtures.recipe import SGD, Adam, Ranks, Recipe
-from frameworks.base import RankGroupTrainer, observed, split_across_ranks, with_ranks
-from frameworks.contract import Capability, Unsupported
+from frameworks.base import Arguments, RankGroupTrainer, observed, split_across_ranks, with_ranks
+from frameworks.contract import Capability, RankFailed, Unsupported
+from frameworks.ranks import Limits, RemoteRankGroup, WorkerGroup, close_all, worker_group_of
 from frameworks.reference import ReferenceFramework
+from tests.support.suite_runs import ROOT, environment, hang_limit, wait_for
+from tests.support.suite_runs import run as run_to_its_end
+from tests.support.toy_worker_groups import PATIENT, TOY, Clock, assert_clean, assert_gone, each, gone, rank_group, toy
 
 EXACT = Recipe(SGD(2.0**-4))
 
@@ -97,3 +116,480 @@ def test_a_rank_without_samples_goes_through_a_convolution() -> None:
         for ranks in (None, Ranks(2))
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+PARENT = """
+import json, sys
+from frameworks.base import Arguments
+from frameworks.ranks import worker_group_of
+crew = worker_group_of("tests.support.toy_ranks:Toy", 2, "cpu", "", {})
+run = crew.make([(0, "", None)] * 2)
+child, _ = crew.ask(run, "start_child", [Arguments(("popen",))] * 2)
+print(json.dumps({"pids": [*crew.pids, crew._guardian.pid, child], "folder": str(crew._folder)}), flush=True)
+verb, seconds = sys.argv[1:]
+crew.ask(run, verb, [Arguments((int(seconds),))] * 2)
+"""
+needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="descriptors are read in /proc")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def ended() -> Iterator[None]:
+    yield
+    close_all()
+
+
+@pytest.fixture
+def worker_group() -> WorkerGroup:
+    return toy()
+
+
+# answers
+def test_ask_answers_in_the_order_of_ranks() -> None:
+    run = rank_group(toy(4), 10)
+    assert run.ask("add", each(1, 2, 3, 4)) == ((0, 11), (1, 12), (2, 13), (3, 14))
+    assert run.all("add", 1, times=5) == ((0, 16), (1, 17), (2, 18), (3, 19))
+    assert run.ask("sleep", each(0.3, 0.2, 0.1, 0.0)) == (0, 1, 2, 3)
+    with pytest.raises(ValueError, match=r"^add: got arguments for 3 ranks, want 4$"):
+        run.ask("add", each(1, 2, 3))
+
+
+def test_worker_group_of_one_process_is_all_ranks() -> None:
+    worker_group = toy(4, "tests.support.toy_ranks:ToyTogether", processes=1)
+    assert len(worker_group.pids) == 1
+    run = rank_group(worker_group, 10)
+    assert run.ask("add", each(1, 2, 3, 4)) == ((0, 11), (1, 12), (2, 13), (3, 14))
+    with pytest.raises(ValueError, match="of rank 0"):
+        run.all("fail", "value")
+    assert worker_group.alive
+    with pytest.raises(RankFailed, match=r"^the process of ranks 0 to 3 ended with exit status 4; "):
+        run.all("leave", "exit")
+    with pytest.raises(ValueError, match="cannot divide 3 ranks equally among 2 processes"):
+        WorkerGroup(TOY, 3, "cpu", "", {}, processes=2)
+
+
+def test_a_trainer_of_one_rank_cannot_answer_for_several() -> None:
+    run = rank_group(toy(2, "tests.support.toy_ranks:Lonely", processes=1))
+    with pytest.raises(TypeError, match=r"ToyTrainer needs ask\(verb, given\): its process has 2 ranks"):
+        run.all("add", 1)
+
+
+def test_all_takes_large_values_variables_and_output_of_ranks() -> None:
+    run = rank_group(toy(2, TOY_VARIABLE="here"))
+    value = bytes(10_000_000)
+    assert run.all("echo", value) == (value, value)
+    for name, text in {
+        "TOY_VARIABLE": "here",
+        "OMP_NUM_THREADS": "1",
+        "CONFORMANCE_GROUP_S": str(PATIENT.group_s),
+    }.items():
+        assert run.all("environment", name) == (text,) * 2
+    assert run.all("chatter") == ("", "")
+
+
+def test_run_numbers_without_dropped_runs() -> None:
+    close_all()
+    worker_group = toy()
+    runs = [rank_group(worker_group, start) for start in range(3)]
+    assert worker_group.run_numbers() == ((1, 2, 3),) * 2
+    runs[1].close()
+    with pytest.raises(ValueError, match="this run is closed"):
+        runs[1].all("add", 1)
+    with pytest.raises(ValueError, match="this run is closed"):
+        runs[1].fail_rank([(), ()], 0, "exits")
+    assert worker_group.run_numbers() == ((1, 3),) * 2
+    runs.clear()
+    gc.collect()
+    assert worker_group.run_numbers() == ((),) * 2
+
+
+def test_save_and_restore_pass_absolute_paths(worker_group: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    run = rank_group(worker_group)
+    monkeypatch.setattr(worker_group, "ask", lambda _, verb, given: asked.append((verb, given[0].arguments)))
+    run.save(Path("here"))
+    run.restore(Path("here"))
+    assert asked == [("save", (Path("here").absolute(),)), ("restore", (Path("here").absolute(),))]
+
+
+# exceptions
+@pytest.mark.parametrize(
+    ("what", "kind", "text"),
+    [
+        ("value", ValueError, "of rank 0"),
+        ("key", KeyError, "'no such thing'"),
+        ("unsupported", Unsupported, "ranks.hybrid: no mesh"),
+        ("strange", RuntimeError, "StrangeError: 1 and 2"),
+        ("local", RuntimeError, "Local: cannot be pickled"),
+    ],
+)
+def test_all_raises_the_exception_of_a_rank(
+    worker_group: WorkerGroup, what: str, kind: type[Exception], text: str
+) -> None:
+    run = rank_group(worker_group)
+    with pytest.raises(kind) as raised:
+        run.all("fail", what)
+    assert (type(raised.value), str(raised.value)) == (kind, text)
+    assert any("in fail" in note for note in raised.value.__notes__)
+    assert raised.value.__notes__[-1] == "raised by rank 0"
+    assert worker_group.alive
+    assert run.all("add", 1) == ((0, 1), (1, 1))
+
+
+def test_all_after_a_refusal_or_a_value_that_cannot_be_pickled_works(worker_group: WorkerGroup) -> None:
+    with pytest.raises(Unsupported) as raised:
+        rank_group(worker_group, recipe="refused")
+    assert (raised.value.capability, raised.value.reason) == (Capability.RANKS_FULL, "not here")
+    run = rank_group(worker_group)
+    with pytest.raises(RuntimeError, match="the result cannot be pickled"):
+        run.all("unpicklable")
+    with pytest.raises(Exception, match="pickle"):
+        run.all("echo", lambda: None)
+    assert run.all("add", 1) == ((0, 1), (1, 1))
+
+
+def test_ranks_that_raise_and_do_not_meet_again_are_ended() -> None:
+    worker_group = toy(2, "tests.support.toy_ranks:Apart")
+    pids = worker_group.pids
+    run = rank_group(worker_group)
+    with pytest.raises(ValueError, match="of rank 0"):
+        run.all("fail", "value")
+    with pytest.raises(RankFailed, match="the ranks could not synchronise after an exception"):
+        run.all("add", 1)
+    assert_clean(worker_group, pids)
+
+
+@pytest.mark.parametrize("others", ["return", "raise-another", "hang"])
+def test_ask_of_a_rank_that_raises_alone_ends_the_group(worker_group: WorkerGroup, others: str) -> None:
+    pids = worker_group.pids
+    run = rank_group(worker_group)
+    verbs = {"return": ("echo", "x"), "raise-another": ("fail", "key-later"), "hang": ("sleep", 3600.0)}
+    asked = [(run._number, verb, tuple(each(given))) for verb, given in (verbs[others], ("fail", "value"))]
+    with pytest.MonkeyPatch.context() as patch:
+        waits_s = worker_group.limits.group_s + worker_group.limits.grace_s
+        clock = Clock(patch, answers=1, step_s=waits_s / 3 if others == "hang" else 0.0)
+        with pytest.raises(ValueError, match="of rank 1") as raised:
+            worker_group._command("ask", asked, 10 * waits_s)
+    assert clock.now <= 2 * waits_s
+    assert raised.value.__notes__[-1] == "raised by rank 1"
+    assert_clean(worker_group, pids)
+    with pytest.raises(RankFailed, match=r"^rank group has terminated: rank 1 raised ValueError"):
+        run.all("add", 1)
+
+
+# starting
+@pytest.mark.parametrize(
+    ("kind", "device", "answers", "error", "text"),
+    [
+        ("tests.support.toy_ranks:Toy", "broken", 4, OSError, "no such device"),
+        ("tests.support.toy_ranks:Toy", "broken-1", 3, OSError, "no such device"),
+        ("tests.no_such_module:Toy", "cpu", 2, ModuleNotFoundError, "no_such_module"),
+    ],
+)
+def test_worker_group_of_ranks_that_do_not_start_raises(
+    kind: str, device: str, answers: int, error: type[Exception], text: str
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        Clock(patch, answers, step_s=3600.0)
+        with pytest.raises(error, match=text):
+            worker_group_of(kind, 2, device, "", {}, limits=PATIENT)
+    assert rank_group(toy()).all("add", 1) == ((0, 1), (1, 1))
+
+
+def test_worker_group_of_slow_ranks_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch, answers=2, step_s=60.0)
+    with pytest.raises(RankFailed, match=r"^rank 0 and rank 1 did not answer within 50 s$"):
+        WorkerGroup(TOY, 2, "cpu", "slow", {}, limits=Limits(start_s=50.0))
+
+
+def test_worker_group_of_a_fifth_size_ends_the_oldest_unused_one() -> None:
+    close_all()
+
+    def group(count: int) -> WorkerGroup:
+        return toy(count, "tests.support.toy_ranks:ToyTogether", processes=1)
+
+    two, three = group(2), group(3)
+    runs = rank_group(two), rank_group(three)
+    group(1), group(4)
+    assert group(2) is two
+    five = group(5)
+    assert all(map(gone, three.pids))
+    assert rank_group(five).all("add", 1) == tuple((rank, 1) for rank in range(5))
+    assert runs[0].all("add", 1) == ((0, 1), (1, 1))
+    with pytest.raises(RankFailed, match="ranks of another kind or number were started since"):
+        runs[1].all("add", 1)
+
+
+# ending
+def test_close_all_leaves_nothing() -> None:
+    worker_group = toy()
+    pids = (*worker_group.pids, worker_group._guardian.pid, *rank_group(worker_group).all("start_child", "popen"))
+    close_all()
+    assert_gone(pids)
+    assert not worker_group._folder.exists()
+    worker_group.close()
+    with pytest.raises(RankFailed, match="rank group has terminated: they were closed"):
+        worker_group.make([(0, "", None)] * 2)
+
+
+def test_nothing_outlives_a_killed_parent() -> None:
+    words = [sys.executable, "-c", PARENT, "hold", "3600"]
+    with subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        started = json.loads(parent.stdout.readline())
+        time.sleep(0.1)
+        assert not any(map(gone, started["pids"]))
+        parent.kill()
+    assert_gone(started["pids"])
+    assert not Path(started["folder"]).exists()
+
+
+def test_nothing_outlives_a_parent_that_ends() -> None:
+    words = [sys.executable, "-c", PARENT, "sleep", "0"]
+    done = run_to_its_end(words)
+    assert done.status == 0, done.lines
+    started = json.loads(done.output)
+    assert all(map(gone, started["pids"]))
+    assert not Path(started["folder"]).exists()
+
+
+def test_a_forked_copy_leaves_its_parents_ranks_alone(worker_group: WorkerGroup) -> None:
+    run = rank_group(worker_group)
+    copy = os.fork()
+    if copy == 0:
+        status = 1
+        try:
+            worker_group.close()
+            close_all()
+            run.all("add", 1)
+        except RuntimeError as error:
+            status = 0 if "start new ones" in str(error) else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) == 0
+    assert run.all("add", 1) == ((0, 1), (1, 1))
+    assert toy() is worker_group
+
+
+@needs_proc
+def test_a_rank_has_its_own_connection_only(worker_group: WorkerGroup) -> None:
+    links_by_rank = [set(links) for links in rank_group(worker_group).all("descriptors")]
+    ours = {os.readlink(f"/proc/self/fd/{process.connection.fileno()}") for process in worker_group._processes}
+    ends = [{link for link in links if link.startswith(("socket", "pipe"))} for links in links_by_rank]
+    assert [len(own) for own in ends] == [2, 2]
+    assert not ends[0] & ends[1]
+    assert not (ends[0] | ends[1]) & ours
+
+
+def test_folders_of_killed_crews_are_removed_by_the_next_crew_and_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    words = [sys.executable, "-c", PARENT, "sleep", "3600"]
+    parents = [
+        subprocess.Popen(words, cwd=ROOT, env=environment(TMPDIR=str(tmp_path)), stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [json.loads(parent.stdout.readline()) for parent in parents if parent.stdout]
+    killed, living = (Path(each["folder"]) for each in said)
+    guardian = said[0]["pids"][2]
+    for pid in (guardian, *said[0]["pids"], parents[0].pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    parents[0].wait()
+    assert_gone(said[0]["pids"])
+    assert killed.is_dir()
+    (tmp_path / "ranks-of-nobody").mkdir()
+    (tmp_path / "ranks-linked").symlink_to(living)
+    worker_group = WorkerGroup("tests.support.toy_ranks:Toy", 1, "cpu", "", {})
+    mine = worker_group._folder
+    try:
+        assert {path.name for path in tmp_path.iterdir()} == {living.name, mine.name, "ranks-of-nobody", "ranks-linked"}
+    finally:
+        worker_group.close()
+        parents[1].kill()
+        parents[1].wait()
+    assert not mine.exists()
+    assert_gone(said[1]["pids"])
+
+
+# failing
+def misbehave(worker_group: WorkerGroup, verb: str, arguments: Mapping[int, Any]) -> None:
+    """One rank does something, the others wait."""
+    run = rank_group(worker_group)
+    given = [(verb, arguments[rank]) if rank in arguments else ("sleep", 3600.0) for rank in range(worker_group.count)]
+    worker_group._command("ask", [(run._number, v, (Arguments((a,)),)) for v, a in given], worker_group.limits.answer_s)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("system-exit", "rank 1 ended with exit status 3; its last output line: rank 1 leaves"),
+        ("kill", "rank 1 was ended by SIGKILL; its last output line: rank 1 leaves"),
+        ("interrupt", "rank 1 ended with exit status 1; its last output line: KeyboardInterrupt"),
+    ],
+)
+def test_ask_of_a_rank_that_ends_fails_with_its_last_line(worker_group: WorkerGroup, how: str, message: str) -> None:
+    pids = worker_group.pids
+    with pytest.raises(RankFailed) as raised:
+        misbehave(worker_group, "leave", {1: how})
+    assert str(raised.value) == message
+    assert_clean(worker_group, pids)
+
+
+def test_ask_with_a_stop_ends_the_rank(worker_group: WorkerGroup) -> None:
+    run = rank_group(worker_group)
+    assert worker_group.ask(run._number, "echo", each(1, 2), stop=(1, "one call fewer")) == (1, None)
+    pids = worker_group.pids
+    with pytest.raises(RankFailed, match=r"^rank 1 ended with exit status 0$") as failed:
+        worker_group.ask(run._number, "sleep", each(3600.0, 3600.0), stop=(1, "exits"))
+    assert failed.value.ranks == (1,)
+    assert_clean(worker_group, pids)
+    worker_group = toy()
+    pids = worker_group.pids
+    run = rank_group(worker_group)
+    with pytest.raises(RuntimeError, match=r"^this rank raises on request") as raised:
+        worker_group.ask(run._number, "echo", each(1, 2), stop=(0, "raises"))
+    assert raised.value.__notes__[-1] == "raised by rank 0"
+    assert_clean(worker_group, pids)
+
+
+def test_a_rank_that_stops_takes_those_of_its_process_with_it() -> None:
+    worker_group = toy(4, "tests.support.toy_ranks:ToyTogether", processes=1)
+    with pytest.raises(RankFailed) as failed:
+        worker_group.ask(rank_group(worker_group)._number, "echo", each(1, 2, 3, 4), stop=(1, "exits"))
+    assert failed.value.ranks == (0, 1, 2, 3)
+
+
+def test_ask_of_a_rank_that_hangs_fails_in_time(worker_group: WorkerGroup) -> None:
+    pids = worker_group.pids
+    run = rank_group(worker_group)
+    asked = [(run._number, v, (Arguments((a,)),)) for v, a in (("echo", 1), ("hold", 3600))]
+    with pytest.MonkeyPatch.context() as patch:
+        Clock(patch, answers=1, step_s=60.0)
+        with pytest.raises(RankFailed, match=r"^rank 1 did not answer within 50 s$"):
+            worker_group._command("ask", asked, 50.0)
+    assert_clean(worker_group, pids)
+
+
+def test_all_of_a_stopped_rank_fails_in_time(worker_group: WorkerGroup) -> None:
+    run = rank_group(worker_group)
+    pids = worker_group.pids
+    os.kill(pids[0], signal.SIGSTOP)
+    with socket.socket(fileno=os.dup(worker_group._processes[0].connection.fileno())) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 100_000))
+    with pytest.raises(RankFailed, match=rf"^rank 0 did not complete a message within {PATIENT.answer_s:g} s$"):
+        run.all("echo", bytes(10_000_000))
+    assert_clean(worker_group, pids)
+
+
+def test_all_with_a_rank_killed_between_commands_fails(worker_group: WorkerGroup) -> None:
+    run = rank_group(worker_group)
+    pids = worker_group.pids
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(RankFailed, match=r"^rank 1 was ended by SIGKILL$"):
+        run.all("add", 1)
+    assert_gone(pids)
+    worker_group = toy()
+    os.kill(worker_group.pids[0], signal.SIGKILL)
+    wait_for(lambda: not worker_group.alive)
+    assert toy() is not worker_group
+
+
+def test_a_rank_ends_whose_own_child_has_its_connection(worker_group: WorkerGroup) -> None:
+    run = rank_group(worker_group)
+    children = run.all("start_child", "fork")
+    with pytest.raises(RankFailed, match=r"^rank 0 ended with exit status 4"):
+        misbehave(worker_group, "leave", {0: "exit"})
+    assert_gone(children)
+
+
+def keep_asking(run: RemoteRankGroup, draw: random.Random) -> None:
+    while True:
+        run.all("echo", bytes(draw.choice((1, 300_000))))
+
+
+def test_all_with_a_rank_killed_at_a_random_moment_fails() -> None:
+    draw = random.Random(0)
+    for _ in range(20):
+        worker_group = toy()
+        run = rank_group(worker_group)
+        victim = draw.choice(worker_group.pids)
+        killer = threading.Timer(draw.uniform(0.0, 0.05), os.kill, (victim, signal.SIGKILL))
+        killer.start()
+        pids = worker_group.pids
+        with pytest.raises(RankFailed, match="was ended by SIGKILL"):
+            keep_asking(run, draw)
+        killer.join()
+        assert_gone(pids)
+
+
+def test_all_interrupted_ends_the_ranks(worker_group: WorkerGroup) -> None:
+    pids = worker_group.pids
+    run = rank_group(worker_group)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run.all("interrupt")
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    assert_clean(worker_group, pids)
+
+
+STORE = Path(__file__).parents[2] / "frameworks" / "paddle" / "distributed" / "rendezvous.py"
+ADD, GET, CHECK, SET, WAIT = range(5)
+IS_THERE, READY, NOT_READY = 1, 2, 3
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    file = tmp_path / "port"
+    words = [sys.executable, "-I", "-S", str(STORE), str(file)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as server:
+        wait_for(file.exists)
+        yield server, int(file.read_text("utf-8"))
+
+
+def client(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=hang_limit())
+
+
+def ask(rank: socket.socket, command: int, key: str, value: bytes = b"") -> None:
+    rank.sendall(struct.pack("=iQ", command, len(key)) + key.encode() + value)
+
+
+def answer(rank: socket.socket, form: str) -> int:
+    number: int = struct.unpack(form, rank.recv(struct.calcsize(form), socket.MSG_WAITALL))[0]
+    return number
+
+
+def test_ranks_count_themselves_and_find_what_others_have_told(store: tuple[subprocess.Popen[bytes], int]) -> None:
+    with client(store[1]) as first, client(store[1]) as second:
+        for rank, count in ((first, 1), (second, 2)):
+            ask(rank, ADD, "/init/", struct.pack("=q", 1))
+            assert answer(rank, "=q") == count
+        ask(second, CHECK, "/address")
+        assert answer(second, "=i") == NOT_READY
+        ask(second, WAIT, "/address")
+        ask(first, SET, "/address", struct.pack("=Q", 3) + b"\x00ab")
+        assert answer(second, "=i") == IS_THERE
+        ask(second, CHECK, "/address")
+        assert answer(second, "=i") == READY
+        ask(second, GET, "/address")
+        assert second.recv(answer(second, "=Q"), socket.MSG_WAITALL) == b"\x00ab"
+        ask(second, GET, "/init/")
+        assert second.recv(answer(second, "=Q"), socket.MSG_WAITALL) == b"2"
+
+
+def test_it_ends_with_whoever_started_it(store: tuple[subprocess.Popen[bytes], int]) -> None:
+    server, port = store
+    with client(port) as rank:
+        ask(rank, WAIT, "/never")
+        assert server.stdin is not None
+        server.stdin.close()
+        assert server.wait(hang_limit()) == 0
+    with pytest.raises(ConnectionRefusedError):
+        client(port)

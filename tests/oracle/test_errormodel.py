@@ -10,19 +10,92 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conformance.oracle import errormodel
+from conformance.oracle.automaton import Scale
 from conformance.oracle.errormodel import Envelope, Run, envelope
+from conformance.techniques.formats.checks import scale_of
+from conformance.techniques.post_training import expected_models
+from conformance.techniques.post_training.expected_models import cast, outlying, ranged
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch
-from fixtures.model import Model, Window
+from fixtures.model import Dense, Head, Heads, LayerNorm, Model, Window
 from fixtures.models import digits_mlp, exact_linear
 from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, DynamicScaling, Precision, Recipe
 from frameworks.cache_folder import CACHE_FOLDER
 from frameworks.contract import Conventions
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Nearest, Rounding, Stochastic
+from frameworks.reference.quantization.post_training import RULES
 from frameworks.reference.training.trainer import ReferenceTrainer
+
+G, B = True, False
+"""A finite update, and a non-finite one."""
+
+
+@pytest.mark.parametrize(
+    ("start", "schedule", "scales", "good"),
+    [
+        (Scale(1024.0, interval=1), [G, G, B, G], [2048.0, 4096.0, 2048.0, 4096.0], [0, 0, 0, 0]),
+        (Scale(1024.0, interval=3), [G, G, G, G], [1024.0, 1024.0, 2048.0, 2048.0], [1, 2, 0, 1]),
+        (
+            Scale(1024.0, interval=3),
+            [G, G, B, G, G, G],
+            [1024.0, 1024.0, 512.0, 512.0, 512.0, 1024.0],
+            [1, 2, 0, 1, 2, 0],
+        ),
+        (Scale(1024.0, interval=2), [B, B, B], [512.0, 256.0, 128.0], [0, 0, 0]),
+        (Scale(64.0, growth=4.0, backoff=0.25, interval=1), [B, G, G], [16.0, 64.0, 256.0], [0, 0, 0]),
+        (Scale(1024.0, interval=2, good=1), [G], [2048.0], [0]),
+        (Scale(1024.0, growth=1.0, backoff=1.0, interval=1), [G, B], [1024.0, 1024.0], [0, 0]),
+    ],
+)
+def test_trace_follows_hand_worked_states(
+    start: Scale, schedule: list[bool], scales: list[float], good: list[int]
+) -> None:
+    states = list(start.trace(schedule))
+    assert [state.scale for state in states] == scales
+    assert [state.good for state in states] == good
+
+
+@pytest.mark.parametrize(
+    ("start", "schedule", "scales"),
+    [
+        (Scale(4.0, minimum=1.0), [B] * 4, [2.0, 1.0, 1.0, 1.0]),
+        (Scale(4.0, minimum=1.5), [B, B], [2.0, 1.5]),
+        (Scale(0.5, minimum=1.0), [B], [0.5]),
+        (Scale(2.0**125, interval=1, maximum=2.0**127), [G] * 4, [2.0**126, 2.0**127, 2.0**127, 2.0**127]),
+        (Scale(2.0**127, interval=1), [G], [math.inf]),
+        (Scale(2.0**-149), [B], [0.0]),
+        (Scale(1.0, backoff=0.1), [B], [float(np.float32(0.1))]),
+        (Scale(3.0, growth=1.1, interval=1), [G], [float(np.float32(3.0) * np.float32(1.1))]),
+    ],
+)
+def test_trace_at_the_floor_the_maximum_and_without_clamps(
+    start: Scale, schedule: list[bool], scales: list[float]
+) -> None:
+    before = replace(start)
+    assert [state.scale for state in start.trace(schedule)] == scales
+    assert start == before
+
+
+def test_after_growth_beyond_the_maximum_keeps_the_scale_and_empties_the_counter() -> None:
+    after = Scale(10.0, interval=2, maximum=16.0, good=1).after(G)
+    assert (after.scale, after.good) == (10.0, 0)
+
+
+@given(st.lists(st.booleans(), max_size=60), st.integers(1, 5))
+def test_the_scale_counts_growths_and_backoffs(schedule: list[bool], interval: int) -> None:
+    growths, run = 0, 0
+    for finite in schedule:
+        run = run + 1 if finite else 0
+        growths += finite and run % interval == 0
+    *_, last = Scale(1.0, interval=interval), *Scale(1.0, interval=interval).trace(schedule)
+    assert last.scale == 2.0 ** (growths - schedule.count(B))
+    assert last.good == run % interval
+
 
 PRECISIONS = [FLOAT32, FLOAT16, BFLOAT16]
 each_precision = pytest.mark.parametrize("precision", PRECISIONS, ids=lambda p: p.label)
@@ -99,8 +172,6 @@ def beyond(case: Case, measured: Run) -> list[str]:
 
 
 # ---------------------------------------------------------------- silent and caught
-
-
 @each_precision
 @pytest.mark.parametrize("seed", range(5))
 def test_envelope_holds_rounding_to_nearest(precision: Precision, seed: int) -> None:
@@ -142,8 +213,6 @@ def test_envelope_excludes_nan() -> None:
 
 
 # ---------------------------------------------------------------- shape of the envelope
-
-
 def test_envelope_widens_with_the_format_and_names_its_derivation() -> None:
     envelopes = [derived(digits_case(precision)) for precision in PRECISIONS]
     for a, b in pairwise(envelopes):
@@ -172,8 +241,6 @@ def test_worst_loss_looks_at_judged_updates_alone() -> None:
 
 
 # ---------------------------------------------------------------- cache
-
-
 def same(a: Envelope, b: Envelope) -> bool:
     arrays = ((a.exact.losses, b.exact.losses), (a.exact.gradient, b.exact.gradient), (a.loss_spread, b.loss_spread))
     spreads = (a.gradient_spread, a.parameter_spread) == (b.gradient_spread, b.parameter_spread)
@@ -236,3 +303,65 @@ def test_envelope_derived_by_two_processes_at_once_is_one_file(own: Path) -> Non
         children.append(child)
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
     assert [path.suffix for path in own.iterdir()] == [".npz"]
+
+
+ROWS, WIDTH = 8, 96
+COLUMNS = RULES["load-int8"]
+VALUES = replace(COLUMNS, without="values")
+OUTLYING = {"none": [], "below": [], "at": [20], "one": [20], "negative": [20], "all": list(range(WIDTH))}
+each_case = pytest.mark.parametrize("case", expected_models.CASES)
+
+
+@each_case
+@pytest.mark.parametrize("seed", range(5))
+def test_the_columns_of_a_case_have_outliers(case: str, seed: int) -> None:
+    inputs = expected_models.CASES[case](ROWS, WIDTH, COLUMNS, seed)
+    assert inputs.shape == (ROWS, WIDTH)
+    assert np.flatnonzero(outlying(inputs, COLUMNS)).tolist() == OUTLYING[case]
+
+
+@each_case
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("rule", [COLUMNS, VALUES], ids=["columns", "values"])
+def test_no_code_is_near_to_another(rule, case: str, seed: int) -> None:  # type: ignore[no-untyped-def]
+    inputs = expected_models.CASES[case](ROWS, WIDTH, rule, seed)
+    coded = cast(inputs, rule)[:, ~outlying(inputs, rule)].astype(np.float64)
+    scale = scale_of(ranged(inputs, rule), rule.inputs)[:, :1]
+    assert np.abs(coded / scale - np.floor(coded / scale) - 0.5).min(initial=1.0) > 0.01
+    assert np.abs(coded / scale).max(initial=0.0) < 127.5
+
+
+@pytest.mark.parametrize("case", ["at", "one", "negative"])
+def test_a_range_of_whole_columns_is_another_one(case: str) -> None:
+    inputs = expected_models.CASES[case](ROWS, WIDTH, COLUMNS, 0)
+    columns, values = (scale_of(ranged(inputs, rule), COLUMNS.inputs)[:, 0] for rule in (COLUMNS, VALUES))
+    assert np.allclose(np.delete(values / columns, ROWS // 2), 3.0)
+
+
+def test_the_largest_value_below_the_threshold_has_both_signs() -> None:
+    inputs = expected_models.CASES["below"](ROWS, WIDTH, COLUMNS, 0)
+    assert inputs.max() == -inputs.min() == 5.99609375
+
+
+def test_the_bound_is_that_of_half_a_code_and_a_cast() -> None:
+    """An input of 1 and a weight of 1 in a column whose largest is 127: half a code each, and no cast."""
+    weight = np.array([[1.0], [127.0]], np.float32)
+    inputs = np.array([[1.0, 0.0]], np.float32)
+    exact, bound = expected_models.from_float(inputs, weight, np.zeros(1, np.float32), replace(COLUMNS, inputs=None))
+    assert exact.tolist() == [[1.0]]
+    assert 0.5 <= bound[0, 0] < 0.5 + 1e-5
+
+
+NORMED = Model("normed", (Dense(2, bias=False), LayerNorm(), Heads((Head("a", 2),))), (2,), (("a", "squared_error"),))
+
+
+@pytest.mark.parametrize(("row", "magnified"), [([1.0, -3.0], False), ([1000.0, 1000.002], True)])
+def test_a_norm_of_values_that_are_nearly_equal_magnifies_what_they_are_off(row: list[float], magnified: bool) -> None:
+    weights = {name: np.zeros(shape, np.float32) for name, shape in NORMED.parameter_shapes().items()}
+    weights |= {"0.weight": np.eye(2, dtype=np.float32), "1.scale": np.ones(2, np.float32)}
+    weights |= {"2.a.weight": np.eye(2, dtype=np.float32)}
+    batches = (np.array([row]),)
+    by_layer = expected_models.layer_inputs_and_outputs(NORMED, weights, batches)
+    times = expected_models.conditions(NORMED, weights, batches, by_layer)
+    assert times["0.weight"] == pytest.approx(1.0, abs=0.5)
+    assert (times["2.a.weight"] > 1e4) == magnified

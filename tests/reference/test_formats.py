@@ -262,7 +262,8 @@ def test_blocks_cell_says_what_was_judged_or_why_not(
 @pytest.mark.parametrize(("place", "mode"), OTHER_MODES.items())
 def test_a_technique_is_judged_in_the_mode_that_its_cell_names(place: tuple[str, str], mode: str) -> None:
     framework, technique = place
-    offering = (ROOT / "frameworks" / framework / "quantization" / f"{mode}_models.py").read_text("utf-8")
+    (module,) = (ROOT / "frameworks" / framework / "quantization").glob(f"{mode}*.py")
+    offering = module.read_text("utf-8")
     assert f'"{technique}": LinearRule(' in offering or f'_TECHNIQUE = "{technique}"' in offering
     assert not [r for r in baselines() if (r.series.framework, r.series.mode) == (framework, mode)], (
         "its record says it"

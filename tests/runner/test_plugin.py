@@ -1,6 +1,8 @@
 """The plugin ends in one line where it cannot begin, and gives every test the outcome that it deserves."""
 
 import json
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -12,12 +14,15 @@ import pytest
 from conformance.test_ids.inventory import SUITES
 from results.record.model import Measurement, Outcome, Record
 from results.record.reading import load
+from tests.support.behaviours import BEHAVIOURS, DEADLY, Behaviour
 from tests.support.suite_runs import (
     ROOT,
     TIMEOUTS,
     WORKERS,
+    Ended,
     by_case,
     checkout,
+    clauses_of,
     expect,
     hang_limit,
     judge,
@@ -95,8 +100,6 @@ def judged(small: Path, *arguments: str) -> Record:
 
 
 # ---------------------------------------------------------------- refusals
-
-
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
@@ -129,8 +132,6 @@ def test_a_broken_expectation_ends_in_one_line(small: Path) -> None:
 
 
 # ---------------------------------------------------------------- outcomes
-
-
 def test_every_kind_of_end_has_its_outcome(small: Path) -> None:
     ended = judge("--framework=tests.support.misbehaving:Refusing", root=small)
     (path,) = (small / "results" / "records").glob("*Refusing*cpu*.json")
@@ -236,8 +237,6 @@ def test_a_framework_that_wavers_is_not_judged(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- crashes and hangs
-
-
 def test_a_crash_costs_one_test(small: Path) -> None:
     pytest.importorskip("xdist")
     record = judged(small, "--framework=tests.support.misbehaving:Aborting", *WORKERS, "-n1")
@@ -261,7 +260,6 @@ def test_a_hang_costs_one_test(small: Path) -> None:
 
 
 # ---------------------------------------------------------------- what must be installed
-
 BARE = """
 import sys
 optional = ("sklearn", "xdist", "pytest_timeout", "pytest_benchmark")
@@ -285,8 +283,6 @@ def test_the_scaling_family_needs_nothing_but_the_first_requirements(words: list
 
 
 # ---------------------------------------------------------------- repetition
-
-
 def without_times(value: Any) -> Any:
     """A document without dates and durations."""
     if isinstance(value, dict):
@@ -303,3 +299,131 @@ def test_the_same_seed_gives_the_same_record(tmp_path: Path) -> None:
     assert documents[0]["seed"] == 3
     assert len(documents[0]["verdicts"]) > 10
     assert documents[0] == documents[1]
+
+
+CLAUSE = "scaling.skip-is-atomic"
+BAD = {outcome for outcome in Outcome if outcome.bad}
+
+
+def test_judge_broken_twin_fails_its_family_alone_and_says_what_was_seen(tmp_path: Path) -> None:
+    files = [path for name in ("test_scaling_skip", "test_resume") for path in sorted(SUITES.rglob(f"{name}*.py"))]
+    quick = ("-k", "not adam and not envelope and not encoder", f"--record={tmp_path / 'twin.json'}")
+    ended = judge("--framework=frameworks.broken:AppliesOverflow", *quick, *files)
+    assert ended.status == 1, ended.output
+    record = load(tmp_path / "twin.json")
+    assert record.status == "partial"
+    bad = clauses_of(record, BAD)
+    assert {clause.partition(".")[0] for clause in bad} == {"scaling"}
+    holding = clauses_of(record, {Outcome.PASS}) - bad
+    assert len([clause for clause in holding if clause.startswith("resume.")]) >= 5
+    runs = [line for line in ended.lines if line.startswith("run: ")]
+    assert runs
+    assert all(" under " in line and "scaling=DynamicScaling(" in line for line in runs)
+    failures = [v for v in record.verdicts if v.clause == CLAUSE and v.outcome is Outcome.FAIL]
+    for verdict in failures:
+        assert verdict.signature
+        assert not verdict.checks[-1].passed
+        assert re.search(r"got .+, want ", verdict.message)
+        assert verdict.test == f"{verdict.clause}/{verdict.case}"
+    python, option, module, *words = shlex.split(failures[0].repro)
+    assert (python, option, module) == ("python", "-m", "pytest")
+    again = judge(*words)
+    assert again.status == 1
+    assert "1 failed" in again.output
+    assert failures[0].message[:60] in again.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("twin", "selection", "clause"),
+    [
+        ("MeanOfMeans", "test_accumulation", "accumulation.weighs-items"),
+        ("RedrawsDropout", "test_recompute", "recompute.replays-dropout"),
+    ],
+)
+def test_judge_other_broken_twins_fail_their_family_alone(
+    twin: str, selection: str, clause: str, tmp_path: Path
+) -> None:
+    files = [path for name in (selection, "test_resume") for path in sorted(SUITES.rglob(f"{name}*.py"))]
+    quick = ("-k", "not adam and not envelope and not encoder", f"--record={tmp_path / 'twin.json'}")
+    ended = judge(f"--framework=frameworks.broken:{twin}", *quick, *files)
+    assert ended.status == 1, ended.output
+    record = load(tmp_path / "twin.json")
+    assert record.status == "partial"
+    assert Outcome.FAIL in outcomes(record, clause)
+    bad = clauses_of(record, BAD)
+    assert {name.partition(".")[0] for name in bad} == {clause.partition(".")[0]}
+    holding = clauses_of(record, {Outcome.PASS}) - bad
+    assert len([name for name in holding if name.startswith("resume.")]) >= 5
+
+
+MISBEHAVING_SUITE = """
+import time
+
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause
+from fixtures.models import scalar
+from tests.support import behaviours
+
+BEGINNING = behaviours.surroundings()
+STEPS = [step for name in behaviours.{which} for step in (name, f"after {{name}}")]
+VALUES = {{"text_without_a_form": object(), "long_text": "x" * behaviours.BIG, "too_deep": [[]]}}
+for _ in range(100):
+    VALUES["too_deep"] = [VALUES["too_deep"]]
+
+
+@clause("scaling.automaton")
+@pytest.mark.parametrize("step", STEPS)
+def test_step(subject: Subject, verdict: Verdict, step: str) -> None:
+    if step in behaviours.{which}:
+        verdict.equal(behaviours.{which}[step].act(), 1.0, "what it returned")
+        return
+    print("a line")
+    verdict.equal(behaviours.surroundings(), BEGINNING, "surroundings")
+    verdict.holds(bool(subject.trainer(scalar()).parameters()), "it trains")
+
+
+@clause("scaling.automaton")
+@pytest.mark.parametrize("name", VALUES)
+def test_recorded(verdict: Verdict, name: str) -> None:
+    verdict.observe("value", VALUES[name])
+"""
+
+
+def run_behaviours(folder: Path, which: str, *words: str) -> tuple[Ended, Record]:
+    """A run of the behaviours, each followed by a test that finds all as it was."""
+    root = checkout(folder, behaving=MISBEHAVING_SUITE.format(which=which))
+    record = root / "run.json"
+    ended = judge(*words, f"--record={record}", "-p", "no:randomly", root=root)
+    assert record.is_file(), ended.lines[-30:]
+    return ended, load(record)
+
+
+RUNS: dict[str, tuple[str, ...]] = {"one process": (), "a worker": (*WORKERS, "-n1", "--dist=load")}
+
+
+def check_steps(record: Record, behaviours: dict[str, Behaviour]) -> None:
+    """Asserts the outcome of each behaviour, and that the test after it passes."""
+    verdicts = {verdict.case: verdict for verdict in record.verdicts}
+    for name, behaviour in behaviours.items():
+        own, after = verdicts[f"test_step[{name}]"], verdicts[f"test_step[after {name}]"]
+        assert (own.outcome, after.outcome) == (behaviour.outcome, Outcome.PASS), (name, own.message, after.message)
+
+
+@pytest.mark.parametrize("name", ["one process", pytest.param("a worker", marks=pytest.mark.slow)])
+def test_judge_behaviour_that_leaves_the_process_alive_costs_its_own_test(tmp_path: Path, name: str) -> None:
+    ended, record = run_behaviours(tmp_path, "BEHAVIOURS", *RUNS[name])
+    check_steps(record, BEHAVIOURS)
+    assert (ended.status, record.status) == (1, "complete"), ended.lines[-10:]
+    assert len(record.verdicts) == 2 * len(BEHAVIOURS) + 4
+    assert sum(map(len, ended.lines)) < 3_000_000, "what is too long is cut"
+    recorded = [verdict for verdict in record.verdicts if verdict.case.startswith("test_recorded")]
+    assert [(verdict.outcome, verdict.signature) for verdict in recorded] == [(Outcome.ERROR, "cannot-be-stored")] * 3
+
+
+def test_judge_behaviour_that_ends_the_process_costs_its_own_test(tmp_path: Path) -> None:
+    words = (*WORKERS, "-n2", "--max-worker-restart=99", *TIMEOUTS, f"--timeout={hang_limit(3.0):g}", "-k", "step")
+    ended, record = run_behaviours(tmp_path, "DEADLY", *words)
+    assert ended.status == 1, "a death is never a success"
+    check_steps(record, DEADLY)

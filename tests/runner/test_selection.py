@@ -1,12 +1,22 @@
 """`--tests quick|core|all`: which tests a selection has, and what its record is called."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
+import numpy as np
 import pytest
 
+from conformance.cli import main
 from conformance.runner.jobs import selects
 from conformance.runner.selection import ALL, CORE, QUICK, Selection, durations, path_of, read, write
+from conformance.runner.ways import WayTests, chosen_ways, may_use
+from fixtures.recipe import LEVELS_OF, SGD, Precision, Ranks, Recipe, Recompute, Sharding
+from frameworks.reference import ReferenceFramework
+from frameworks.registry import UnknownFramework
+from frameworks.ways import FILE, GIVEN, Way, declared, offered, required, resolved, sets, watched
+from results.record.model import Outcome, RunSetup, TestVerdict
 from results.record.reading import load
 from results.show.marks import title
 from tests.support.suite_runs import WORKERS, by_case, checkout, judge
@@ -106,3 +116,196 @@ def test_file_has_a_line_for_each_function(tmp_path: Path) -> None:
         "left out of core": {},
     }
     assert len((tmp_path / "x.json").read_text().splitlines()) == 7
+
+
+LINK = "https://example.org"
+
+
+def way(name: str, **calls: dict[str, object]) -> Way:
+    technique, _, name = name.partition(".")
+    return Way(technique, name, calls or {"json.dumps": {}}, LINK, ("emulated",))
+
+
+def test_a_recipe_names_the_way_of_each_technique() -> None:
+    recipe = Recipe(clip=1.0, ways=("clip.loop", "save.compressed"))
+    assert (recipe.way("clip"), recipe.way("save"), recipe.way("average")) == ("loop", "compressed", "")
+
+
+@pytest.mark.parametrize(
+    ("technique", "recipe", "used"),
+    [
+        ("clip", Recipe(), False),
+        ("clip", Recipe(clip=1.0), True),
+        ("autocast", Recipe(precision=Precision("O2", "float16")), False),
+        ("autocast", Recipe(precision=Precision("O1", "float16")), True),
+        ("recompute", Recipe(recompute=Recompute(2)), True),
+        ("backward", Recipe(SGD()), True),
+    ],
+)
+def test_a_recipe_says_which_techniques_it_may_use(technique: str, recipe: Recipe, used: bool) -> None:
+    assert recipe.uses(technique) is used
+
+
+def test_sets_have_no_technique_twice() -> None:
+    a, b, c, d = (way(name) for name in ("clip.a", "clip.b", "save.a", "clip.c"))
+    assert sets([a, b, c, d]) == ((a, c), (b,), (d,))
+    assert sets([]) == ()
+
+
+def test_calls_are_noted_with_their_arguments() -> None:
+    sorted_keys = Way("save", "sorted", {"json.dumps": {"sort_keys": True}, "json.loads": {}}, LINK, ())
+    dumps, loads = resolved("json.dumps"), resolved("json.loads")
+    with watched(sorted_keys) as calls:
+        dumps({})
+        assert set(calls.missing) == {"json.dumps", "json.loads"}
+        dumps({}, sort_keys=True)
+        assert calls.missing == ("json.loads",)
+        loads("1")
+    assert calls.missing == ()
+
+
+THREAD = Thread()
+
+
+@pytest.mark.parametrize(
+    ("calls", "act", "missing"),
+    [
+        ({"json.JSONEncoder": {"indent": 2}}, lambda: resolved("json.JSONEncoder")(indent=2), ()),
+        ({"json.dumps": {"indent": GIVEN}}, lambda: resolved("json.dumps")({}), ("json.dumps",)),
+        ({"json.dumps": {"indent": GIVEN}}, lambda: resolved("json.dumps")({}, indent=2), ()),
+        ({"math.sqrt": {}, "math.floor": {}}, lambda: resolved("math.sqrt")(4.0), ("math.floor",)),
+        ({"threading.Thread.name": {}}, lambda: THREAD.name, ("threading.Thread.name",)),
+        ({"threading.Thread.name": {}}, lambda: setattr(THREAD, "name", "other"), ()),
+    ],
+    ids=["constructor", "default", "any value", "without Python code", "property", "setter"],
+)
+def test_every_kind_of_call_is_noted(
+    calls: dict[str, dict[str, object]], act: Callable[[], object], missing: tuple[str, ...]
+) -> None:
+    with watched(Way("save", "some", calls, LINK, ())) as noted:
+        act()
+    assert noted.missing == missing
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        ("abc.ABC", r"abc.ABC: a call of ABCMeta cannot be noted"),
+        ("fnmatch._compile_pattern", r"_compile_pattern runs its code for new arguments alone"),
+    ],
+    ids=["class without a constructor", "function whose results are stored, or that a compiler traces"],
+)
+def test_what_does_not_run_at_every_call_cannot_be_noted(call: str, problem: str) -> None:
+    with pytest.raises(TypeError, match=problem), watched(Way("save", "x", {call: {}}, LINK, ())):
+        pass
+
+
+def test_a_way_whose_calls_this_version_lacks_is_not_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = (
+        f'[clip.{name}]\ncalls = {{"json.{call}" = {{}}}}\nlink = "x"'
+        for name, call in (("gone", "a"), ("here", "dumps"))
+    )
+    text = "\n".join(('modes = ["m"]', *tables))
+    adapter = _adapter(tmp_path, monkeypatch, text)
+    assert [str(each) for each in declared(adapter)] == ["clip.gone", "clip.here"]
+    assert [str(each) for each in offered(adapter, "m")] == ["clip.here"]
+    assert offered(adapter, "other") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[clip", "ways.toml: "),
+        ('modes = ["m"]\n[fly.high]\ncalls = {"a" = {}}\nlink = "x"', "technique: got 'fly', want one of autocast"),
+        ('modes = ["m"]\n[clip.a]\ncalls = {}\nlink = "x"', "clip.a: name the calls"),
+        ('modes = ["m"]\n[clip.a]\ncalls = {"a" = {}}', "link"),
+        ('[clip.a]\ncalls = {"a" = {}}\nlink = "x"', "modes"),
+        ('modes = ["m"]\n[clip.a]\ncolour = 1\ncalls = {"a" = {}}\nlink = "x"', "colour"),
+        ("modes = 1\nclip = 2", "ways.toml: "),
+    ],
+)
+def test_a_bad_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str) -> None:
+    with pytest.raises(UnknownFramework) as error:
+        declared(_adapter(tmp_path, monkeypatch, text))
+    assert problem in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def _adapter(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
+    module = f"ways_{abs(hash(text))}"
+    (folder / f"{module}.py").write_text("")
+    (folder / FILE).write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+    return f"{module}:Adapter"
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["clip.gone"], "reference has no way 'clip.gone' in mode emulated: one of clip.by-parts"),
+        (["set-9"], "has no way 'set-9'"),
+        (["set-1", "clip.by-parts"], "want at most one of each technique"),
+    ],
+)
+def test_a_run_refuses_ways_that_do_not_exist_or_exclude_each_other(names: list[str], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        chosen_ways("reference", ReferenceFramework(), names)
+
+
+def test_tests_are_chosen_by_what_their_runs_used() -> None:
+    clipped = _verdict("composition.pairs/a", {"clip": 0.5})
+    saved = _verdict("resume.bit-identical/test_a_saved_run_goes_on", {})
+    assert (may_use(clipped, "clip"), may_use(saved, "clip")) == (True, False)
+    assert (may_use(clipped, "save"), may_use(saved, "save")) == (False, True)
+    assert may_use(_verdict("a.b/c", {"precision": {"level": "O1"}}), "autocast")
+    assert may_use(saved, "backward")
+
+
+def _verdict(test: str, recipe: dict[str, object]) -> TestVerdict:
+    return TestVerdict(test, test.partition("/")[0], Outcome.PASS, runs=(RunSetup("model", recipe),))
+
+
+def test_the_nearest_baseline_chooses_few_tests_of_clipping() -> None:
+    ways = chosen_ways("reference", ReferenceFramework(), ["clip.by-parts"])
+    chosen = WayTests(ReferenceFramework(), ways)
+    assert 10 < len(chosen.due) < 200
+
+
+def test_a_record_names_its_ways(tmp_path: Path) -> None:
+    file = tmp_path / "record.json"
+    chosen = "combination_matches_oracle and clipped"
+    words = ("--framework=reference", "--way=clip.by-parts", f"--record={file}", "-k", chosen)
+    ended = judge(*words, "conformance/suites/composition/test_composition.py")
+    assert ended.status == 0, ended.lines
+    record = load(file)
+    assert record.series.mode == "emulated+clip.by-parts"
+    assert all("--way=clip.by-parts" in verdict.repro for verdict in record.verdicts)
+    assert all(run.recipe["ways"] == ["clip.by-parts"] for verdict in record.verdicts for run in verdict.runs)
+
+
+def test_the_list_needs_no_framework(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ways", "reference"]) == 0
+    output = capsys.readouterr().out
+    assert "clip.by-parts" in output
+    assert np.savez_compressed.__name__ in output
+
+
+def test_ranks_must_call_what_their_way_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'modes = ["m"]\n[sharding.sorted]\ncalls = {"json.dumps" = {sort_keys = true}}\nlink = "x"'
+    adapter, recipe = _adapter(tmp_path, monkeypatch, text), Recipe(ways=("sharding.sorted",))
+    with required(adapter, recipe, "sharding"):
+        resolved("json.dumps")({}, sort_keys=True)
+    with required(adapter, recipe, "data-parallel"):
+        pass
+    with (
+        pytest.raises(RuntimeError, match=r"sharding.sorted: json.dumps was not called"),
+        required(adapter, recipe, "sharding"),
+    ):
+        resolved("json.dumps")({})
+
+
+@pytest.mark.parametrize(("level", "technique"), [("optimizer", "data-parallel"), ("full", "sharding")])
+def test_a_technique_of_ranks_is_that_of_a_level(level: Sharding, technique: str) -> None:
+    used = [name for name in LEVELS_OF if Recipe(ranks=Ranks(2, level)).uses(name)]
+    assert used == [technique]
+    assert not any(Recipe().uses(name) for name in LEVELS_OF)

@@ -2,12 +2,18 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from conformance.checks.evidence import Verdict, Violation
+from conformance.checks.subject import Subject
 from conformance.spec.clauses import SPECIFICATION, Clause, Level, load_clauses, read_clauses
 from conformance.test_ids.inventory import id_of, inventory, node_of, read_inventory
+from frameworks.reference import ReferenceFramework
+from tests.support.suite_runs import ROOT
 from tools.docs.clauses import page
+from tools.faults.reference import accumulation
 
 CLAUSES = load_clauses()
 BRANDS = re.compile(r"\b(?:torch|pytorch|tensorflow|tf|keras|paddle|paddlepaddle|jax|flax|optax|apex)\b", re.IGNORECASE)
@@ -146,3 +152,30 @@ def test_read_inventory_refuses_two_tests_of_one_name(tmp_path: Path) -> None:
         (folder / name).write_text('@clause("scaling.one")\ndef test_one(): pass\n', "utf-8")
     with pytest.raises(ValueError, match=r"test_b\.py: test_one is a test of test_a\.py too; rename one of them"):
         read_inventory(tmp_path)
+
+
+CLAUSE = "accumulation.order-is-free"
+
+
+def blocks() -> dict[str, str]:
+    """The page's three pieces of source, by what they begin with."""
+    text = (ROOT / "docs" / "writing-a-clause.md").read_text("utf-8")
+    result = re.findall(r"```(?:toml|python)\n(.*?)```", text, re.DOTALL)
+    starts = {"clause": "[[clause]]", "test": '"""Gradient', "fault": "@fault("}
+    return {name: next(block for block in result if block.startswith(start)) for name, start in starts.items()}
+
+
+def test_example_of_the_page_passes_on_the_reference_and_catches_its_fault(tmp_path: Path) -> None:
+    pieces = blocks()
+    family = (SPECIFICATION / "accumulation.toml").read_text("utf-8")
+    (tmp_path / "accumulation.toml").write_text(f"{family}\n\n{pieces['clause']}", "utf-8")
+    assert CLAUSE in read_clauses(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(pieces["test"], "test", "exec"), names)
+    (test,) = (value for name, value in names.items() if name.startswith("test_"))
+    assert [mark.args for mark in test.pytestmark] == [(CLAUSE,)]
+    test(Subject(ReferenceFramework("cpu")), Verdict())
+    faults = dict(vars(accumulation))
+    exec(compile(pieces["fault"], "fault", "exec"), faults)
+    with pytest.raises(Violation):
+        test(Subject(faults["FirstMicroBatchCountsTwice"]("cpu")), Verdict())

@@ -1,14 +1,21 @@
-"""A failure is traced to the layer where it begins, and to none where every layer is right."""
+"""Checks of the suites: covering arrays, recomputation, equal bits, failing layers and sockets."""
 
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from conformance.checks.evidence import Verdict, Violation
+from conformance.checks.api import Subject, Verdict
+from conformance.checks.combinations import FACTORS, covered, declared, rows, wanted
+from conformance.checks.evidence import Violation, same_bits
 from conformance.checks.failing_layer import (
     WITHIN,
     LayerBounds,
@@ -19,20 +26,65 @@ from conformance.checks.failing_layer import (
     tensors,
 )
 from conformance.checks.outcome import conclude
-from conformance.checks.subject import Subject
 from conformance.oracle.bound import Bound
+from conformance.suites.recompute.test_recompute import probe_arrays
+from conformance.techniques import recompute
+from conformance.techniques.recompute import function_bounds
+from conformance.techniques.sharding import Listener, listeners, listeners_below
+from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch, sincos_batch, token_batch
 from fixtures.model import Batch, Dense, Head, Heads, LayerNorm, Model, Residual
 from fixtures.models import digits_convolution, digits_mlp, encoder, exact_linear, sincos
 from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, DynamicScaling, Precision, Recipe, Recompute
-from frameworks.contract import Capability, LayerTrace, Unsupported
+from frameworks.contract import Capability, Conventions, Declaration, Framework, LayerTrace, Unsupported
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.trainer import ReferenceTrainer
 from results.record.arrays import fingerprint
 from results.record.reading import load
 from tests.support.recorded import by_name
-from tests.support.suite_runs import judge
+from tests.support.suite_runs import judge, wait_for
 from tools.faults.reference import composition as faults
+
+
+class Plain(ReferenceFramework):
+    """Declares neither low precision nor scaling, accumulation, recomputation or clipping."""
+
+    def declares(self, capability: Capability) -> Declaration:
+        bare = capability in (Capability.SCHEDULE, Capability.FEED)
+        return super().declares(capability) if bare else Declaration(False, "plain training only")
+
+    def recompute_variants(self) -> tuple[str, ...]:
+        return ()
+
+
+@pytest.mark.parametrize("framework", [ReferenceFramework(), Plain()], ids=["everything", "little"])
+def test_rows_cover_every_pair_of_declared_values(framework: Framework) -> None:
+    due = wanted(framework)
+    assert due
+    assert due == covered(rows(framework))
+    assert rows(framework) == rows(framework)
+    labels = [row.label for row in rows(framework)]
+    assert len(set(labels)) == len(labels)
+
+
+def test_declared_leaves_out_what_is_refused() -> None:
+    offered = declared(Plain())
+    assert list(offered["precision"]) == ["O0"]
+    assert list(offered["scaling"]) == ["unscaled"]
+    assert list(offered["schedule"]) == ["constant", "steps"]
+    assert {name for row in rows(Plain()) for _, name in row.values} >= {*FACTORS["optimizer"], "dropout", "norm"}
+    assert all(row.recipe.accumulation == 1 and row.recipe.recompute is None for row in rows(Plain()))
+
+
+def test_no_mask_changes_what_is_judged() -> None:
+    row = next(row for row in rows(ReferenceFramework()) if row.dropout)
+    weights = row.model.weights(0)
+    ends = []
+    for seed in (0, 1):
+        trainer = ReferenceFramework().trainer(row.model, row.recipe.replace(seed=seed), weights)
+        ends.append([*(trainer.update(window).loss for window in row.windows), trainer.parameters()])
+    np.testing.assert_equal(ends[0], ends[1])
+
 
 FIXTURES: dict[str, tuple[Callable[[], Model], Callable[[], Batch]]] = {
     "exact-linear": (exact_linear, lambda: exact_batch(8)),
@@ -245,3 +297,139 @@ def test_a_record_of_parity_has_tensors_bounds_and_numbers(tmp_path: Path) -> No
     assert trace.keys() == {"loss", "exact", "spread", "bound"}
     assert trace["bound"] == tuple(4.0 * spread for spread in trace["spread"])
     assert all(isinstance(check.measured, float) for verdict in result.verdicts for check in verdict.checks)
+
+
+class Compiled(ReferenceFramework):
+    """Says that a compiler may fuse operations."""
+
+    def conventions(self) -> Conventions:
+        return replace(super().conventions(), compiled=True)
+
+
+def compared(framework: ReferenceFramework, name: str, change: Callable[[Array], Array]) -> Verdict:
+    """A comparison of one of the probe's values with a changed copy of itself."""
+    x, w = probe_arrays()
+    result = framework.recompute("plain", x, w)
+    value = np.asarray(getattr(result, name), np.float32)
+    verdict = Verdict()
+    recompute.same_values(Subject(framework), verdict, {name: change(value)}, {name: value}, (x, w), "differs")
+    return verdict
+
+
+def last_place(value: Array) -> Array:
+    """Every number moved to its neighbour."""
+    return np.nextafter(value, np.float32(np.inf))
+
+
+@pytest.mark.parametrize("name", ["value", "x", "w"])
+def test_last_places_are_rounding_where_a_compiler_may_fuse(name: str) -> None:
+    *_, check = compared(Compiled("cpu"), name, last_place).checks
+    assert check.bound is not None
+    assert check.derivation["runs"] == 2
+    with pytest.raises(Violation):
+        compared(ReferenceFramework("cpu"), name, last_place)
+
+
+FAULTS: dict[str, Callable[[Array], Array]] = {
+    "missing": np.zeros_like,
+    "not a number": lambda value: value * np.float32(np.nan),
+    "bfloat16": lambda value: value * np.float32(1 + 2.0**-8),
+    "half in float16": lambda value: value.astype(np.float16).astype(np.float32),
+    "transposed": lambda value: value[None],
+    "float64": lambda value: value.astype(np.float64),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", ["value", "x", "w"])
+def test_nothing_else_is(name: str, fault: str) -> None:
+    with pytest.raises(Violation):
+        compared(Compiled("cpu"), name, FAULTS[fault])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gradients_of_other_weights_are_thousands_of_bounds_away(seed: int) -> None:
+    x, w = probe_arrays()
+    framework = Compiled("cpu")
+    bound = 2.0 * function_bounds(x, w, seed)["w"].value
+    assert 0.0 < bound < 1e-5
+    gradients = [framework.recompute("plain", x, factor * w).w for factor in (np.float32(1), np.float32(3))]
+    ours, others = (np.asarray(gradient, np.float64) for gradient in gradients)
+    assert np.linalg.norm(others - ours) > 1000 * bound * np.linalg.norm(ours)
+
+
+def of_bits(bits: list[int], format_name: str) -> Array:
+    dtype = np.dtype(getattr(ml_dtypes, format_name, format_name))
+    return np.array(bits, f"uint{8 * dtype.itemsize}").view(dtype)
+
+
+@pytest.mark.parametrize(
+    ("format_name", "quiet", "other"),
+    [
+        ("float32", 0x7FC00000, 0xFFFFFFFF),
+        ("float16", 0x7E00, 0xFFFF),
+        ("bfloat16", 0x7FC0, 0xFFFF),
+        ("float8_e5m2", 0x7E, 0xFF),
+    ],
+)
+def test_same_bits_takes_any_nan_for_any_other(format_name: str, quiet: int, other: int) -> None:
+    """A processor and a GPU make NaN of other bits of the same operation."""
+    assert same_bits(of_bits([quiet, 1], format_name), of_bits([other, 1], format_name))
+    assert not same_bits(of_bits([quiet, 1], format_name), of_bits([other, 2], format_name))
+    assert not same_bits(of_bits([quiet, 1], format_name), of_bits([1, quiet], format_name))
+
+
+def test_same_bits_tells_signs_of_zero_and_integers_apart() -> None:
+    for dtype in ("float32", "float64"):
+        assert not same_bits(np.array([0.0, np.nan], dtype), np.array([-0.0, np.nan], dtype))
+    assert same_bits(np.arange(3), np.arange(3))
+    assert not same_bits(np.arange(3), np.arange(1, 4))
+    assert not same_bits(np.arange(3, dtype=np.int8), np.arange(3, dtype=np.int16))
+
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="sockets are read in /proc")
+CHILD = """
+import socket, sys
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+server = socket.create_server((sys.argv[1], 0), family=family)
+print(server.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("address", "inside"), [("127.0.0.1", True), ("127.1.2.3", True), ("0.0.0.0", False), ("::1", True), ("::", False)]
+)
+def test_listeners_below_finds_a_child(address: str, inside: bool) -> None:
+    if ":" in address and not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    with (
+        listeners_below(os.getpid()) as below,
+        subprocess.Popen(
+            [sys.executable, "-c", CHILD, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as child,
+    ):
+        assert child.stdout is not None
+        port = int(child.stdout.readline())
+        assert listeners(child.pid) == {Listener(child.pid, address, port)}
+        wait_for(lambda: any(own.pid == child.pid for own in set(below)))
+        child.communicate()
+    assert [(own.address, own.inside) for own in below if own.pid == child.pid] == [(address, inside)]
+
+
+def test_listeners_leave_out_connections() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        ports = {own.port for own in listeners(os.getpid())}
+        assert server.getsockname()[1] in ports
+        assert client.getsockname()[1] not in ports
+
+
+def test_listeners_of_an_ended_process_are_none() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    assert listeners(ended.pid) == set()
+
+
+def test_inside_of_a_mapped_address_is_that_of_the_older_kind() -> None:
+    assert Listener(1, "::ffff:127.0.0.1", 1).inside
+    assert not Listener(1, "::ffff:10.0.0.1", 1).inside

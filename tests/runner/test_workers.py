@@ -1,0 +1,264 @@
+"""Workers: the order of tests, memory mappings, and what is complete."""
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conformance.runner import workers
+from conformance.runner.collection import FixedShares, split_by_worker
+from results.record.model import Outcome, Record
+from results.record.reading import load
+from tests.support.suite_runs import WORKERS, by_case, checkout, judge, outcomes
+
+TESTS = 11
+SUITE = f"""
+import os
+
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause
+from conformance.runner import workers
+
+RAN = []
+workers.mappings = lambda: 1_000_000_000 if len(RAN) >= 3 else 0
+
+
+@clause("scaling.automaton")
+@pytest.mark.parametrize("place", range({TESTS}))
+def test_step(subject: Subject, verdict: Verdict, place: int) -> None:
+    RAN.append(place)
+    verdict.observe("process", os.getpid())
+"""
+
+
+@pytest.mark.parametrize(("count", "dist"), [(2, "worksteal"), pytest.param(1, "load", marks=pytest.mark.slow)])
+def test_no_test_is_lost(tmp_path: Path, count: int, dist: str) -> None:
+    root = checkout(tmp_path, filling=SUITE)
+    record = root / "run.json"
+    words = (*WORKERS, f"-n{count}", "--max-worker-restart=99", f"--dist={dist}", f"--record={record}")
+    ended = judge(*words, root=root)
+    assert ended.status == 0, ended.lines[-20:]
+    written = load(record)
+    assert outcomes(written, "scaling.automaton") == [Outcome.PASS] * TESTS
+    processes = [one.value for one in written.observations]
+    most = max(processes.count(each) for each in processes)
+    assert most == workers.EVERY - 1, "none ran more than fill it"
+    assert any("nears the limit of memory mappings" in line for line in ended.lines)
+
+
+def test_a_run_that_cannot_hand_tests_on_replaces_no_worker(tmp_path: Path) -> None:
+    root = checkout(tmp_path, filling=SUITE)
+    record = root / "run.json"
+    ended = judge(*WORKERS, "-n1", "--dist=loadscope", f"--record={record}", root=root)
+    assert ended.status == 0, ended.lines[-20:]
+    assert len({one.value for one in load(record).observations}) == 1
+
+
+def test_mappings_are_counted() -> None:
+    before, maps = workers.mappings(), []
+    for place in range(50):  # neighbours of one kind would be one mapping
+        access = mmap.PROT_READ if place % 2 else mmap.PROT_READ | mmap.PROT_WRITE
+        maps.append(mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=access))
+    if Path("/proc/self/maps").exists():
+        assert workers.mappings() >= before + 40
+        assert workers.most_mappings() > before
+    else:
+        assert workers.mappings() == 0
+    for each in maps:
+        each.close()
+
+
+pytest.importorskip("xdist")
+
+SUITES = "conformance/suites"
+ORDERED = [
+    f"{SUITES}/{name}"
+    for name in ("test_accumulation.py::test_a", "test_laws.py::test_b[0]", "test_laws.py::test_b[1]")
+] + [f"{SUITES}/{name}" for name in ("test_master.py::test_c", "test_resume.py::test_d", "test_scaling.py::test_e")]
+
+
+class Node:
+    """A worker that notes the numbers of the tests that it is told to run."""
+
+    shutting_down = False
+
+    def __init__(self, name: str) -> None:
+        self.gateway = SimpleNamespace(id=name)
+        self.sent: list[int] = []
+
+    def send_runtest_some(self, numbers: list[int]) -> None:
+        self.sent += numbers
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def shares(workers: int) -> list[list[str]]:
+    """What each of so many workers runs, in its order."""
+    given: Any = SimpleNamespace(option=SimpleNamespace(tx=["popen"] * workers, loadscopereorder=True))
+    given.getvalue = lambda name: getattr(given.option, name)
+    scheduler = FixedShares(given)
+    nodes: list[Any] = [Node(f"gw{number}") for number in range(workers)]
+    for node in nodes:
+        scheduler.add_node(node)
+    for node in reversed(nodes):
+        scheduler.add_node_collection(node, ORDERED)
+    scheduler.schedule()
+    return [[ORDERED[number] for number in node.sent] for node in nodes]
+
+
+def test_two_workers_run_fixed_shares_in_the_order_of_collection() -> None:
+    others = [test for test in ORDERED if "laws" not in test and "resume" not in test]
+    assert sorted(shares(2)) == sorted([others, [test for test in ORDERED if test not in others]])
+
+
+def test_one_worker_runs_all_in_the_order_of_collection() -> None:
+    assert shares(1) == [ORDERED]
+
+
+def test_a_third_worker_runs_nothing() -> None:
+    assert sorted(map(len, shares(3))) == [0, 3, 3]
+
+
+def test_each_part_begins_with_tests_that_stop_the_others_and_goes_on_with_long_ones() -> None:
+    alone, last, seconds = frozenset({"t1", "t2", "t3"}), frozenset({"z"}), {"c": 3.0, "d": 9.0, "g": 5.0, "z": 9.0}
+    parts = ["t1", "t3", "d", "c", "a"], ["t2", "g", "e", "f", "h", "z"]
+    assert split_by_worker(["z", "a", "c", "d", "e", "f", "g", "h", "t1", "t2", "t3"], 2, alone, last, seconds) == [
+        *parts[0],
+        *parts[1],
+    ]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 20])
+def test_every_test_is_dealt_once(workers: int) -> None:
+    tests = [f"t{number}" for number in range(11)]
+    for alone in (tests, tests[:5], []):
+        order = split_by_worker(tests, workers, frozenset(alone), frozenset(tests[3:5]), {"t9": 4.0})
+        assert sorted(order) == sorted(tests)
+        assert workers > 1 or set(order[-2:]) == set(tests[3:5])
+
+
+FIRST = """
+import pytest
+
+from conformance.checks.api import Subject, Verdict, clause
+
+
+@clause("scaling.automaton")
+@pytest.mark.parametrize("value", [1, 2])
+def test_holds(subject: Subject, verdict: Verdict, value: int) -> None:
+    verdict.equal(value, value, "a value")
+"""
+SECOND = """
+from conformance.checks.api import Subject, Verdict, clause
+
+
+@clause("scaling.stays-finite")
+def test_stands(subject: Subject, verdict: Verdict) -> None:
+    verdict.equal(1, 1, "a value")
+
+
+@clause("composition.plain-way")
+def test_works_around(subject: Subject, verdict: Verdict, workaround: object) -> None:
+    verdict.equal(1, 1, "a value")
+"""
+ALL = {"test_holds[1]", "test_holds[2]", "test_stands", "every test"}
+DROPPING = """
+def pytest_collection_modifyitems(items):
+    items[:] = [item for item in items if "[2]" not in item.nodeid]
+"""
+STOPPING = """
+import pytest
+
+def pytest_runtest_logfinish(nodeid):
+    if "[1]" in nodeid:
+        pytest.exit("", 0)
+"""
+BROKEN = "raise ZeroDivisionError\n"
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = checkout(tmp_path_factory.mktemp("checkout"), first=FIRST, second=SECOND)
+    for name, source in (("dropping", DROPPING), ("stopping", STOPPING)):
+        (root / f"{name}.py").write_text(source)
+    return root
+
+
+@pytest.fixture
+def folder(copied: Path) -> Iterator[Path]:
+    """Where runs write their records by default."""
+    records = copied / "results" / "records"
+    yield records
+    for path in records.glob("*"):
+        path.unlink()
+
+
+def the_record(folder: Path) -> Record:
+    """The only record in the folder."""
+    (path,) = folder.glob("*")
+    return load(path)
+
+
+SELECTIONS = (
+    ["--ignore=conformance/suites/test_second.py"],
+    ["--ignore-glob=*second*"],
+    ["--deselect=conformance/suites/test_second.py::test_stands"],
+    ["-k", "holds"],
+    ["conformance/suites/test_first.py"],
+    ["conformance/suites/test_first.py::test_holds[1]", "conformance/suites/test_second.py"],
+    ["-o", "python_files=test_f*.py"],
+)
+
+
+def test_a_run_of_all_tests_is_complete(copied: Path, folder: Path) -> None:
+    ended = judge(root=copied)
+    record = the_record(folder)
+    assert (ended.status, record.status, record.notes) == (0, "complete", ()), ended.lines
+    assert by_case(record).keys() == ALL
+
+
+@pytest.mark.parametrize("words", SELECTIONS, ids=" ".join)
+def test_a_selection_is_partial(words: list[str], copied: Path, tmp_path: Path) -> None:
+    ended = judge(*words, f"--record={tmp_path / 'run.json'}", root=copied)
+    (path,) = tmp_path.glob("*.json")
+    record = load(path)
+    assert (ended.status, record.status) == (0, "partial"), ended.lines
+    assert record.notes or "::" in record.selection
+    assert "every test" not in by_case(record)
+
+
+@pytest.mark.parametrize("words", SELECTIONS[1:3], ids=" ".join)
+def test_a_selection_writes_no_default_record(words: list[str], copied: Path, folder: Path) -> None:
+    assert judge(*words, root=copied).status == 0
+    assert not list(folder.glob("*"))
+
+
+@pytest.mark.parametrize("workers", [(), (*WORKERS, "-n1")], ids=["one process", "worker"])
+def test_what_a_plugin_leaves_out_is_counted(workers: tuple[str, ...], copied: Path, folder: Path) -> None:
+    ended = judge("-p", "dropping", *workers, root=copied)
+    record = the_record(folder)
+    assert (ended.status, record.status, record.selection) == (0, "partial", ""), ended.lines
+    assert record.notes == ("1 tests were deselected (test_holds[2])",)
+    assert [path.name.rpartition(".partial-")[2] for path in folder.glob("*")] == ["1.json"]
+
+
+@pytest.mark.parametrize("workers", [(), (*WORKERS, "-n1")], ids=["one process", "worker"])
+def test_a_session_that_ends_before_its_tests_fails(workers: tuple[str, ...], copied: Path, folder: Path) -> None:
+    ended = judge("-p", "stopping", *workers, root=copied)
+    record = the_record(folder)
+    assert (ended.status, record.status) == (1, "interrupted"), ended.lines
+    assert "of 3 collected tests were not judged" in record.notes[0]
+
+
+@pytest.mark.parametrize("words", [(), (*WORKERS, "-n1"), ("--continue-on-collection-errors",)])
+def test_a_suite_that_cannot_be_imported_leaves_no_complete_record(tmp_path: Path, words: tuple[str, ...]) -> None:
+    root = checkout(tmp_path, first=FIRST, second=BROKEN + SECOND)
+    ended = judge(*words, root=root)
+    record = the_record(root / "results" / "records")
+    assert ended.status != 0, ended.lines
+    assert record.status != "complete"

@@ -1,0 +1,602 @@
+"""Cells of sweeps, and the engines that run them."""
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conformance.sweep import cell as module
+from conformance.sweep.cell import (
+    CellEngine,
+    CellFolder,
+    CellRequest,
+    CellResult,
+    CommandEnd,
+    Commands,
+    LocalEngine,
+    LostCell,
+    NoEngine,
+    NotJudged,
+    RayEngine,
+    Requirements,
+    SlurmEngine,
+    Sweep,
+    finished,
+    make_environment,
+    run_cell,
+)
+from conformance.sweep.plan import SweepCell, SweepPlan
+from results.record.files import packed
+from results.record.journal import Journal
+from results.record.model import Outcome
+from results.record.reading import from_json, load, to_json
+from tests.support.recorded import filled, header
+from tests.support.suite_runs import ROOT, hang_limit, running, wait_for
+from tests.support.wheels import PACKAGE, TOY, here, offline, write_wheel
+
+PLAN = SweepPlan(
+    "toy", (), ("-k", "test_skipped_update_keeps_average or test_overflow_can_be_discarded"), workers=1, repeat=False
+)
+SKIP = "scaling.skip-is-atomic"
+SLEEPER = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Wheels of the toy, the only index; 4.0 has a fault, and 7.0 cannot be imported."""
+    write_wheel(tmp_path / "wheels", PACKAGE, "4.0")
+    write_wheel(tmp_path / "wheels", PACKAGE, "7.0", source="raise ImportError('cannot load /opt/x/libtoy.so')")
+    for name, value in offline(tmp_path / "wheels").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CONFORMANCE_SUITE_PACKAGES", here())
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    return tmp_path / "wheels"
+
+
+def cell(version: str) -> SweepCell:
+    """A cell of the toy."""
+    return SweepCell(TOY, version, PACKAGE, version, "2026-01-01", mode="emulated")
+
+
+def request(version: str) -> CellRequest:
+    """The request to judge a cell of the toy."""
+    return CellRequest(cell(version), PLAN, path=str(ROOT))
+
+
+def test_run_cell_of_a_wheel_gives_the_record_of_its_version(wheels: Path, tmp_path: Path) -> None:
+    result = run_cell(request("4.0"))
+    assert (result.outcome, result.reason) == ("judged", "")
+    record = from_json(gzip.decompress(result.record))
+    assert (record.variant.framework_version, record.variant.packages[PACKAGE]) == ("4.0", "4.0")
+    assert (record.status, record.selection, len(record.verdicts)) == ("partial", " ".join(PLAN.selection), 4)
+    assert {verdict.outcome for verdict in record.verdicts if verdict.clause == SKIP} == {Outcome.FAIL}
+    folder = CellFolder(tmp_path / "sweep", PLAN)
+    folder.store(cell("4.0"), result)
+    assert folder.is_done(cell("4.0"))
+    path = folder.record(cell("4.0"))
+    assert finished(path, SweepPlan("toy", (), ("-k", "other"))) is None
+    assert finished(path, SweepPlan("toy", (), PLAN.selection, seed=1)) is None
+    path.write_bytes(path.read_bytes()[:100])
+    assert not folder.is_done(cell("4.0"))
+    assert [*(wheels.parent / "tmp").iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("version", "outcome", "reason"),
+    [
+        ("7.0", "import failed", "ImportError: cannot load <path>"),
+        ("8.0", "no solution", f"No matching distribution found for {PACKAGE}==8.0"),
+    ],
+)
+@pytest.mark.usefixtures("wheels")
+def test_run_cell_of_a_broken_version_has_a_reason(version: str, outcome: str, reason: str) -> None:
+    result = run_cell(request(version))
+    assert (result.outcome, result.record) == (outcome, b"")
+    assert reason in result.reason
+    assert result.log
+
+
+@pytest.mark.parametrize(
+    ("ended", "outcome", "reason"),
+    [
+        (CommandEnd(None, "..."), "out of time", "the suite took more than 1800 s"),
+        (CommandEnd(-signal.SIGSEGV, "x\nlast\n"), "crash", "pytest ended with SIGSEGV: last"),
+        (CommandEnd(5, "no tests ran"), "crash", "pytest ended with status 5: no tests ran"),
+        (CommandEnd(0, "3 passed"), "crash", "pytest ended with status 0: 3 passed"),
+    ],
+)
+def test_run_cell_without_a_record_has_a_reason(
+    monkeypatch: pytest.MonkeyPatch, ended: CommandEnd, outcome: str, reason: str
+) -> None:
+    commands = Commands()
+    monkeypatch.setattr(commands, "run", lambda *_: ended)
+    result = run_cell(CellRequest(SweepCell("reference", "", "", "1"), PLAN), commands)
+    assert (result.outcome, result.reason, result.log) == (outcome, reason, ended.output)
+
+
+def test_run_cell_environment_is_that_of_tox(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_JOB_ID", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "64")
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    seen: list[Any] = []
+    commands = Commands()
+    monkeypatch.setattr(commands, "run", lambda *given: seen.append(given) or CommandEnd(2, ""))
+    run_cell(CellRequest(SweepCell("reference", "", "", "1", mode="ranks", ways=("a.b",)), PLAN), commands)
+    ((argv, _, _, variables),) = seen
+    assert {"RAY_JOB_ID", "PYTHONPATH"}.isdisjoint(variables)
+    assert (variables["OMP_NUM_THREADS"], variables["CUDA_VISIBLE_DEVICES"]) == ("1", "3")
+    assert argv[:2] == [sys.executable, "-m"]
+    assert {"--framework=reference", "--mode=ranks", "--way=a.b", "--numprocesses=1", "--seed=0"} <= {*argv}
+
+
+WANTED = Requirements(("torch==2.6.0",), ("https://x",), "2026-01-01T00:00:00Z", ("numpy",))
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
+    """Makes an environment with installers that succeed or not; returns their commands without those that make it."""
+
+    def attempt(folder: Path, succeeds: Callable[[list[str]], bool]) -> list[list[str]]:
+        installs: list[list[str]] = []
+        commands = Commands()
+
+        def run(argv: list[str], *_: object) -> CommandEnd:
+            if "venv" in argv:
+                return CommandEnd(0, "")
+            installs.append(argv)
+            return CommandEnd(0, "") if succeeds(argv) else CommandEnd(1, "ERROR: No matching distribution found for x")
+
+        monkeypatch.setattr(commands, "run", run)
+        monkeypatch.delenv("CONFORMANCE_SUITE_PACKAGES", raising=False)
+        try:
+            make_environment(folder / "environment", WANTED, commands)
+        finally:
+            result.append(installs)
+        return installs
+
+    result: list[list[list[str]]] = []
+    return attempt
+
+
+def test_make_environment_uv_installs_versions_of_the_time(tmp_path: Path, attempts: Any) -> None:
+    (install,) = attempts(tmp_path, lambda _: True)
+    assert install[1:3] == ["pip", "install"]
+    assert install[install.index("--exclude-newer") + 1] == WANTED.before
+    assert any(word.startswith("--exclude-newer-package=numpy=") for word in install)
+    assert install[-3:] == ["--constraint", str(module.SUITE_LOCK), "torch==2.6.0"]
+
+
+def test_make_environment_pip_is_the_fallback(tmp_path: Path, attempts: Any) -> None:
+    installs = attempts(tmp_path, lambda argv: "--extra-index-url" in argv and "--constraint" not in argv)
+    assert ["--constraint" in argv for argv in installs] == [True, False, True, False]
+    assert installs[-1][:4] == [str(tmp_path / "environment" / "bin" / "python"), "-m", "pip", "install"]
+    with pytest.raises(NotJudged) as refused:
+        attempts(tmp_path, lambda _: False)
+    assert refused.value.args[:2] == ("no solution", "No matching distribution found for x")
+
+
+def alive(marker: str) -> int:
+    """Processes whose command has a word."""
+    listed = subprocess.run(["pgrep", "-fc", marker], capture_output=True, text=True, check=False)
+    return int(listed.stdout)
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_commands_run_past_the_limit_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stubborn: bool
+) -> None:
+    monkeypatch.setattr(module, "GRACE_S", 0.2)
+    program = f"# {tmp_path}\n{STUBBORN if stubborn else ''}{SLEEPER}print('begun', flush=True); time.sleep(600)"
+    ended = Commands().run([sys.executable, "-c", program], tmp_path / "log", 3.0, os.environ)
+    assert (ended.status, ended.last_line) == (None, "begun")
+    assert alive(str(tmp_path)) == 0
+
+
+def test_commands_close_ends_what_runs_and_lets_nothing_begin(tmp_path: Path) -> None:
+    commands, lost = Commands(), []
+
+    def run() -> None:
+        try:
+            commands.run([sys.executable, "-c", f"# {tmp_path}\n{SLEEPER}time.sleep(600)"], tmp_path / "log", 600, {})
+        except LostCell as error:
+            lost.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_for(lambda: alive(str(tmp_path)) > 0)
+    begun = time.monotonic()
+    commands.close()
+    thread.join()
+    assert time.monotonic() - begun < 30
+    assert lost == ["the sweep has ended"]
+    assert alive(str(tmp_path)) == 0
+    with pytest.raises(LostCell):
+        commands.run([sys.executable], tmp_path / "log", 1, {})
+
+
+def test_commands_of_a_killed_process_end(tmp_path: Path) -> None:
+    program = f"""
+import os, sys
+from pathlib import Path
+from conformance.sweep.cell import Commands
+argv = [sys.executable, "-c", "# {tmp_path}" + chr(10) + "import time; time.sleep(600)"]
+Commands().run(argv, Path({str(tmp_path / "log")!r}), 600, os.environ)
+"""
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    marker = f"# {tmp_path}"
+    environment = {"PYTHONPATH": str(ROOT)}
+    with running([sys.executable, str(tmp_path / "program.py")], ROOT, tmp_path / "out", **environment) as process:
+        wait_for(lambda: alive(marker) == 1)
+        process.kill()
+    wait_for(lambda: alive(marker) == 0)
+
+
+LOCAL_PLAN = SweepPlan("toys", (), ("-k", "scaling"))
+CELLS = tuple(
+    SweepCell(TOY, version, PACKAGE, version, f"2026-01-0{version[0]}", mode=mode)
+    for version in ("1.0", "2.0", "3.0")
+    for mode in ("emulated", "ranks")
+)
+
+
+class Killed(BaseException):
+    """The driver dies."""
+
+
+@dataclass
+class AnsweringEngine:
+    """Answers in the order of submission.
+
+    Attributes:
+        answers: for the cells of a name; others are judged.
+        most: answers until the driver dies.
+    """
+
+    content: bytes
+    answers: Mapping[str, list[CellResult | str]] = field(default_factory=dict)
+    most: int = 1000
+    asked: list[CellRequest] = field(default_factory=list)
+    closed: bool = False
+    _due: list[CellRequest] = field(default_factory=list)
+
+    def submit(self, request: CellRequest) -> None:
+        self.asked.append(request)
+        self._due.append(request)
+
+    def next(self) -> tuple[CellRequest, CellResult | str]:
+        if self.most == 0:
+            raise Killed
+        self.most -= 1
+        request = self._due.pop(0)
+        answers = self.answers.get(f"{request.cell.version}-{request.cell.mode}")
+        return request, answers.pop(0) if answers else CellResult("judged", record=self.content)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def content(tmp_path: Path) -> bytes:
+    """A compressed record of the plan's selection."""
+    record = load(filled(Journal.create(tmp_path / "one" / "record.json", header())).finish())
+    return packed(Path("x.gz"), to_json(replace(record, selection="-k scaling", seed=0)))
+
+
+def sweep(
+    folder: Path,
+    engine: AnsweringEngine,
+    cells: tuple[SweepCell, ...] = CELLS,
+    *,
+    fresh: bool = False,
+    plan: SweepPlan = LOCAL_PLAN,
+) -> Mapping[str, CellResult]:
+    """The results of a sweep."""
+    names = {cell.name for cell in cells}
+    return Sweep(CellFolder(folder / "sweep", plan), cells, names, lambda *_: None, fresh).run(lambda: engine)
+
+
+def outcomes(folder: Path) -> list[dict[str, object]]:
+    """The cells of `outcomes.json`."""
+    document = json.loads((folder / "sweep" / "outcomes.json").read_bytes())
+    assert document["version"] == 1
+    return list(document["cells"])
+
+
+def test_sweep_every_cell_has_a_record_and_an_entry(tmp_path: Path, content: bytes) -> None:
+    engine = AnsweringEngine(content)
+    assert {result.outcome for result in sweep(tmp_path, engine).values()} == {"judged"}
+    assert len(engine.asked) == 6
+    assert engine.closed
+    first, *_ = outcomes(tmp_path)
+    versions = {"framework": TOY, "version": "1.0", "released": "2026-01-01", "package": PACKAGE}
+    assert first == {**first, **versions, "mode": "emulated", "outcome": "judged", "reason": ""}
+    for entry in outcomes(tmp_path):
+        assert load(tmp_path / "sweep" / "records" / str(entry["record"])).verdicts
+
+
+@pytest.mark.parametrize("most", [0, 3, 5])
+def test_sweep_killed_continues_and_runs_no_cell_twice(tmp_path: Path, content: bytes, most: int) -> None:
+    first, second = AnsweringEngine(content, most=most), AnsweringEngine(content)
+    with pytest.raises(Killed):
+        sweep(tmp_path, first)
+    assert first.closed
+    assert {result.outcome for result in sweep(tmp_path, second).values()} == {"judged"}
+    assert len(second.asked) == 6 - most
+    assert len(outcomes(tmp_path)) == 6
+
+
+@pytest.mark.parametrize(
+    ("plan", "fresh", "runs"),
+    [
+        (LOCAL_PLAN, False, 0),
+        (LOCAL_PLAN, True, 6),
+        (replace(LOCAL_PLAN, limit_s=5.0, workers=4), False, 0),
+        (replace(LOCAL_PLAN, selection=("--tests=quick",)), False, 6),
+        (replace(LOCAL_PLAN, seed=1), False, 6),
+    ],
+)
+def test_sweep_again_runs_cells_whose_record_does_not_answer(
+    tmp_path: Path, content: bytes, plan: SweepPlan, fresh: bool, runs: int
+) -> None:
+    sweep(tmp_path, AnsweringEngine(content))
+    again = AnsweringEngine(content)
+    sweep(tmp_path, again, fresh=fresh, plan=plan)
+    assert len(again.asked) == runs
+
+
+def test_sweep_holes_have_reasons_and_are_tried_again(tmp_path: Path, content: bytes) -> None:
+    yanked = replace(CELLS[0], outcome="yanked", reason="it was withdrawn")
+    cells = (yanked, *CELLS[1:4])
+    late = CellResult("out of time", "more than 5 s", log="the last line")
+    engine = AnsweringEngine(content, {"1.0-ranks": [late], "2.0-emulated": [CellResult("import failed", "no module")]})
+    results = sweep(tmp_path, engine, cells)
+    assert [(entry["outcome"], entry["reason"], entry["record"]) for entry in outcomes(tmp_path)][:3] == [
+        ("yanked", "it was withdrawn", ""),
+        ("out of time", "more than 5 s", ""),
+        ("import failed", "no module", ""),
+    ]
+    assert (tmp_path / "sweep" / "logs" / f"{CELLS[1].name}.txt").read_text() == "the last line"
+    assert results[CELLS[3].name].outcome == "judged"
+    again = AnsweringEngine(content)
+    assert sweep(tmp_path, again, cells)[CELLS[1].name].outcome == "judged"
+    assert sorted(request.cell.version for request in again.asked) == ["1.0", "2.0"]
+
+
+def test_sweep_lost_cell_is_queued_again_some_times(tmp_path: Path, content: bytes) -> None:
+    engine = AnsweringEngine(content, {"1.0-emulated": ["node died"], "2.0-ranks": ["a", "b", "worker died", "never"]})
+    results = sweep(tmp_path, engine)
+    assert results[CELLS[0].name].outcome == "judged"
+    lost = results[CELLS[3].name]
+    assert (lost.outcome, lost.reason) == ("crash", "lost 3 times (worker died)")
+    assert len(engine.asked) == 6 + 1 + 2
+
+
+CPU = CellRequest(SweepCell("reference", "", "", "1"), SweepPlan("x", ()))
+GPU = CellRequest(SweepCell("reference", "", "", "2", device="cuda"), SweepPlan("x", ()))
+
+TWO_CELLS = """
+[[cells]]
+framework = "reference"
+versions = ["1"]
+modes = ["emulated", "ranks"]
+"""
+SWEEPING = """
+import sys
+from pathlib import Path
+from conformance.cli import main
+from conformance.sweep import engines
+from conformance.sweep.cell import CellResult
+
+def judge(request, commands):
+    program = "import sys; open(sys.argv[1], 'a').write('begun '); import time; time.sleep(600)"
+    log = Path(sys.argv[1] + request.cell.mode)
+    commands.run([sys.executable, "-c", program, sys.argv[1]], log, 600, {})
+    return CellResult("judged")
+
+engines.LocalEngine.__init__.__defaults__ = (judge,)
+sys.exit(main(["sweep", *sys.argv[2:]]))
+"""
+"""A sweep whose cells note that they begin, and do not end."""
+
+
+def judge(request: CellRequest, _: Commands | None = None) -> CellResult:
+    """Judge version 1; version 2 is lost."""
+    if request.cell.version == "2":
+        raise LostCell("the process\nended")
+    return CellResult("judged", record=b"\x00\xff")
+
+
+def answers(engine: CellEngine) -> dict[str, CellResult | str]:
+    """The answers for two cells, by version."""
+    engine.submit(CPU)
+    engine.submit(GPU)
+    return {request.cell.version: result for request, result in (engine.next(), engine.next())}
+
+
+def test_local_engine_runs_cells_here() -> None:
+    engine = LocalEngine(2, judge)
+    assert answers(engine) == {"1": judge(CPU), "2": "LostCell: the process ended"}
+    engine.close()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_sweep_interrupted_ends_its_cells_and_starts_no_other(tmp_path: Path, several: bool) -> None:
+    plan, cells, log = tmp_path / "plan.toml", tmp_path / "cells", tmp_path / "log"
+    plan.write_text(TWO_CELLS, "utf-8")
+    argv = [sys.executable, "-c", SWEEPING, str(cells), str(plan), "--output", str(tmp_path / "sweep")]
+    with running(argv, ROOT, log) as process:
+        wait_for(lambda: cells.exists() and cells.read_text("utf-8") != "")
+        for number in [signal.SIGINT, signal.SIGINT, signal.SIGTERM] if several else [signal.SIGINT]:
+            process.send_signal(number)
+        assert process.wait(hang_limit()) == 2, log.read_text("utf-8")
+    assert (cells.read_text("utf-8"), log.read_text("utf-8")) == ("begun ", "\nconformance: interrupted\n")
+
+
+class FakeRayError(Exception):
+    """What Ray raises of a task that was lost."""
+
+
+class FakeRay(ModuleType):
+    """Ray's functions that the engine calls; tasks run when they are awaited."""
+
+    def __init__(self) -> None:
+        super().__init__("ray")
+        self.exceptions = SimpleNamespace(RayError=FakeRayError)
+        self.options: list[dict[str, Any]] = []
+        self.address = ""
+        self.cancelled: list[object] = []
+        self.ended = False
+
+    def init(self, *, address: str, **_: Any) -> None:
+        if address == "nowhere":
+            raise ConnectionError("no cluster\nthere")
+        self.address = address
+
+    def remote(self, **options: Any) -> Callable[[Callable[[CellRequest], CellResult]], Any]:
+        self.options.append(options)
+
+        def task(run: Callable[[CellRequest], CellResult]) -> Any:
+            def with_options(**more: Any) -> Any:
+                self.options.append(more)
+                return SimpleNamespace(remote=lambda request: (run, request.cell.version))
+
+            return SimpleNamespace(options=with_options)
+
+        return task
+
+    def nodes(self) -> list[dict[str, Any]]:
+        small = {"Alive": True, "Resources": {"CPU": 8.0, "bench": 1.0}}
+        return [small, {"Alive": False, "Resources": {"CPU": 8.0, "GPU": 8.0, "bench": 8.0}}]
+
+    def wait(self, tasks: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        assert timeout > 0
+        return tasks[:num_returns], tasks[num_returns:]
+
+    def get(self, task: Any) -> CellResult:
+        run, version = task
+        try:
+            result: CellResult = run(CPU if version == "1" else GPU)
+        except LostCell as lost:
+            raise FakeRayError(f"task failed\n{lost}") from lost
+        return result
+
+    def cancel(self, task: object, *, force: bool) -> None:
+        assert force
+        self.cancelled.append(task)
+
+    def shutdown(self) -> None:
+        self.ended = True
+
+
+def test_ray_engine_queues_and_repeats_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    engine = RayEngine("127.0.0.1:1", {"bench": 0.5}, judge)
+    assert answers(engine) == {"1": judge(CPU), "2": "FakeRayError: ended"}
+    task, cpu, gpu = ray.options
+    assert task == {"max_retries": 0}
+    assert cpu == {"num_cpus": 2, "num_gpus": 0, "resources": {"bench": 0.5}, "name": CPU.cell.name}
+    assert gpu["num_gpus"] == 1
+    assert capsys.readouterr().err == f"{GPU.cell.name} waits for a node that has CPU 2, GPU 1, bench 0.5\n"
+    engine.submit(CPU)
+    engine.close()
+    assert len(ray.cancelled) == 1
+    assert ray.ended
+
+
+def test_engine_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    with pytest.raises(NoEngine, match=re.escape("does not answer (no cluster there); start it, or set RAY_ADDRESS")):
+        RayEngine("nowhere")
+    for name, start in (("ray", RayEngine), ("submitit", lambda: SlurmEngine(tmp_path, "s"))):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(NoEngine, match=f"{name} is not installed: pip install {name}"):
+            start()
+
+
+class RefusedError(Exception):
+    """What submitit raises if sbatch refuses a job."""
+
+
+class FakeSubmitit(ModuleType):
+    """submitit with jobs that have ended when they are asked, but for those with GPUs, where Slurm has none."""
+
+    def __init__(self, *, gpus: bool = True) -> None:
+        super().__init__("submitit")
+        self.core = SimpleNamespace(utils=SimpleNamespace(FailedJobError=RefusedError))
+        self.AutoExecutor = self.executor
+        self.gpus = gpus
+        self.parameters: list[dict[str, Any]] = []
+        self.cancelled: list[CellRequest] = []
+
+    def executor(self, **values: str) -> "FakeSubmitit":
+        self.parameters.append(values)
+        return self
+
+    def update_parameters(self, **values: Any) -> None:
+        self.parameters.append(values)
+
+    def submit(self, run: Callable[[CellRequest], CellResult], request: CellRequest) -> Any:
+        if self.parameters[-1]["gpus_per_node"] and not self.gpus:
+            raise RefusedError("sbatch: error: first\nsbatch: error: Invalid generic resource\n")
+
+        def cancel(*, check: bool) -> None:
+            assert not check
+            self.cancelled.append(request)
+
+        return SimpleNamespace(done=lambda: True, result=lambda: run(request), cancel=cancel)
+
+
+@pytest.fixture
+def scancel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A file to which `scancel` writes its arguments."""
+    program = tmp_path / "bin" / "scancel"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/cancelled\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=":")
+    return tmp_path / "cancelled"
+
+
+def test_slurm_engine_submits_a_job_for_each_cell(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scancel: Path
+) -> None:
+    submitit = FakeSubmitit()
+    monkeypatch.setitem(sys.modules, "submitit", submitit)
+    monkeypatch.setattr(module, "run_cell", judge)
+    engine = SlurmEngine(tmp_path, "sweep", {"partition": "cpu"})
+    assert scancel.read_text() == "--me --name=sweep\n"
+    assert answers(engine) == {"1": judge(CPU), "2": "LostCell: the process ended"}
+    folder, cpu, gpu = submitit.parameters
+    assert folder == {"folder": str(tmp_path), "cluster": "slurm"}
+    options = {"slurm_additional_parameters": {"partition": "cpu"}}
+    assert cpu == {"name": "sweep", "timeout_min": 91, "cpus_per_task": 2, "gpus_per_node": 0, **options}
+    assert gpu["gpus_per_node"] == 1
+    engine.submit(CPU)
+    engine.close()
+    assert submitit.cancelled == [CPU]
+
+
+@pytest.mark.usefixtures("scancel")
+def test_slurm_engine_refused_job_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", FakeSubmitit(gpus=False))
+    with pytest.raises(NoEngine, match=r"^sbatch: error: Invalid generic resource; correct --reserve, or `workers`"):
+        SlurmEngine(tmp_path, "s").submit(GPU)
