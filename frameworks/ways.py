@@ -19,8 +19,7 @@ from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any, Literal
 
 from fixtures.recipe import TECHNIQUES, Recipe
-from frameworks.adapter_file import folder_of
-from frameworks.registry import UnknownFramework, path_of
+from frameworks.registry import UnknownFramework, folder_of, path_of
 
 FILE = "ways.toml"
 _Event = Literal["call", "return", "c_call", "c_return", "c_exception"]

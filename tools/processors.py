@@ -18,7 +18,7 @@ from pathlib import Path
 
 from conformance.runner.adapter_info import ask
 from conformance.runner.jobs import ROOT
-from frameworks.adapter_file import adapter_file
+from frameworks.registry import adapter_file
 from results.record.reading import Record, load
 
 XLA = "--xla_cpu_max_isa"

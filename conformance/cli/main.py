@@ -35,7 +35,7 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         Entry("quickstart", "starting:quickstart", "Demonstrate the suite in half a minute, without a framework."),
         Entry("new", "starting:new", "Create a training loop to judge, or an adapter."),
         Entry("install", "starting:install", "Install frameworks, at the locked or at other versions."),
-        Entry("doctor", "doctor:doctor", "Check whether a run can work here."),
+        Entry("doctor", "starting:doctor", "Check whether a run can work here."),
         Entry("spec", "specifying:spec", "List, search and show clauses."),
         Entry("ways", "specifying:ways", "List the public calls of a technique that a run can choose."),
     ),
@@ -55,7 +55,7 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
             "Judge many versions of frameworks and companions, each in an environment.",
         ),
         Entry(
-            "history", "versions.history:history", "Show what each clause does in each version, and where it changed."
+            "history", "versions.sweeping:history", "Show what each clause does in each version, and where it changed."
         ),
         Entry(
             "bisect", "versions.bisecting:bisection", "Find the release with which a clause began to fail, or to hold."
@@ -67,9 +67,9 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         ),
     ),
     "Act on failures": (
-        Entry("findings", "finding:findings", "List the known defects of a framework, with reproducers."),
-        Entry("issue", "finding:issue", "Draft an upstream issue for a known failure."),
-        Entry("accept", "acceptance:accept", "Make a record's failures known ones, or the record the baseline."),
+        Entry("findings", "specifying:findings", "List the known defects of a framework, with reproducers."),
+        Entry("issue", "specifying:issue", "Draft an upstream issue for a known failure."),
+        Entry("accept", "records:accept", "Make a record's failures known ones, or the record the baseline."),
     ),
 }
 """Commands by heading of the help."""

@@ -9,8 +9,7 @@ import click
 
 from conformance.cli.options import completing, names, watched
 from conformance.runner.selection import NAMES
-from frameworks.adapter_file import adapter_file
-from frameworks.registry import DEVICE_HELP
+from frameworks.registry import DEVICE_HELP, adapter_file
 from frameworks.ways import declared, sets
 from results.record.files import one_line
 

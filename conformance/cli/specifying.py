@@ -1,6 +1,8 @@
 """Commands that look up what is judged: `conformance spec` and `conformance ways`."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 import click
@@ -9,16 +11,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from conformance.cli.options import completing, put_entries
-from conformance.known_failures.reading import load_known
+from conformance.checks import reproducers
+from conformance.checks.reproducers import ProgramResult
+from conformance.cli.options import completing, names, put_entries, watched
+from conformance.known_failures.reading import Expectation, Known, load_known
+from conformance.runner.machine import devices, instruction_sets
 from conformance.spec.clauses import Clause, Level, load_clauses
+from conformance.spec.findings import NO_LINK, Finding
 from conformance.test_ids.inventory import inventory
-from frameworks.adapter_file import folder_of
-from frameworks.registry import built_in, known, path_of
+from frameworks.installer.install import installed_version
+from frameworks.registry import built_in, folder_of, known, path_of
 from frameworks.ways import declared
 from results.record.files import RecordError
 from results.record.folders import LAST_RUNS, SHIPPED, listed
-from results.record.reading import Record, load
+from results.record.model import Outcome
+from results.record.reading import Record, TestVerdict, load
+from results.record.values import FindingKind, to_line
+from results.show.clauses import is_url, number
+from results.show.findings import HEADINGS
 
 BASELINES = SHIPPED / "baselines"
 
@@ -215,3 +225,224 @@ def ways_rows(framework: str) -> list[tuple[str, str, str]]:
 
 def _call(name: str, given: Mapping[str, object]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})" if given else name
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A finding with what is known of it.
+
+    Attributes:
+        entries: the expectations that rest on it.
+        result: what its program showed just now, or in a sentence why it was not run.
+    """
+
+    finding: Finding
+    entries: tuple[Expectation, ...]
+    result: ProgramResult | str
+
+
+def report(clause: Clause, evidence: Sequence[Evidence], record: Record | None) -> str:
+    """The report of what a framework does not keep of a clause; `record` is the newest run of it, None without one."""
+    return "\n".join(_lines(clause, evidence, record)).rstrip() + "\n"
+
+
+def _lines(clause: Clause, evidence: Sequence[Evidence], record: Record | None) -> Iterator[str]:
+    for each in evidence:
+        text = each.finding.text
+        yield from (f"# {text.reason}", "", f"Class: {text.kind}. Consequence: {text.consequence}.", "")
+        if is_url(text.link):
+            yield from (f"See also: {text.link} ({text.link_shows})", "")
+        elif text.link == NO_LINK:
+            yield from ("No earlier report of this was found.", "")
+        yield from _program(each)
+        yield from clause_lines(clause)
+        verdicts = record.verdicts if record else ()
+        yield from failed_checks([v for v in verdicts if (v.clause, v.finding) == (clause.id, each.finding.id)])
+    yield from _environment(evidence, record)
+
+
+def _program(each: Evidence) -> Iterator[str]:
+    if each.finding.program is None:
+        yield from ("## To reproduce", "", "There is no program for this finding.", "")
+        return
+    yield from ("## To reproduce", "", "```python", each.finding.program.read_text("utf-8").rstrip(), "```", "")
+    if isinstance(each.result, ProgramResult):
+        state = "shows the failure" if each.result.there else "does not show the failure"
+        yield from (f"Run just now with the versions below, it {state}:", "")
+        yield from ("```text", f"expected: {each.result.expected}", f"seen: {each.result.observed}", "```", "")
+    else:
+        yield from (f"Not run just now: {each.result}", "")
+
+
+def clause_lines(clause: Clause) -> Iterator[str]:
+    """What a clause asks, as a section."""
+    yield from ("## What is asked", "", f"`{clause.id}` ({clause.level}): {clause.requirement}", "")
+    yield from (f"Observed by: {clause.observed_by}", "", f"Source: {clause.source}", "")
+
+
+def failed_checks(verdicts: Sequence[TestVerdict]) -> Iterator[str]:
+    """The failed checks of verdicts as a section with a table; nothing if there are none."""
+    failed = [(verdict, check) for verdict in verdicts for check in verdict.checks if not check.passed]
+    if not failed:
+        return
+    yield from ("## What was measured", "", "Against a float64 reference that runs the same recipe.", "")
+    yield "| case | what | seen | to be expected |"
+    yield "|---|---|---|---|"
+    for verdict, check in failed:
+        cells = (verdict.case, check.what, _value(check.measured), _value(check.expected))
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    yield ""
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else to_line(value)
+
+
+def _environment(evidence: Sequence[Evidence], record: Record | None) -> Iterator[str]:
+    yield from ("## Versions and environment", "")
+    if record is None:
+        yield f"No run is on record. Python {platform.python_version()}, {platform.platform()}."
+        return
+    framework = record.series.framework
+    versions = sorted({entry.versions for each in evidence for entry in each.entries})
+    yield f"- {framework} {record.variant.framework_version}, {record.series.mode}, {record.series.device_kind}"
+    yield f"- known in {framework} {', '.join(versions)}"
+    yield from (f"- {name}: {value}" for name, value in sorted(record.variant.environment.items()) if value)
+
+
+def failing(record: Record, clause: str) -> bool:
+    """Whether the record has a known failure of the clause."""
+    return any(verdict.clause == clause and verdict.outcome is Outcome.KNOWN for verdict in record.verdicts)
+
+
+def _known(framework: str) -> Known:
+    if framework not in built_in():
+        raise click.BadParameter(f"no built-in adapter {framework!r}: one of {', '.join(built_in())}")
+    try:
+        return load_known([framework])
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+
+
+@click.command()
+@click.argument("framework", shell_complete=names)
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@click.option("--clause", metavar="ID", shell_complete=clause_ids, help="Only those by which this clause fails.")
+@click.option(
+    "--class", "kind", type=click.Choice([kind.value for kind in FindingKind]), help="Only those of this class."
+)
+@click.option("--run", "tried", is_flag=True, help="Run the reproducers with the installed framework.")
+def findings(framework: str, words: tuple[str, ...], clause: str | None, kind: str | None, tried: bool) -> int:
+    """List the findings of FRAMEWORK, with WORDs those whose id, cause, clauses or link contain all of them, by class,
+    the worst consequence first; with --run, run their reproducers.
+
+    \b
+    conformance findings torch
+    conformance findings torch --class defect GradScaler
+    conformance findings torch --clause scaling.stays-positive --run
+
+    Into a pipe: one line for each, with tabs between class, consequence, id, cause, clauses and link, and the result of
+    --run. Reproducers that need a missing module, or another processor or device, are skipped.
+
+    Exit status with --run: 0, every reproducer agrees with its finding for the installed version; 1, one does not; 2,
+    one cannot be run.
+    """
+    known = _known(framework)
+    if not known.findings:
+        click.echo(f"{framework} has no findings")
+        return 0
+    if clause is not None:
+        clause_of(clause)
+    clauses: dict[str, set[str]] = {}
+    for entry in known.expectations:
+        clauses.setdefault(entry.finding.id, set()).add(entry.clause)
+    entries = {each.id: _entry(each, sorted(clauses.get(each.id, ()))) for each in known.findings}
+    by_rank = [
+        each
+        for each in sorted(known.findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
+        if clause in (None, *clauses.get(each.id, ())) and kind in (None, each.text.kind)
+        if all(word.lower() in " ".join(entries[each.id]).lower() for word in words)
+    ]
+    if not by_rank:
+        click.echo(f"conformance: no finding matches; `conformance findings {framework}` lists all of them", err=True)
+        return 2
+    here = devices(), instruction_sets()
+    reasons = {each.id: each.not_here(*here) for each in by_rank if tried}
+    due = [each for each in by_rank if tried and each.program and not reasons[each.id]]
+    results = {each.id: _run_program(each) for each in watched(due, "running the programs")}
+    tries = {name: f"not tried: {reason}" for name, reason in reasons.items() if reason}
+    tries |= {name: _result_line(result) for name, result in results.items()}
+    console = Console()
+    if console.is_terminal:
+        for each in by_rank:
+            heading, *lines = _finding_lines(entries[each.id], tries.get(each.id, ""))
+            console.print(Text(heading, style="bold"), soft_wrap=True)
+            console.print(Text("\n".join(f"  {line}" for line in lines)), soft_wrap=True)
+    else:
+        put_entries((*entries[each.id], *([tries.get(each.id, "")] if tried else [])) for each in by_rank)
+    click.echo(number(len(by_rank), "finding"), err=True)
+    if any(isinstance(result, str) for result in results.values()):
+        return 2
+    version = installed_version(framework) or ""
+    there = {each.id: known.expected(each, version) for each in due}
+    shown = {name: one.there for name, one in results.items() if not isinstance(one, str)}
+    return int(shown != there)
+
+
+def _entry(finding: Finding, clauses: Sequence[str]) -> tuple[str, ...]:
+    text = finding.text
+    return text.kind, text.consequence, finding.id, text.reason, ", ".join(clauses), text.link
+
+
+def _finding_lines(entry: tuple[str, ...], tried: str) -> Iterator[str]:
+    kind, consequence, name, reason, clauses, link = entry
+    yield f"{HEADINGS[FindingKind(kind)]} · {consequence} · {name}"
+    yield from filter(None, (reason, clauses, link if is_url(link) else "", tried))
+
+
+def _result_line(result: reproducers.ProgramResult | str) -> str:
+    if isinstance(result, str):
+        return result
+    return f"{'present' if result.there else 'gone'}: got {result.observed}, want {result.expected}"
+
+
+def _run_program(finding: Finding) -> reproducers.ProgramResult | str:
+    if finding.program is None:
+        return "no reproducer"
+    try:
+        return reproducers.run(finding.program)
+    except reproducers.ProgramError as error:
+        return str(error)
+
+
+@click.command()
+@click.argument("identifier", metavar="CLAUSE", shell_complete=clause_ids)
+@click.option("--framework", required=True, metavar="NAME", shell_complete=names, help="Built-in adapter.")
+def issue(identifier: str, framework: str) -> int:
+    """Print a Markdown issue about the known failure of FRAMEWORK in CLAUSE: a reproducer that imports only the
+    framework, and its output if the framework is installed; what the clause requires, and why; the difference from the
+    float64 reference; versions and environment of the newest run, or of the baseline.
+
+    \b
+    conformance issue scaling.stays-positive --framework torch
+    """
+    clause, known = clause_of(identifier), _known(framework)
+    entries = [entry for entry in known.expectations if entry.clause == identifier]
+    if not entries:
+        failing = sorted({entry.clause for entry in known.expectations})
+        some = f"it has some in: {', '.join(failing)}" if failing else "it has no known failure in any clause"
+        raise click.UsageError(f"no known failure of {framework} in {identifier}; {some}")
+    concerned = {entry.finding.id: entry.finding for entry in entries}
+    evidence = [
+        Evidence(
+            finding, tuple(entry for entry in known.expectations if entry.finding == finding), _run_program(finding)
+        )
+        for finding in concerned.values()
+    ]
+    click.echo(report(clause, evidence, _record(framework, identifier)), nl=False)
+    return 0
+
+
+def _record(framework: str, clause: str) -> Record | None:
+    """The newest record of the framework in which the clause fails."""
+    return next((record for record in newest(framework) if failing(record, clause)), None)

@@ -1,14 +1,36 @@
-"""Commands for the start: `conformance quickstart`, `new` and `install`."""
+"""Commands for the start: `conformance quickstart`, `new` and `install`.
 
+The framework is imported and used in a separate process, which this module is too:
+`python -m conformance.cli.starting NAME DEVICE` writes a line of JSON before each step and after it.
+"""
+
+import json
 import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
+from packaging.specifiers import SpecifierSet
 
-from conformance.cli.options import PATH
+from conformance.cli.options import PATH, names
+from conformance.cli.running import import_from_here
 from conformance.runner import quickstart as quick
+from conformance.runner.subprocesses import guarded, killed_by
 from frameworks.installer import install as installing
+from frameworks.installer import locks
+from frameworks.installer.distributions import DISTRIBUTIONS, Distribution
+from frameworks.registry import DEVICE_HELP, path_of
 from frameworks.skeleton import import_path_of, write_adapter, write_loop
 from results.record.files import one_line
 
@@ -106,3 +128,248 @@ def install(every: bool, modes: str, names: tuple[str, ...]) -> int:
         choice = f"one of {', '.join(sorted(known))}" if known else f"none, {', '.join(chosen)} needs no more packages"
         raise click.UsageError(f"--mode: got {', '.join(unknown)}, want {choice}")
     return installing.main(chosen, wanted)
+
+
+ROOT = Path(__file__).parents[2]
+MACHINE = "machine"
+STEPS = ("import", "multiply", "backward")
+"""Steps of the framework's own process."""
+
+_REMEDIES = {
+    "import": "install what it names, or `conformance install` in a new environment; a GPU also needs its driver",
+    "multiply": "the wheel does not fit this processor or GPU: install another build",
+    "backward": "the wheel does not fit this processor or GPU: install another build",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """The outcome of a step.
+
+    Attributes:
+        subject: a framework, or `MACHINE`.
+        text: what was observed.
+        remedy: what to do, "" if nothing.
+    """
+
+    subject: str
+    name: str
+    state: Literal["ok", "failed"]
+    text: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return f"{self.subject:<10} {self.name:<12} {self.state:<6} {self.text}{remedy}"
+
+
+@click.command()
+@click.argument("frameworks", nargs=-1, metavar="[FRAMEWORK]...", shell_complete=names)
+@click.option("--device", default="auto", show_default=True, metavar="NAME", help=DEVICE_HELP)
+@click.option("--format", "style", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=180,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest time of a framework's process.",
+)
+def doctor(frameworks: tuple[str, ...], device: str, style: str, limit: int) -> int:
+    """Check whether a run of each FRAMEWORK (by default of each installed one) can work here: Python and requirements,
+    NVIDIA's driver, versions against the lock, import, a forward and a backward pass against the reference.
+
+    \b
+    conformance doctor
+    conformance doctor torch --device cuda
+    conformance doctor --format json
+
+    Exit status: 0, a run can work here; 1, a step failed, and the last line names it; 2, bad usage.
+    """
+    if len(set(frameworks)) < len(frameworks):
+        raise click.UsageError(f"a framework is named twice: {', '.join(frameworks)}")
+    if any(":" in name for name in frameworks):
+        import_from_here()
+    for name in frameworks:
+        path_of(name)
+    steps = []
+    for step in check(frameworks, device, limit):
+        steps.append(step)
+        if style == "table":
+            click.echo(str(step))
+    failed = [step for step in steps if step.state == "failed"]
+    conclusion = "a run can work here"
+    if failed:
+        step, remedy = failed[0], f"; {failed[0].remedy}" if failed[0].remedy else ""
+        conclusion = f"a run cannot work here: {step.subject} {step.name}: {step.text}{remedy}"
+    document = {"status": int(bool(failed)), "conclusion": conclusion, "steps": [asdict(step) for step in steps]}
+    click.echo(json.dumps(document, indent=1) if style == "json" else conclusion)
+    return int(bool(failed))
+
+
+def check(chosen: tuple[str, ...], device: str, limit_s: float) -> Iterator[Step]:
+    """Yield every step as it ends."""
+    yield from _python()
+    yield _driver(device)
+    installed = [name for name, distribution in DISTRIBUTIONS.items() if _installed_package(distribution)]
+    if not chosen and not installed:
+        yield Step(MACHINE, "frameworks", "failed", "none is installed", "`conformance install torch` installs one")
+    for name in chosen or installed:
+        if name in DISTRIBUTIONS:
+            yield (step := _versions(name))
+            if step.state == "failed":
+                continue
+        yield from _use(name, device, limit_s)
+
+
+def _python() -> Iterator[Step]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    wanted, running = project["project"]["requires-python"], platform.python_version()
+    if SpecifierSet(wanted).contains(running, prereleases=True):
+        yield Step(MACHINE, "python", "ok", running)
+    else:
+        yield Step(MACHINE, "python", "failed", f"got {running}, want {wanted}", "use another interpreter")
+    lacking = [name for name in project["project"]["dependencies"] if not locks.satisfied(name)]
+    if lacking:
+        text = f"missing or too old: {', '.join(sorted(locks.names(lacking)))}"
+        yield Step(MACHINE, "requirements", "failed", text, "pip install --group suite --group run")
+    else:
+        yield Step(MACHINE, "requirements", "ok", "those of the suite are installed")
+
+
+def _driver(device: str) -> Step:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        remedy = "install the driver, start the container with the GPU, or ask for --device cpu"
+        text = "no NVIDIA driver: nvidia-smi is not on PATH"
+        return (
+            Step(MACHINE, "driver", "failed", text, remedy) if device == "cuda" else Step(MACHINE, "driver", "ok", text)
+        )
+    status, output, errors = _run([program], 60)
+    versions = re.findall(r"(?:Driver|CUDA (?:UMD )?) ?Version:\s*[\d.]+", output)
+    if status == 0 or device == "cpu":
+        return Step(MACHINE, "driver", "ok", ", ".join(" ".join(each.split()) for each in versions) or "no version")
+    reason = next((line.strip() for line in (output + errors).splitlines() if line.strip()), "no reason given")
+    return Step(MACHINE, "driver", "failed", f"nvidia-smi: {one_line(reason, 200)}", "reinstall the driver, or reboot")
+
+
+def _installed_package(distribution: Distribution) -> str:
+    """The installed package with its version, "" if there is none."""
+    versions = {package: locks.installed_version(package) for package in distribution.packages}
+    return next((f"{package} {version}" for package, version in versions.items() if version), "")
+
+
+def _versions(name: str) -> Step:
+    distribution = DISTRIBUTIONS[name]
+    package = _installed_package(distribution)
+    if not package:
+        return Step(name, "versions", "failed", "not installed", f"`conformance install {name}` installs it")
+    if package.partition(" ")[2].partition("+")[0] != distribution.pinned:
+        return Step(name, "versions", "ok", f"{package}; the locked version is {distribution.pinned}")
+    others = ", ".join(locks.deviations(locks.read(name)))
+    return Step(name, "versions", "ok", f"{package}; {f'not as locked: {others}' if others else 'as locked'}")
+
+
+def _use(name: str, device: str, limit_s: float) -> Iterator[Step]:
+    """Yield the steps of the framework's own process, up to the one that fails."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "conformance.cli.starting", name, device]
+    status, output, errors = _run(command, limit_s, {**os.environ, "PYTHONPATH": path})
+    texts: dict[str, str] = {}
+    for line in output.splitlines():
+        with suppress(ValueError):
+            texts |= json.loads(line)
+    for step in STEPS:
+        if texts.get(step):
+            yield Step(name, step, "ok", texts[step])
+            continue
+        last = next((line for line in reversed(errors.splitlines()) if line.strip()), "no reason given")
+        reason = texts.get("problem") or f"its process {_ending(status, limit_s)}: {last.strip()}"
+        yield Step(name, step, "failed", one_line(reason, 300), _REMEDIES[step])
+        return
+
+
+def _ending(status: int | None, limit_s: float) -> str:
+    if status is None:
+        return f"did not end within {limit_s:g} s"
+    name = killed_by(status)
+    return f"crashed with {name}" if name else f"ended with status {status}"
+
+
+def _run(command: list[str], limit_s: float, environment: dict[str, str] | None = None) -> tuple[int | None, str, str]:
+    """The exit status (None beyond the limit), output and errors of a command, whose process group has ended then."""
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        process_group=0,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    late = False
+    try:
+        with guarded(process.pid):
+            try:
+                output, errors = process.communicate(timeout=limit_s)
+            except subprocess.TimeoutExpired:
+                late = True
+                os.killpg(process.pid, signal.SIGKILL)
+                output, errors = process.communicate()
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return (None if late else process.returncode), output, errors
+
+
+def use(name: str, device: str) -> int:
+    """Import a framework and train with it, in this process; return the exit status."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what the framework prints is no step
+    for step, work in _work(name, device):
+        try:
+            texts = {step: work()}
+        except Exception as error:
+            texts = {"problem": f"{type(error).__name__}: {error}"}
+        print(json.dumps(texts), file=out, flush=True)
+        if "problem" in texts:
+            return 1
+    return 0
+
+
+def _work(name: str, device: str) -> Iterator[tuple[str, Callable[[], str]]]:
+    from fixtures.data import exact_batch
+    from fixtures.models import exact_linear
+    from fixtures.recipe import Recipe
+    from frameworks.contract import Trainer, Unsupported
+    from frameworks.registry import load
+
+    framework, reference = None, load("reference", "cpu")
+    model, batch, recipe = exact_linear(), exact_batch(), Recipe()
+
+    def start() -> str:
+        nonlocal framework
+        framework = load(name, device)
+        return f"version {framework.version()}, mode {framework.mode} on {framework.device}"
+
+    def agree(what: str, arrays: Callable[[Trainer], Mapping[str, Any]]) -> str:
+        assert framework is not None
+        try:
+            results, wanted = (arrays(one.trainer(model, recipe, model.weights(0))) for one in (framework, reference))
+        except Unsupported:
+            return "the adapter does not offer it"
+        for key, value in wanted.items():
+            error = float(abs(results[key].astype("float64") - value).max())
+            if not error <= 1e-5 * float(abs(value).max()):
+                raise ValueError(f"{what} of {key!r} differ from the reference's by {error:g}")
+        return f"{what} are the reference's"
+
+    yield "import", start
+    yield "multiply", lambda: agree("outputs", lambda trainer: trainer.predict(batch.inputs))
+    yield "backward", lambda: agree("gradients", lambda trainer: trainer.gradients((batch,)))
+
+
+if __name__ == "__main__":
+    sys.exit(use(*sys.argv[1:]))

@@ -31,7 +31,7 @@ from conformance.generative.programs.variations import (
     ScaledCase,
     SecondRun,
 )
-from conformance.generative.registry import LAWS
+from conformance.generative.verdicts import LAWS
 from conformance.known_failures.reading import Exclusion, known_of
 from conformance.search.adapter_settings import generative_settings
 from conformance.search.properties import Search

@@ -45,8 +45,7 @@ from conformance.spec.findings import (
     read_versions,
     read_workaround,
 )
-from frameworks.adapter_file import folder_of
-from frameworks.registry import built_in
+from frameworks.registry import built_in, folder_of
 
 if TYPE_CHECKING:
     from frameworks.contract import Framework

@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 
 from conformance.known_failures.reading import WAY, load_known
-from frameworks.adapter_file import adapter_file
 from frameworks.installer.distributions import distribution_of
-from frameworks.registry import UnknownFramework, built_in, load
+from frameworks.registry import UnknownFramework, adapter_file, built_in, load
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 120

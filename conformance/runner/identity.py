@@ -14,9 +14,8 @@ from conformance.known_failures.reading import FILE, SNAPSHOTS
 from conformance.oracle.derivation_hash import OWN, normalise
 from conformance.runner import machine
 from conformance.spec.clauses import load_clauses
-from frameworks.adapter_file import folder_of
 from frameworks.installer.distributions import DISTRIBUTIONS
-from frameworks.registry import path_of
+from frameworks.registry import folder_of, path_of
 from results.record.files import one_line
 from results.record.model import Series, Suite, Variant
 

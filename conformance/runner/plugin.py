@@ -50,9 +50,8 @@ from conformance.runner.ways import Ways, WayTests, chosen_ways
 from conformance.runner.workers import CachedPrograms, FullWorkers, LostWorkers
 from conformance.test_ids.inventory import SUITES, code_of, id_of
 from conformance.timing import costs
-from frameworks.adapter_file import adapter_file
 from frameworks.contract import Framework, MissingDevice
-from frameworks.registry import DEVICE_HELP, UnknownFramework, clashes, load
+from frameworks.registry import DEVICE_HELP, UnknownFramework, adapter_file, clashes, load
 from results.record.files import RecordError, one_line
 from results.record.model import Outcome, RunSetup
 

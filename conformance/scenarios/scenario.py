@@ -24,7 +24,7 @@ from frameworks.contract import Capability, Framework, PostTraining, QuantizedMo
 from frameworks.registry import load
 from results.record.journal import now
 from results.record.model import CheckResult, Measurement, Record, TestVerdict, Trace
-from results.record.texts import ClauseText
+from results.record.values import ClauseText
 
 OFFLOADED: tuple[OffloadedKind, ...] = get_args(OffloadedKind)
 """Kinds that can be offloaded."""

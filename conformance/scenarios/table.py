@@ -22,7 +22,7 @@ from results.record.files import one_line
 from results.record.folders import WRITTEN
 from results.record.model import Outcome
 from results.record.reading import CheckResult, Measurement, Record
-from results.show.marks import title
+from results.show.clauses import title
 
 FOLDER = WRITTEN / "scenarios"
 """Where the records of scenarios are, in a folder for each."""

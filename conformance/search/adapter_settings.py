@@ -8,10 +8,9 @@ from typing import Any
 
 from conformance.search.arrays import REFERENCE_MOMENTS
 from fixtures.recipe import Optimizer
-from frameworks.adapter_file import AdapterFile, adapter_file
 from frameworks.contract import Framework
 from frameworks.reference import ReferenceFramework
-from frameworks.registry import known
+from frameworks.registry import AdapterFile, adapter_file, known
 
 PROGRAMS = 96
 """Default number of programs in the profile "ci"."""

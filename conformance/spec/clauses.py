@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from results.record.texts import ClauseText
+from results.record.values import ClauseText
 
 Choice = TypeVar("Choice", bound=StrEnum)
 

@@ -12,7 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from conformance.spec.clauses import Kind, Table
-from results.record.texts import Consequence, FindingKind, FindingText
+from results.record.values import Consequence, FindingKind, FindingText
 
 NO_LINK = "none found"
 """Link of a finding without an upstream thread, change or page."""

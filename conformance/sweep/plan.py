@@ -18,9 +18,8 @@ from packaging.version import InvalidVersion, Version
 from conformance.runner.adapter_info import check_mode
 from conformance.runner.selection import NAMES
 from conformance.sweep.releases import Releases, newest_at, next_upload, releases
-from frameworks.adapter_file import adapter_file, folder_of
 from frameworks.installer.distributions import bare, distribution_of, package_of
-from frameworks.registry import UnknownFramework, built_in, path_of
+from frameworks.registry import UnknownFramework, adapter_file, built_in, folder_of, path_of
 from frameworks.ways import declared
 from results.record.files import RecordError, one_line, os_problem
 

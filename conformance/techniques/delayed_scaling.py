@@ -22,8 +22,7 @@ from conformance.techniques.formats.checks import (
     values_up_to,
 )
 from conformance.techniques.technique import Technique
-from fixtures.arrays import Array
-from fixtures.narrow import NARROW, NarrowFormat
+from fixtures.arrays import NARROW, Array, NarrowFormat
 from frameworks.contract import Capability, DelayedProduct, DelayedProducts, DelayedRule, Framework, Operand, PassResult
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.quantization.float8 import ReferenceDelayedProduct

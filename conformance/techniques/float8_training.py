@@ -14,9 +14,8 @@ from conformance.checks.evidence import Verdict
 from conformance.checks.subject import Subject, need
 from conformance.techniques.formats.checks import SCALE, U, as_codes_have_it, stored_scales
 from conformance.techniques.technique import Technique
-from fixtures.arrays import Array
+from fixtures.arrays import NARROW, Array, NarrowFormat
 from fixtures.model import Batch, Dense, Head, Heads, Model, Window
-from fixtures.narrow import NARROW, NarrowFormat
 from fixtures.recipe import SGD, Float8, Recipe, StaticScaling
 from frameworks.contract import (
     AmaxHistories,

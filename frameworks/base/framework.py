@@ -14,7 +14,6 @@ from fixtures.arrays import Array
 from fixtures.model import FunctionUse, Model
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from fixtures.schedules import Plateau
-from frameworks.adapter_file import adapter_file
 from frameworks.base.introspection import elapsed, observed
 from frameworks.base.rank_group import BaseRankGroup
 from frameworks.base.shipped import BaseShipped, appeared
@@ -41,7 +40,7 @@ from frameworks.contract import (
     needs,
 )
 from frameworks.contract.quantization import offer_of
-from frameworks.registry import known
+from frameworks.registry import adapter_file, known
 from frameworks.ways import resolved
 
 GPU = "gpu"

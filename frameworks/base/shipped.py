@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import FORMATS, Array
-from frameworks.adapter_file import Absence
 from frameworks.contract import SHIPPED, Attempt, Capability, Part, Values
+from frameworks.registry import Absence
 from frameworks.ways import resolved
 
 FACTOR = 2.0**10

@@ -130,7 +130,7 @@ class NumberFormats(Protocol):
     """A framework's casts to 8-bit formats, and its products of integers."""
 
     def casts(self) -> Mapping[str, CastRule]:
-        """The formats that are offered, by their names in `fixtures.narrow.NARROW`."""
+        """The formats that are offered, by their names in `fixtures.arrays.NARROW`."""
 
     def encode(self, values: Array, format_name: str) -> Array:
         """The framework's cast of `values` (float64, float32, float16 or bfloat16) to the format: its codes, uint8.
@@ -340,7 +340,7 @@ class DelayedRule:
     the maximum is 0 or not finite, and is 1 before any step. Values are clipped to the format's range.
 
     Attributes:
-        operands: the format of inputs and kernel, a name in `fixtures.narrow.NARROW`.
+        operands: the format of inputs and kernel, a name in `fixtures.arrays.NARROW`.
         gradients: the format of the output's gradient.
         lag: age in steps of the newest value that a step's scale may depend on.
     """

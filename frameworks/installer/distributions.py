@@ -11,8 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from frameworks.adapter_file import FILE, adapter_file
-from frameworks.registry import UnknownFramework, built_in
+from frameworks.registry import FILE, UnknownFramework, adapter_file, built_in
 
 
 class Unavailable(Exception):

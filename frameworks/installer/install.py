@@ -18,11 +18,11 @@ from importlib.util import find_spec
 
 from packaging.utils import canonicalize_name
 
-from frameworks.adapter_file import adapter_file
 from frameworks.installer import locks, pip, uv
 from frameworks.installer.distributions import DISTRIBUTIONS, Unavailable
 from frameworks.installer.locks import installed_version as installed
 from frameworks.installer.request import InstallRequest, read_request, redacted
+from frameworks.registry import adapter_file
 
 __all__ = ["DISTRIBUTIONS", "install", "installed_version", "lacking", "main"]
 

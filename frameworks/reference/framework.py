@@ -48,8 +48,7 @@ from frameworks.reference.distributed import ReferenceRankGroup
 from frameworks.reference.quantization.float8 import ReferenceDelayedProduct
 from frameworks.reference.quantization.formats import ReferenceFormats, ReferenceQuantizers
 from frameworks.reference.quantization.post_training import ReferencePostTraining, ReferenceQuantizedModel
-from frameworks.reference.shipped.operations_and_layers import ReferenceFunctions, ReferenceShipped
-from frameworks.reference.shipped.optimizers import ReferenceOptimizers
+from frameworks.reference.shipped import ReferenceFunctions, ReferenceOptimizers, ReferenceShipped
 from frameworks.reference.training.optimizers import AdamRule
 from frameworks.reference.training.trainer import ReferenceLoop, ReferenceTrainer
 

@@ -1,9 +1,17 @@
-"""Kinds of differences between two records, and one difference."""
+"""Kinds of differences between two records, and one difference.
 
+A test is the same where its clause has one revision in both records and it trained the same recipes, whatever became of
+its code. That one record alone has a test is a change of the framework, unless the suite of the other record may not
+have had it, or the function has other cases there: rows of a covering array follow from what is declared.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from results.record.model import RunSetup
+from results.record.model import UNJUDGED, Outcome, RunSetup
+from results.record.reading import Record, TestVerdict
+from results.record.values import same
 
 
 class ChangeKind(StrEnum):
@@ -14,7 +22,7 @@ class ChangeKind(StrEnum):
     reference itself has changed. DRIFT: a number of a passing test moved by more than rounding explains
     (see `results.compare.numbers`). UNSTABLE: in one of the runs, a verdict changed when it was repeated in a
     new process. NOT_COMPARABLE: the suites define the test differently (see
-    `results.compare.comparability`). NOT_JUDGED: a timing, which separate runs cannot judge.
+    `results.compare.changes`). NOT_JUDGED: a timing, which separate runs cannot judge.
     """
 
     NEWLY_FAILING = "newly failing"
@@ -77,3 +85,135 @@ class Change:
     detail: str = ""
     repro: str = ""
     runs: tuple[RunSetup, ...] = ()
+
+
+LEAST = 0.5
+"""Smallest share of the old record's judged tests that must be comparable; below it, a comparison has no result."""
+
+PASS_OUTCOMES = frozenset({Outcome.PASS, Outcome.FIXED})
+
+Verdicts = Mapping[str, TestVerdict]
+"""Verdicts by test."""
+
+_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class SuiteChange:
+    """Differences between the suites that wrote two records.
+
+    Attributes:
+        areas: areas whose files differ, such as "judging", in alphabetical order.
+        unknown: whether one of the records does not name the areas of its suite.
+        version, commit: both values where they differ, else "".
+    """
+
+    areas: tuple[str, ...] = ()
+    unknown: bool = False
+    version: str = ""
+    commit: str = ""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the suites are known to differ in more than their commit."""
+        return bool(self.areas or self.version)
+
+    @property
+    def asks_the_same(self) -> bool:
+        """Whether the two suites are known to have the same clauses and tests."""
+        return not (self.unknown or {"specification", "judging", "tests"} & {*self.areas})
+
+    def lines(self) -> Iterator[str]:
+        """One line for each difference, the areas first."""
+        if self.areas:
+            yield f"the suite differs: {', '.join(self.areas)}"
+        if self.unknown:
+            yield "the suite may differ: an older record does not name the areas of its suite"
+        if self.version:
+            yield f"suite version: {self.version}"
+        if self.commit and (self.changed or self.unknown):
+            yield f"suite commit: {self.commit}"
+
+
+def suite_change(old: Record, new: Record) -> SuiteChange:
+    """The differences between the suites of two records."""
+    before, after = old.suite, new.suite
+    known = bool(before.areas and after.areas)
+    names = sorted(before.areas.keys() | after.areas.keys()) if known else []
+    return SuiteChange(
+        tuple(name for name in names if before.areas.get(name) != after.areas.get(name)),
+        not known,
+        _step(before.version, after.version),
+        _step(_short(before.commit), _short(after.commit)),
+    )
+
+
+def _short(commit: str) -> str:
+    return f"{commit[:_DIGITS]}{'+' if commit.endswith('+') else ''}"
+
+
+def _step(old: str, new: str) -> str:
+    return f"{old or 'unknown'} → {new or 'unknown'}" if old != new else ""
+
+
+def incomparable(old: Record, new: Record, suite: SuiteChange) -> dict[str, str]:
+    """Why tests of either record cannot be compared, by test."""
+    before, after = ({verdict.test: verdict for verdict in record.verdicts} for record in (old, new))
+    return {**dict(_asked_otherwise(old, new, before, after)), **dict(_one_sided(old, new, suite))}
+
+
+def share(before: Verdicts, comparable: Collection[str]) -> float:
+    """The comparable share of the tests with a verdict other than a refusal or an abstention."""
+    judged = [test for test, verdict in before.items() if verdict.outcome not in UNJUDGED] or [*before]
+    return sum(test in comparable for test in judged) / len(judged) if judged else 0.0
+
+
+def _asked_otherwise(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iterator[tuple[str, str]]:
+    for test in before.keys() & after.keys():
+        sides = before[test], after[test]
+        clause = sides[1].clause
+        revisions = [record.clauses[clause].revision for record in (old, new)]
+        if revisions[0] != revisions[1]:
+            yield test, f"different revisions of the clause: {revisions[0]} and {revisions[1]}"
+        elif sides[0].setup_hash != sides[1].setup_hash:
+            yield test, "different training setups"
+        elif not _same_runs(*sides):
+            yield test, "different training recipes"
+
+
+def _same_runs(old: TestVerdict, new: TestVerdict) -> bool:
+    """Whether two verdicts have the same runs; a failed test ends early, so only its first run must be the same."""
+    if {old.outcome, new.outcome} & UNJUDGED:
+        return True
+    if old.outcome in PASS_OUTCOMES and new.outcome in PASS_OUTCOMES:
+        return _alike(old.runs, new.runs)
+    return not (old.runs and new.runs) or _alike(old.runs[:1], new.runs[:1])
+
+
+def _alike(old: Sequence[RunSetup], new: Sequence[RunSetup]) -> bool:
+    return old == new or (len(old) == len(new) and all(map(_equal, old, new)))
+
+
+def _equal(old: RunSetup, new: RunSetup) -> bool:
+    return old.fixture == new.fixture and same(old.recipe, new.recipe)
+
+
+def _one_sided(old: Record, new: Record, suite: SuiteChange) -> Iterator[tuple[str, str]]:
+    """Tests in only one record for a reason other than the framework."""
+    tests = [{verdict.test for verdict in record.verdicts} for record in (old, new)]
+    only = tests[0] - tests[1], tests[1] - tests[0]
+    functions = [{_function(test) for test in side} for side in tests]
+    drawn = {_function(test) for test in only[0]} & {_function(test) for test in only[1]}
+    for side, other, name in ((0, 1, "new"), (1, 0, "old")):
+        for test in only[side]:
+            function = _function(test)
+            if function in drawn:
+                yield test, "the test function has different cases in the two records"
+            elif function not in functions[other] and not suite.asks_the_same:
+                yield test, f"the suite of the {name} record has no such test"
+            elif suite.unknown:
+                yield test, f"the suite of the {name} record may have no such case"
+
+
+def _function(test: str) -> str:
+    return test.partition("[")[0]

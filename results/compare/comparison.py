@@ -2,7 +2,7 @@
 
 Verdicts are compared by what the framework did, expected or not: a failure that an expectation names is a failure, so
 an upgrade that turns a pass into a known failure is still shown. Tests that the two suites define differently are not
-comparable (`results.compare.comparability`). Observations are compared leaf by leaf, so a table of formats shows which
+comparable (`results.compare.changes`). Observations are compared leaf by leaf, so a table of formats shows which
 operation changed. Numbers of passing tests are classified by how far they moved (`results.compare.numbers`); of costs,
 only exact counts are compared (`results.compare.verdicts`).
 
@@ -18,8 +18,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from results.compare import numbers
-from results.compare.changes import Change, ChangeKind
-from results.compare.comparability import LEAST, PASS_OUTCOMES, SuiteChange, Verdicts, incomparable, share, suite_change
+from results.compare.changes import (
+    LEAST,
+    PASS_OUTCOMES,
+    Change,
+    ChangeKind,
+    SuiteChange,
+    Verdicts,
+    incomparable,
+    share,
+    suite_change,
+)
 from results.compare.environment import Environment, environment
 from results.compare.numbers import Courses, MovedNumbers, Movement, another_oracle, keyed, number, words
 from results.compare.verdicts import kind_of, measurements, measuring, untimed, value_text, verdicts

@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from statistics import median
 
-from results.compare.changes import Change, ChangeKind
-from results.compare.comparability import PASS_OUTCOMES, Verdicts
+from results.compare.changes import PASS_OUTCOMES, Change, ChangeKind, Verdicts
 from results.record.model import UNJUDGED, Outcome, by_place
 from results.record.reading import Measurement, Record, TestVerdict
 from results.record.values import Json, same

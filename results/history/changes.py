@@ -33,8 +33,7 @@ from results.history.versions import (
     comparable,
     gravest,
 )
-from results.show.clauses import number
-from results.show.marks import code, cut, source, words
+from results.show.clauses import code, cut, number, source, words
 from results.show.portability import age
 
 PointKind = Literal["outcome", "failure", "support"]

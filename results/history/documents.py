@@ -13,8 +13,7 @@ from msgspec import Meta, Struct, field, to_builtins
 from results.history.changes import ChangePoint, ClauseHistory, LineHistory, PointKind, VersionRun, alongside, explained
 from results.history.versions import CaseWord, ClauseFacts, VersionColumn, VersionLine
 from results.record.files import RecordError, read
-from results.record.texts import ClauseId
-from results.record.values import parse, plain, to_line
+from results.record.values import ClauseId, parse, plain, to_line
 
 VERSION = 2
 

@@ -21,7 +21,7 @@ from typing import Annotated, Literal, TypeVar
 from msgspec import Meta
 from packaging.version import Version
 
-from results.compare.comparability import PASS_OUTCOMES
+from results.compare.changes import PASS_OUTCOMES
 from results.compare.environment import COMPANIONS, LIBRARIES, OWN, labelled, public
 from results.record.encoding import without_collecting
 from results.record.files import RecordError, read
@@ -197,7 +197,7 @@ def platform(record: Record) -> str:
 
 
 def comparable(old: CaseState, new: CaseState) -> bool:
-    """Whether two states of one test are of the same question; see `results.compare.comparability`."""
+    """Whether two states of one test are of the same question; see `results.compare.changes`."""
     if old.word not in STATEMENTS or new.word not in STATEMENTS or old.identity != new.identity:
         return False
     if "unsupported" in (old.word, new.word):

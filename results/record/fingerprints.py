@@ -10,8 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from results.record.texts import END, NonEmpty
-from results.record.values import Number, number
+from results.record.values import END, NonEmpty, Number, number
 
 SAMPLE = 32
 """Number of sampled values in a fingerprint."""

@@ -11,7 +11,7 @@ from results.record.encoding import without_collecting
 from results.record.files import RecordError, os_problem
 from results.record.model import CheckResult, Record, RunSetup, TestVerdict
 from results.record.reading import load
-from results.record.texts import ClauseText
+from results.record.values import ClauseText
 
 SHIPPED = Path(__file__).parents[1]
 """The suite's own results: baselines and histories."""

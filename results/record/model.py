@@ -10,8 +10,18 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
 from msgspec import Meta
 
 from results.record.fingerprints import Fingerprint
-from results.record.texts import END, ClauseId, ClauseText, FindingId, FindingText, NonEmpty
-from results.record.values import Json, Number, decode, numbers
+from results.record.values import (
+    END,
+    ClauseId,
+    ClauseText,
+    FindingId,
+    FindingText,
+    Json,
+    NonEmpty,
+    Number,
+    decode,
+    numbers,
+)
 
 
 class Outcome(StrEnum):

@@ -29,8 +29,7 @@ from results.record.model import (
     Trace,
     Variant,
 )
-from results.record.texts import ClauseText
-from results.record.values import parse
+from results.record.values import ClauseText, parse
 
 __all__ = [
     "CheckResult",

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from results.record.reading import CheckResult, Record, RunSetup, TestVerdict
-from results.record.texts import ClauseText, FindingText
+from results.record.values import ClauseText, FindingText
 from results.report.matrix import ClauseRow, Matrix
 from results.report.text import MESSAGE, NAME, VALUE, clean, described, href, linked, number
 from results.show.clauses import inferred

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 
 from results.record.files import one_line
 from results.record.model import REFUSED, UNJUDGED, Outcome
@@ -110,3 +112,90 @@ def unconfirmed(record: Record) -> tuple[str, ...]:
         return ()
     judged, tests = one_line(", ".join(sorted(set(origins)))), number(len(origins), "test")
     return (f"known failures judged in {judged}, not confirmed here: {tests}",)
+
+
+NAME_LIMIT = 40
+"""Characters of a name that are shown."""
+
+LIMIT = 256 * 1024
+"""Bytes of a text for the summary of a CI job; GitHub refuses more than 1 MiB a step, and a step may add several."""
+
+_URL = re.compile(r"https?://(?![^/?#]*@)[^\s<>\[\]\"'`\\]+")
+
+
+def title(record: Record) -> tuple[str, ...]:
+    """The lines over a record's column: framework, version, mode, device; unless complete, its selection or status."""
+    series = record.series
+    lines = (series.framework, record.variant.framework_version, f"{series.mode} {series.device}".strip())
+    short = tuple(one_line(line, NAME_LIMIT) for line in lines if line)
+    named = record.selection.removeprefix("--tests=") if record.status == "partial" else ""
+    status = named if named in ("quick", "core") else record.status
+    return short if record.status == "complete" else (*short, status)
+
+
+def is_url(text: str) -> bool:
+    """Whether the text is a plain web address, without a name or a password in it."""
+    return _URL.fullmatch(text) is not None
+
+
+def code(text: str, limit: int = 120) -> str:
+    """The text as a code span, cut to `limit` characters."""
+    return f"`{one_line(text, limit).replace('`', chr(39))}`"
+
+
+def words(text: str, limit: int = 500) -> str:
+    """The text without any meaning in Markdown or HTML; it mentions nobody and links to nothing."""
+    clean = _inert(one_line(text, limit)).replace("&", "&amp;")
+    return _COMMITS.sub(r"`\g<0>`", re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", clean))
+
+
+def html(text: str, limit: int = 500) -> str:
+    """The text without any meaning inside an HTML tag, where Markdown's escapes are not read."""
+    return _COMMITS.sub(r"<code>\g<0></code>", escape(_inert(one_line(text, limit))))
+
+
+_BREAK = "\u200b"
+_REFERENCES = re.compile(r"@|#(?=\d)|\bGH-(?=\d)|\b(?:https?|ftp|mailto|xmpp):(?=\S)|\bwww(?=\.)", re.IGNORECASE)
+# What may be a commit becomes code, so that it can still be copied.
+_COMMITS = re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{7,40}\b", re.IGNORECASE)
+
+
+def _inert(text: str) -> str:
+    """The text with a space of no width inside all that GitHub makes a link of: addresses, names, issues."""
+    return _REFERENCES.sub(lambda match: f"{match[0]}{_BREAK}", text)
+
+
+def escaped(json_text: str) -> str:
+    """The same JSON with an escape for every character in it that is not printable, so that a terminal shows it."""
+    return "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in json_text)
+
+
+def _escape(character: str) -> str:
+    pairs = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{pairs[at : at + 4]}" for at in range(0, len(pairs), 4))
+
+
+def source(link: str) -> str:
+    """A web address as a link in parentheses, any other text as words, nothing for nothing."""
+    if is_url(link):
+        return f" ([source]({link.replace('(', '%28').replace(')', '%29')}))"
+    return f" ({words(link)})" if link else ""
+
+
+def cut(lines: Iterable[str], limit: int = LIMIT) -> str:
+    """The lines as one text of about `limit` bytes of UTF-8 at most, which says how many lines it leaves out.
+
+    No fold stays open: one is opened by a line that begins with `<details>` and closed by a line `</details>`.
+    """
+    result: list[str] = []
+    size = left = folds = 0
+    for line in lines:
+        size += len(line.encode("utf-8", "replace")) + 1
+        if left or size > limit:
+            left += 1
+            continue
+        result.append(line)
+        folds += line.startswith("<details>") - (line == "</details>")
+    if left:
+        result += ["", *["</details>", ""] * folds, f"Cut at {limit // 1024} KiB: {left} more lines are left out."]
+    return "\n".join(result) + "\n"

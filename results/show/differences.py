@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from results.compare.changes import Change, ChangeKind
-from results.compare.comparability import LEAST
+from results.compare.changes import LEAST, Change, ChangeKind
 from results.compare.comparison import Comparison
 from results.compare.environment import Environment
 from results.compare.numbers import MovedNumbers, Movement, counts
@@ -20,7 +19,7 @@ from results.compare.pairing import Comparisons, name, series
 from results.compare.verdicts import NOT_JUDGED
 from results.record.files import one_line
 from results.record.values import plain
-from results.show.marks import code, cut, escaped, words
+from results.show.clauses import code, cut, escaped, words
 
 VERDICTS = {0: "nothing is worse", 1: "something is worse", 2: "cannot be judged"}
 UNSET = "unset"

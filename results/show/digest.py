@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from results.record.model import Outcome
 from results.record.reading import Record, TestVerdict
-from results.show.clauses import Count, tally, total
+from results.show.clauses import Count, code, cut, html, tally, title, total, words
 from results.show.findings import classed, findings
-from results.show.marks import code, cut, html, title, words
 from results.show.table import CAPTION, notes, troubles
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from results.record.model import Outcome
 from results.record.reading import Record
-from results.record.texts import Consequence, FindingKind, FindingText
-from results.show.marks import code, is_url, source, words
+from results.record.values import Consequence, FindingKind, FindingText
+from results.show.clauses import code, is_url, source, words
 
 HEADINGS: Mapping[FindingKind, str] = {
     FindingKind.DEFECT: "Defects",

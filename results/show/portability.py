@@ -44,8 +44,7 @@ from results.record.files import one_line
 from results.record.model import EXPLANATIONS, REFUSED, UNJUDGED, Outcome
 from results.record.reading import Record, TestVerdict
 from results.record.values import Json, nested, plain
-from results.show.clauses import FAILURE_OUTCOMES, by_clause, number, outcome
-from results.show.marks import NAME_LIMIT
+from results.show.clauses import FAILURE_OUTCOMES, NAME_LIMIT, by_clause, number, outcome
 
 _PARAMETERS = re.compile(r"test_\w+(?:\[(.*)\])?", re.DOTALL)
 _DEEPEST = 4

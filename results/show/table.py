@@ -16,10 +16,9 @@ from rich.text import Text
 from results.record.files import one_line
 from results.record.model import REFUSED, Outcome
 from results.record.reading import Record
-from results.record.texts import Consequence, FindingKind
-from results.show.clauses import Count, tally, total, unconfirmed
+from results.record.values import Consequence, FindingKind
+from results.show.clauses import NAME_LIMIT, Count, tally, title, total, unconfirmed
 from results.show.findings import by_consequence
-from results.show.marks import NAME_LIMIT, title
 
 CAPTION = (
     "Each clause counts once, by the gravest outcome of its tests: unsupported or not offered only if every test was. "

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from results.record.files import one_line
 from results.record.reading import Record, TestVerdict
-from results.show.marks import title
+from results.show.clauses import title
 
 SLOWEST = 10
 _NAME_LIMIT = 160

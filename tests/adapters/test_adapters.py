@@ -20,7 +20,6 @@ from conformance.runner.identity import suite_version
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear
 from fixtures.recipe import Recipe, Recompute
-from frameworks.adapter_file import FILE, Absence, AdapterFile, adapter_file
 from frameworks.base import LossLedger, MicroBatch, ending, inner_bounds, over_window, segment_bounds
 from frameworks.base.recompute import CLOSED_OVER, FailingRerun, recomputed_call
 from frameworks.base.trainer import AppliedMicroBatch
@@ -31,7 +30,7 @@ from frameworks.installer.distributions import DISTRIBUTIONS, read_distribution
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.network import CARRIERS, TENSORS
-from frameworks.registry import GROUP, UnknownFramework, built_in, load
+from frameworks.registry import FILE, GROUP, Absence, AdapterFile, UnknownFramework, adapter_file, built_in, load
 from results.record.model import Outcome
 from tests.support.suite_runs import ROOT, refused
 

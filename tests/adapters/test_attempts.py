@@ -11,7 +11,6 @@ from conformance.checks.subject import Subject
 from conformance.declarations import requests
 from fixtures.model import Model
 from fixtures.recipe import Offload, Recipe
-from frameworks.adapter_file import Absence, AdapterFile
 from frameworks.base import (
     KERNEL,
     delayed_attempts,
@@ -34,6 +33,7 @@ from frameworks.contract import (
     Unsupported,
 )
 from frameworks.reference import ReferenceFramework
+from frameworks.registry import Absence, AdapterFile
 from results.record.model import Outcome
 
 NEWER = (

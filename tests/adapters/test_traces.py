@@ -8,9 +8,9 @@ from fixtures.model import Batch
 from fixtures.models import digits_mlp, dropout_probe, two_heads
 from fixtures.recipe import Recipe, Recompute
 from frameworks import registry
-from frameworks.adapter_file import adapter_file
 from frameworks.base import observed, traced_paths, unscaled_in_trace
 from frameworks.contract import Framework, Unsupported
+from frameworks.registry import adapter_file
 
 
 @pytest.fixture(params=[*registry.built_in()])

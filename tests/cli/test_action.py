@@ -14,7 +14,8 @@ import yaml
 
 from results.record.reading import Outcome, load, write
 from results.show.digest import markdown
-from tests.support.small_record import BASE, BOUND, verdict
+from tests.support.recorded import BASE, BOUND
+from tests.support.recorded import small_verdict as verdict
 from tests.support.suite_runs import ROOT, environment, hang_limit
 
 ACTION = ROOT / ".github" / "actions" / "conformance"

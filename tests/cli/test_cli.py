@@ -31,8 +31,9 @@ from frameworks.ways import declared
 from results.record import files
 from results.record.files import RecordError
 from results.record.reading import Outcome, TestVerdict, Variant, load, write
-from tests.support.hostile import call, refused
-from tests.support.small_record import BASE, verdict
+from tests.support.misbehaving import call, refused
+from tests.support.recorded import BASE
+from tests.support.recorded import small_verdict as verdict
 from tests.support.suite_runs import ROOT, called, environment, hang_limit, run
 from tools.commands import TOOLS
 from tools.commands import commands as tools
@@ -215,7 +216,7 @@ def test_a_clause_is_shown_with_its_bugs_its_tests_and_its_known_failures(
 def test_an_issue_reads_the_records_of_its_framework_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
     monkeypatch.setattr("conformance.cli.specifying.load", lambda path: read.append(path) or load(path))
-    monkeypatch.setattr("conformance.cli.finding._run_program", lambda _: "not run in this test")
+    monkeypatch.setattr("conformance.cli.specifying._run_program", lambda _: "not run in this test")
     assert main(["issue", "scaling.automaton", "--framework", "jax"]) == 0
     assert {path.name.partition("-")[0] for path in read} == {"jax"}
 

@@ -35,8 +35,7 @@ from conformance.generative.programs.strategies import LARGE_BATCHES, ROWS, larg
 from conformance.generative.programs.subject_executor import SubjectExecutor
 from conformance.generative.programs.triage import reachable, triaged
 from conformance.generative.programs.variations import CutWindows, Program
-from conformance.generative.registry import LAWS
-from conformance.generative.verdicts import explore
+from conformance.generative.verdicts import LAWS, explore
 from conformance.known_failures.reading import Exclusion, load_known
 from conformance.search.adapter_settings import generative_settings
 from conformance.search.properties import Failure, Search

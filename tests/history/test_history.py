@@ -39,8 +39,7 @@ from results.history.versions import (
     lines,
 )
 from results.record.reading import ClauseText, Outcome, Record, RecordError, Series, Suite, TestVerdict, Variant, write
-from tests.support.reporting import HOSTILE, infected
-from tests.support.small_record import DATE
+from tests.support.recorded import DATE, HOSTILE, infected
 from tests.support.suite_runs import refused
 
 CLAUSE = "scaling.skip"
@@ -458,7 +457,7 @@ def test_history_of_a_damaged_file_or_of_none_is_refused(
     written.write_text(text.replace(old, new, 1), "utf-8")
     for name in ("committed", "empty"):
         (written.parent / name).mkdir()
-    monkeypatch.setattr("conformance.cli.versions.history.COMMITTED", written.parent / "committed")
+    monkeypatch.setattr("conformance.cli.versions.sweeping.COMMITTED", written.parent / "committed")
     argv = [str(written)] if old else [str(written.parent / "empty")] if new else []
     assert message in refused(capsys, "history", *argv)
 

@@ -12,18 +12,17 @@ import pytest
 from conformance.checks import reproducers
 from conformance.checks.outcome import conclude
 from conformance.checks.reproducers import ProgramError, ProgramResult
-from conformance.cli import main, upstream_issue
-from conformance.cli.upstream_issue import Evidence
+from conformance.cli import main, specifying
+from conformance.cli.specifying import Evidence
 from conformance.known_failures.reading import Known, load_known
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
 from fixtures.recipe import FLOAT16
-from frameworks.adapter_file import adapter_file
 from frameworks.contract import Attempt, Capability, Declaration, Unsupported
 from frameworks.reference import ReferenceFramework
-from frameworks.registry import built_in
+from frameworks.registry import adapter_file, built_in
 from results.record.model import Outcome
-from results.record.texts import Consequence, FindingKind, FindingText
+from results.record.values import Consequence, FindingKind, FindingText
 from tests.support.suite_runs import ROOT, refused
 
 KNOWN = load_known()
@@ -69,7 +68,7 @@ def test_findings_run_leaves_out_programs_that_show_nothing_here(
         "instruction_sets": lambda: ("avx2", "avx512f"),
         "devices": lambda: ("cpu",),
     }.items():
-        monkeypatch.setattr(f"conformance.cli.finding.{name}", value)
+        monkeypatch.setattr(f"conformance.cli.specifying.{name}", value)
     assert main(("findings", "torch", "--run")) == 1
     printed = capsys.readouterr().out
     for reason in (
@@ -79,8 +78,8 @@ def test_findings_run_leaves_out_programs_that_show_nothing_here(
     ):
         assert f"not tried: {reason}" in printed
     assert printed.count("present: got 1, want 0") == 1
-    monkeypatch.setattr("conformance.cli.finding.instruction_sets", lambda: ("avx2",))
-    monkeypatch.setattr("conformance.cli.finding.devices", lambda: ("cpu", "cuda"))
+    monkeypatch.setattr("conformance.cli.specifying.instruction_sets", lambda: ("avx2",))
+    monkeypatch.setattr("conformance.cli.specifying.devices", lambda: ("cpu", "cuda"))
     assert main(("findings", "torch", "--run")) == 1
     assert capsys.readouterr().out.count("present: got 1, want 0") == 3
 
@@ -229,7 +228,7 @@ def test_a_report_has_program_clause_and_what_was_shown(
 ) -> None:
     clause = load_clauses()["scaling.stays-positive"]
     finding = Finding("falls", "torch", TEXT, program(tmp_path, "print('a program')"))
-    text = upstream_issue.report(clause, [Evidence(finding, (), shown)], None)
+    text = specifying.report(clause, [Evidence(finding, (), shown)], None)
     for part in ("# The scale falls.", "print('a program')", clause.requirement, clause.source, TEXT.link, message):
         assert part in text
 
@@ -239,7 +238,7 @@ def test_report_of_every_known_failure_gives_its_reason() -> None:
         entries = tuple(entry for entry in KNOWN.expectations if entry.finding == finding)
         for clause in {entry.clause for entry in entries}:
             evidence = [Evidence(finding, entries, "not run in this test")]
-            assert finding.text.reason in upstream_issue.report(load_clauses()[clause], evidence, None)
+            assert finding.text.reason in specifying.report(load_clauses()[clause], evidence, None)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conformance.checks.outcome import explain, judge, unmatched
-from conformance.cli import acceptance
+from conformance.cli import records
 from conformance.cli.main import main
 from conformance.known_failures.reading import (
     FILE,
@@ -28,8 +28,8 @@ from conformance.spec.findings import Finding
 from frameworks.registry import built_in
 from results.record.model import Outcome, TestVerdict, Variant
 from results.record.reading import Record, load, write
-from results.record.texts import Consequence, FindingKind, FindingText
-from tests.support.small_record import BASE
+from results.record.values import Consequence, FindingKind, FindingText
+from tests.support.recorded import BASE
 from tests.support.suite_runs import ROOT, refused
 
 CLAUSE = "scaling.stays-finite"
@@ -188,7 +188,7 @@ def test_update_by_the_committed_baselines_changes_nothing_and_by_a_new_version_
 @pytest.fixture
 def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command that accepts a run with a failure that no line names."""
-    monkeypatch.setattr(acceptance, "_adapter_folder", lambda *_: folder)
+    monkeypatch.setattr(records, "_adapter_folder", lambda *_: folder)
     write(folder / "run.json", record("3.0", A, B, C, NEW))
     return ["accept", str(folder / "run.json")]
 

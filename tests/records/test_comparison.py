@@ -21,7 +21,8 @@ from results.record.files import RecordError
 from results.record.fingerprints import Fingerprint
 from results.record.reading import CheckResult, Curves, Measurement, Outcome, Record, Tensors, Trace
 from results.show.differences import document, markdown, to_text
-from tests.support.small_record import BASE, BOUND, CLAUSE, TESTS, measured, observed, timed, verdict
+from tests.support.recorded import BASE, BOUND, CLAUSE, TESTS, measured, observed, timed
+from tests.support.recorded import small_verdict as verdict
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,8 @@ from results.record.lines import CUT, NO_VERDICT
 from results.record.model import JudgedTest
 from results.record.reading import Observation, Outcome, Record, RecordError, TestVerdict, load, load_series, write
 from results.show import table
-from tests.support import small_record
-from tests.support.recorded import CLAUSE, filled, header, judged, verdict
-from tests.support.small_record import BASE
+from tests.support import recorded
+from tests.support.recorded import BASE, CLAUSE, filled, header, judged, verdict
 from tests.support.suite_runs import ROOT
 
 
@@ -198,7 +197,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
         (tmp_path / place).mkdir()
         for kind in kinds:
             record = replace(BASE, series=replace(BASE.series, device_kind=kind))
-            write(tmp_path / place / f"{kind}.json.gz", small_record.verdict(record, 0, message=place))
+            write(tmp_path / place / f"{kind}.json.gz", recorded.verdict(record, 0, message=place))
     return tmp_path / "old", tmp_path / "new"
 
 

@@ -11,8 +11,7 @@ from frameworks.installer.distributions import DISTRIBUTIONS, bare, variable_of
 from results.compare.environment import COMPANIONS, OWN, ChangedSetting, Environment, environment, variable
 from results.record.reading import ClauseText, Observation, Outcome, Record, Series, TestVerdict, Variant
 from results.show.portability import Portability, libraries, listed, owners, words
-from tests.support.reporting import record
-from tests.support.small_record import BASE
+from tests.support.recorded import BASE, record
 
 P, F, K, U, N = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED
 CLAUSE = "s.x"

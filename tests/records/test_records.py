@@ -29,9 +29,8 @@ from results.record.reading import MAX_SIGNS, SIGNS, Outcome, RecordError, RunSe
 from results.record.values import as_number, encode_number
 from results.show import digest, portability
 from results.show.table import plain
-from tests.support.hostile import OVERSIZED, call, mutants, refused
-from tests.support.recorded import CLAUSE, filled, header
-from tests.support.small_record import BASE
+from tests.support.misbehaving import OVERSIZED, call, mutants, refused
+from tests.support.recorded import BASE, CLAUSE, filled, header
 from tests.support.suite_runs import ROOT, Ended, conformance, environment, hang_limit
 
 

@@ -25,15 +25,14 @@ from results.compare.pairing import compare_sets
 from results.record import folders
 from results.record.reading import ClauseText, Outcome, Record, Series, TestVerdict, Variant, write
 from results.show import times
-from results.show.clauses import outcome, tally, total
+from results.show.clauses import cut, html, outcome, source, tally, total
+from results.show.clauses import words as unlinked
 from results.show.differences import document, draw, grouped, headline, markdown, to_text
 from results.show.digest import markdown as digest
 from results.show.findings import classed, findings
-from results.show.marks import cut, html, source
-from results.show.marks import words as unlinked
 from results.show.table import CAPTION, layout, plain, troubles
-from tests.support.reporting import infected
-from tests.support.small_record import BASE, CLAUSE, measured, verdict
+from tests.support.recorded import BASE, CLAUSE, infected, measured
+from tests.support.recorded import small_verdict as verdict
 from tests.support.suite_runs import ROOT
 
 FAMILIES = ("accumulation", "autocast", "quantization", "recompute", "scaling")

@@ -17,11 +17,10 @@ from conformance.techniques.eight_bit_state import MomentBeforeEncoding, block_m
 from conformance.techniques.formats import checks
 from conformance.techniques.post_training.cases import MIXED, QuantizedCase, RunLayers, foreign, mixed
 from conformance.techniques.post_training.checks import check_dense, quantized_layers, small_layers, unlike_weights
-from conformance.techniques.quantized_models import large_enough
-from fixtures.arrays import FORMATS, Array
+from conformance.techniques.shipped import large_enough
+from fixtures.arrays import CODES, FORMATS, NARROW, Array
 from fixtures.model import Activation, Dense, Flatten, Head, Heads, Layer, Model, dense_weights
 from fixtures.models import exact_linear
-from fixtures.narrow import CODES, NARROW
 from fixtures.recipe import Adam, Offload, Precision, Ranks, Recipe, written
 from frameworks.contract import Capability, EightBitRule, LinearRule, NumberFormats, QuantRule, Unsupported, needs
 from frameworks.reference import ReferenceFramework
@@ -29,7 +28,7 @@ from frameworks.reference.core.arithmetic import contract
 from frameworks.reference.core.rounding import Exact, Nearest, Stochastic
 from frameworks.reference.quantization.post_training import RULES, ReferenceQuantizedModel
 from results.record.model import Outcome, TestVerdict
-from tests.support.reporting import baselines, record
+from tests.support.recorded import baselines, record
 from tests.support.suite_runs import ROOT
 from tools.docs.formats import HOLDS, OTHER_MODES, ROWS, blocks
 

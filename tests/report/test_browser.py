@@ -7,7 +7,7 @@ import pytest
 
 from results import report
 from results.record.reading import Outcome
-from tests.support.reporting import HOSTILE, baselines, infected_page, page, record
+from tests.support.recorded import HOSTILE, baselines, infected_page, page, record
 from tools.browser import Browser, in_browser
 
 pytestmark = in_browser

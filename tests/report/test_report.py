@@ -30,7 +30,7 @@ from results.show.clauses import GRAVITY
 from results.show.differences import markdown
 from results.show.findings import findings
 from tests.support import doctored
-from tests.support.reporting import DATE, HOSTILE, MEGABYTES, baselines, infected, infected_page, page, record
+from tests.support.recorded import DATE, HOSTILE, MEGABYTES, baselines, infected, infected_page, page, record
 from tools.browser import Reader
 
 P, F, K, U = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED

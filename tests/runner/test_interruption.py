@@ -29,7 +29,7 @@ from tests.support.suite_runs import (
     wait_for,
 )
 from tests.support.suite_runs import running as started
-from tests.support.toy_worker_groups import assert_gone
+from tests.support.toy_ranks import assert_gone
 
 SUITE = """
 import os

@@ -13,7 +13,7 @@ from results.record.journal import Journal
 from results.record.reading import load
 from tests.support.recorded import header
 from tests.support.suite_runs import checkout, conformance, hang_limit, judge, running, wait_for
-from tests.support.toy_worker_groups import assert_gone
+from tests.support.toy_ranks import assert_gone
 
 SUITE = """
 import os

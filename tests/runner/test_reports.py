@@ -26,7 +26,7 @@ from results.compare.pairing import compare_sets
 from results.record.model import Outcome, RunSetup, TestVerdict
 from results.record.reading import write
 from tests.runner.test_plugin import SUITE
-from tests.support.small_record import BASE, CLAUSE
+from tests.support.recorded import BASE, CLAUSE
 from tests.support.suite_runs import WORKERS, checkout, expect, judge
 
 

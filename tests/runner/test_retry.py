@@ -10,7 +10,7 @@ from conformance.runner.retry import due, repeatable, settle
 from conformance.test_ids.inventory import inventory
 from results.record.model import Outcome, TestVerdict
 from results.record.reading import Record, load, write
-from tests.support.small_record import BASE
+from tests.support.recorded import BASE
 from tests.support.suite_runs import checkout, conformance, hang_limit
 
 SUITE = """

@@ -18,7 +18,7 @@ from frameworks.registry import UnknownFramework
 from frameworks.ways import FILE, GIVEN, Way, declared, offered, required, resolved, sets, watched
 from results.record.model import Outcome, RunSetup, TestVerdict
 from results.record.reading import load
-from results.show.marks import title
+from results.show.clauses import title
 from tests.support.suite_runs import WORKERS, by_case, checkout, judge
 
 SUITE = """

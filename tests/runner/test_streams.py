@@ -10,7 +10,8 @@ import pytest
 
 from conformance.runner.subprocesses import harmless
 from results.record.reading import write
-from tests.support.small_record import BASE, verdict
+from tests.support.recorded import BASE
+from tests.support.recorded import small_verdict as verdict
 from tests.support.suite_runs import ROOT, checkout, conformance, judge
 
 EVIL = "::error file=x::taken in"

@@ -11,8 +11,7 @@ from click.testing import CliRunner
 from conformance.runner.recorder import SETTINGS
 from conformance.spec.clauses import Level, load_clauses
 from conformance.test_ids.inventory import inventory
-from frameworks.adapter_file import adapter_file
-from frameworks.registry import built_in
+from frameworks.registry import adapter_file, built_in
 from tests.support.suite_runs import ROOT, environment
 from tools.commands import style
 from tools.review.style import Phrase, hits, texts

@@ -1,14 +1,26 @@
 """Records and journals for the tests of both."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from results.compare.changes import Change, ChangeKind
+from results.compare.comparison import Comparison
+from results.compare.pairing import Comparisons
+from results.compare.ratio import FEWEST
 from results.record.fingerprints import Fingerprint
+from results.record.folders import listed
 from results.record.journal import Journal
-from results.record.model import CheckResult, Header, JudgedTest, Measurement, Observation, RunSetup, Series
-from results.record.reading import ClauseText, Outcome, Suite, Tensors, TestVerdict, Trace, Variant
+from results.record.model import CheckResult, Header, JudgedTest, Measurement, Observation, RunSetup, Series, Suite
+from results.record.reading import ClauseText, Outcome, Record, Tensors, TestVerdict, Trace, Variant, load
+from results.record.values import Consequence, FindingKind, FindingText, Json
+from results.report import render
+from results.report.values import FORMATS
 
 CLAUSE = "scaling.stays-finite"
 
@@ -57,3 +69,183 @@ def whole(test: str) -> JudgedTest:
         (Trace("sincos", "test[0]", {"loss": (2.5, math.nan), "scale": (65536.0, 32768.0)}),),
         (Tensors("first", "test[0]", (Fingerprint("parameter/w", "float32", (2,), "0" * 16, math.inf, "AACAPw=="),)),),
     )
+
+
+DATE = "2026-01-02T03:04:05+00:00"
+TESTS = tuple(f"{CLAUSE}/test_{name}" for name in ("a", "b[1]", "b[2]"))
+BOUND = CheckResult("distance", 0.5, 1.0, None, True)
+TIME = "test_b[1]"
+BASE = Record(
+    Suite("0.1", areas={"judging": "0" * 16, "specification": "1" * 16}),
+    Series("torch", "cpu", "cpu", "eager"),
+    Variant("2.13.0", {"numpy": "2.3"}),
+    DATE,
+    0,
+    "",
+    {CLAUSE: ClauseText("MUST", "…", "", (), "scaling")},
+    DATE,
+    1.0,
+    "complete",
+    tuple(TestVerdict(test, CLAUSE, Outcome.PASS, checks=(BOUND,), seed=0) for test in TESTS),
+    (
+        Observation(CLAUSE, "formats", "test_a", {"add": "float16", "mul": {"low": math.nan}}),
+        Observation(CLAUSE, "rule", "test_b[1]", "drop"),
+    ),
+    (Measurement(CLAUSE, "bytes", "test_a", "B", (100.0,)), Measurement(CLAUSE, "time", "test_b[1]", "s", (1.0,) * 30)),
+)
+
+
+def small_verdict(record: Record, place: int, **changes: Any) -> Record:
+    """The record with one of its verdicts changed."""
+    verdicts = list(record.verdicts)
+    verdicts[place] = replace(verdicts[place], **changes)
+    return replace(record, verdicts=tuple(verdicts))
+
+
+def observed(**changes: Any) -> Record:
+    """The base with other observations, by "KEY/CASE"."""
+    places = {name: Observation(CLAUSE, *name.split("/"), value) for name, value in changes.items()}
+    others = (one for one in BASE.observations if f"{one.key}/{one.case}" not in places)
+    return replace(BASE, observations=(*others, *places.values()))
+
+
+def measured(samples: Mapping[str, tuple[float, ...]]) -> Record:
+    """The base with other samples."""
+    named = (f"{m.key}/{m.case}" for m in BASE.measurements)
+    changed = (
+        replace(m, samples=samples.get(name, m.samples)) for name, m in zip(named, BASE.measurements, strict=True)
+    )
+    return replace(BASE, measurements=tuple(changed))
+
+
+def timed(seed: int, ratio: float, pairs: int = FEWEST, controlled: bool = True) -> Record:
+    """The base with times `ratio` times their control's, up to noise; each seed is a process of another speed."""
+    rng = np.random.default_rng(seed)
+    speed = rng.uniform(0.8, 1.2)
+    control, samples = speed * (1.0 + rng.gamma(2.0, 0.01, (2, pairs)))
+    times = Measurement(CLAUSE, "time", TIME, "s", tuple(ratio * samples), tuple(control) if controlled else ())
+    return replace(BASE, measurements=(BASE.measurements[0], times))
+
+
+BASELINES = Path(__file__).parents[2] / "results" / "baselines"
+MEGABYTES = 10
+HOSTILE = (
+    "<script>window.canary = 1</script>",
+    "</script><script>window.canary = 1</script>",
+    "--></title></style></textarea><svg onload=window.canary=1>",
+    "<img src=x onerror=window.canary=1>",
+    "<img src=https://example.org/x.png>",
+    "<iframe srcdoc='<script>parent.canary=1</script>'></iframe>",
+    "<a href='javascript:window.canary=1' id=cell autofocus onfocus=window.canary=1>x</a>",
+    "<style>@import url(https://example.org/x.css); * { display: none }</style>",
+    "<base href=https://example.org/><meta http-equiv=refresh content='0;url=https://example.org/'>",
+    "javascript:window.canary=1",
+    "JaVaScRiPt:window.canary=1//https://example.org/",
+    "data:text/html,<script>opener.canary=1</script>",
+    'https://example.org/" onmouseover="window.canary=1',
+    "https://example.org/'><svg/onload=window.canary=1>",
+    "' onclick='window.canary=1' x='",
+    '" onfocus="window.canary=1" autofocus x="',
+    "datum.x; window.canary = 1",
+    "datum['constructor']['constructor']('window.canary=1')()",
+    "{'signal': 'window.canary=1'}",
+    "{{ 7 * 7 }}{% raw %}{# comment #}{{ ''.__class__.__mro__ }}",
+    "${window.canary = 1}`${alert(1)}`",
+    "__proto__",
+    "constructor.prototype.canary",
+    "a[0].b\\.c['d']\\",
+    "\u2028window.canary=1\u2029\r\n\t\x0b\x00\x1b[2J\x7f\x85",
+    "\u202egnp.\u2066exe\u2069\u200f\u200d\ufeff\u061c",
+    "\ud800half\udc00 \ufffe\uffff\U0010ffff",
+    "Z" + "\u0310\u0311\u0312\u0313" * 40 + "&lt;script&gt;&#x3c;script&#x3e;",
+    "\u05e9\u05dc\u05d5\u05dd \u0627\u0644\u0633\u0644\u0627\u0645 " * 400,
+    "",
+    " ",
+)
+
+
+MAIN = {
+    ("jax", "jit"),
+    ("jax", "keras"),
+    ("paddle", "dygraph"),
+    ("paddle", "dygraph-forced-scaler"),
+    ("paddle", "static"),
+    ("reference", "emulated"),
+    ("tf", "graph"),
+    ("torch", "eager"),
+}
+"""Frameworks and modes of the page that the tests of the report read, whose size has bounds."""
+
+
+@cache
+def baselines() -> tuple[Record, ...]:
+    """The committed records of CPUs in these modes."""
+    return tuple(load(path) for path in listed(BASELINES) if _is_main(path.name))
+
+
+def _is_main(name: str) -> bool:
+    series, _, mode = name.removesuffix(".json.gz").rpartition("-cpu-")
+    return (series.partition("-")[0], mode) in MAIN
+
+
+@cache
+def page() -> str:
+    """Their report."""
+    return render(baselines())
+
+
+def record(framework: str, outcomes: dict[str, Outcome], **changes: Any) -> Record:
+    """A record with one test a clause."""
+    clauses = {name: ClauseText("MUST", "…", "", (), name.partition(".")[0]) for name in outcomes}
+    verdicts = tuple(TestVerdict(f"{name}/t", name, outcome) for name, outcome in outcomes.items())
+    series = Series(framework, "cpu", "", "m")
+    whole = Record(Suite("1"), series, Variant("1"), DATE, 0, "", clauses, DATE, 1.0, "complete", verdicts)
+    return replace(whole, **changes).sorted()
+
+
+def infected(text: str, message: str | None = None) -> Record:
+    """A record every string of which is `text`, but for those that an enumeration limits."""
+    clause = text or "empty"
+    runs = (RunSetup(text, {text: [text]}),)
+    derivation: dict[str, Json] = {text: text, "list": [text, {text: text}], "number": math.nan}
+    check = CheckResult(text, text, text, {text: [text]}, False, derivation)
+    rest = (text, message or text, (check,), text, text, text, 3, text, 0.1, (text,), text, text, (text, text), runs)
+    verdicts = tuple(TestVerdict(f"{clause}/{text}{outcome}", clause, outcome, *rest) for outcome in Outcome)
+    finding = FindingText(FindingKind.DEFECT, Consequence.ERROR, text, text, text)
+    texts = ClauseText(text, text, text, (text, f"{text} https://example.org/{text}"), text)
+    numbers = (1.0, math.inf, -2.0, math.nan, 4.0)
+    curves = {"loss": numbers, "exact": (1.0, 2.0, 3.0), "spread": (0.5, 0.0, (text and 1.0) or 2.0)}
+    return Record(
+        Suite(text, (text,), (text,), text, {text: text}),
+        Series(text, text, text, text),
+        Variant(text, {text: text}, {text: text}, {text: text}, (text,)),
+        text,
+        0,
+        text,
+        {clause: texts, FORMATS: texts, "a-rule": texts},
+        text,
+        1.0,
+        "interrupted",
+        verdicts,
+        (
+            Observation(clause, text, "", {text: [text, None, {text: text}]}),
+            Observation("a-rule", text, f"test_x[{text}]", text),
+            Observation(FORMATS, text, "test_x", {text: text, "matmul": "float16 / float16"}),
+        ),
+        (Measurement(clause, text, text, text, numbers), Measurement(clause, f"{text}2", "", text, (1.0, 2.0, 9.0))),
+        (Trace(text, "", {**curves, text: numbers}), Trace("scale", text, {"scale": numbers})),
+        notes=(text, text),
+        findings={text: finding} if text else {},
+    )
+
+
+@cache
+def infected_page() -> str:
+    """A report of hostile records, one of them with a message of ten megabytes."""
+    long = HOSTILE[1] * (MEGABYTES * 2**20 // 40)
+    records = [infected(text) for text in HOSTILE] + [infected(HOSTILE[0], long)]
+    comparisons = [
+        Comparison(records[0], records[i], (Change(ChangeKind.ADDED, text, text, text, text, text, text),), 1, (text,))
+        for i, text in enumerate((*HOSTILE, long))
+    ]
+    return render(records, Comparisons(tuple(comparisons), (*HOSTILE, long)))

@@ -21,14 +21,13 @@ from fixtures.data import exact_batch
 from fixtures.model import Model
 from fixtures.models import exact_linear
 from fixtures.recipe import Recipe
-from frameworks.adapter_file import adapter_file
 from frameworks.contract import Capability, Declaration, Trainer
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.trainer import ReferenceTrainer
-from frameworks.registry import built_in
+from frameworks.registry import adapter_file, built_in
 from results.record.folders import listed
 from results.record.reading import Measurement, Record, load
-from tests.support.small_record import BASE
+from tests.support.recorded import BASE
 from tests.support.suite_runs import ROOT, Ended, run
 from tools import limits
 from tools.baselines import default_baselines, stale

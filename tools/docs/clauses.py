@@ -11,7 +11,7 @@ from conformance.scenarios.table import markdown_table
 from conformance.spec.clauses import Clause, Level, load_clauses
 from conformance.spec.findings import Finding
 from frameworks.registry import built_in, load
-from results.show.marks import is_url
+from results.show.clauses import is_url
 from tools.docs.generate import table
 
 

@@ -12,7 +12,7 @@ from conformance.scenarios.definitions import SCENARIOS
 from conformance.scenarios.table import NONE, markdown_table, rows
 from results.compare.ratio import ratio
 from results.record.reading import Measurement, Record
-from results.show.marks import title
+from results.show.clauses import title
 
 
 @dataclass(frozen=True)

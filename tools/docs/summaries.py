@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from results.record.model import REFUSED, Outcome
 from results.record.reading import Record, TestVerdict
-from results.record.texts import Consequence, FindingKind, FindingText
+from results.record.values import Consequence, FindingKind, FindingText
 from results.show.clauses import FAILURE_OUTCOMES, GRAVITY, by_clause, outcome, total
 from tools.docs.blocks import committed
 from tools.docs.generate import table

@@ -9,9 +9,8 @@ from results.history.changes import LineHistory, by_interval, explained, interva
 from results.history.documents import load as load_history
 from results.record.folders import listed
 from results.record.reading import load
-from results.show.clauses import number
+from results.show.clauses import number, source, words
 from results.show.differences import to_text
-from results.show.marks import source, words
 from tools.docs.generate import table
 
 SWEEPS = BASELINES.parent / "sweeps"

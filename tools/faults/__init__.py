@@ -18,8 +18,7 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.network import ReferenceFunction
 from frameworks.reference.distributed import ReferenceRankGroup
-from frameworks.reference.shipped.operations_and_layers import ReferenceFunctions, ReferenceShipped
-from frameworks.reference.shipped.optimizers import ReferenceOptimizers
+from frameworks.reference.shipped import ReferenceFunctions, ReferenceOptimizers, ReferenceShipped
 from frameworks.reference.training.trainer import ReferenceLoop, ReferenceTrainer
 
 PLACES: Mapping[type, tuple[str, type]] = {

@@ -24,7 +24,7 @@ from importlib.util import find_spec
 
 from conformance.runner.selection import ALL, NAMES
 from conformance.spec.clauses import load_clauses
-from frameworks.adapter_file import adapter_file
+from frameworks.registry import adapter_file
 from tools.docs import generate
 from tools.faults import alone, engine
 from tools.faults.catalogue import Fault, faults

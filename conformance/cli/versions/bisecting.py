@@ -11,8 +11,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from conformance.cli.options import PATH, names
-from conformance.cli.specifying import clause_of
-from conformance.cli.upstream_issue import clause_lines, failed_checks
+from conformance.cli.specifying import clause_lines, clause_of, failed_checks
 from conformance.cli.versions.sweeping import check_suite_packages, tell_verdicts
 from conformance.spec.clauses import Clause
 from conformance.sweep.bisection import (

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause
-from conformance.generative.registry import LAWS
-from conformance.generative.verdicts import Excluded, explore
+from conformance.generative.verdicts import LAWS, Excluded, explore
 from conformance.techniques.delayed_scaling import DELAYED_SCALING
 from conformance.techniques.formats.technique import FORMATS
-from conformance.techniques.quantized_models import QUANTIZED_MODELS
+from conformance.techniques.shipped import QUANTIZED_MODELS
 
 
 @clause("laws.programs")

@@ -8,8 +8,7 @@ import pytest
 from conformance.checks.api import Subject, Verdict, clause, need
 from conformance.techniques.delayed_scaling import ExpectedScales, amax_state, formats_of
 from conformance.techniques.formats.checks import values_up_to
-from fixtures.arrays import Array
-from fixtures.narrow import NARROW
+from fixtures.arrays import NARROW, Array
 from frameworks.contract import Capability, DelayedProduct, DelayedProducts
 
 K, M, N = 24, 16, 5

@@ -20,8 +20,7 @@ from conformance.techniques.formats.checks import (
     product_and_bound,
     unlike,
 )
-from fixtures.arrays import Array
-from fixtures.narrow import CODES, NARROW, NarrowFormat
+from fixtures.arrays import CODES, NARROW, Array, NarrowFormat
 from frameworks.contract import Capability, NumberFormats
 
 each_format = pytest.mark.parametrize("name", sorted(NARROW))

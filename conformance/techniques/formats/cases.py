@@ -29,8 +29,7 @@ from conformance.techniques.formats.checks import (
     product_and_bound,
     unlike,
 )
-from fixtures.arrays import Array
-from fixtures.narrow import CODES, NARROW
+from fixtures.arrays import CODES, NARROW, Array
 from frameworks.contract import Capability, FakeRule, Framework, NumberFormats, Quantized, Quantizers, QuantRule
 
 CLAUSE = "laws.codes"

@@ -12,8 +12,7 @@ import numpy as np
 
 from conformance.checks.evidence import Verdict
 from conformance.oracle.bound import Bound
-from fixtures.arrays import Array
-from fixtures.narrow import NarrowFormat
+from fixtures.arrays import Array, NarrowFormat
 from frameworks.contract import CastRule, FakeRule, Quantized, QuantRule
 from frameworks.contract.quantization import Ties
 

@@ -6,7 +6,7 @@ from conformance.search.properties import Property
 from conformance.techniques.formats.cases import FAKE_QUANTIZERS, INTEGERS, PRODUCTS, QUANTIZERS, coded
 from conformance.techniques.formats.checks import SOURCES
 from conformance.techniques.technique import Technique
-from fixtures.narrow import NARROW
+from fixtures.arrays import NARROW
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.quantization.formats import ReferenceFormats, ReferenceQuantizers
 

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from autograd.extend import defvjp, primitive
 
-from fixtures.arrays import Array, format_of
+from fixtures.arrays import NARROW, Array, format_of
 from fixtures.model import Model, dense_weights
-from fixtures.narrow import NARROW
 from fixtures.recipe import Adam
 from frameworks.contract import AmaxHistory, DelayedRule, Float8Rule, Operand, PassResult
 from frameworks.reference.core.arithmetic import Operations

@@ -8,8 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from fixtures.arrays import Array
-from fixtures.narrow import NARROW, NarrowFormat
+from fixtures.arrays import NARROW, Array, NarrowFormat
 from frameworks.contract import CastRule, FakeRule, Quantized, QuantRule
 
 _CASTS = {

@@ -22,7 +22,7 @@ from frameworks.contract import RecomputeCase, RecomputeResult
 from frameworks.jax import JaxFramework
 from frameworks.jax.core import layers
 from frameworks.jax.core.arrays import Flat
-from frameworks.jax.shipped import in_place
+from frameworks.jax.shipped import operations_and_layers
 from frameworks.jax.training import optimizers, steps, trainer
 from frameworks.jax.training.optimizers import ScaleUpdate
 from frameworks.jax.training.trainer import JaxTrainer
@@ -151,8 +151,8 @@ class CompiledModulesKeepTheirState(JaxFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        by_nnx = dict(in_place._BY_NNX)
-        in_place._BY_NNX = {name: partial(_of_a_copy, step) for name, step in by_nnx.items()}
+        by_nnx = dict(operations_and_layers._BY_NNX)
+        operations_and_layers._BY_NNX = {name: partial(_of_a_copy, step) for name, step in by_nnx.items()}
 
 
 def _of_a_copy(step: Any, layer: Any, *given: Any) -> Any:

@@ -20,7 +20,7 @@ from frameworks.reference.core import scope
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.network import Pass, ReferenceFunction
 from frameworks.reference.core.tape import Tensor, plain
-from frameworks.reference.shipped.operations_and_layers import ReferenceFunctions, ReferenceShipped
+from frameworks.reference.shipped import ReferenceFunctions, ReferenceShipped
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.forward import Moment
 from frameworks.reference.training.trainer import ReferenceTrainer

@@ -8,8 +8,7 @@ from typing import Literal
 import ml_dtypes
 import numpy as np
 
-from fixtures.arrays import Array
-from fixtures.narrow import NarrowFormat
+from fixtures.arrays import Array, NarrowFormat
 from fixtures.recipe import AdamW, Qat, StaticScaling
 from frameworks.contract import CastRule, DelayedRule, Operand
 from frameworks.reference import ReferenceFramework

@@ -9,7 +9,7 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, FormatName, Muon, Optimizer, Precision, RMSprop
 from fixtures.schedules import Chained, Cosine, CosineRestarts, Joined, OneCycle, PlateauRule
-from frameworks.reference.shipped.optimizers import ReferenceOptimizers
+from frameworks.reference.shipped import ReferenceOptimizers
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.optimizers import (
     EPSILON,
