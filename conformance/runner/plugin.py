@@ -197,7 +197,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if workers == 1 or _serial(config):
         items.sort(key=lambda item: (item in last, item in alone))
         return
-    from conformance.runner.collection import expected_seconds, split_by_worker  # needs pytest-xdist
+    from conformance.runner.ordering import expected_seconds, split_by_worker  # needs pytest-xdist
 
     items[:] = split_by_worker(items, workers, frozenset(alone), frozenset(last), expected_seconds(framework, items))
 
@@ -212,7 +212,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Fixed shares of the tests where the adapter calls the mode serial; else as the command line says."""
     if _FRAMEWORK not in config.stash or not _serial(config):
         return None
-    from conformance.runner.collection import FixedShares  # pytest-xdist need not be installed
+    from conformance.runner.ordering import FixedShares  # pytest-xdist need not be installed
 
     return FixedShares(config, log)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conformance.runner import workers
-from conformance.runner.collection import FixedShares, split_by_worker
+from conformance.runner.ordering import FixedShares, split_by_worker
 from results.record.model import Outcome, Record
 from results.record.reading import load
 from tests.support.suite_runs import WORKERS, by_case, checkout, judge, outcomes

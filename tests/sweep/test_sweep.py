@@ -400,7 +400,7 @@ SWEEPING = """
 import sys
 from pathlib import Path
 from conformance.cli import main
-from conformance.sweep import engines
+from conformance.sweep import cell as engines
 from conformance.sweep.cell import CellResult
 
 def judge(request, commands):

@@ -341,7 +341,7 @@ class OwnItemsWorker(_Worker):
 class DividesByOwnItems(PaddleFramework):
     """Each rank's loss is the mean over its own items, and `DataParallel` averages the ranks' means."""
 
-    member = "tools.faults.adapters.paddle.sharding:OwnItemsWorker"
+    member = "tools.faults.adapters.paddle:OwnItemsWorker"
 
 
 class _Unsynchronised(RankTrainer):
@@ -362,7 +362,7 @@ class UnsynchronisedWorker(_Worker):
 class NeverLeavesNoSync(PaddleFramework):
     """A window's last micro-batch is inside `no_sync` as all others are, so that no gradient is reduced."""
 
-    member = "tools.faults.adapters.paddle.sharding:UnsynchronisedWorker"
+    member = "tools.faults.adapters.paddle:UnsynchronisedWorker"
 
 
 class _StepsPerRank(RankTrainer):
@@ -382,4 +382,4 @@ class StepsPerRankWorker(_Worker):
 class SchedulerStepsForEachRank(PaddleFramework):
     """The learning-rate schedule moves once for each rank with every update."""
 
-    member = "tools.faults.adapters.paddle.sharding:StepsPerRankWorker"
+    member = "tools.faults.adapters.paddle:StepsPerRankWorker"
