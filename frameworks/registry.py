@@ -181,7 +181,7 @@ class AdapterFile:
         modes: default modes of `conformance run`; empty for the framework's first one.
         serial: modes whose tests each worker runs in the same order in every run, because the framework keeps state
             between them.
-        laws: settings of generated tests, for `conformance.search.adapter_settings`.
+        laws: settings of generated tests, for `conformance.search.properties`.
         distribution: packages to install, for `frameworks.installer.distributions`; None for none.
         absent: features that the framework does not have.
     """

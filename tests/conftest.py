@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from results.record.journal import Journal
+from results.record.reading import Journal
 from tests.support.recorded import filled, header
 from tools import browser
 from tools.browser import Browser

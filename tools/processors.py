@@ -16,8 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from conformance.runner.adapter_info import ask
 from conformance.runner.jobs import ROOT
+from conformance.runner.subprocesses import ask
 from frameworks.registry import adapter_file
 from results.record.reading import Record, load
 

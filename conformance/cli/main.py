@@ -41,7 +41,7 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
     ),
     "Run the suites": (
         Entry("run", "running:run", "Run the suites on a framework and write a record, or run a scenario."),
-        Entry("judge-model", "judging_models:judge_model", "Judge a model without an adapter, or all of a library."),
+        Entry("judge-model", "running:judge_model", "Judge a model without an adapter, or all of a library."),
     ),
     "Read records": (
         Entry("table", "records:table", "Show outcomes by family, or one word for each clause."),

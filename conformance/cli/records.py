@@ -14,7 +14,7 @@ from conformance.runner import baselines
 from conformance.spec.clauses import Table
 from conformance.spec.findings import NO_LINK, read_finding
 from frameworks.registry import built_in, folder_of, known, path_of
-from results.compare.pairing import NONE, FailOn, compare_files, compare_sets
+from results.compare.comparison import NONE, FailOn, compare_files, compare_sets
 from results.record.encoding import without_collecting
 from results.record.files import RecordError, one_line, replace
 from results.record.folders import INSTALLED, SHIPPED, Outlines, find, read

@@ -33,8 +33,7 @@ from conformance.generative.programs.variations import (
 )
 from conformance.generative.verdicts import LAWS
 from conformance.known_failures.reading import Exclusion, known_of
-from conformance.search.adapter_settings import generative_settings
-from conformance.search.properties import Search
+from conformance.search.properties import Search, generative_settings
 from conformance.spec.clauses import load_clauses
 from conformance.techniques.registry import TECHNIQUES
 from fixtures.recipe import Precision, Recipe

@@ -38,14 +38,12 @@ from conformance.generative.programs.case import (
     step_text,
 )
 from conformance.generative.programs.executor import PlayFailed
-from conformance.generative.programs.features import features
+from conformance.generative.programs.features import PRECISIONS, features, offered, variants
 from conformance.generative.programs.judge import raised
-from conformance.generative.programs.recipe_strategies import PRECISIONS, offered, variants
 from conformance.generative.programs.subject_executor import SubjectExecutor
-from conformance.generative.programs.variation_strategies import MANY_UPDATES
-from conformance.search.adapter_settings import GenerativeSettings, generative_settings
+from conformance.generative.programs.variations import MANY_UPDATES
 from conformance.search.arrays import Observation
-from conformance.search.properties import Failure
+from conformance.search.properties import Failure, GenerativeSettings, generative_settings
 from fixtures.arrays import Array, format_of
 from fixtures.model import Batch, Dense, Dropout, Embedding, Flatten, Head, Heads, Layer, LossKind, Model
 from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe, Recompute, Scaling, StaticScaling

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from conformance.checks.evidence import cleaned, same_bits, short_text
 from conformance.checks.subject import Subject
 from conformance.generative.programs.ensemble import MEMBERS
-from conformance.generative.programs.recipe_strategies import PRECISIONS, offered
+from conformance.generative.programs.features import PRECISIONS, offered
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, distance
-from conformance.search.adapter_settings import GenerativeSettings
 from conformance.search.arrays import LAYOUTS, Layout, gaps, laid_out, nth, unit
-from conformance.search.properties import Failure
+from conformance.search.properties import Failure, GenerativeSettings
 from conformance.techniques.recompute import function_bounds, of_two_runs
 from fixtures.arrays import FORMATS, Array, format_of
 from fixtures.recipe import FormatName, Precision, Recipe

@@ -9,11 +9,10 @@ import numpy as np
 from conformance.checks.evidence import Check, Verdict, Violation
 from conformance.checks.subject import Profile, Subject, need
 from conformance.generative import masks, operations
-from conformance.generative.programs import variation_strategies
+from conformance.generative.programs import variations
 from conformance.generative.programs.variations import Instance
 from conformance.known_failures.reading import Exclusion
-from conformance.search.adapter_settings import GenerativeSettings, generative_settings
-from conformance.search.properties import Failure, Property, Search
+from conformance.search.properties import Failure, GenerativeSettings, Property, Search, generative_settings
 from conformance.techniques.registry import TECHNIQUES
 from frameworks.contract import Capability
 
@@ -102,18 +101,18 @@ def _laws(subject: Subject) -> GenerativeSettings:
 
 
 LAWS: Mapping[str, Property] = {
-    "laws.programs": Property(0, variation_strategies.programs, 8, 1.0),
+    "laws.programs": Property(0, variations.programs, 8, 1.0),
     "laws.recomputation": Property(
-        1, variation_strategies.recomputed, 2, 1 / 8, (Capability.RECOMPUTE,), always=frozenset({"recompute"})
+        1, variations.recomputed, 2, 1 / 8, (Capability.RECOMPUTE,), always=frozenset({"recompute"})
     ),
-    "laws.scales": Property(2, variation_strategies.scaled, 1, 1 / 16, (Capability.DYNAMIC_SCALING,)),
-    "laws.restores": Property(3, variation_strategies.resumed, 2, 1 / 8, (Capability.CHECKPOINT,)),
-    "laws.second-run": Property(4, variation_strategies.second_runs, 2, 1 / 8),
-    "laws.windows": Property(5, variation_strategies.cuts, 1, 1 / 64, (Capability.ACCUMULATION,)),
+    "laws.scales": Property(2, variations.scaled, 1, 1 / 16, (Capability.DYNAMIC_SCALING,)),
+    "laws.restores": Property(3, variations.resumed, 2, 1 / 8, (Capability.CHECKPOINT,)),
+    "laws.second-run": Property(4, variations.second_runs, 2, 1 / 8),
+    "laws.windows": Property(5, variations.cuts, 1, 1 / 64, (Capability.ACCUMULATION,)),
     "laws.operations": Property(6, operations.scoped, 2, 1.0, (Capability.AUTOCAST_SCOPE,)),
     "laws.calls": Property(7, operations.calls, 1, 1 / 16, (Capability.RECOMPUTE_CASES,)),
     "laws.masks": Property(9, masks.masked, 1, 1 / 8),
     **{clause: test for technique in TECHNIQUES for clause, test in technique.properties.items()},
-    "laws.processes": Property(8, variation_strategies.elsewhere, 1, 0.0, (), variation_strategies.handfuls),
+    "laws.processes": Property(8, variations.elsewhere, 1, 0.0, (), variations.handfuls),
 }
 """Properties by clause id."""

@@ -23,8 +23,8 @@ from conformance.runner import machine
 from conformance.runner.identity import ROOT, suite
 from conformance.spec.clauses import Clause, load_clauses, read_clauses
 from conformance.spec.findings import Finding
-from results.record.journal import now
 from results.record.model import Outcome, Record, Series, TestVerdict, Variant
+from results.record.reading import now
 
 LIBRARY = "transformers"
 JUDGE = "frameworks.torch.stacks.heads.judge"

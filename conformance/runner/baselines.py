@@ -8,7 +8,7 @@ from conformance.runner import machine
 from conformance.runner.identity import name_of
 from conformance.test_ids.inventory import inventory
 from frameworks.registry import known
-from results.compare.pairing import series
+from results.compare.comparison import series
 from results.record.files import RecordError
 from results.record.folders import INSTALLED, SHIPPED, listed
 from results.record.reading import Record, load, write
@@ -105,7 +105,7 @@ def acceptable(path: Path) -> Record:
 
 def _unknown(record: Record) -> str:
     """What there is not of a record's framework, mode and ways, "" if there is all of it."""
-    from conformance.runner.adapter_info import check_mode
+    from conformance.runner.subprocesses import check_mode
     from frameworks.ways import declared
 
     framework, (mode, *ways) = record.series.framework, record.series.mode.split("+")

@@ -17,7 +17,7 @@ from conformance.runner.baselines import FOREIGN, former
 from conformance.runner.retry import repeat, repeatable
 from conformance.runner.subprocesses import killed_by, run_to_end
 from frameworks.installer import install
-from results.compare.pairing import NONE, Comparisons, compare_sets
+from results.compare.comparison import NONE, Comparisons, compare_sets
 from results.record.files import one_line
 from results.record.folders import LAST_RUNS
 from results.record.reading import Record, load

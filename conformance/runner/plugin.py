@@ -45,8 +45,7 @@ from conformance.runner.recorder import (
 )
 from conformance.runner.selection import ALL, NAMES, SelectedTests
 from conformance.runner.subprocesses import no_commands
-from conformance.runner.trained_runs import recorded_runs
-from conformance.runner.ways import Ways, WayTests, chosen_ways
+from conformance.runner.ways import Ways, WayTests, chosen_ways, recorded_runs
 from conformance.runner.workers import CachedPrograms, FullWorkers, LostWorkers
 from conformance.test_ids.inventory import SUITES, code_of, id_of
 from conformance.timing import costs

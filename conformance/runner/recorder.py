@@ -22,7 +22,7 @@ from conformance.checks.evidence import Check, Violation
 from conformance.checks.evidence import Verdict as Collected
 from conformance.checks.outcome import Judgement, conclude, unmatched
 from conformance.known_failures.reading import EXPECTATION, Known, series_of
-from conformance.runner import trained_runs
+from conformance.runner import ways
 from conformance.runner.identity import name_of, series, suite, variant
 from conformance.runner.isolation import clipped
 from conformance.runner.selection import ALL, CORE, QUICK
@@ -34,7 +34,6 @@ from frameworks.ways import Way
 from results.record.encoding import decode_judged, encode_judged
 from results.record.files import RecordError, one_line
 from results.record.folders import INSTALLED, LAST_RUNS
-from results.record.journal import Journal, now
 from results.record.model import (
     UNJUDGED,
     CheckResult,
@@ -49,6 +48,7 @@ from results.record.model import (
     TestVerdict,
     Trace,
 )
+from results.record.reading import Journal, now
 from results.record.values import as_number
 
 _LONGEST = 300
@@ -69,7 +69,7 @@ def junit_properties(judgement: Judgement, clause: str, command: str) -> list[tu
 def described(judgement: Judgement, clause: str, command: str, runs: Sequence[RunSetup]) -> str:
     """A failure in a few lines: clause, message, training runs, and the command that repeats it."""
     which = f"the last of {len(runs)}: " if len(runs) > _MOST_RUNS else ""
-    lines = "".join(f"run: {which}{trained_runs.described(run)}\n" for run in (runs[-1:] if which else runs))
+    lines = "".join(f"run: {which}{ways.described(run)}\n" for run in (runs[-1:] if which else runs))
     return f"{clause} [{judgement.outcome}] {judgement.message}\n{lines}repeat: {command}"
 
 

@@ -18,9 +18,8 @@ from results.compare.changes import ChangeKind
 from results.compare.comparison import compare
 from results.compare.verdicts import came_to
 from results.record.files import RecordError, one_line
-from results.record.journal import journal_of
 from results.record.model import REFUSED, Outcome
-from results.record.reading import Record, TestVerdict, load, write
+from results.record.reading import Record, TestVerdict, journal_of, load, write
 from results.show.clauses import number
 
 TIMES = 2

@@ -1,18 +1,21 @@
-"""`--way TECHNIQUE.NAME`: the suites with a technique's other public call, on the tests that may use the technique."""
+"""`--way TECHNIQUE.NAME`, the suites with a technique's other public call; and the training runs behind a verdict."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import pytest
 
 from conformance.runner.baselines import nearest
 from conformance.test_ids.inventory import code_of, id_of
-from fixtures.recipe import LEVELS_OF
-from frameworks.contract import Framework
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import LEVELS_OF, Recipe, written
+from frameworks.contract import Framework, Trainer
 from frameworks.registry import built_in
 from frameworks.ways import Way, offered, sets
-from results.record.model import TestVerdict
+from results.record.model import RunSetup, TestVerdict
 from results.record.reading import load
 
 PARAMETERS: Mapping[str, Callable[[Way], bool]] = {
@@ -94,3 +97,69 @@ class WayTests:
     def _is_due(self, test: str) -> bool:
         clause = test.partition("/")[0]
         return clause != _CLAUSE and (test in self.due or test not in self._known)
+
+
+FOLDER = "FOLDER"
+"""Placeholder for a folder of offloaded files, so that equal runs give equal records."""
+
+
+def described(run: RunSetup) -> str:
+    """The run in one line, for a failure's message."""
+    parts = ", ".join(f"{name}={_text(value)}" for name, value in run.recipe.items())
+    return f"{run.fixture} under {parts or 'the default recipe'}"
+
+
+def run_of(model: Model, recipe: Recipe) -> RunSetup:
+    """The record of a run of this model; a folder of offloaded files becomes `FOLDER`.
+
+    A field of the recipe that is a data class itself holds its class under "kind" next to its own fields.
+    """
+    if recipe.offload is not None and recipe.offload.folder is not None:
+        recipe = recipe.replace(offload=replace(recipe.offload, folder=FOLDER))
+    default = Recipe()
+    given = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}
+    changed = {name: _plain(value) for name, value in given.items() if value != getattr(default, name)}
+    return RunSetup(model.name, changed)
+
+
+@contextmanager
+def recorded_runs(framework: Framework) -> Iterator[list[RunSetup]]:
+    """Collects the distinct runs that the framework makes within the context.
+
+    The list stays empty for a framework whose instances accept no attributes.
+    """
+    runs: list[RunSetup] = []
+    make = framework.trainer
+
+    def trainer(model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
+        run = run_of(model, recipe)
+        if run not in runs:
+            runs.append(run)
+        return make(model, recipe, weights)
+
+    replaced = vars(framework).get("trainer") if hasattr(framework, "__dict__") else None
+    try:
+        framework.trainer = trainer  # type: ignore[method-assign]
+    except AttributeError:
+        yield runs
+        return
+    try:
+        yield runs
+    finally:
+        if replaced is None:
+            del framework.trainer
+        else:
+            framework.trainer = replaced  # type: ignore[method-assign]
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__} | {name: _plain(part) for name, part in written(value).items()}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    parts = [f"{name}={_text(part)}" for name, part in value.items() if name != "kind" and part is not None]
+    return f"{value['kind']}({', '.join(parts)})"

@@ -15,8 +15,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from conformance.runner.adapter_info import check_mode
 from conformance.runner.selection import NAMES
+from conformance.runner.subprocesses import check_mode
 from conformance.sweep.releases import Releases, newest_at, next_upload, releases
 from frameworks.installer.distributions import bare, distribution_of, package_of
 from frameworks.registry import UnknownFramework, adapter_file, built_in, folder_of, path_of

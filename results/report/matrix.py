@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from results.compare.pairing import Comparisons
+from results.compare.comparison import Comparisons
 from results.record.model import Outcome
 from results.record.reading import ClauseText, Record, TestVerdict
 from results.report.text import TextPart, clean

@@ -12,9 +12,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from results.compare.changes import Change, ChangeKind
-from results.compare.comparison import Comparison
+from results.compare.comparison import NONE, Comparison, Comparisons
 from results.compare.numbers import Movement
-from results.compare.pairing import NONE, Comparisons
 from results.compare.verdicts import NOT_JUDGED
 from results.record.files import replace_by
 from results.record.model import Outcome

@@ -12,10 +12,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from results.compare.changes import LEAST, Change, ChangeKind
-from results.compare.comparison import Comparison
+from results.compare.comparison import Comparison, Comparisons, name, series
 from results.compare.environment import Environment
 from results.compare.numbers import MovedNumbers, Movement, counts
-from results.compare.pairing import Comparisons, name, series
 from results.compare.verdicts import NOT_JUDGED
 from results.record.files import one_line
 from results.record.values import plain

@@ -15,9 +15,8 @@ from conformance.sweep import releases as releases_module
 from conformance.sweep.cell import CellRequest, CellResult, LostCell
 from conformance.sweep.plan import SweepCell
 from results.record.files import packed
-from results.record.journal import Journal
 from results.record.model import Outcome
-from results.record.reading import load, to_json
+from results.record.reading import Journal, load, to_json
 from tests.support.recorded import CLAUSE as RECORDED
 from tests.support.recorded import filled, header, verdict
 from tests.support.suite_runs import refused

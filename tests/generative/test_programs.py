@@ -37,8 +37,7 @@ from conformance.generative.programs.triage import reachable, triaged
 from conformance.generative.programs.variations import CutWindows, Program
 from conformance.generative.verdicts import LAWS, explore
 from conformance.known_failures.reading import Exclusion, load_known
-from conformance.search.adapter_settings import generative_settings
-from conformance.search.properties import Failure, Search
+from conformance.search.properties import Failure, Search, generative_settings
 from conformance.spec.clauses import load_clauses
 from conformance.techniques.registry import TECHNIQUES
 from fixtures.arrays import Array

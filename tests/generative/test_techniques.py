@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from conformance.checks.subject import Subject
-from conformance.search.adapter_settings import generative_settings
 from conformance.search.arrays import Layout
+from conformance.search.properties import generative_settings
 from conformance.techniques.delayed_scaling import DelayedCase, DelayedStep
 from conformance.techniques.formats.cases import (
     CastCall,

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from results.compare.changes import ChangeKind
-from results.compare.comparison import compare
+from results.compare.comparison import Comparisons, compare, compare_sets
 from results.compare.numbers import Movement, number
-from results.compare.pairing import Comparisons, compare_sets
 from results.compare.ratio import CONFIDENCE, FEWEST, SMALLEST, TRIMMED, ratio
 from results.record.arrays import differs, fingerprint, first_difference
 from results.record.files import RecordError

@@ -14,9 +14,8 @@ from click.testing import CliRunner
 from conformance.cli.records import compare as command
 from conformance.runner import identity
 from results.compare.changes import ChangeKind
-from results.compare.comparison import Comparison, compare
+from results.compare.comparison import Comparison, Comparisons, FailOn, compare
 from results.compare.numbers import Movement
-from results.compare.pairing import Comparisons, FailOn
 from results.record.reading import Curves, Outcome, Record, RunSetup, Tensors, TestVerdict, write
 from results.show.differences import document, headline, markdown, to_text, verdict
 from tests.support.doctored import (

@@ -15,13 +15,23 @@ from pathlib import Path
 
 import pytest
 
-from results.compare.pairing import compare_files, compare_sets
+from results.compare.comparison import compare_files, compare_sets
 from results.record.files import RecordBusy
 from results.record.folders import Outlines, find, listed, read
-from results.record.journal import Journal
-from results.record.lines import CUT, NO_VERDICT
 from results.record.model import JudgedTest
-from results.record.reading import Observation, Outcome, Record, RecordError, TestVerdict, load, load_series, write
+from results.record.reading import (
+    CUT,
+    NO_VERDICT,
+    Journal,
+    Observation,
+    Outcome,
+    Record,
+    RecordError,
+    TestVerdict,
+    load,
+    load_series,
+    write,
+)
 from results.show import table
 from tests.support import recorded
 from tests.support.recorded import BASE, CLAUSE, filled, header, judged, verdict
@@ -150,7 +160,7 @@ def test_write_that_fails_leaves_the_old_record(complete: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from results.record.journal import Journal
+from results.record.reading import Journal
 from tests.support.recorded import CLAUSE, header, judged
 for run in range(10**6):
     journal = Journal.create(Path(sys.argv[1]), header())

@@ -24,8 +24,18 @@ from results.record import files, values
 from results.record.encoding import schema
 from results.record.files import MAX_BYTES
 from results.record.folders import find, read
-from results.record.journal import Journal
-from results.record.reading import MAX_SIGNS, SIGNS, Outcome, RecordError, RunSetup, from_json, load, to_json, write
+from results.record.reading import (
+    MAX_SIGNS,
+    SIGNS,
+    Journal,
+    Outcome,
+    RecordError,
+    RunSetup,
+    from_json,
+    load,
+    to_json,
+    write,
+)
 from results.record.values import as_number, encode_number
 from results.show import digest, portability
 from results.show.table import plain

@@ -20,8 +20,7 @@ from rich.console import Console
 
 from conformance.cli import main
 from results.compare.changes import Change, ChangeKind
-from results.compare.comparison import compare
-from results.compare.pairing import compare_sets
+from results.compare.comparison import compare, compare_sets
 from results.record import folders
 from results.record.reading import ClauseText, Outcome, Record, Series, TestVerdict, Variant, write
 from results.show import times

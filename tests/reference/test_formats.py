@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from conformance.checks.evidence import Verdict, Violation
-from conformance.runner.trained_runs import run_of
+from conformance.runner.ways import run_of
 from conformance.techniques.eight_bit_state import MomentBeforeEncoding, block_maxima, paper_values, state_bytes
 from conformance.techniques.formats import checks
 from conformance.techniques.post_training.cases import MIXED, QuantizedCase, RunLayers, foreign, mixed

@@ -17,9 +17,8 @@ import pytest
 
 from results import report
 from results.compare.changes import Change, ChangeKind
-from results.compare.comparison import Comparison, compare
+from results.compare.comparison import NONE, Comparison, Comparisons, compare
 from results.compare.numbers import MovedNumbers, Movement
-from results.compare.pairing import NONE, Comparisons
 from results.record.model import Measurement, Observation, TestVerdict, Trace, Variant
 from results.record.reading import ClauseText, Outcome, Record, RecordError
 from results.report import render, values

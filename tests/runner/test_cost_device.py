@@ -19,10 +19,10 @@ from fixtures.recipe import FLOAT16
 from frameworks.contract import SUPPORTED, Capability, Declaration, Unsupported
 from frameworks.reference import ReferenceFramework
 from results.record.reading import load
-from tests.support import devices
+from tests.support import own_loops
 from tests.support.suite_runs import judge, outcomes
 
-Run = Callable[[devices.Device], Verdict]
+Run = Callable[[own_loops.Device], Verdict]
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_of(test: Callable[..., None], *given: object) -> Run:
     """Runs a test of the suite."""
 
-    def run(framework: devices.Device) -> Verdict:
+    def run(framework: own_loops.Device) -> Verdict:
         verdict = Verdict()
         test(Subject(framework), verdict, *given)
         return verdict
@@ -69,7 +69,7 @@ TIMED = {
 @pytest.mark.parametrize("name", TIMED)
 def test_a_device_that_costs_what_it_should_passes(name: str) -> None:
     run, factor, plain = TIMED[name]
-    (measured,) = run(devices.Device()).measurements.values()
+    (measured,) = run(own_loops.Device()).measurements.values()
     unit, samples, control = measured
     assert (unit, len(samples), len(control)) == ("s", 60, 60)
     assert np.median(samples) / np.median(control) == pytest.approx(factor, rel=0.01)
@@ -78,7 +78,7 @@ def test_a_device_that_costs_what_it_should_passes(name: str) -> None:
 
 @pytest.mark.parametrize(("tf32", "scopes"), [("default", [None]), ("off", [False]), ("on", [True])])
 def test_float32_is_timed_as_it_comes_and_without_and_with_tf32(tf32: str, scopes: list[bool | None]) -> None:
-    framework = devices.Device()
+    framework = own_loops.Device()
     mixed[tf32](framework)
     assert framework.scopes == scopes
 
@@ -95,31 +95,31 @@ def test_float32_is_timed_as_it_comes_and_without_and_with_tf32(tf32: str, scope
 )
 def test_an_interval_wholly_beyond_its_bound_fails(run: Run, times: dict[str, float], signature: str) -> None:
     with pytest.raises(Violation) as caught:
-        run(devices.Device(times=times))
+        run(own_loops.Device(times=times))
     assert caught.value.signature == signature
 
 
 @pytest.mark.parametrize("run", [block["on"], block["default"], example])
 def test_what_has_no_bound_is_timed_and_not_judged(run: Run) -> None:
-    assert run(devices.Device(times={"mixed": 1.1})).checks == []
+    assert run(own_loops.Device(times={"mixed": 1.1})).checks == []
 
 
 @pytest.mark.parametrize("name", TIMED)
 def test_a_plain_step_that_differs_from_itself_leaves_the_clause(name: str) -> None:
     with pytest.raises(Abstention, match="the same step in two runs differs: ratio"):
-        TIMED[name][0](devices.Device(drift=0.1))
+        TIMED[name][0](own_loops.Device(drift=0.1))
 
 
 def test_the_example_is_its_thousand_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(suite, "EPOCHS", 1000)
     monkeypatch.setattr(suite, "compared", lambda *given: asked.append(given[-1]))
-    example(devices.Device())
+    example(own_loops.Device())
     assert asked == [17]
     assert 60 * 17 >= 1000
 
 
-def peak(framework: devices.Device, technique: str, folder: Path) -> Verdict:
+def peak(framework: own_loops.Device, technique: str, folder: Path) -> Verdict:
     return run_of(suite.test_allocator_peak_matches_byte_count, folder, technique)(framework)
 
 
@@ -139,7 +139,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("technique", suite.TECHNIQUES)
 def test_a_peak_that_follows_the_count_passes(technique: str, tmp_path: Path) -> None:
-    result = peak(devices.Device(), technique, tmp_path)
+    result = peak(own_loops.Device(), technique, tmp_path)
     assert [unit for unit, _, _ in result.measurements.values()] == ["B"] * 4
     assert result.checks[-1].bound is not None
     assert 0.1 < result.checks[-1].bound < 0.25
@@ -149,13 +149,13 @@ def test_a_peak_that_follows_the_count_passes(technique: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("broken", "technique"),
     [
-        (devices.KeepsFloat32, "O1-float16"),
-        (devices.KeepsFloat32, "O1-bfloat16"),
-        (devices.KeepsSegments, "recomputed"),
-        (devices.KeepsMicroBatches, "accumulated"),
+        (own_loops.KeepsFloat32, "O1-float16"),
+        (own_loops.KeepsFloat32, "O1-bfloat16"),
+        (own_loops.KeepsSegments, "recomputed"),
+        (own_loops.KeepsMicroBatches, "accumulated"),
     ],
 )
-def test_a_peak_that_stays_fails(broken: type[devices.Device], technique: str, tmp_path: Path) -> None:
+def test_a_peak_that_stays_fails(broken: type[own_loops.Device], technique: str, tmp_path: Path) -> None:
     with pytest.raises(Violation) as caught:
         peak(broken(), technique, tmp_path)
     assert caught.value.signature == "apart"
@@ -164,12 +164,12 @@ def test_a_peak_that_stays_fails(broken: type[devices.Device], technique: str, t
 @pytest.mark.usefixtures("here")
 def test_a_peak_of_nothing_but_weights_fails(tmp_path: Path) -> None:
     with pytest.raises(Violation) as caught:
-        peak(devices.NoPeak(), "recomputed", tmp_path)
+        peak(own_loops.NoPeak(), "recomputed", tmp_path)
     assert caught.value.signature == "no-peak"
 
 
 def test_a_peak_is_taken_in_a_process_of_its_own(tmp_path: Path) -> None:
-    subject, (model, batch) = Subject(devices.Device()), costs.equal_blocks(2, 4, 4)
+    subject, (model, batch) = Subject(own_loops.Device()), costs.equal_blocks(2, 4, 4)
     result = subprocesses.peak_bytes(subject, model, costs.RECIPE, (batch,), tmp_path / "peak")
     run = subject.trainer(model, costs.RECIPE)
     run.update((batch,))
@@ -178,13 +178,13 @@ def test_a_peak_is_taken_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 def test_a_cpu_is_no_device_whatever_it_declares() -> None:
     with pytest.raises(Unsupported) as caught:
-        need_device(Subject(devices.Device("cpu")))
+        need_device(Subject(own_loops.Device("cpu")))
     assert (caught.value.capability, caught.value.reason) == (Capability.PEAK_BYTES, "no device")
-    need_device(Subject(devices.Device("cuda")))
+    need_device(Subject(own_loops.Device("cuda")))
 
 
 def test_a_device_without_a_peak_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    framework = devices.Device()
+    framework = own_loops.Device()
     refused = {Capability.PEAK_BYTES: Declaration(False, "none here")}
     monkeypatch.setattr(framework, "declares", lambda capability: refused.get(capability, SUPPORTED))
     with pytest.raises(Unsupported, match="none here"):
@@ -192,7 +192,7 @@ def test_a_device_without_a_peak_says_why(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_without_the_switch_only_the_default_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    framework = devices.Device()
+    framework = own_loops.Device()
     refused = {Capability.TF32: Declaration(False, "no switch")}
     monkeypatch.setattr(framework, "declares", lambda capability: refused.get(capability, SUPPORTED))
     assert len(mixed["default"](framework).measurements) == 1

@@ -12,8 +12,7 @@ from conformance.runner import identity, machine
 from conformance.runner.baselines import foreign
 from conformance.runner.identity import variant
 from frameworks import registry
-from results.record.journal import Journal
-from results.record.reading import load, write
+from results.record.reading import Journal, load, write
 from tests.support.recorded import BASE, header
 
 AMD = "processor\t: 0\nmodel name\t: X\nflags\t\t: fpu sse2 sse4_2 avx avx2 fma f16c avx512f avx_vnni amx_bf16 ht\n"

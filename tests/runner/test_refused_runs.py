@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from results.record.files import RecordError
-from results.record.journal import Journal
-from results.record.reading import load
+from results.record.reading import Journal, load
 from tests.support.recorded import header
 from tests.support.suite_runs import checkout, conformance, hang_limit, judge, running, wait_for
 from tests.support.toy_ranks import assert_gone

@@ -16,13 +16,13 @@ from conformance.checks.subject import Subject
 from conformance.runner import jobs
 from conformance.runner.baselines import FOREIGN
 from conformance.runner.recorder import closing_lines, source_for
-from conformance.runner.trained_runs import described, recorded_runs, run_of
+from conformance.runner.ways import described, recorded_runs, run_of
 from conformance.spec.clauses import load_clauses
 from conformance.suites.composition import test_ways
 from fixtures.models import exact_linear, exact_stack
 from fixtures.recipe import BFLOAT16, Adam, DynamicScaling, Offload, Recipe, Recompute
 from frameworks.reference import ReferenceFramework
-from results.compare.pairing import compare_sets
+from results.compare.comparison import compare_sets
 from results.record.model import Outcome, RunSetup, TestVerdict
 from results.record.reading import write
 from tests.runner.test_plugin import SUITE

@@ -1,7 +1,20 @@
 """The training loop of `conformance new loop` with mistakes that users make: the lines that differ."""
 
-from collections.abc import Iterable
+from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import ClassVar
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.models import blocks
+from fixtures.recipe import Recipe
+from frameworks.contract import SUPPORTED, Capability, Declaration, Update
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.training.trainer import ReferenceTrainer
 from tests.support.suite_runs import ROOT
 
 SOURCE = (ROOT / "frameworks" / "torch" / "template" / "my_training.py").read_text("utf-8")
@@ -96,3 +109,120 @@ def changed(*changes: Iterable[tuple[str, str]]) -> str:
             raise ValueError(f"the loop has {text.count(old)} times {old!r}")
         text = text.replace(old, new)
     return text
+
+
+def technique_of(recipe: Recipe) -> str:
+    """ "mixed", "recomputed", "accumulated" or "plain"."""
+    if recipe.precision.level != "O0":
+        return "mixed"
+    if recipe.recompute is not None:
+        return "recomputed"
+    return "accumulated" if recipe.accumulation > 1 else "plain"
+
+
+class DeviceTrainer(ReferenceTrainer):
+    """A run whose updates take the device's time and whose micro-batches fill its memory; its first one is real."""
+
+    framework: Device
+    pace = 1.0
+    first_update: Update | None = None
+
+    def update(self, window: Window) -> Update:
+        self.framework.pass_time(self.pace, technique_of(self.recipe))
+        self.last = window[-1]
+        self.first_update = self.first_update or super().update(window)
+        return self.first_update
+
+    def peak_bytes(self) -> int:
+        return sum(4 * value.size for value in self.masters.values()) + self.framework.device_bytes(self, self.last)
+
+
+TIMES = {"mixed": 0.5, "recomputed": 1.33}
+"""Of a step with a technique, by that of a plain one."""
+
+
+class Device(ReferenceFramework):
+    """Mixed precision is twice as fast, TensorFloat-32 nearly, and a recomputed forward pass costs a third."""
+
+    trainer_class = DeviceTrainer
+    peaks: ClassVar[Mapping[str, float]] = {}
+    """What a technique's bytes are multiplied with."""
+
+    def __init__(
+        self, device: str = "cuda", mode: str | None = None, times: Mapping[str, float] = TIMES, drift: float = 0.0
+    ) -> None:
+        """`times`: by technique. `drift`: by what share each new run is slower than the one before."""
+        super().__init__(device, mode)
+        self.times, self.drift = times, drift
+        self.now, self.float32, self.pace = 0.0, 1.0, 1.0
+        self.noise = np.random.default_rng(0)
+        self.scopes: list[bool | None] = []
+
+    def devices(self) -> tuple[str, ...]:
+        return ("cpu", "cuda")
+
+    def declares(self, capability: Capability) -> Declaration:
+        return SUPPORTED if capability in (Capability.PEAK_BYTES, Capability.TF32) else super().declares(capability)
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
+        made = super().trainer(model, recipe, weights)
+        assert isinstance(made, DeviceTrainer)
+        made.framework, made.pace = self, self.pace
+        self.pace *= 1.0 + self.drift
+        return made
+
+    @contextmanager
+    def tf32(self, allowed: bool | None) -> Iterator[None]:
+        self.scopes.append(allowed)
+        former, self.float32 = self.float32, 0.6 if allowed else 1.0
+        yield
+        self.float32 = former
+
+    def timed(self, work: Callable[[], object]) -> int:
+        begin = self.now
+        work()
+        return round(1e9 * (self.now - begin))
+
+    def pass_time(self, pace: float, technique: str) -> None:
+        """One update, a millisecond in float32 with 0.1 % of noise."""
+        factor = (
+            self.times.get(technique, 1.0) if technique == "mixed" else self.float32 * self.times.get(technique, 1.0)
+        )
+        self.now += 1e-3 * pace * factor * self.noise.normal(1.0, 0.001)
+
+    def device_bytes(self, run: ReferenceTrainer, batch: Batch) -> int:
+        """Bytes at most of one micro-batch: what is counted, the largest segment's, and two activations to work in."""
+        count = run.saved_bytes(batch)
+        width, recompute = run.masters["0.bias"].size, run.recipe.recompute
+        if recompute is not None:
+            equal = blocks((len(run.model.layers) - 1) // 2 // recompute.segments, width, run.model.sample[0])
+            apart = [run.recipe.replace(recompute=None), run.recipe.replace(recompute=type(recompute)(1))]
+            segment = [ReferenceFramework("cpu").trainer(equal, recipe).saved_bytes(batch) for recipe in apart]
+            count += segment[0] - segment[1]
+        return round(count * self.peaks.get(technique_of(run.recipe), 1.0)) + 2 * 4 * len(batch) * width
+
+
+class KeepsFloat32(Device):
+    """Beside what mixed precision holds, half of it is held in float32."""
+
+    peaks: ClassVar[Mapping[str, float]] = {"mixed": 2.0}
+
+
+class KeepsSegments(Device):
+    """Recomputed segments keep their activations."""
+
+    peaks: ClassVar[Mapping[str, float]] = {"recomputed": 2.6}
+
+
+class KeepsMicroBatches(Device):
+    """What a window's micro-batches hold is given back at its end."""
+
+    peaks: ClassVar[Mapping[str, float]] = {"accumulated": 8.0}
+
+
+class NoPeak(Device):
+    """Its allocator tells the weights alone."""
+
+    def device_bytes(self, run: ReferenceTrainer, batch: Batch) -> int:
+        del run, batch
+        return 0

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from results.compare.changes import Change, ChangeKind
-from results.compare.comparison import Comparison
-from results.compare.pairing import Comparisons
+from results.compare.comparison import Comparison, Comparisons
 from results.compare.ratio import FEWEST
 from results.record.fingerprints import Fingerprint
 from results.record.folders import listed
-from results.record.journal import Journal
 from results.record.model import CheckResult, Header, JudgedTest, Measurement, Observation, RunSetup, Series, Suite
-from results.record.reading import ClauseText, Outcome, Record, Tensors, TestVerdict, Trace, Variant, load
+from results.record.reading import ClauseText, Journal, Outcome, Record, Tensors, TestVerdict, Trace, Variant, load
 from results.record.values import Consequence, FindingKind, FindingText, Json
 from results.report import render
 from results.report.values import FORMATS

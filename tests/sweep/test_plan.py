@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from conformance.runner.adapter_info import check_mode
+from conformance.runner.subprocesses import check_mode
 from conformance.sweep import plan as plan_module
 from conformance.sweep.cell import requirements_of
 from conformance.sweep.plan import SweepCell, SweepPlan, cells_of, check_device, choose, read_plan, selection_text

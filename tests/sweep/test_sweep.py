@@ -40,9 +40,8 @@ from conformance.sweep.cell import (
 )
 from conformance.sweep.plan import SweepCell, SweepPlan
 from results.record.files import packed
-from results.record.journal import Journal
 from results.record.model import Outcome
-from results.record.reading import from_json, load, to_json
+from results.record.reading import Journal, from_json, load, to_json
 from tests.support.recorded import filled, header
 from tests.support.suite_runs import ROOT, hang_limit, running, wait_for
 from tests.support.wheels import PACKAGE, TOY, here, offline, write_wheel

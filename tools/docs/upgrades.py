@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from conformance.runner.baselines import BASELINES
-from results.compare.comparison import Comparison, compare
-from results.compare.pairing import Comparisons, series
+from results.compare.comparison import Comparison, Comparisons, compare, series
 from results.history.changes import LineHistory, by_interval, explained, interval, markdown, statement
 from results.history.documents import load as load_history
 from results.record.folders import listed

@@ -23,10 +23,10 @@ from pathlib import Path
 
 import pytest
 
-from conformance.runner.adapter_info import ask
 from conformance.runner.baselines import nearest
 from conformance.runner.recorder import SETTINGS
 from conformance.runner.selection import ALL
+from conformance.runner.subprocesses import ask
 from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import inventory, node_of
 from results.record.reading import Outcome, RecordError, TestVerdict, load

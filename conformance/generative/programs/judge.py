@@ -41,9 +41,8 @@ from conformance.generative.programs.case import (
 from conformance.generative.programs.ensemble import MEMBERS, Ensemble
 from conformance.generative.programs.executor import Play, PlayFailed
 from conformance.generative.programs.subject_executor import SubjectExecutor
-from conformance.search.adapter_settings import GenerativeSettings
 from conformance.search.arrays import Observation, canonical, distance, ends_by_itself, equal, gaps, narrow, unit, wide
-from conformance.search.properties import Failure
+from conformance.search.properties import Failure, GenerativeSettings
 from fixtures.arrays import Array
 from fixtures.model import BatchNorm
 from fixtures.recipe import DynamicScaling, StaticScaling

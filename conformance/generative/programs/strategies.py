@@ -35,9 +35,8 @@ from conformance.generative.programs.case import (
     Way,
     WrongWidth,
 )
-from conformance.generative.programs.features import MANY
+from conformance.generative.programs.features import MANY, PRECISIONS, offered, recipes, techniques_of
 from conformance.generative.programs.grammar import LARGE, WIDTHS, models
-from conformance.generative.programs.recipe_strategies import PRECISIONS, offered, recipes, techniques_of
 from fixtures.model import BatchNorm, walk
 from fixtures.recipe import DynamicScaling, Offload, Ranks, Recipe
 from frameworks.contract import Capability, Framework

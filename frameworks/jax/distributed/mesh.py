@@ -24,8 +24,7 @@ from frameworks.jax.core.layers import DeviceBatch, load_batch, loss_sums_of_ran
 from frameworks.jax.core.settings import OnDevice
 from frameworks.jax.training import optimizers
 from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate, is_window
-from frameworks.jax.training.sharding_layout import ShardingLayout, arrays_of
-from frameworks.jax.training.steps import CarriedState, CompiledSteps, JaxMicroBatch, Plan
+from frameworks.jax.training.steps import CarriedState, CompiledSteps, JaxMicroBatch, Plan, ShardingLayout, arrays_of
 from frameworks.jax.training.trainer import JaxTrainer
 
 NOBODY = -1

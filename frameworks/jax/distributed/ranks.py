@@ -15,7 +15,7 @@ from frameworks.contract import Capability, Gradients, Update
 from frameworks.jax.distributed.mesh import READINGS, AllRanks, MeshTrainer, gathered, gathered_window
 from frameworks.jax.framework import JaxFramework
 from frameworks.jax.training.offload import OffloadedTrainer
-from frameworks.jax.training.sharding_layout import ShardingLayout, layout_of
+from frameworks.jax.training.steps import ShardingLayout, layout_of
 
 
 class JaxWorker(AllRanks):

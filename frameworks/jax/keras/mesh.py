@@ -21,7 +21,7 @@ from frameworks.jax.distributed.mesh import GatheredBatch, gathered, gathered_wi
 from frameworks.jax.keras import trainer
 from frameworks.jax.keras.steps import DeviceBatch, Values, load_parts, micro_batch
 from frameworks.jax.keras.trainer import StatelessRun
-from frameworks.jax.training.sharding_layout import layout_of
+from frameworks.jax.training.steps import layout_of
 from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
 from frameworks.keras_common.run import RunOfRanks
 

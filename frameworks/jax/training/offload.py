@@ -9,7 +9,7 @@ from jax.ad_checkpoint import checkpoint_name
 from fixtures.recipe import Offload
 from frameworks.jax.core.settings import PINNED_HOST
 from frameworks.jax.training.optimizers import RunState
-from frameworks.jax.training.sharding_layout import arrays_of
+from frameworks.jax.training.steps import arrays_of
 from frameworks.jax.training.trainer import JaxTrainer
 
 
