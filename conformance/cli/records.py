@@ -12,7 +12,7 @@ from conformance.known_failures.reading import FILE, SNAPSHOTS, Known, read_know
 from conformance.known_failures.update import Cause, Update, UpdateError, find_idle, table_of, update
 from conformance.runner import baselines
 from conformance.spec.clauses import Table
-from conformance.spec.findings import NO_LINK, read_finding
+from conformance.spec.findings import NO_LINK, read_finding, read_programs
 from frameworks.registry import built_in, folder_of, known, path_of
 from results.compare.comparison import NONE, FailOn, compare_files, compare_sets
 from results.record.encoding import without_collecting
@@ -303,7 +303,7 @@ def _cause(
         raise UpdateError(f"the finding {name!r} exists already", "omit --text")
     if not existing and new is None:
         raise UpdateError(f"the finding {name!r} does not exist", "describe it with --text CLASS CONSEQUENCE REASON")
-    finding = read_finding(Table(f"finding {name}", new), folder=folder, framework=framework) if new else existing[0]
+    finding = read_finding(Table(f"finding {name}", new), framework, read_programs(folder)) if new else existing[0]
     return Cause(finding, clauses)
 
 

@@ -18,7 +18,7 @@ from conformance.known_failures.reading import Expectation, Known, load_known
 from conformance.runner.machine import devices, instruction_sets
 from conformance.spec.clauses import Clause, Level, load_clauses
 from conformance.spec.findings import NO_LINK, Finding
-from conformance.test_ids.inventory import inventory
+from conformance.test_ids.inventory import ROOT, read_inventory
 from frameworks.installer.install import installed_version
 from frameworks.registry import built_in, folder_of, known, path_of
 from frameworks.ways import declared
@@ -129,9 +129,8 @@ def show(identifier: str) -> int:
     for incident in clause.history:
         _line(console, f"  {incident.what}\n    {incident.url}")
     _line(console, "\nTests:", "bold")
-    for function, code in inventory().items():
-        if code.clause == identifier:
-            _line(console, f"  conformance/suites/{code.file}::{function}")
+    for function, code in read_inventory(ROOT, identifier).items():
+        _line(console, f"  conformance/suites/{code.file}::{function}")
     _line(console, "\nKnown failures:", "bold")
     lines = list(_failures(identifier))
     for line in lines:

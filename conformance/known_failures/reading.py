@@ -42,6 +42,7 @@ from conformance.spec.findings import (
     named,
     read_finding,
     read_processor,
+    read_programs,
     read_versions,
     read_workaround,
 )
@@ -505,9 +506,9 @@ def read_known(folder: Traversable, framework: str, clauses: Collection[str] | N
 
 def _read_findings(folder: Traversable, framework: str) -> Known:
     findings: dict[str, Finding] = {}
-    workarounds, exclusions = [], []
+    workarounds, exclusions, programs = [], [], read_programs(folder)
     for table in read_tables(folder.joinpath(FILE), {"finding": FINDING})["finding"]:
-        finding = read_finding(table, framework, folder)
+        finding = read_finding(table, framework, programs)
         if finding.id in findings:
             raise ValueError(f"{table.where}: duplicate id")
         findings[finding.id] = finding

@@ -2,7 +2,7 @@
 framework."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
@@ -126,8 +126,8 @@ class Workaround:
     mode: str
 
 
-def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
-    """The finding of a table, with its program if the folder has one.
+def read_finding(table: Table, framework: str, programs: Mapping[str, Traversable]) -> Finding:
+    """The finding of a table, with its program if there is one.
 
     Raises:
         ValueError: it is invalid, its class implies another consequence, or a defect has no program.
@@ -135,8 +135,7 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
     name = table.text("id")
     if not _ID.fullmatch(name):
         raise ValueError(f"{table.where}: the id is not a slug in lower case with hyphens")
-    file = f"{name.replace('-', '_')}.py"
-    program = _program(folder, file)
+    program = programs.get(f"{name.replace('-', '_')}.py")
     link = table.text("link")
     if link != NO_LINK and not _LINK.fullmatch(link):
         raise ValueError(f"{table.where}: link: got {link!r}, want an address or {NO_LINK!r}")
@@ -173,13 +172,13 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
     )
 
 
-def _program(folder: Traversable, name: str) -> Traversable | None:
-    """The program of that name in the folder of programs, or in a folder there; None if there is none."""
+def read_programs(folder: Traversable) -> dict[str, Traversable]:
+    """The programs of an adapter's findings by their files' names, which no two folders of programs share."""
     programs = folder.joinpath(PROGRAMS)
     if not programs.is_dir():
-        return None
-    places = [programs, *sorted((each for each in programs.iterdir() if each.is_dir()), key=lambda each: each.name)]
-    return next((place.joinpath(name) for place in places if place.joinpath(name).is_file()), None)
+        return {}
+    folders = [programs, *(path for path in programs.iterdir() if path.is_dir())]
+    return {path.name: path for inner in folders for path in inner.iterdir() if path.name.endswith(".py")}
 
 
 def read_processor(table: Table) -> str:

@@ -42,15 +42,16 @@ def inventory() -> dict[str, TestCode]:
     return read_inventory(ROOT)
 
 
-def read_inventory(root: Path) -> dict[str, TestCode]:
-    """The tests of a checkout by their functions' names.
+def read_inventory(root: Path, clause: str = "") -> dict[str, TestCode]:
+    """The tests of a checkout by their functions' names, of all clauses or of one.
 
     Raises:
         ValueError: a test names no clause, or two functions have the same name.
     """
     tests: dict[str, TestCode] = {}
     for path in sorted((root / "conformance" / "suites").rglob("test_*.py")):
-        for node in ast.parse(path.read_text("utf-8")).body:
+        source = path.read_text("utf-8")
+        for node in ast.parse(source).body if clause in source else ():
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 if node.name in tests:
                     other = tests[node.name].file
@@ -58,7 +59,7 @@ def read_inventory(root: Path) -> dict[str, TestCode]:
                 parameters = tuple(argument.arg for argument in node.args.args)
                 file = path.relative_to(root / "conformance" / "suites").as_posix()
                 tests[node.name] = TestCode(file, node.name, _clause(path, node), parameters)
-    return tests
+    return {name: code for name, code in tests.items() if clause in ("", code.clause)}
 
 
 def _clause(path: Path, node: ast.FunctionDef) -> str:
