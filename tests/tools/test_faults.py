@@ -19,7 +19,6 @@ from frameworks.registry import built_in, load
 from results.record.reading import Outcome, TestVerdict
 from tests.support.suite_runs import ROOT, run
 from tools.faults import engine
-from tools.faults import engine as engines
 from tools.faults.__main__ import main
 from tools.faults.alone import Alone, alone, table
 from tools.faults.catalogue import Fault, faults
@@ -246,7 +245,7 @@ def test_a_fault_without_literals_or_docstring_is_refused(link: str, body: str, 
 
 
 def test_a_run_that_is_ended_says_nothing_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(engines, "LIMIT_S", 0.05)
+    monkeypatch.setattr(engine, "LIMIT_S", 0.05)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(RunError, match="did not end within"):
         Engine().run("reference", "", ["conformance/suites/scaling/test_scaling.py"])

@@ -24,7 +24,6 @@ from frameworks.paddle.core.arrays import canonical, copy_of_gradient, put_gradi
 from frameworks.paddle.core.devices import Stream, activations_of
 from frameworks.paddle.core.layers import BatchTensors, Network, add, batch_tensors, item_losses, watched
 from frameworks.paddle.training import optimizers
-from frameworks.paddle.training import optimizers as scalers
 from frameworks.paddle.training.optimizers import (
     Share,
     build_shares,
@@ -255,8 +254,8 @@ class DygraphTrainer(ReadRun):
         self.scaler: Any | None = None
         if recipe.scaling is not None:
             with self._scaler_scope():
-                self.scaler = scalers.build_scaler(recipe.scaling)
-        self.settings = {} if self.scaler is None else scalers.read_settings(self.scaler)
+                self.scaler = optimizers.build_scaler(recipe.scaling)
+        self.settings = {} if self.scaler is None else optimizers.read_settings(self.scaler)
         self.ledger = LossLedger()
 
     def _build_shares(self) -> list[Share]:
@@ -281,14 +280,14 @@ class DygraphTrainer(ReadRun):
     def _running(self) -> Iterator[None]:
         talks = self.scaler is not None or self.recipe.recompute is not None
         stream = self.stream.open() if self._draws else self.stream.apart()
-        with scalers.quiet() if talks else nullcontext(), self._scaler_scope(), stream:
+        with optimizers.quiet() if talks else nullcontext(), self._scaler_scope(), stream:
             yield
 
     def _precision(self) -> AbstractContextManager[None]:
         precision = self.recipe.precision
         if precision.level == "O0":
             asked = self.scaler is not None and self.scaler.is_enable() and not self.forced
-            return scalers.scope_for_a_scaler() if asked else nullcontext()
+            return optimizers.scope_for_a_scaler() if asked else nullcontext()
         level = "O1" if precision.level == "O1" else "O2"
         return paddle.amp.auto_cast(level=level, dtype=precision.format)
 
@@ -371,7 +370,7 @@ class DygraphTrainer(ReadRun):
                 self.scaler.unscale_(share.optimizer)
         paddle.nn.utils.clip_grad_norm_(list(self.network.named.values()), self.recipe.clip)
 
-    def _step(self, *, unscaled: bool = False) -> scalers.UpdateAfterLosses:
+    def _step(self, *, unscaled: bool = False) -> optimizers.UpdateAfterLosses:
         if not unscaled:
             self._check_kernel()
         if self._clips_jointly:
@@ -388,7 +387,7 @@ class DygraphTrainer(ReadRun):
         if self.scaler is not None and not all(ended):
             self.scaler.update()
         after = self._scaler_state_dict()
-        skipped = scalers.skipped_by_counters(before, after) if before and not watch else None
+        skipped = optimizers.skipped_by_counters(before, after) if before and not watch else None
         applied = [not skipped] * len(self.shares)
         if before and skipped is None:
             applied = [
@@ -399,17 +398,17 @@ class DygraphTrainer(ReadRun):
             if share.scheduler is not None and was_applied:
                 share.scheduler.step()
         self._empty()
-        return scalers.reported(before, after, rate, skipped=not any(applied))
+        return optimizers.reported(before, after, rate, skipped=not any(applied))
 
     def _empty(self) -> None:
         optimizers = (share.optimizer for share in self.shares)
         ways.drop_gradients(self.recipe.way("zero-grad"), optimizers, self.network)
 
-    def _discarded(self) -> scalers.UpdateAfterLosses:
+    def _discarded(self) -> optimizers.UpdateAfterLosses:
         """Ends an update whose gradients were unscaled without a step: `update` readies the scaler for the next one."""
         rate, before = float(self.shares[0].optimizer.get_lr()), self._scaler_state_dict()
         self.scaler.update()  # type: ignore[union-attr]
-        return scalers.reported(before, self._scaler_state_dict(), rate, skipped=True)
+        return optimizers.reported(before, self._scaler_state_dict(), rate, skipped=True)
 
     def _scaler_state_dict(self) -> dict[str, Any]:
         return {} if self.scaler is None else self.scaler.state_dict()
@@ -423,7 +422,7 @@ class DygraphTrainer(ReadRun):
         with self._running():
             scaler = None
             if self.scaler is not None and self.recipe.scaling is not None:
-                scaler = scalers.build_scaler(self.recipe.scaling)
+                scaler = optimizers.build_scaler(self.recipe.scaling)
                 scaler.load_state_dict(self.scaler.state_dict())
             self._passes(window, items, scaler)
             if scaler is not None:
