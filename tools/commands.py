@@ -34,14 +34,13 @@ class Tool:
 
 WITH_FRAMEWORKS = (
     "tests/adapters/test_heads.py",
-    "tests/adapters/test_modes.py",
-    "tests/adapters/test_modes.py",
+    "tests/adapters/test_keras_mode.py",
+    "tests/adapters/test_named_devices.py",
     "tests/adapters/test_own_loop.py",
     "tests/adapters/test_traces.py",
-    "tests/adapters/test_modes.py",
+    "tests/adapters/test_torch_modes.py",
     "tests/runner/test_files.py",
     "tests/runner/test_machine.py",
-    "tests/runner/test_files.py",
 )
 """Tests of the suite's own that are skipped where a framework is not installed, as it is not in `tox -e self`."""
 

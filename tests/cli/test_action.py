@@ -14,8 +14,7 @@ import yaml
 
 from results.record.reading import Outcome, load, write
 from results.show.digest import markdown
-from tests.support.recorded import BASE, BOUND
-from tests.support.recorded import small_verdict as verdict
+from tests.support.recorded import BASE, BOUND, change_verdict
 from tests.support.suite_runs import ROOT, environment, hang_limit
 
 ACTION = ROOT / ".github" / "actions" / "conformance"
@@ -77,7 +76,7 @@ class Runner:
 
 
 WORKFLOW = ROOT / ".github" / "workflows" / "conformance.yml"
-WORSE = verdict(BASE, 0, outcome=Outcome.FAIL)
+WORSE = change_verdict(BASE, 0, outcome=Outcome.FAIL)
 WITHOUT_REPORT = f"""#!/bin/sh
 [ "$3" != report ] || exec touch "$6"
 exec {sys.executable} "$@"
@@ -215,7 +214,7 @@ def test_tell_same_run_beside_other_series_is_no_worse(compared_runner: Runner) 
 
 
 def test_tell_drift_counts_where_it_was_asked_for(compared_runner: Runner) -> None:
-    near, far = (verdict(BASE, 0, checks=(replace(BOUND, measured=error),)) for error in (0.01, 0.99))
+    near, far = (change_verdict(BASE, 0, checks=(replace(BOUND, measured=error),)) for error in (0.01, 0.99))
     write(compared_runner.folder / "base" / "old.json", near)
     write(compared_runner.folder / "out" / "records" / "new.json", far)
     assert compared_runner.step("tell.sh", FAIL_ON="drift") == {"comparison": "1"}, compared_runner.log

@@ -32,8 +32,7 @@ from results.record import files
 from results.record.files import RecordError
 from results.record.reading import Outcome, TestVerdict, Variant, load, write
 from tests.support.misbehaving import call, refused
-from tests.support.recorded import BASE
-from tests.support.recorded import small_verdict as verdict
+from tests.support.recorded import BASE, change_verdict
 from tests.support.suite_runs import ROOT, called, environment, hang_limit, run
 from tools.commands import TOOLS
 from tools.commands import commands as tools
@@ -152,7 +151,7 @@ def test_pages_name_commands_that_exist(page: str) -> None:
 
 
 def test_a_comparison_has_three_statuses(tmp_path: Path) -> None:
-    worse = verdict(BASE, 0, outcome=Outcome.FAIL)
+    worse = change_verdict(BASE, 0, outcome=Outcome.FAIL)
     for name, record in (("old", BASE), ("new", worse)):
         write(tmp_path / f"{name}.json", record)
     old, new = tmp_path / "old.json", tmp_path / "new.json"
@@ -288,7 +287,7 @@ def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
     passed = tuple(TestVerdict(code.id, code.clause, Outcome.PASS) for code in codes)
     whole = replace(BASE, clauses=clauses, verdicts=passed).sorted()
     write(first, whole)
-    write(second, replace(verdict(whole, 0, outcome=Outcome.FAIL), variant=Variant("2.14.0")))
+    write(second, replace(change_verdict(whole, 0, outcome=Outcome.FAIL), variant=Variant("2.14.0")))
     assert baselines.accept(first, "the first", folder) == folder / f"{first.name}.gz"
     assert baselines.accept(second, "an upgrade", folder) == folder / f"{second.name}.gz"
     assert [path.name for path in folder.iterdir()] == [f"{second.name}.gz"]

@@ -20,8 +20,7 @@ from results.record.files import RecordError
 from results.record.fingerprints import Fingerprint
 from results.record.reading import CheckResult, Curves, Measurement, Outcome, Record, Tensors, Trace
 from results.show.differences import document, markdown, to_text
-from tests.support.recorded import BASE, BOUND, CLAUSE, TESTS, measured, observed, timed
-from tests.support.recorded import small_verdict as verdict
+from tests.support.recorded import BASE, BOUND, CLAUSE, TESTS, change_verdict, measured, observed, timed
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ from tests.support.recorded import small_verdict as verdict
     ],
 )
 def test_what_the_framework_did_decides(old: Outcome, new: Outcome, kind: ChangeKind | None) -> None:
-    result = compare(verdict(BASE, 1, outcome=old), verdict(BASE, 1, outcome=new))
+    result = compare(change_verdict(BASE, 1, outcome=old), change_verdict(BASE, 1, outcome=new))
     assert [change.kind for change in result.changes] == ([] if kind is None else [kind])
     assert result.status == (1 if kind is not None and kind.worse else 0)
     assert all(change.subject == TESTS[1] for change in result.changes)
@@ -91,7 +90,7 @@ WIDE, NARROW = ("avx2", "avx512f"), ("avx2",)
 def test_compare_of_what_a_processor_lacks_is_not_worse(
     before: tuple[str, ...], changes: dict[str, Any], after: tuple[str, ...], kind: ChangeKind, status: int
 ) -> None:
-    result = compare(_on(BASE, *before), _on(verdict(BASE, 1, **changes), *after))
+    result = compare(_on(BASE, *before), _on(change_verdict(BASE, 1, **changes), *after))
     assert (result.status, [change.kind for change in result.changes]) == (status, [kind])
     if kind is ChangeKind.NOT_COMPARABLE:
         verb = "has" if after == WIDE else "lacks"
@@ -106,14 +105,14 @@ def test_compare_of_an_observation_of_another_processor_is_left_out() -> None:
 
 def test_compare_of_a_refusal_of_the_processor_excuses_its_observations_and_no_other_test() -> None:
     old = _on(BASE, *WIDE, "gfni")
-    refusing = _on(verdict(observed(**{"rule/test_b[1]": "none"}), 1, **REFUSED), *NARROW)
+    refusing = _on(change_verdict(observed(**{"rule/test_b[1]": "none"}), 1, **REFUSED), *NARROW)
     result = compare(old, refusing)
     assert (result.status, {change.kind for change in result.changes}) == (0, {ChangeKind.NOT_COMPARABLE})
     assert "2: the new machine lacks avx512f" in " ".join(to_text(Comparisons((result,))).split())
-    silent = verdict(refusing, 2, outcome=Outcome.UNSUPPORTED, reason="it is gone")
+    silent = change_verdict(refusing, 2, outcome=Outcome.UNSUPPORTED, reason="it is gone")
     without = replace(refusing, verdicts=refusing.verdicts[1:])
     less = replace(refusing, observations=refusing.observations[1:])
-    failing = verdict(refusing, 0, outcome=Outcome.FAIL)
+    failing = change_verdict(refusing, 0, outcome=Outcome.FAIL)
     kinds = (ChangeKind.NEWLY_UNJUDGED, ChangeKind.REMOVED, ChangeKind.REMOVED, ChangeKind.NEWLY_FAILING)
     for new, kind in zip((silent, without, less, failing), kinds, strict=True):
         result = compare(old, new)
@@ -134,7 +133,8 @@ def test_compare_of_a_bound_of_the_same_version_on_another_processor_is_left_out
     sets: tuple[str, ...], changes: dict[str, Any], compared: bool
 ) -> None:
     narrow, wide = (
-        verdict(BASE, 0, checks=(CheckResult("an error", 0.001, bound, None, True),)) for bound in (0.0138, 0.1446)
+        change_verdict(BASE, 0, checks=(CheckResult("an error", 0.001, bound, None, True),))
+        for bound in (0.0138, 0.1446)
     )
     old = _on(replace(narrow, variant=replace(BASE.variant, packages={"numpy": "2.3"})), *WIDE)
     new = replace(wide, variant=replace(old.variant, instruction_sets=sets, **changes))
@@ -142,11 +142,11 @@ def test_compare_of_a_bound_of_the_same_version_on_another_processor_is_left_out
 
 
 def failed(signature: str, **changes: Any) -> Record:
-    return verdict(BASE, 0, outcome=Outcome.KNOWN, signature=signature, **changes)
+    return change_verdict(BASE, 0, outcome=Outcome.KNOWN, signature=signature, **changes)
 
 
 def bound(number: float) -> Record:
-    return verdict(BASE, 0, checks=(BOUND, replace(BOUND, bound=number)))
+    return change_verdict(BASE, 0, checks=(BOUND, replace(BOUND, bound=number)))
 
 
 def losses(*points: float) -> Record:
@@ -155,7 +155,7 @@ def losses(*points: float) -> Record:
 
 def checked(update: int, error: float) -> Record:
     check = CheckResult(f"distance of the loss at update {update}", error, 1.0, None, True)
-    return verdict(BASE, 0, checks=(check,))
+    return change_verdict(BASE, 0, checks=(check,))
 
 
 def bytes_of(*sizes: float) -> Record:
@@ -165,7 +165,7 @@ def bytes_of(*sizes: float) -> Record:
 FORMATS = {"formats/test_a": {"add": "float32", "mul": {"low": math.nan}}}
 FEWER = replace(BASE, verdicts=BASE.verdicts[1:])
 INFERRED = failed("scale-inf", inferred_from="2.12.0")
-UNSTABLE = verdict(BASE, 0, outcome=Outcome.UNSTABLE, message="not the same twice", repeats=("fail (x)", "pass"))
+UNSTABLE = change_verdict(BASE, 0, outcome=Outcome.UNSTABLE, message="not the same twice", repeats=("fail (x)", "pass"))
 DETAILS = {
     ("pass", "unstable"): "not the same twice repeated: fail (x), pass.",
     ("2", "2.5"): "the loss at update 1 is the first that moved by more than rounding explains: 0.5, 1.25 times",
@@ -205,21 +205,21 @@ def test_compare_of_one_difference_is_one_change(
 
 
 def test_a_test_of_another_setup_is_not_comparable() -> None:
-    result = compare(BASE, verdict(BASE, 0, outcome=Outcome.FAIL, setup_hash="d"))
+    result = compare(BASE, change_verdict(BASE, 0, outcome=Outcome.FAIL, setup_hash="d"))
     assert {c.kind for c in result.changes} == {ChangeKind.NOT_COMPARABLE}
     assert {c.subject for c in result.changes} == {TESTS[0]}
     assert (result.status, result.compared) == (0, 2)
     assert [one.test for one in result.numbers] == [*TESTS[1:]]
-    seen = verdict(observed(**{"rule/test_b[1]": "keep"}), 1, setup_hash="d")
+    seen = change_verdict(observed(**{"rule/test_b[1]": "keep"}), 1, setup_hash="d")
     assert {c.kind for c in compare(BASE, seen).changes} == {ChangeKind.NOT_COMPARABLE}
-    counted = verdict(measured({"bytes/test_a": (101.0,)}), 0, setup_hash="d")
+    counted = change_verdict(measured({"bytes/test_a": (101.0,)}), 0, setup_hash="d")
     assert {(c.kind, c.subject) for c in compare(BASE, counted).changes} == {
         (ChangeKind.NOT_COMPARABLE, TESTS[0]),
         (ChangeKind.NOT_COMPARABLE, "bytes/test_a"),
     }
     other = BASE
     for place in range(3):
-        other = verdict(other, place, setup_hash="d")
+        other = change_verdict(other, place, setup_hash="d")
     assert compare(BASE, other).status == 2
 
 
@@ -236,25 +236,25 @@ def test_compare_of_the_words_of_a_reason_is_no_change(key: str) -> None:
 @pytest.mark.parametrize(("new", "kind"), [(0.906, None), (0.91, None), (0.7, ChangeKind.OBSERVATION_CHANGED)])
 def test_an_observed_number_is_judged_by_the_bound_of_its_test(new: float, kind: ChangeKind | None) -> None:
     near = replace(BOUND, what="distance of the accuracy", measured=0.0, bound=0.05)
-    records = [verdict(observed(**{"accuracy/test_a": value}), 0, checks=(near,)) for value in (0.906, new)]
+    records = [change_verdict(observed(**{"accuracy/test_a": value}), 0, checks=(near,)) for value in (0.906, new)]
     result = compare(*records)
     assert [c.kind for c in result.changes] == ([] if kind is None else [kind])
-    unbound = [verdict(record, 0, checks=()) for record in records]
+    unbound = [change_verdict(record, 0, checks=()) for record in records]
     assert [c.kind for c in compare(*unbound).changes] == ([ChangeKind.OBSERVATION_CHANGED] if new != 0.906 else [])
 
 
 @pytest.mark.parametrize(("new", "changes"), [(6.78025 * (1 + 5e-7), 0), (6.78025 * (1 + 5e-6), 1)])
 def test_last_digits_of_an_observed_number_are_no_change(new: float, changes: int) -> None:
-    sides = [verdict(observed(**{"distance/test_a": {"measured": at}}), 0, checks=()) for at in (6.78025, new)]
+    sides = [change_verdict(observed(**{"distance/test_a": {"measured": at}}), 0, checks=()) for at in (6.78025, new)]
     assert len(compare(*sides).changes) == changes
 
 
 def test_another_draw_of_the_same_ensemble_is_no_other_bound() -> None:
     derivation = {"method": "ensemble", "origin": "abc"}
-    old = verdict(BASE, 0, checks=(replace(BOUND, bound=1.0, derivation=derivation),))
+    old = change_verdict(BASE, 0, checks=(replace(BOUND, bound=1.0, derivation=derivation),))
 
     def is_reported(bound: float, **more: str) -> bool:
-        new = verdict(BASE, 0, checks=(replace(BOUND, bound=bound, derivation={**derivation, **more}),))
+        new = change_verdict(BASE, 0, checks=(replace(BOUND, bound=bound, derivation={**derivation, **more}),))
         return bool(compare(old, new).changes)
 
     assert not is_reported(1.3)
@@ -289,8 +289,8 @@ PART = replace(BASE.only(TESTS[1:]), status="partial", selection="--tests=quick"
     [
         (BASE, PART, 0),
         (PART, BASE, 0),
-        (BASE, verdict(PART, 0, outcome=Outcome.FAIL), 1),
-        (verdict(BASE, 0, outcome=Outcome.FAIL), PART, 0),
+        (BASE, change_verdict(PART, 0, outcome=Outcome.FAIL), 1),
+        (change_verdict(BASE, 0, outcome=Outcome.FAIL), PART, 0),
         (BASE, replace(PART.only(())), 2),
         (PART, replace(PART, selection="-k scaling"), 2),
     ],
@@ -307,7 +307,7 @@ def test_a_part_is_compared_with_those_tests_of_the_whole(old: Record, new: Reco
 def test_sets_are_paired_by_series() -> None:
     tf = replace(BASE, series=replace(BASE.series, framework="tf", mode="graph"))
     paddle = replace(BASE, series=replace(BASE.series, framework="paddle"))
-    result = compare_sets([BASE, tf], [verdict(tf, 0, outcome=Outcome.FAIL), BASE])
+    result = compare_sets([BASE, tf], [change_verdict(tf, 0, outcome=Outcome.FAIL), BASE])
     assert [pair.status for pair in result.pairs] == [1, 0]
     assert result.status == 1
     lonely = compare_sets([BASE, tf], [BASE, paddle])
@@ -343,7 +343,7 @@ def records(draw: st.DrawFn) -> Record:
     derived = {"multiplier": draw(ANY)}
     checks = tuple(replace(check, derivation=derived, passed=True) for check in draw(st.lists(CHECKS, max_size=3)))
     costs = (Measurement(CLAUSE, "bytes", "test_a", "B", draw(SERIES), draw(SERIES)),)
-    return replace(verdict(BASE, 0, checks=checks), traces=traces, tensors=tensors, measurements=costs)
+    return replace(change_verdict(BASE, 0, checks=checks), traces=traces, tensors=tensors, measurements=costs)
 
 
 @given(records(), records())
@@ -370,11 +370,11 @@ def test_what_is_no_number_is_none(value: object, expected: float | None) -> Non
 def test_compare_of_an_update_that_judges_nothing_has_no_drift() -> None:
     unjudged = [replace(BASE, traces=(loss({"loss": (1.0, late), "bound": (0.1, math.inf)}),)) for late in (2.0, 9.0)]
     assert not compare(*unjudged).changes
-    chaotic = verdict(BASE, 0, checks=(CheckResult("e", 0.1, 1.0, None, True, {"multiplier": 4.0}),))
+    chaotic = change_verdict(BASE, 0, checks=(CheckResult("e", 0.1, 1.0, None, True, {"multiplier": 4.0}),))
     traces = [loss({"loss": (1.0, late), "exact": (1.0, 1.0), "spread": (1e-3, 0.2)}) for late in (1.0, 9.0)]
     assert not compare(*(replace(chaotic, traces=(trace,)) for trace in traces)).changes
     timing = replace(BASE, clauses={CLAUSE: replace(BASE.clauses[CLAUSE], level="MEASUREMENT")})
-    errors = [verdict(timing, 0, checks=(CheckResult("times", error, 1.0, None, True),)) for error in (0.1, 0.9)]
+    errors = [change_verdict(timing, 0, checks=(CheckResult("times", error, 1.0, None, True),)) for error in (0.1, 0.9)]
     result = compare(*errors)
     assert (result.changes, result.numbers) == ((), ()), "costs are no numbers of this kind"
 
@@ -458,7 +458,7 @@ def test_a_cost_whose_control_failed_is_not_judged(
     level: str, old: Outcome, new: Outcome, kind: ChangeKind, measures: tuple[ChangeKind, ...]
 ) -> None:
     leveled = replace(BASE, clauses={CLAUSE: replace(BASE.clauses[CLAUSE], level=level)})
-    before, after = verdict(leveled, 1, outcome=old), verdict(leveled, 1, outcome=new)
+    before, after = change_verdict(leveled, 1, outcome=old), change_verdict(leveled, 1, outcome=new)
     measurements = BASE.measurements[:1]
     if new in (Outcome.ABSTAIN, Outcome.UNSUPPORTED):
         after = replace(after, measurements=measurements)

@@ -207,7 +207,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
         (tmp_path / place).mkdir()
         for kind in kinds:
             record = replace(BASE, series=replace(BASE.series, device_kind=kind))
-            write(tmp_path / place / f"{kind}.json.gz", recorded.verdict(record, 0, message=place))
+            write(tmp_path / place / f"{kind}.json.gz", recorded.change_verdict(record, 0, message=place))
     return tmp_path / "old", tmp_path / "new"
 
 

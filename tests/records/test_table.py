@@ -30,8 +30,7 @@ from results.show.differences import document, draw, grouped, headline, markdown
 from results.show.digest import markdown as digest
 from results.show.findings import classed, findings
 from results.show.table import CAPTION, layout, plain, troubles
-from tests.support.recorded import BASE, CLAUSE, infected, measured
-from tests.support.recorded import small_verdict as verdict
+from tests.support.recorded import BASE, CLAUSE, change_verdict, infected, measured
 from tests.support.suite_runs import ROOT
 
 FAMILIES = ("accumulation", "autocast", "quantization", "recompute", "scaling")
@@ -401,8 +400,8 @@ def test_numbers_stay_as_they_are(text: str) -> None:
 
 
 def test_a_brief_table_leaves_out_what_is_not_worse() -> None:
-    old = verdict(BASE, 0, outcome=Outcome.FAIL)
-    result = compare_sets([old], [verdict(verdict(BASE, 0), 2, outcome=Outcome.FAIL)])
+    old = change_verdict(BASE, 0, outcome=Outcome.FAIL)
+    result = compare_sets([old], [change_verdict(change_verdict(BASE, 0), 2, outcome=Outcome.FAIL)])
     console = Console(width=100, record=True, file=StringIO())
     draw(result, console, brief=True)
     brief, whole = console.export_text(), to_text(result)
@@ -417,7 +416,7 @@ def test_many_changes_that_are_alike_are_counted() -> None:
 
 
 def test_the_forms_say_the_same() -> None:
-    new = verdict(BASE, 0, outcome=Outcome.FAIL, message="a | <b>@you</b> `c`", link="javascript:alert(1)")
+    new = change_verdict(BASE, 0, outcome=Outcome.FAIL, message="a | <b>@you</b> `c`", link="javascript:alert(1)")
     result = compare_sets([BASE], [replace(new, variant=Variant("2.14.0", {"numpy": "2.4"}))])
     for text in (to_text(result), markdown(result)):
         assert "2.13.0 → 2.14.0" in text
@@ -432,7 +431,7 @@ def test_the_forms_say_the_same() -> None:
 
 
 def test_the_headline_says_why_tests_are_not_comparable() -> None:
-    result = compare(BASE, verdict(BASE, 0, setup_hash="d"))
+    result = compare(BASE, change_verdict(BASE, 0, setup_hash="d"))
     assert "1 not comparable" in headline(result)
     assert "1: different training setups" in to_text(compare_sets([BASE], [result.new]))
     uncounted = compare(BASE, measured({"bytes/test_a": (math.nan,)}))
@@ -500,7 +499,7 @@ def test_the_command_tells_them_when_asked(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_record_in_a_comment_links_to_nothing() -> None:
     text = " ".join(REFERENCES)
-    comment = digest([verdict(BASE, 0, outcome=Outcome.FAIL, message=text)])
+    comment = digest([change_verdict(BASE, 0, outcome=Outcome.FAIL, message=text)])
     without_code = re.sub(r"`[^`]*`", "", comment).replace("\\", "")
     assert "example" in without_code
     assert not LINKED.search(without_code)

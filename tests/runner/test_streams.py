@@ -10,8 +10,7 @@ import pytest
 
 from conformance.runner.subprocesses import harmless
 from results.record.reading import write
-from tests.support.recorded import BASE
-from tests.support.recorded import small_verdict as verdict
+from tests.support.recorded import BASE, change_verdict
 from tests.support.suite_runs import ROOT, checkout, conformance, judge
 
 EVIL = "::error file=x::taken in"
@@ -87,7 +86,7 @@ def test_other_text_stays_as_it_is(text: str, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("words", [("table",), ("compare",), ("table", "--format", "markdown")])
 def test_a_record_gives_a_job_no_commands(words: tuple[str, ...], tmp_path: Path) -> None:
-    changed = verdict(BASE, 0, test=f"{BASE.verdicts[0].clause}/{EVIL}", message=f"a\n{EVIL}", reason=EVIL)
+    changed = change_verdict(BASE, 0, test=f"{BASE.verdicts[0].clause}/{EVIL}", message=f"a\n{EVIL}", reason=EVIL)
     series = replace(BASE.series, framework=EVIL, mode=f"\n{EVIL}")
     path = tmp_path / "run.json"
     write(path, replace(changed, series=series, notes=(EVIL, f"##[error]{EVIL}")))

@@ -93,7 +93,7 @@ BASE = Record(
 )
 
 
-def small_verdict(record: Record, place: int, **changes: Any) -> Record:
+def change_verdict(record: Record, place: int, **changes: Any) -> Record:
     """The record with one of its verdicts changed."""
     verdicts = list(record.verdicts)
     verdicts[place] = replace(verdicts[place], **changes)

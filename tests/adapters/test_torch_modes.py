@@ -1,0 +1,181 @@
+"""Modes of PyTorch: programs for all sizes, the start of DeepSpeed's ranks, and models loaded in eight bits."""
+
+import importlib.util
+import subprocess
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import numpy as np
+import torch
+
+from fixtures.data import vector_batch
+from fixtures.model import Head, Heads, LayerNorm, Model, Residual, SelfAttention
+from fixtures.recipe import Recipe
+from frameworks.contract import Capability, PostTraining
+from frameworks.registry import load
+from frameworks.torch.core.settings import COMPILE, DYNAMIC, compiled
+from frameworks.torch.distributed import deepspeed_start
+from frameworks.torch.quantization import transformers_models
+
+# compiled
+
+ATTENTION = Model(
+    "attention",
+    (Residual((LayerNorm(), SelfAttention(2))), Heads((Head("output", 4),))),
+    (5, 8),
+    (("output", "cross_entropy"),),
+    token_level=True,
+)
+SIZES = ((3, 5), (4, 7), (6, 9), (2, 5))
+"""Batch sizes, and lengths of the sequences."""
+
+
+def programs() -> int:
+    """Graphs that this process has compiled."""
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def losses(mode: str) -> list[float]:
+    run = load("torch", "cpu", mode).trainer(ATTENTION, Recipe())
+    return [run.update((vector_batch(size, length, 8),)).loss for size, length in SIZES]
+
+
+def test_one_program_trains_on_every_size() -> None:
+    before = programs()
+    result = losses(DYNAMIC)
+    assert programs() - before == 1
+    np.testing.assert_allclose(result, losses("eager"), rtol=1e-5)
+
+
+def by_size(x: torch.Tensor) -> torch.Tensor:
+    """Another program for more than four rows."""
+    return x.exp() if x.shape[0] > 4 else x.neg()
+
+
+def test_compiled_for_all_sizes_has_one_program_but_for_sizes_that_pytorch_tells_apart() -> None:
+    call = compiled(by_size, DYNAMIC)
+    for rows, columns in ((3, 2), (1, 2), (3, 3), (3, 0)):
+        assert call(torch.ones(rows, columns)).equal(-torch.ones(rows, columns))
+    assert call(torch.ones(3, 2, dtype=torch.float64)).dtype == torch.float64
+    with pytest.raises(RuntimeError, match="recompile"):
+        call(torch.ones(7, 2))
+    call, before = compiled(by_size, COMPILE), programs()
+    call(torch.ones(3, 2))
+    call(torch.ones(7, 2))
+    assert programs() - before == 2
+
+
+# deepspeed: what ranks need is made ready once, before any test, whoever was killed in the middle of it
+
+
+FOLDER = "deepspeed_shm_comm"
+
+
+class Builds:
+    """Stands for the compiler: counts its runs, and leaves what a build leaves unless it is told to fail."""
+
+    def __init__(self, root: Path) -> None:
+        self.count = 0
+        self.failure: Exception | None = None
+        self._root = root
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        self.count += 1
+        if self.failure is not None:
+            raise self.failure
+        folder = self._root / FOLDER
+        folder.mkdir(exist_ok=True)
+        (folder / f"{FOLDER}.so").touch()
+
+
+@pytest.fixture
+def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
+    made = Builds(tmp_path)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setattr(deepspeed_start, "version", {"deepspeed": "1.0", "torch": "1.0"}.get)
+    monkeypatch.setattr(subprocess, "run", made.run)
+    return made
+
+
+def test_prepare_compiles_once_for_a_version_and_removes_the_lock_of_a_killed_build(
+    builds: Builds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / FOLDER / "lock"
+    lock.parent.mkdir()
+    lock.touch()
+    deepspeed_start._prepare()
+    deepspeed_start._prepare()
+    assert (builds.count, lock.exists()) == (1, False)
+    monkeypatch.setattr(deepspeed_start, "version", {"deepspeed": "1.1", "torch": "1.0"}.get)
+    deepspeed_start._prepare()
+    assert builds.count == 2
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        subprocess.TimeoutExpired("build", deepspeed_start.BUILD_S),
+        subprocess.CalledProcessError(1, "build", stderr="no compiler"),
+        OSError("no processes left"),
+    ],
+    ids=["too-long", "fails", "does-not-start"],
+)
+def test_a_build_that_fails_is_reported_and_tried_again(builds: Builds, failure: Exception) -> None:
+    builds.failure = failure
+    with pytest.raises(RuntimeError, match="could not be compiled"):
+        deepspeed_start._prepare()
+    builds.failure = None
+    deepspeed_start._prepare()
+    assert builds.count == 2
+
+
+def test_where_deepspeed_is_missing_its_ranks_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deepspeed_start, "installed", lambda: False)
+    deepspeed_start.problem.cache_clear()
+    try:
+        with pytest.raises(RuntimeError, match=r"pip install --no-build-isolation deepspeed"):
+            deepspeed_start.require()
+    finally:
+        deepspeed_start.problem.cache_clear()
+
+
+# transformers: models loaded in eight bits, where the libraries for it are not installed, or one of them
+
+
+@pytest.fixture
+def missing(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """These libraries are not installed, all others are."""
+    names: tuple[str, ...] = request.param
+
+    def find(name: str) -> ModuleSpec | None:
+        return None if name in names else importlib.util.spec_from_loader(name, None)
+
+    monkeypatch.setattr(transformers_models, "find_spec", find)
+    return names
+
+
+@pytest.mark.parametrize(
+    "missing", [("bitsandbytes",), ("transformers", "accelerate", "bitsandbytes")], indirect=True, ids=["one", "all"]
+)
+def test_what_is_not_installed_is_named(missing: tuple[str, ...]) -> None:
+    framework = load("torch", "cpu", transformers_models.MODE)
+    declared = framework.declares(Capability.LOAD_INT8)
+    assert not declared.supported
+    assert declared.reason == f"{', '.join(missing)}: not installed: pip install {' '.join(missing)}"
+    assert not framework.rule(PostTraining).rules()
+
+
+@pytest.mark.usefixtures("missing")
+@pytest.mark.parametrize("missing", [()], indirect=True, ids=["nothing"])
+def test_load_int8_is_offered_on_a_cpu_in_its_own_mode_alone() -> None:
+    assert transformers_models.TransformersPostTraining("cpu").rules()
+    assert not transformers_models.TransformersPostTraining("cuda").rules()
+    assert not transformers_models.refused()
+    declared = load("torch", "cpu", "eager").declares(Capability.LOAD_INT8)
+    assert not declared.supported
+    assert declared.reason.endswith("transformers does, in its own mode")
