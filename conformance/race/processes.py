@@ -8,19 +8,16 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from random import Random
+from typing import IO, Any, Literal
 
 from conformance.runner.subprocesses import guarded
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from conformance.race.statistics import RaceSamples, SideSamples
+from results.record.files import os_problem
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +25,12 @@ SAMPLE_NS = 5_000_000
 """What a sample of steps takes at least: far more than the clock's resolution, and so short that what slows the machine
 slows the sides of a round alike."""
 
+OLD, NEW, TWIN = "old", "new", "twin"
+"""Sides: the twin is a second process of the old version."""
+
 FEWEST_PAIRS = 5
+"""Fewest pairs of processes."""
+
 PAIRS = 8
 ROUNDS = 240
 LIMIT_S = 300.0
@@ -50,6 +52,41 @@ _LONGEST = 64 * 2**10
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 Watch = Callable[[range], Iterator[int]]
+
+
+@dataclass(frozen=True)
+class SideSamples:
+    """Samples of one process.
+
+    Attributes:
+        rounds: nanoseconds of each round, by work.
+        once: what a process gives once: nanoseconds of `import` and `first`, bytes of `memory`.
+    """
+
+    rounds: Mapping[str, Sequence[float]]
+    once: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class RaceSamples:
+    """Samples of a race.
+
+    Attributes:
+        framework, place, fixture: what raced. old, new: versions. numpy: its versions, of the old and the new side.
+        count: steps in a sample. load: the machine's load average before the first and after the last pair.
+    """
+
+    framework: str
+    place: str
+    fixture: str
+    old: str
+    new: str
+    numpy: tuple[str, str]
+    count: int
+    pairs: tuple[dict[str, SideSamples], ...]
+    load: tuple[float, ...] = ()
+    started: str = ""
+    version: Literal[1] = field(default=1)
 
 
 class RaceError(RuntimeError):
@@ -139,8 +176,8 @@ def started(side: str, racer: Racer) -> Iterator[RaceProcess]:
                 racer.command, 0, cwd=ROOT, env=variables, stdin=pipe, stdout=pipe, stderr=errors, process_group=0
             )
         except OSError as error:
-            why = (error.strerror or type(error).__name__).lower()
-            raise RaceError(f"{side}: {racer.python}: {why}; name a Python that has the framework") from None
+            why = f"{os_problem(error)}; name a Python that has the framework"
+            raise RaceError(f"{side}: {racer.python}: {why}") from None
         stack.callback(_end, process)
         stack.enter_context(guarded(process.pid))
         result = RaceProcess(side, process, errors)
@@ -156,7 +193,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def race(
     old: Racer, new: Racer, pairs: int = PAIRS, rounds: int = ROUNDS, limit_s: float = LIMIT_S, watch: Watch = iter
-) -> "RaceSamples":
+) -> RaceSamples:
     """The samples of a race of two versions, with a second process of the old one in each pair.
 
     Args:
@@ -165,10 +202,6 @@ def race(
     Raises:
         RaceError: a side cannot be started or measured, or the sides differ in more than their version.
     """
-    import numpy as np
-
-    from conformance.race.statistics import NEW, OLD, TWIN, RaceSamples
-
     facts = {side: _probe(side, racer) for side, racer in ((OLD, old), (NEW, new))}
     if facts[OLD]["place"] != facts[NEW]["place"]:
         raise RaceError(f"the sides run on {facts[OLD]['place']} and {facts[NEW]['place']}; choose --device and --mode")
@@ -176,13 +209,13 @@ def race(
     if kinds[:1] != ["step"]:
         raise RaceError(f"the sides can do {', '.join(kinds) or 'nothing'} in rounds, want step first")
     count = min(max(1, math.ceil(SAMPLE_NS / facts[OLD]["step_ns"])), _MOST_STEPS)
-    rng = np.random.default_rng(0)
+    order = Random(0)
     start, load, when = time.monotonic(), os.getloadavg()[0], datetime.now(UTC).isoformat(timespec="seconds")
     taken: list[dict[str, SideSamples]] = []
     for _ in watch(range(pairs)):
         if len(taken) >= FEWEST_PAIRS and time.monotonic() - start > limit_s:
             break
-        taken.append(_run_pair({OLD: old, NEW: new, TWIN: old}, kinds, count, rounds, rng))
+        taken.append(_run_pair({OLD: old, NEW: new, TWIN: old}, kinds, count, rounds, order))
     return RaceSamples(
         framework=old.framework,
         place=facts[OLD]["place"],
@@ -208,29 +241,24 @@ def _probe(side: str, racer: Racer) -> dict[str, Any]:
 
 
 def _run_pair(
-    sides: Mapping[str, Racer], kinds: list[str], count: int, rounds: int, rng: "np.random.Generator"
-) -> "dict[str, SideSamples]":
+    sides: Mapping[str, Racer], kinds: list[str], count: int, rounds: int, order: Random
+) -> dict[str, SideSamples]:
     """Starts the processes in a drawn order, and lets them take turns."""
-    from conformance.race.statistics import SideSamples
-
     names = [*sides]
     counts = {"step": count, "optimizer": count, "yardstick": YARDSTICKS}
     processes: dict[str, RaceProcess] = {}
     once: dict[str, dict[str, float]] = {side: {} for side in names}
     times: dict[str, dict[str, list[float]]] = {side: {kind: [] for kind in kinds} for side in names}
 
-    def shuffled() -> list[str]:
-        return [names[index] for index in rng.permutation(len(names))]
-
     with ExitStack() as stack:
-        for side in shuffled():
+        for side in order.sample(names, len(names)):
             processes[side] = stack.enter_context(started(side, sides[side]))
             once[side]["import"] = processes[side].value("load", limit_s=START_S)
-        for side in shuffled():
+        for side in order.sample(names, len(names)):
             once[side]["first"] = processes[side].value("first", limit_s=START_S)
         for turn in range(-EVERY, rounds):
             for kind in kinds if turn % EVERY == 0 else kinds[:1]:
-                for side in shuffled():
+                for side in order.sample(names, len(names)):
                     spent = processes[side].value(kind, counts[kind])
                     if turn >= 0:
                         times[side][kind].append(spent)

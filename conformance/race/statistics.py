@@ -12,59 +12,18 @@ one of the versions.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
-from typing import Literal
 
 import numpy as np
 
+from conformance.race.processes import FEWEST_PAIRS, NEW, OLD, TWIN, RaceSamples, SideSamples
 from results.compare.ratio import CONFIDENCE, TRIMMED, in_pairs, refusal_of
 from results.record.files import RecordError, one_line, packed, read, replace
 from results.record.values import parse, plain, to_line, to_text
-
-OLD, NEW, TWIN = "old", "new", "twin"
-"""Sides: the twin is a second process of the old version."""
-
-FEWEST = 5
-"""Fewest pairs of processes."""
-
-
-@dataclass(frozen=True)
-class SideSamples:
-    """Samples of one process.
-
-    Attributes:
-        rounds: nanoseconds of each round, by work.
-        once: what a process gives once: nanoseconds of `import` and `first`, bytes of `memory`.
-    """
-
-    rounds: Mapping[str, Sequence[float]]
-    once: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class RaceSamples:
-    """Samples of a race.
-
-    Attributes:
-        framework, place, fixture: what raced. old, new: versions. numpy: its versions, of the old and the new side.
-        count: steps in a sample. load: the machine's load average before the first and after the last pair.
-    """
-
-    framework: str
-    place: str
-    fixture: str
-    old: str
-    new: str
-    numpy: tuple[str, str]
-    count: int
-    pairs: tuple[dict[str, SideSamples], ...]
-    load: tuple[float, ...] = ()
-    started: str = ""
-    version: Literal[1] = field(default=1)
 
 
 def write(path: Path, samples: RaceSamples) -> None:
@@ -108,9 +67,13 @@ class PairInterval:
         text = f"{self.estimate:.4g} ({self.low:.4g} to {self.high:.4g}, {self.pairs} pairs of processes)"
         return self.refusal or text
 
-    def differs(self, negligible: float) -> bool:
-        """Whether the interval lies outside what is negligible."""
-        return not self.refusal and (self.low > 1.0 + negligible or self.high < 1.0 / (1.0 + negligible))
+    def grew(self, negligible: float) -> bool:
+        """Whether the whole interval lies above what is negligible; never with a refusal."""
+        return self.low > 1.0 + negligible
+
+    def shrank(self, negligible: float) -> bool:
+        """Whether the whole interval lies below what is negligible; never with a refusal."""
+        return self.high < 1.0 / (1.0 + negligible)
 
 
 def estimate(old: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> PairInterval:
@@ -127,8 +90,8 @@ def estimate(old: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> 
         cut = int(TRIMMED * len(ordered))
         logs.append(float(ordered[cut : len(ordered) - cut].mean()))
     pairs = len(logs)
-    if pairs < FEWEST:
-        refusal = f"{pairs} pairs of processes are too few: {FEWEST} are needed"
+    if pairs < FEWEST_PAIRS:
+        refusal = f"{pairs} pairs of processes are too few: {FEWEST_PAIRS} are needed"
         return PairInterval(math.nan, math.nan, math.nan, pairs, refusal)
     from scipy.special import stdtrit  # takes a part of a second
 
@@ -234,8 +197,8 @@ class RaceJudgement:
 def judge(samples: RaceSamples) -> RaceJudgement:
     """The verdict of every cost that both sides have."""
     same_numpy, yardstick = samples.numpy[0] == samples.numpy[1], YARDSTICK.ratio(samples, NEW)
-    contradicts = same_numpy and yardstick.differs(YARDSTICK.negligible)
-    why = f"the same NumPy work next to the new version: {yardstick} times" if contradicts else ""
+    differs = yardstick.grew(YARDSTICK.negligible) or yardstick.shrank(YARDSTICK.negligible)
+    why = f"the same NumPy work next to the new version: {yardstick} times" if same_numpy and differs else ""
     notes = () if same_numpy else (f"NumPy differs ({' and '.join(samples.numpy)}): its work is no yardstick",)
     sides = [side for pair in samples.pairs for side in pair.values()]
     costs = [cost for cost in COSTS if all(cost.key in (side.rounds if cost.rounds else side.once) for side in sides)]
@@ -246,13 +209,13 @@ def judge(samples: RaceSamples) -> RaceJudgement:
 def _verdict(samples: RaceSamples, cost: RaceCost, contradiction: str) -> RaceVerdict:
     ratio, twin = cost.ratio(samples, NEW), cost.ratio(samples, TWIN)
     why = ratio.refusal or twin.refusal or contradiction
-    if not why and twin.differs(cost.negligible):
+    if not why and (twin.grew(cost.negligible) or twin.shrank(cost.negligible)):
         why = f"two processes of the old version differ: {twin} times"
     if why:
         outcome = RaceOutcome.REFUSED
-    elif ratio.low > 1.0 + cost.negligible:
+    elif ratio.grew(cost.negligible):
         outcome = RaceOutcome.GREW
-    elif ratio.high < 1.0 / (1.0 + cost.negligible):
+    elif ratio.shrank(cost.negligible):
         outcome = RaceOutcome.SHRANK
     else:
         outcome = RaceOutcome.EQUAL if ratio.high < 1.0 + cost.detectable else RaceOutcome.NOISY

@@ -21,7 +21,7 @@ from conformance.scenarios.scenario import (
 )
 from fixtures import data, models, pretrained
 from fixtures.data import LENGTH, pair_batch, vocabulary
-from fixtures.model import Activation, Batch, Dense, Head, Heads, Layer, Model
+from fixtures.model import Batch, Head, Heads
 from fixtures.recipe import (
     BFLOAT16,
     FLOAT16,
@@ -38,9 +38,7 @@ from fixtures.recipe import (
 )
 
 SEGMENTED = "two segments"
-ONE_PLACE, COUNTS = "one place", (2, 4)
-SIDES = tuple(f"{count} ranks" for count in COUNTS)
-HERE = "here"
+ONE_PLACE, HERE = "one place", "here"
 AT_LEAST = {"activations": "at least 1", "parameters": "1", "optimizer": "1"}
 """Expected share of offloaded bytes: an activation saved by two operations may be offloaded twice."""
 FLOAT, WIDE, EIGHT_BIT = "float32", "32 bits", "8 bits"
@@ -49,8 +47,11 @@ _PIXELS, _CLASSES, _WIDTH = 28, 10, 512
 _INTEGERS = "Jacob et al. 2018, arXiv:1712.05877"
 
 
-def _mixed(recipe: Recipe) -> Recipe:
-    return recipe.replace(precision=FLOAT16, scaling=DynamicScaling())
+def _in_formats(recipe: Recipe, *labels: str) -> tuple[Side, ...]:
+    """Sides in float32, in float16 with dynamic loss scaling, and in bfloat16."""
+    half = recipe.replace(precision=FLOAT16, scaling=DynamicScaling())
+    recipes = (recipe, half, recipe.replace(precision=BFLOAT16))
+    return tuple(Side(label, own) for label, own in zip(labels, recipes, strict=True))
 
 
 def _points() -> Setting:
@@ -58,17 +59,12 @@ def _points() -> Setting:
     return Setting(models.sincos(), data.sincos_batch(), data.sincos_batch(2_000, seed=1), about)
 
 
-_TWO_HEADS = Recipe(Adam(1e-2))
 _SINCOS = Scenario(
     name="sincos",
     title="Two float64 heads for sine and cosine, width 150, Adam 1e-2: float32 against mixed precision",
     source="the mixed-precision example: 20,000 points, 1,000 epochs",
     setting=_points,
-    sides=(
-        Side("plain", _TWO_HEADS),
-        Side("mixed float16", _mixed(_TWO_HEADS)),
-        Side("mixed bfloat16", _TWO_HEADS.replace(precision=BFLOAT16)),
-    ),
+    sides=_in_formats(Recipe(Adam(1e-2)), "plain", "mixed float16", "mixed bfloat16"),
     batch=20_000,
     epochs=1_000,
     learns_in=60,
@@ -92,11 +88,8 @@ def _centred_batch(size: int, seed: int) -> Batch:
 
 
 def _centres() -> Setting:
-    linear: tuple[Layer, ...] = (Dense(_WIDTH), Activation("gelu"))
-    layers = (*linear, *linear, *linear, Heads((Head("output", _CLASSES),)))
-    model = Model("three-linear", layers, (_WIDTH,), (("output", "cross_entropy"),))
     about = "5,120 points around ten centres, 1,000 for the test"
-    return Setting(model, _centred_batch(5_120, 0), _centred_batch(1_000, 1), about)
+    return Setting(models.blocks(3, _WIDTH), _centred_batch(5_120, 0), _centred_batch(1_000, 1), about)
 
 
 _THREE_LAYERS = Recipe(SGD(0.05))
@@ -129,11 +122,25 @@ def _digits() -> Setting:
 
 
 _ADAM, _MOMENTUM = Recipe(Adam(1e-3)), Recipe(SGD(0.05, momentum=0.9))
-_ACCUMULATION = Scenario(
-    name="digits-accumulation",
-    title="784-512-256-128-10, Adam 1e-3: batches of 32, four of them accumulated, and their 128 samples at once",
-    source="the accumulation example: batch 32, k = 4, 2 epochs, the last window flushed",
+_DIGITS = Scenario(
+    name="",
+    title="784-512-256-128-10",
+    source="",
     setting=_digits,
+    sides=(),
+    batch=64,
+    epochs=3,
+    shorter={"emulated": 23},
+    learns_in=23,
+    quality=accuracy(),
+)
+"""What scenarios on digits have in common."""
+
+_ACCUMULATION = replace(
+    _DIGITS,
+    name="digits-accumulation",
+    title=f"{_DIGITS.title}, Adam 1e-3: batches of 32, four of them accumulated, and their 128 samples at once",
+    source="the accumulation example: batch 32, k = 4, 2 epochs, the last window flushed",
     sides=(
         Side("128 at once", _ADAM),
         Side("4 × 32, flushed", _ADAM.replace(accumulation=4), micro=32),
@@ -144,41 +151,27 @@ _ACCUMULATION = Scenario(
     epochs=2,
     shorter={"emulated": 12},
     learns_in=12,
-    quality=accuracy(),
     published={("4 × 32, whole windows", "bytes ÷ 128 at once's"): "0.25"},
 )
-_OPT_LEVELS = Scenario(
+_OPT_LEVELS = replace(
+    _DIGITS,
     name="opt-levels",
-    title="784-512-256-128-10 with momentum at apex's levels, float16; the scale is dynamic at O1 and O2",
+    title=f"{_DIGITS.title} with momentum at apex's levels, float16; the scale is dynamic at O1 and O2",
     source="apex: amp.initialize(opt_level=...) and scale_loss",
-    setting=_digits,
     sides=(
         Side("O0", _MOMENTUM),
         Side("O1", _MOMENTUM.replace(precision=Precision("O1", "float16"), scaling=DynamicScaling())),
         Side("O2", _MOMENTUM.replace(precision=Precision("O2", "float16"), scaling=DynamicScaling())),
         Side("O3", _MOMENTUM.replace(precision=Precision("O3", "float16"))),
     ),
-    batch=64,
-    epochs=3,
-    shorter={"emulated": 23},
-    learns_in=23,
-    quality=accuracy(),
     published={("O1", "bytes ÷ O0's"): "0.5"},
 )
-_GRAPH_REWRITE = Scenario(
+_GRAPH_REWRITE = replace(
+    _DIGITS,
     name="graph-rewrite",
-    title="784-512-256-128-10 in a graph of float32 layers, as it is and rewritten by grappler",
+    title=f"{_DIGITS.title} in a graph of float32 layers, as it is and rewritten by grappler",
     source="TensorFlow's automatic mixed precision, by option",
-    setting=_digits,
-    sides=(
-        Side("graph", _MOMENTUM),
-        Side("rewritten float16", _mixed(_MOMENTUM)),
-        Side("rewritten bfloat16", _MOMENTUM.replace(precision=BFLOAT16)),
-    ),
-    batch=64,
-    epochs=3,
-    learns_in=23,
-    quality=accuracy(),
+    sides=_in_formats(_MOMENTUM, "graph", "rewritten float16", "rewritten bfloat16"),
     modes={"tf": "rewrite"},
     only="no other framework rewrites a float32 graph",
 )
@@ -205,11 +198,7 @@ def use_fp16(*, real: bool) -> Scenario:
         title="A sentence-pair classifier is fine-tuned: float32, float16 with dynamic loss scaling, bfloat16",
         source="Paddle's --use_fp16 on XNLI",
         setting=_pretrained_sentences if real else _sentences,
-        sides=(
-            Side("float32", plain),
-            Side("float16", _mixed(plain)),
-            Side("bfloat16", plain.replace(precision=BFLOAT16)),
-        ),
+        sides=_in_formats(plain, "float32", "float16", "bfloat16"),
         batch=8 if real else 16,
         epochs=1 if real else 5,
         learns_in=16 if real else 150,
@@ -235,22 +224,16 @@ def _rows_of_digits() -> Setting:
 
 
 _ENCODER = Recipe(Adam(3e-3))
-_READING = Scenario(
-    name="",
+_READING = replace(
+    _DIGITS,
     title="An encoder of two blocks reads digits row by row, Adam 3e-3: ",
-    source="",
     setting=_rows_of_digits,
-    sides=(),
-    batch=64,
-    epochs=3,
-    shorter={"emulated": 23},
-    learns_in=23,
     quality=accuracy(position=0),
 )
 
 
 def _with_ranks(name: str, level: Sharding, what: str, source: str) -> Scenario:
-    ranks = {side: Ranks(count, level) for count, side in zip(COUNTS, SIDES, strict=True)}
+    ranks = {f"{count} ranks": Ranks(count, level) for count in (2, 4)}
     published = {
         (side, share_of(rank_bytes(kind), ONE_PLACE)): f"{1 / own.count:g}"
         for side, own in ranks.items()
@@ -277,33 +260,19 @@ def _small_digits() -> Setting:
     return Setting(models.digits_mlp((128, 64)), data.digits_batch(1400), data.digits_batch(397, 1400), about)
 
 
-_CLASSIFYING = Scenario(
-    name="",
-    title="A network of digits is trained ",
-    source="",
-    setting=_small_digits,
-    sides=(),
-    batch=64,
-    epochs=5,
-    learns_in=60,
-    quality=accuracy(),
+_CLASSIFYING = replace(
+    _DIGITS, title="A network of digits is trained ", setting=_small_digits, epochs=5, shorter={}, learns_in=60
 )
 
 
-def _quantized(name: str, what: str, source: str, bits: dict[str, int]) -> Scenario:
+def _quantized(name: str, what: str, source: str, bits: dict[str, int], **modes: str) -> Scenario:
     """A scenario with one side for each technique, by the number of bits of its weights."""
     sides = (Side(FLOAT, _ADAM), *(QuantizedSide(technique, _ADAM, technique=technique) for technique in bits))
     published = {(technique, share_of(MODEL, FLOAT)): f"{width / 32:g}" for technique, width in bits.items()}
     title = f"{_CLASSIFYING.title}in float32, then its layers have {what}"
-    return replace(_CLASSIFYING, name=name, title=title, source=source, sides=sides, published=published)
+    return replace(_CLASSIFYING, name=name, title=title, source=source, sides=sides, published=published, modes=modes)
 
 
-_INT8_LOAD = _quantized(
-    "int8-load",
-    "weights in int8 that pass through float16, and inputs in int8 but for columns of outliers",
-    "LLM.int8(), Dettmers et al. 2022, arXiv:2208.07339",
-    {"load-int8": 8},
-)
 _QAT = replace(
     _CLASSIFYING,
     name="qat",
@@ -374,7 +343,13 @@ _ALL = (
         "LLM.int8() (arXiv:2208.07339); GPTQ (arXiv:2210.17323)",
         {"weight-int8": 8, "weight-int4": 4},
     ),
-    replace(_INT8_LOAD, modes={"torch": "transformers"}),
+    _quantized(
+        "int8-load",
+        "weights in int8 that pass through float16, and inputs in int8 but for columns of outliers",
+        "LLM.int8(), Dettmers et al. 2022, arXiv:2208.07339",
+        {"load-int8": 8},
+        torch="transformers",
+    ),
     _QAT,
     _ADAM_8BIT,
 )

@@ -18,7 +18,7 @@ from conformance.checks.outcome import conclude
 from conformance.runner.identity import series, suite, variant
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
-from fixtures.recipe import Adam, OffloadedKind, Recipe
+from fixtures.recipe import OffloadedKind, Recipe
 from frameworks.base import window_across_ranks
 from frameworks.contract import Capability, Framework, PostTraining, QuantizedModel, Trainer, Unsupported, needs
 from frameworks.registry import load
@@ -151,7 +151,10 @@ class Scenario:
     @property
     def shows_resident_bytes(self) -> bool:
         """Whether it measures resident bytes between updates, and not only saved activations."""
-        return any(side.ranks or side.recipe.offload is not None or _eight_bit(side.recipe) for side in self.sides)
+        return any(
+            side.ranks or side.recipe.offload is not None or getattr(side.recipe.optimizer, "state_bits", 32) == 8
+            for side in self.sides
+        )
 
     @property
     def quantized(self) -> tuple[QuantizedSide, ...]:
@@ -198,10 +201,6 @@ class Scenario:
             for array in (batch.inputs, *batch.targets.values()):
                 digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:16]
-
-
-def _eight_bit(recipe: Recipe) -> bool:
-    return isinstance(recipe.optimizer, Adam) and recipe.optimizer.state_bits == 8
 
 
 def rank_bytes(kind: str) -> str:
@@ -298,6 +297,12 @@ class SideRun:
     outputs: dict[str, Array] = field(init=False)
     parameters: dict[str, Array] = field(init=False)
 
+    @property
+    def curves(self) -> dict[str, tuple[float, ...]]:
+        """Loss and scale of every update, for a trace."""
+        scales = {} if self.side.recipe.scaling is None else {"scale": tuple(self.scales)}
+        return {"loss": tuple(self.losses), **scales}
+
     def attempt(self, step: Callable[[], None]) -> None:
         """Runs a step unless an earlier one failed; an error ends this side and no other."""
         if self.error is not None:
@@ -326,20 +331,31 @@ class SideRun:
             if not declared.supported:
                 raise Unsupported(capability, declared.reason)
 
-    def train(self, windows: tuple[Window, ...]) -> None:
-        """Trains on the windows of one round."""
-        start = time.perf_counter()
+    def train(self, batch: Batch) -> None:
+        """Trains on the windows of one round; a round without any has no time."""
+        windows = self.side.windows(batch)
+        start = time.perf_counter() if windows else math.nan
         updates = [self.trainer.update(window) for window in windows]
         self.seconds.append(time.perf_counter() - start)
         self.losses += [float(update.loss) for update in updates]
         self.scales += [float(update.scale_after) for update in updates]
         self.skipped += [bool(update.skipped) for update in updates]
 
-    def end(self, scenario: Scenario) -> None:
-        """Evaluates the side."""
+    def end(self, scenario: Scenario, batch: Batch) -> None:
+        """Evaluates the side before the next stretch, which may end its ranks, and counts with a round's batch."""
         self.outputs = self.trainer.predict(self.setting.test.inputs)
         self.quality = scenario.quality.of(self.outputs, self.setting.test)
         self.parameters = self.trainer.parameters()
+        window = self.side.windows(batch)[0]
+        if self.side.recipe.offload is not None:
+            self._count_offloaded_bytes(window)
+            return
+        if not any(side.ranks for side in scenario.sides):
+            self._count_saved_bytes(window[0])
+        if self.side.ranks:
+            self._count_rank_bytes(window)
+        elif scenario.shows_resident_bytes:
+            self._count_resident_bytes(window)
 
     def quantize(self, side: QuantizedSide, trained: "SideRun", scenario: Scenario, calibration: Array) -> None:
         """Quantizes another side's trained model, and evaluates the result."""
@@ -358,23 +374,20 @@ class SideRun:
         exact = _flat({name: trained.outputs[name] for name in outputs})
         self.apart = float(np.linalg.norm(_flat(outputs) - exact) / np.linalg.norm(exact))
 
-    def count_saved_bytes(self, batch: Batch) -> None:
+    def _count_saved_bytes(self, batch: Batch) -> None:
         """Counts what a fresh trainer saves between forward and backward of a micro-batch."""
         if self.framework.declares(Capability.SAVED_BYTES).supported:
             fresh = self.framework.trainer(self.setting.model, self.side.recipe)
             self.counts[SAVED] = int(fresh.saved_bytes(batch))
 
-    def count_offloaded_bytes(self, window: Window) -> None:
+    def _count_offloaded_bytes(self, window: Window) -> None:
         """Counts offloaded bytes after one more update; for activations, bytes offloaded during it."""
         self.trainer.offloaded()
         self.trainer.update(window)
         self.counts |= {offloaded_bytes(kind): size for kind, size in self.trainer.offloaded().items()}
 
-    def count_resident_bytes(self, window: Window) -> None:
-        """Counts whole arrays and the optimizer's moments; with ranks, those of the rank with the most."""
-        if self.side.ranks:
-            self._count_rank_bytes(window)
-            return
+    def _count_resident_bytes(self, window: Window) -> None:
+        """Counts whole arrays and the optimizer's moments."""
         parameters = self.trainer.parameters()
         self.counts |= {
             rank_bytes("parameter"): _size(parameters.values()),
@@ -383,7 +396,7 @@ class SideRun:
         }
 
     def _count_rank_bytes(self, window: Window) -> None:
-        """Counts of new ranks after an update from a window that is split across them, with a window's reductions."""
+        """Counts the bytes of that new rank that has most after an update on a window, and a window's reductions."""
         with closing(self.framework.rank_group(self.setting.model, self.side.recipe)) as group:
             group.update(window_across_ranks(window, group.count))
             resident = group.resident_bytes()
@@ -412,12 +425,14 @@ def train(framework: Framework, scenario: Scenario, setting: Setting, rounds: in
         if not runs or any(run.error is None for run in others):
             for number in watch(range(rounds), f"{scenario.name}, {framework.name}"):
                 for index in order.permutation(len(stretch)):
-                    _train_round(stretch[index], batches[number % len(batches)])
-        for run in others if runs else stretch:
-            _end(run, scenario, batches[0])
+                    run = stretch[index]
+                    run.attempt(partial(run.train, batches[number % len(batches)]))
+        ended = others if runs else stretch
+        for run in ended:
+            run.attempt(partial(run.end, scenario, batches[0]))
         for run in others:
             run.control = [] if first.error else list(first.seconds)
-        runs += others if runs else stretch
+        runs += ended
     _set_distances(scenario, setting, runs)
     by_label = {run.side.label: run for run in runs}
     for side in scenario.quantized:
@@ -427,26 +442,6 @@ def train(framework: Framework, scenario: Scenario, setting: Setting, rounds: in
     if scenario.quantized and runs[0].error is None:
         runs[0].counts[MODEL] = _size(runs[0].parameters.values())
     return tuple(sorted(runs, key=lambda run: scenario.labels.index(run.side.label)))
-
-
-def _train_round(run: SideRun, batch: Batch) -> None:
-    if windows := run.side.windows(batch):
-        run.attempt(partial(run.train, windows))
-    else:
-        run.seconds.append(math.nan)
-
-
-def _end(run: SideRun, scenario: Scenario, batch: Batch) -> None:
-    """Evaluates a side before the next stretch, which may end its ranks."""
-    window = run.side.windows(batch)[0]
-    run.attempt(partial(run.end, scenario))
-    if run.side.recipe.offload is not None:
-        run.attempt(partial(run.count_offloaded_bytes, window))
-        return
-    if not any(side.ranks for side in scenario.sides):
-        run.attempt(partial(run.count_saved_bytes, window[0]))
-    if scenario.shows_resident_bytes:
-        run.attempt(partial(run.count_resident_bytes, window))
 
 
 def _flat(parameters: dict[str, Array]) -> Array:
@@ -518,7 +513,8 @@ def run_scenario(scenario: Scenario, name: str, framework: Framework, limit: int
     if isinstance(runs[0].error, Unsupported):
         raise runs[0].error
     options = ["--scenario", scenario.name, *(["--rounds", str(rounds)] if rounds < all_rounds else [])]
-    place = ["--mode", framework.mode, "--device", framework.device]
+    place = ["--mode", framework.mode, "--device", framework.device, name]
+    repro = shlex.join(["python", "-m", "conformance", "run", *options, *place])
     length = f"{rounds:,} rounds of {scenario.batch:,} samples"
     return Record(
         suite=suite(name, (scenario.clause,), ()),
@@ -531,29 +527,15 @@ def run_scenario(scenario: Scenario, name: str, framework: Framework, limit: int
         finished=now(),
         duration_s=round(time.perf_counter() - start, 3),
         status="complete",
-        verdicts=verdicts(
-            scenario, runs, rounds, shlex.join(["python", "-m", "conformance", "run", *options, *place, name])
-        ),
+        verdicts=tuple(verdict(scenario, run, rounds, repro) for run in runs),
         measurements=measurements(scenario, runs),
-        traces=tuple(
-            Trace(scenario.name, run.side.label, {"loss": tuple(run.losses), **_scales(run)})
-            for run in runs
-            if run.losses
-        ),
+        traces=tuple(Trace(scenario.name, run.side.label, run.curves) for run in runs if run.losses),
         notes=(setting.about, length if rounds == documented else f"{length}, of {documented:,}"),
     )
 
 
-def _scales(run: SideRun) -> dict[str, tuple[float, ...]]:
-    return {} if run.side.recipe.scaling is None else {"scale": tuple(run.scales)}
-
-
-def verdicts(scenario: Scenario, runs: Sequence[SideRun], rounds: int, repro: str) -> tuple[TestVerdict, ...]:
-    """One verdict for each side: a refusal with its reason, or whether it learned and met its promises."""
-    return tuple(_verdict(scenario, run, rounds, repro) for run in runs)
-
-
-def _verdict(scenario: Scenario, run: SideRun, rounds: int, repro: str) -> TestVerdict:
+def verdict(scenario: Scenario, run: SideRun, rounds: int, repro: str) -> TestVerdict:
+    """The verdict on a side: a refusal with its reason, or whether it learned and met its promises."""
     cut = rounds < scenario.learns_in
     # A compiler may round another program differently, but offload does not change the program.
     same_bits = run.side.equal and (run.side.recipe.offload is not None or not run.framework.conventions().compiled)

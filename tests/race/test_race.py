@@ -322,16 +322,17 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> list[Requirements]:
 
 
 def test_interpreter_of_a_version_is_of_an_environment(environments: list[Requirements]) -> None:
-    with racing.interpreter(racing.side_of("old", "torch==2.12.1", "cpu", "accelerate")) as python:
-        assert str(python) == "torch==2.12.1"
+    for text, device, mode, wanted in (
+        ("torch==2.12.1", "cpu", "accelerate", Path("torch==2.12.1")),
+        (f"reference@{HERE}", "auto", "", HERE),
+        ("torch", "auto", "compile", HERE),
+    ):
+        with racing.interpreter(OLD, racing.side_of(OLD, text, device, mode)) as python:
+            assert python == wanted
     assert environments[0].names[:2] == ("torch==2.12.1", "accelerate")
-    with racing.interpreter(racing.side_of("new", f"reference@{HERE}", "auto", "")) as python:
-        assert python == HERE
-    with racing.interpreter(racing.side_of("new", "torch", "auto", "compile")) as python:
-        assert python == HERE
-    refused_side = racing.side_of("old", "torch==2.6.0", "cpu", "")
+    refused_side = racing.side_of(OLD, "torch==2.6.0", "cpu", "")
     with pytest.raises(RaceError, match=r"^old: torch-2.6.0-cpu-\w+: there is no torch 2.6.0"):
-        racing.interpreter(refused_side).__enter__()
+        racing.interpreter(OLD, refused_side).__enter__()
     assert len(environments) == 1
 
 

@@ -5,32 +5,17 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
 
 from conformance.cli.options import OUTPUT, PATH, put, watched
-from conformance.race.processes import FEWEST_PAIRS, FIXTURES, PAIRS, RaceError, Racer, race
+from conformance.race.processes import FEWEST_PAIRS, FIXTURES, NEW, OLD, PAIRS, RaceError, Racer, race
 from conformance.sweep.cell import Commands, NotJudged, make_environment, requirements_of
 from conformance.sweep.plan import CellGroup, SweepCell, cells_of_group, check_group
 from frameworks.installer.distributions import distribution_of
 from frameworks.registry import DEVICE_HELP
-
-
-@dataclass(frozen=True)
-class RaceSide:
-    """A side as the user names it: FRAMEWORK==VERSION, FRAMEWORK@PYTHON, or FRAMEWORK for this Python.
-
-    Attributes:
-        cell: of a sweep, whose environment a version has.
-    """
-
-    name: str
-    framework: str
-    python: Path = Path(sys.executable)
-    cell: SweepCell | None = None
 
 
 @click.command(name="race")
@@ -71,18 +56,17 @@ def race_command(
             raise click.BadParameter(f"there is no folder {file.parent}; make it, or name another", param_hint=option)
     if not old and samples is None:
         raise click.UsageError("name two versions, such as torch==2.12.1 torch==2.13.0, or samples by --samples")
-    if re.split("[=@]", old)[0] != re.split("[=@]", new)[0]:
+    framework = re.split("[=@]", old)[0]
+    if framework != re.split("[=@]", new)[0]:
         raise click.UsageError(f"got {old} and {new or 'nothing'}, want two versions of one framework")
     try:
-        sides = [side_of(name, text, device, mode) for name, text in (("old", old), ("new", new))] if old else []
+        sides = {name: side_of(name, text, device, mode) for name, text in ((OLD, old), (NEW, new))} if old else {}
         from conformance.race import statistics  # takes NumPy
 
         if sides:
             with ExitStack() as stack:
-                racers = [
-                    Racer(stack.enter_context(interpreter(side)), side.framework, device, mode, fixture)
-                    for side in sides
-                ]
+                pythons = [stack.enter_context(interpreter(name, side)) for name, side in sides.items()]
+                racers = [Racer(python, framework, device, mode, fixture) for python in pythons]
                 raced = race(racers[0], racers[1], pairs, watch=lambda numbers: watched(numbers, "pairs of processes"))
             if samples is not None:
                 statistics.write(samples, raced)
@@ -96,8 +80,9 @@ def race_command(
     return judgement.status
 
 
-def side_of(name: str, text: str, device: str, mode: str) -> RaceSide:
-    """The side that a text names, which can run as far as is known before anything is installed.
+def side_of(name: str, text: str, device: str, mode: str) -> Path | SweepCell:
+    """The Python that a text names (FRAMEWORK@PYTHON, or FRAMEWORK for this one), or the cell of a sweep in whose
+    environment a version is (FRAMEWORK==VERSION). It can run as far as is known before anything is installed.
 
     Args:
         name: "old" or "new".
@@ -121,23 +106,22 @@ def side_of(name: str, text: str, device: str, mode: str) -> RaceSide:
         raise RaceError(f"{name}: {cells[0].reason}")
     if at and not (Path(python).is_file() and os.access(python, os.X_OK)):
         raise RaceError(f"{name}: {python}: no such program; name a Python that has the framework")
-    interpreter_ = Path(python).absolute() if at else Path(sys.executable)
-    return RaceSide(name, framework, interpreter_, cells[0] if cells else None)
+    return cells[0] if cells else Path(python or sys.executable).absolute()
 
 
 @contextmanager
-def interpreter(side: RaceSide) -> Iterator[Path]:
+def interpreter(name: str, side: Path | SweepCell) -> Iterator[Path]:
     """The Python of a side; that of a version is of an environment of its time, which ends with the context.
 
     Raises:
         RaceError: it cannot be installed.
     """
-    if side.cell is None:
-        yield side.python
+    if isinstance(side, Path):
+        yield side
         return
     with TemporaryDirectory(prefix="conformance-race-", ignore_cleanup_errors=True) as folder:
         try:
-            python = make_environment(Path(folder, "environment"), requirements_of(side.cell), Commands())
+            python = make_environment(Path(folder, "environment"), requirements_of(side), Commands())
         except NotJudged as refusal:
-            raise RaceError(f"{side.name}: {side.cell.name}: {refusal.args[1]}") from None
+            raise RaceError(f"{name}: {side.name}: {refusal.args[1]}") from None
         yield python
