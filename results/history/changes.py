@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -28,6 +29,8 @@ from results.history.versions import (
     CaseState,
     CaseWord,
     ClauseFacts,
+    JudgedLine,
+    JudgedVersion,
     VersionColumn,
     VersionLine,
     comparable,
@@ -49,7 +52,7 @@ class ChangePoint:
         before, after: places of the versions in the line; the change came after the one and by the other.
         old, new: words of the clause by the compared tests.
         compared: number of tests that both versions judged.
-        fails, passes, refused: tests that newly fail, newly pass, and are newly unsupported.
+        fails, passes, refused: tests that newly fail, newly pass, and are newly unsupported, without the clause's name.
         otherwise: tests that fail in both, with the old and the new signature.
         links: reason and web address of the findings that the failing tests of either side rest on.
     """
@@ -72,6 +75,14 @@ class ChangePoint:
         """Whether a test newly fails or is no longer supported."""
         return bool(self.fails or self.refused)
 
+    @property
+    def steps(self) -> Iterator[tuple[str, str]]:
+        """Each test that moved, and how."""
+        yield from ((test, "fails") for test in self.fails)
+        yield from ((test, "passes") for test in self.passes)
+        yield from ((test, "refused") for test in self.refused)
+        yield from ((test, "otherwise") for test, _, _ in self.otherwise)
+
 
 @dataclass(frozen=True)
 class VersionRun:
@@ -80,14 +91,12 @@ class VersionRun:
     Attributes:
         first, last: places in the line.
         other_tests: the word before differs, but only by tests that were not judged in both versions.
-        point: the change that begins it, or None.
     """
 
     first: int
     last: int
     word: CaseWord
     other_tests: bool = False
-    point: ChangePoint | None = None
 
 
 @dataclass(frozen=True)
@@ -95,14 +104,11 @@ class ClauseHistory:
     """A clause in a line of versions.
 
     Attributes:
-        words: by version; None where no record has the clause.
         runs: of the versions in which something was judged, in order.
         points: every change.
     """
 
-    clause: str
     facts: ClauseFacts
-    words: tuple[CaseWord | None, ...]
     runs: tuple[VersionRun, ...]
     points: tuple[ChangePoint, ...]
 
@@ -114,10 +120,6 @@ class LineHistory:
     line: VersionLine
     clauses: Mapping[str, ClauseHistory]
 
-    def only(self, clause: str) -> LineHistory | None:
-        """The history of one clause; None if no record of the line has it."""
-        return LineHistory(self.line, {clause: self.clauses[clause]}) if clause in self.clauses else None
-
     @cached_property
     def points(self) -> tuple[ChangePoint, ...]:
         """Every change of every clause, the newest version first."""
@@ -125,30 +127,28 @@ class LineHistory:
         return tuple(sorted(result, key=lambda point: (-point.after, not point.worse, point.clause)))
 
 
-def history(line: VersionLine) -> LineHistory:
+def history(line: JudgedLine) -> LineHistory:
     """The history of every clause that a record of the line has."""
-    facts = {name: text for column in line.columns for one in column.records for name, text in one.clauses.items()}
-    judged = sorted({name for column in line.columns for one in column.records for name in one.cases})
-    sets = frozenset[str]().union(*(one.instruction_sets for column in line.columns for one in column.records))
-    return LineHistory(line, {name: _clause(name, facts[name], line.columns, sets) for name in judged})
+    records = [one for column in line.records for one in column]
+    facts = {name: text for one in records for name, text in one.clauses.items()}
+    judged = sorted({name for one in records for name in one.cases})
+    sets = frozenset[str]().union(*(one.instruction_sets for one in records))
+    clauses: dict[str, ClauseHistory] = {}
+    for name in judged:
+        tables = [_merged(name, column, sets) for column in line.records]
+        said = [gravest(state.word for state in table.values()) if table else None for table in tables]
+        points = tuple(_points(name, tables))
+        clauses[name] = ClauseHistory(facts[name], tuple(_runs(said, points)), points)
+    return LineHistory(line, clauses)
 
 
-def _clause(name: str, facts: ClauseFacts, columns: Sequence[VersionColumn], sets: frozenset[str]) -> ClauseHistory:
-    tables = [_merged(name, column, sets) for column in columns]
-    words = tuple(gravest(state.word for state in table.values()) if table else None for table in tables)
-    points = _points(name, columns, tables)
-    return ClauseHistory(name, facts, words, tuple(_runs(words, points)), tuple(points))
-
-
-_Table = Mapping[str, CaseState]
-
-
-def _merged(clause: str, column: VersionColumn, sets: frozenset[str]) -> _Table:
+def _merged(clause: str, records: Iterable[JudgedVersion], sets: frozenset[str]) -> Mapping[str, CaseState]:
     """The states of a clause's tests in one version; those in which its records disagree are unstable."""
     table: dict[str, CaseState] = {}
-    for one in column.records:
+    for one in records:
         lacking = sets - one.instruction_sets if one.instruction_sets else frozenset[str]()
-        for test, state in one.cases.get(clause, {}).items():
+        for name, state in one.cases.get(clause, {}).items():
+            test = name.removeprefix(f"{clause}/")
             if lacking & state.reason:
                 state = replace(state, word="abstain")
             table[test] = state if test not in table else _agreed(table[test], state)
@@ -163,94 +163,67 @@ def _agreed(old: CaseState, new: CaseState) -> CaseState:
     return replace(new, word="unstable") if new.word in STATEMENTS else old
 
 
-def _points(clause: str, columns: Sequence[VersionColumn], tables: Sequence[_Table]) -> list[ChangePoint]:
+def _points(clause: str, tables: Sequence[Mapping[str, CaseState]]) -> list[ChangePoint]:
     result: list[ChangePoint] = []
     for after, table in enumerate(tables):
         left = {test for test, state in table.items() if state.word in STATEMENTS}
         for before in range(after - 1, -1, -1):
             if not left:
                 break
-            common = {test: (tables[before][test], new) for test, new in table.items() if test in tables[before]}
-            common = {test: pair for test, pair in common.items() if comparable(*pair)}
+            pairs = {test: (tables[before][test], new) for test, new in table.items() if test in tables[before]}
+            common = {test: pair for test, pair in sorted(pairs.items()) if comparable(*pair)}
             if left.isdisjoint(common):
                 continue
             left -= common.keys()
             point = _point(clause, before, after, common)
             if point is not None and not _known(point, result):
-                result.append(replace(point, links=tuple(_links(point, columns, tables))))
+                result.append(point)
     return result
 
 
 def _known(point: ChangePoint, points: Iterable[ChangePoint]) -> bool:
     """Whether changes inside the interval say all that the point says."""
     inside = [each for each in points if point.before <= each.before and each.after <= point.after]
-    fails = {test for each in inside for test in each.fails}
-    passes = {test for each in inside for test in each.passes}
-    refused = {test for each in inside for test in each.refused}
-    otherwise = {test for each in inside for test, _, _ in each.otherwise}
-    return (
-        fails >= {*point.fails}
-        and passes >= {*point.passes}
-        and refused >= {*point.refused}
-        and otherwise | fails >= {test for test, _, _ in point.otherwise}
-    )
+    known = {step for each in inside for step in each.steps}
+    return all((test, how) in known or (how == "otherwise" and (test, "fails") in known) for test, how in point.steps)
 
 
 def _point(
     clause: str, before: int, after: int, common: Mapping[str, tuple[CaseState, CaseState]]
 ) -> ChangePoint | None:
-    states = dict(sorted(common.items()))
-    moved = {test: pair for test, pair in states.items() if pair[0].word != pair[1].word}
-    otherwise = tuple(
-        (test, old.signature, new.signature)
-        for test, (old, new) in states.items()
+    moved = {test: pair for test, pair in common.items() if pair[0].word != pair[1].word}
+    otherwise = {
+        test: (old, new)
+        for test, (old, new) in common.items()
         if old.word == new.word == "fail" and old.signature != new.signature
-    )
+    }
     if not moved and not otherwise:
         return None
-    old, new = (gravest(pair[side].word for pair in states.values()) for side in (0, 1))
-    to = {each: tuple(test for test, pair in moved.items() if pair[1].word == each) for each in STATEMENTS}
-    kind: PointKind = "outcome" if old != new else "failure" if old == "fail" else "support"
-    return ChangePoint(
-        clause, before, after, kind, old, new, len(states), to["fail"], to["pass"], to["unsupported"], otherwise
+    old, new = (gravest(pair[side].word for pair in common.values()) for side in (0, 1))
+    fails, passes, refused = (
+        tuple(test for test, pair in moved.items() if pair[1].word == word) for word in ("fail", "pass", "unsupported")
     )
+    failing = [*(common[test][1] for test in (*fails, *otherwise)), *(common[test][0] for test in passes)]
+    kind: PointKind = "outcome" if old != new else "failure" if old == "fail" else "support"
+    signatures = tuple((test, pair[0].signature, pair[1].signature) for test, pair in otherwise.items())
+    links = tuple(dict.fromkeys(state.because for state in failing if any(state.because)))
+    return ChangePoint(clause, before, after, kind, old, new, len(common), fails, passes, refused, signatures, links)
 
 
-def _links(point: ChangePoint, columns: Sequence[VersionColumn], tables: Sequence[_Table]) -> Iterator[tuple[str, str]]:
-    """Reasons and addresses of the findings behind the failures that came, went or differ."""
-    sides = ((point.after, (*point.fails, *(test for test, _, _ in point.otherwise))), (point.before, point.passes))
-    listed = set()
-    for place, tests in sides:
-        texts = {name: text for one in columns[place].records for name, text in one.findings.items()}
-        for test in tests:
-            state = tables[place][test]
-            reason, link = texts.get(state.finding, ("", ""))
-            link = state.link or link
-            if state.word == "fail" and (reason or link) and (reason, link) not in listed:
-                listed.add((reason, link))
-                yield reason, link
-
-
-def _runs(words: Sequence[CaseWord | None], points: Sequence[ChangePoint]) -> Iterator[VersionRun]:
-    begins = {point.after: point for point in reversed(points)}
-    run: VersionRun | None = None
+def _runs(words: Sequence[CaseWord | None], points: Iterable[ChangePoint]) -> list[VersionRun]:
+    changed = {point.after for point in points}
+    runs: list[VersionRun] = []
+    earlier: CaseWord | None = None
     for place, word in enumerate(words):
         if word is None:
-            if run is not None:
-                yield run
-            run = None
             continue
-        point = begins.get(place)
-        if run is not None and run.word == word and point is None:
-            run = replace(run, last=place)
+        if runs and (runs[-1].last, runs[-1].word) == (place - 1, word) and place not in changed:
+            runs[-1] = replace(runs[-1], last=place)
             continue
-        if run is not None:
-            yield run
-        earlier = next((each for each in reversed(words[:place]) if each in STATEMENTS), None)
-        other = point is None and word in STATEMENTS and earlier not in (None, word)
-        run = VersionRun(place, place, word, other, point)
-    if run is not None:
-        yield run
+        says = word in STATEMENTS
+        runs.append(VersionRun(place, place, word, says and earlier not in (None, word) and place not in changed))
+        earlier = word if says else earlier
+    return runs
 
 
 EXPLANATIONS = Path(__file__).with_name("explanations.toml")
@@ -280,23 +253,17 @@ class Explanation(Struct, frozen=True, forbid_unknown_fields=True):
         """Whether the point is about one of the clauses, and its interval of versions contains part of this one."""
         if line.framework != self.framework or not any(fnmatchcase(point.clause, each) for each in self.clauses):
             return False
-        moved = (*point.fails, *point.passes, *point.refused, *(test for test, _, _ in point.otherwise))
-        if not any(fnmatchcase(test, self.tests) for test in moved):
+        if not any(fnmatchcase(f"{point.clause}/{test}", self.tests) for test, _ in point.steps):
             return False
-        sides = [_version(line, place, self.package) for place in (point.before, point.after)]
+        columns = line.columns[point.before], line.columns[point.after]
+        versions = [{**line.fixed, **each.companions, line.package: each.version} for each in columns]
+        sides = [each.get(self.package, "") for each in versions]
         after, by = self.between
         return all(sides) and age(sides[0]) < age(by) and age(after) < age(sides[1])
 
 
 class _Explanations(Struct, forbid_unknown_fields=True):
     explanation: tuple[Explanation, ...] = ()
-
-
-def _version(line: VersionLine, place: int, package: str) -> str:
-    column = line.columns[place]
-    return (
-        column.version if package == line.package else column.companions.get(package, dict(line.fixed).get(package, ""))
-    )
 
 
 @cache
@@ -321,85 +288,48 @@ def explained(
     return listed or tuple((text, link) for text, link in point.links if link.startswith(("http://", "https://")))
 
 
-DOT = " · "
-UNTESTED = "not tested"
-NOT_JUDGED = "not judged"
-
 _LONGEST_REASON = 80
 _GAPS = 12
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """A stretch of versions in a statement.
-
-    Attributes:
-        versions: such as "≤2.6.0" or "2.7.0–2.12.0".
-        word: what it says; of versions without a record, "not judged".
-        since: date of the first of its versions, or "".
-        note: what kind of change began it, or why nothing was judged; "" for none.
-    """
-
-    versions: str
-    word: str
-    since: str = ""
-    note: str = ""
-
-    def __str__(self) -> str:
-        note = f" ({self.note})" if self.note else ""
-        since = f" (from {self.since})" if self.since else ""
-        return f"{self.versions} {self.word}{note}{since}"
-
-
 def statement(line: VersionLine, clause: ClauseHistory, *, gaps: bool = True) -> str:
-    """The history of a clause in one line of text.
+    """The history of a clause in one line of text: its runs, and the versions between and around them.
 
     Args:
         gaps: whether versions that were not judged are named.
     """
-    return DOT.join(str(stretch) for stretch in segments(line, clause) if gaps or stretch.word != NOT_JUDGED)
-
-
-def segments(line: VersionLine, clause: ClauseHistory) -> Iterator[Stretch]:
-    """The runs of a clause, and the versions between and around them without a judgement."""
+    points = {point.after: point for point in reversed(clause.points)}
+    parts: list[str] = []
     place, first = 0, True
     for run in clause.runs:
-        yield from _apart(line.columns[place : run.first])
-        begins = first and run.word in STATEMENTS
-        yield Stretch(
-            f"{'≤' if begins else ''}{_range(line.columns[run.first : run.last + 1])}",
-            run.word,
-            "" if first or run.word not in STATEMENTS else line.columns[run.first].released,
-            _note(run),
-        )
-        place, first = run.last + 1, first and not begins
-    yield from _apart(line.columns[place:])
+        parts += _apart(line.columns[place : run.first], gaps)
+        columns, point = line.columns[run.first : run.last + 1], points.get(run.first)
+        says = run.word in STATEMENTS
+        text = f"{'≤' if first and says else ''}{_range(columns)} {run.word}"
+        if run.other_tests:
+            text += " (by other tests)"
+        elif point is not None and point.kind != "outcome":
+            text += f" ({_manner(point)})"
+        if says and not first and columns[0].released:
+            text += f" (from {columns[0].released})"
+        parts.append(text)
+        place, first = run.last + 1, first and not says
+    return " · ".join((*parts, *_apart(line.columns[place:], gaps)))
 
 
-def _apart(columns: Sequence[VersionColumn]) -> Iterator[Stretch]:
+def _apart(columns: Sequence[VersionColumn], gaps: bool) -> Iterator[str]:
     """Neighbouring versions without a judgement, those of one reason together."""
-    first = 0
-    for place in range(1, len(columns) + 1):
-        if place == len(columns) or columns[place].gap != columns[first].gap:
-            gap = columns[first].gap
-            word = NOT_JUDGED if gap else UNTESTED
-            yield Stretch(_range(columns[first:place]), word, note=_short(gap))
-            first = place
-
-
-def _short(reason: str) -> str:
-    return reason if len(reason) <= _LONGEST_REASON else f"{reason[: _LONGEST_REASON - 1]}…"
+    for gap, group in groupby(columns, key=lambda column: column.gap):
+        if not gap:
+            yield f"{_range([*group])} not tested"
+        elif gaps:
+            reason = gap if len(gap) <= _LONGEST_REASON else f"{gap[: _LONGEST_REASON - 1]}…"
+            yield f"{_range([*group])} not judged ({reason})"
 
 
 def _range(columns: Sequence[VersionColumn]) -> str:
     first, last = columns[0].version, columns[-1].version
     return first if len(columns) == 1 else f"{first}–{last}"
-
-
-def _note(run: VersionRun) -> str:
-    if run.other_tests:
-        return "by other tests"
-    return _manner(run.point) if run.point and run.point.kind != "outcome" else ""
 
 
 def _manner(point: ChangePoint) -> str:
@@ -416,11 +346,6 @@ def interval(line: VersionLine, point: ChangePoint) -> str:
     """The two versions of a point, such as "2.6.0 → 2.13.0", with the newer one's date where it is known."""
     before, after = line.columns[point.before], line.columns[point.after]
     return f"{before.version} → {after.version}{f' ({after.released})' if after.released else ''}"
-
-
-def between(line: VersionLine, point: ChangePoint) -> tuple[VersionColumn, ...]:
-    """Versions inside a point's interval, in which the change may have come too."""
-    return line.columns[point.before + 1 : point.after]
 
 
 def alongside(line: VersionLine, point: ChangePoint) -> tuple[str, ...]:
@@ -443,12 +368,6 @@ def change(point: ChangePoint) -> str:
     if point.otherwise:
         parts.append(f"{len(point.otherwise)} with another signature")
     return f"{step}: {', '.join(parts)} of {number(point.compared, 'test')}"
-
-
-def signatures(point: ChangePoint) -> tuple[str, ...]:
-    """Old and new signature of the tests that fail otherwise, each pair once."""
-    pairs = dict.fromkeys((old or "none", new or "none") for _, old, new in point.otherwise)
-    return tuple(f"{old} → {new}" for old, new in pairs)
 
 
 def summary(one: LineHistory) -> str:
@@ -484,59 +403,50 @@ def markdown(histories: Sequence[LineHistory]) -> str:
     several = [one for one in histories if len(one.line.columns) > 1]
     left = len(histories) - len(several)
     last = [f"{number(left, 'line')} with one version: nothing to compare."] if left else []
-    return cut([line for one in several for line in (*_titled(one), "")] + last)
+    return cut([line for one in several for line in (*_section(one), "")] + last)
 
 
-def _titled(one: LineHistory) -> Iterator[str]:
-    yield f"## {words(one.line.name)}"
-    yield ""
-    yield from line_markdown(one)
-
-
-def line_markdown(one: LineHistory) -> Iterator[str]:
-    """The versions and the change points of one line, without a title."""
+def _section(one: LineHistory) -> Iterator[str]:
+    """The versions and the change points of one line."""
     line = one.line
     judged = [column.version for column in line.columns if column.judged]
+    yield f"## {words(line.name)}"
+    yield ""
     yield f"{number(len(judged), 'judged version')}: {words(', '.join(judged))}."
-    gaps = [column for column in line.columns if not column.judged]
+    gaps = [f"{column.version} ({column.gap})" for column in line.columns if not column.judged]
     if gaps:
-        named = ", ".join(f"{column.version} ({column.gap})" for column in gaps[:_GAPS])
         more = f" and {len(gaps) - _GAPS} more" if len(gaps) > _GAPS else ""
-        yield f"Not judged: {words(named)}{more}."
+        yield f"Not judged: {words(', '.join(gaps[:_GAPS]))}{more}."
     yield ""
     if not one.points:
         yield "No change point." if len(judged) > 1 else "Nothing to compare."
         return
     for points in by_interval(one.points):
-        yield f"**{words(interval(line, points[0]))}**: {_counted(points)}"
-        inside = [column.version for column in between(line, points[0])]
-        if inside:
+        worse = sum(point.worse for point in points)
+        counted = f"{number(len(points), 'clause')} changed, {worse} for the worse."
+        yield f"**{words(interval(line, points[0]))}**: {counted}"
+        if inside := [column.version for column in line.columns[points[0].before + 1 : points[0].after]]:
             yield f"(versions between that cannot decide: {words(', '.join(inside))})"
-        also = alongside(line, points[0])
-        if also:
+        if also := alongside(line, points[0]):
             yield f"(with {words(', '.join(also))})"
         yield ""
-        for point in points:
-            yield f"- {_item(line, one, point)}"
+        yield from (f"- {_item(one, point)}" for point in points)
         yield ""
 
 
 def by_interval(points: Iterable[ChangePoint]) -> list[list[ChangePoint]]:
     """The change points between the same two versions together, the newest first."""
-    result: dict[tuple[int, int], list[ChangePoint]] = {}
-    for point in points:
-        result.setdefault((point.before, point.after), []).append(point)
-    return [result[pair] for pair in sorted(result, key=lambda pair: (-pair[1], -pair[0]))]
+
+    def place(point: ChangePoint) -> tuple[int, int]:
+        return -point.after, -point.before
+
+    return [list(group) for _, group in groupby(sorted(points, key=place), place)]
 
 
-def _counted(points: Sequence[ChangePoint]) -> str:
-    worse = sum(point.worse for point in points)
-    return f"{number(len(points), 'clause')} changed, {worse} for the worse."
-
-
-def _item(line: VersionLine, one: LineHistory, point: ChangePoint) -> str:
-    text = "; ".join((change(point), *signatures(point)))
-    why = explained(line, point)
+def _item(one: LineHistory, point: ChangePoint) -> str:
+    signatures = dict.fromkeys(f"{old or 'none'} → {new or 'none'}" for _, old, new in point.otherwise)
+    text = "; ".join((change(point), *signatures))
+    why = explained(one.line, point)
     because = "; ".join(f"{words(text)}{source(link)}" for text, link in why) if why else "*unexplained*"
-    history = words(statement(line, one.clauses[point.clause], gaps=False))
+    history = words(statement(one.line, one.clauses[point.clause], gaps=False))
     return f"{code(point.clause)} {words(text)}. History: {history}. {because}"

@@ -4,14 +4,14 @@ Versions are numbered by their place in the line, and words have one letter (`LE
 of judged versions alone. docs/history.md describes the fields.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field, to_builtins
 
 from results.history.changes import ChangePoint, ClauseHistory, LineHistory, PointKind, VersionRun, alongside, explained
-from results.history.versions import CaseWord, ClauseFacts, VersionColumn, VersionLine
+from results.history.versions import CaseWord, ClauseFacts, VersionLine
 from results.record.files import RecordError, read
 from results.record.values import ClauseId, parse, plain, to_line
 
@@ -35,14 +35,6 @@ _OTHER_TESTS = "other tests"
 _Place = Annotated[int, Meta(ge=0)]
 
 
-class _Version(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    version: str
-    released: str = ""
-    gap: str = ""
-    companions: dict[str, str] = field(default_factory=dict)
-    status: tuple[str, ...] = ()
-
-
 class _Point(Struct, forbid_unknown_fields=True, omit_defaults=True):
     between: tuple[_Place, _Place]
     kind: PointKind
@@ -61,45 +53,27 @@ class _Clause(Struct, forbid_unknown_fields=True, omit_defaults=True):
     points: tuple[_Point, ...] = ()
 
 
-class _Heading(Struct, forbid_unknown_fields=True):
-    framework: str
-    package: str
-    mode: str
-    device: str
-    platform: str
-    seed: int
-    fixed: dict[str, str]
-    versions: tuple[_Version, ...]
-
-
-class _Line(_Heading, forbid_unknown_fields=True):
+class _Line(VersionLine, frozen=True, forbid_unknown_fields=True):
     clauses: dict[ClauseId, _Clause]
 
 
 class _Document(Struct, forbid_unknown_fields=True):
     version: Literal[2]
     words: dict[str, str]
-    clauses: dict[ClauseId, tuple[str, str, str]]
+    clauses: dict[ClauseId, ClauseFacts]
     lines: tuple[_Line, ...]
 
 
 def compact(histories: Sequence[LineHistory]) -> str:
     """All lines as one document, in a line for each clause so that a difference of two documents is short."""
     facts = {name: clause.facts for one in histories for name, clause in one.clauses.items()}
-    texts = ",\n".join(
-        f"{_text(name)}:{_text([each.level, each.family, each.requirement])}" for name, each in sorted(facts.items())
-    )
+    texts = ",\n".join(f"{_text(name)}:{_text(each)}" for name, each in sorted(facts.items()))
     lines = ",\n".join(_line(each) for each in histories)
     return f'{{"version":{VERSION},"words":{to_line(_WORDS)},"clauses":{{\n{texts}\n}},"lines":[\n{lines}\n]}}\n'
 
 
 def _line(one: LineHistory) -> str:
-    versions = tuple(
-        _Version(column.version, column.released, column.gap, dict(column.companions), column.partial)
-        for column in one.line.columns
-    )
-    place = one.line.framework, one.line.package, one.line.mode, one.line.device, one.line.platform, one.line.seed
-    head = _text(_Heading(*place, dict(one.line.fixed), versions))[:-1]
+    head = _text(VersionLine(*(getattr(one.line, name) for name in VersionLine.__struct_fields__)))[:-1]
     clauses = ",\n".join(
         f"{_text(name)}:{_text(_clause(one.line, clause))}" for name, clause in sorted(one.clauses.items())
     )
@@ -118,20 +92,16 @@ def _clause(line: VersionLine, clause: ClauseHistory) -> _Clause:
 
 
 def _point(line: VersionLine, point: ChangePoint) -> _Point:
-    prefix = f"{point.clause}/"
-    fails, passes, refused = (
-        tuple(test.removeprefix(prefix) for test in tests) for tests in (point.fails, point.passes, point.refused)
-    )
     return _Point(
         between=(point.before, point.after),
         kind=point.kind,
         words=(LETTERS[point.old], LETTERS[point.new]),
         compared=point.compared,
         explained=explained(line, point),
-        fails=fails,
-        passes=passes,
-        unsupported=refused,
-        otherwise=tuple((test.removeprefix(prefix), old, new) for test, old, new in point.otherwise),
+        fails=point.fails,
+        passes=point.passes,
+        unsupported=point.refused,
+        otherwise=point.otherwise,
         alongside=alongside(line, point),
     )
 
@@ -158,48 +128,25 @@ def load(path: Path) -> tuple[LineHistory, ...]:
         raise RecordError(path, f"is no history ({error})", "make it again by `conformance history`") from None
 
 
-def _read_line(one: _Line, facts: Mapping[str, tuple[str, str, str]]) -> LineHistory:
-    columns = tuple(
-        VersionColumn(each.version, each.released, (), each.gap, each.companions, each.status) for each in one.versions
-    )
-    fixed = tuple(one.fixed.items())
-    line = VersionLine(one.framework, one.package, one.mode, one.device, one.platform, one.seed, fixed, columns)
-    return LineHistory(
-        line, {name: _read_clause(name, each, facts[name], columns) for name, each in one.clauses.items()}
-    )
+def _read_line(line: _Line, facts: Mapping[str, ClauseFacts]) -> LineHistory:
+    count, clauses = len(line.columns), {}
+    for name, clause in line.clauses.items():
+        points = tuple(_read_point(name, point, count) for point in clause.points)
+        clauses[name] = ClauseHistory(facts[name], tuple(_read_run(run, count) for run in clause.runs), points)
+    return LineHistory(line, clauses)
 
 
-def _read_clause(
-    name: str, clause: _Clause, facts: tuple[str, str, str], columns: Sequence[VersionColumn]
-) -> ClauseHistory:
-    level, family, requirement = facts
-    points = tuple(_read_point(name, point, columns) for point in clause.points)
-    runs = tuple(_read_runs(clause, points, columns))
-    words: list[CaseWord | None] = [None] * len(columns)
-    for run in runs:
-        words[run.first : run.last + 1] = [run.word] * (run.last + 1 - run.first)
-    return ClauseHistory(name, ClauseFacts(level, requirement, family), tuple(words), runs, points)
+def _read_run(run: tuple[Any, ...], count: int) -> VersionRun:
+    first, last, letter, *rest = run
+    if not 0 <= first <= last < count:
+        raise ValueError(f"a run from version {first} to {last} of {count}")
+    return VersionRun(first, last, _WORDS[letter], rest == [_OTHER_TESTS])
 
 
-def _read_runs(
-    clause: _Clause, points: Sequence[ChangePoint], columns: Sequence[VersionColumn]
-) -> Iterator[VersionRun]:
-    begins = {point.after: point for point in reversed(points)}
-    for first, last, letter, *rest in clause.runs:
-        if not 0 <= first <= last < len(columns):
-            raise ValueError(f"a run from version {first} to {last} of {len(columns)}")
-        yield VersionRun(first, last, _WORDS[letter], rest == [_OTHER_TESTS], begins.get(first))
-
-
-def _read_point(clause: str, point: _Point, columns: Sequence[VersionColumn]) -> ChangePoint:
+def _read_point(clause: str, point: _Point, count: int) -> ChangePoint:
     before, after = point.between
-    if not before < after < len(columns):
-        raise ValueError(f"{clause} changes between versions {before} and {after} of {len(columns)}")
+    if not before < after < count:
+        raise ValueError(f"{clause} changes between versions {before} and {after} of {count}")
     old, new = (_WORDS[letter] for letter in point.words)
-    fails, passes, refused = (
-        tuple(f"{clause}/{test}" for test in tests) for tests in (point.fails, point.passes, point.unsupported)
-    )
-    otherwise = tuple((f"{clause}/{test}", was, now) for test, was, now in point.otherwise)
-    return ChangePoint(
-        clause, before, after, point.kind, old, new, point.compared, fails, passes, refused, otherwise, point.explained
-    )
+    moved = point.fails, point.passes, point.unsupported, point.otherwise
+    return ChangePoint(clause, before, after, point.kind, old, new, point.compared, *moved, point.explained)

@@ -10,15 +10,17 @@ change. Builds of one version (`2.6.0+cpu`, `2.6.0+cu124`) share a column, and s
 """
 
 import hashlib
+import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
-from msgspec import Meta
+from msgspec import Meta, Struct
+from msgspec import field as struct_field
 from packaging.version import Version
 
 from results.compare.changes import PASS_OUTCOMES
@@ -27,7 +29,7 @@ from results.record.encoding import without_collecting
 from results.record.files import RecordError, read
 from results.record.folders import Watch, find, listed
 from results.record.model import Outcome
-from results.record.reading import Record, RunSetup, load
+from results.record.reading import Record, RunSetup, TestVerdict, load
 from results.record.values import parse, plain, to_line
 from results.show.clauses import FAILURE_OUTCOMES
 from results.show.portability import age
@@ -40,6 +42,12 @@ GRAVITY: tuple[CaseWord, ...] = ("fail", "pass", "unsupported", "unstable", "abs
 STATEMENTS: frozenset[CaseWord] = frozenset({"pass", "fail", "unsupported"})
 """Words that say something about the framework."""
 
+_Labels = tuple[tuple[str, str], ...]
+"""Packages and their versions."""
+
+_Place = tuple[str, str, str, int]
+"""Mode, device, platform, seed."""
+
 _TOKEN = re.compile(r"\w+")
 
 
@@ -50,7 +58,8 @@ class CaseState:
     Attributes:
         identity: revision of its clause and hash of its setup; tests of different identities are not comparable.
         first, runs: digests of its first training run and of all of them, "" where the record has none.
-        signature, finding, link: of a failure.
+        signature: of a failure.
+        because: reason and web address of the finding that a failure rests on, "" where there is none.
         reason: words of the reason of a refusal or a known failure.
     """
 
@@ -59,19 +68,16 @@ class CaseState:
     first: str = ""
     runs: str = ""
     signature: str = ""
-    finding: str = ""
-    link: str = ""
+    because: tuple[str, str] = ("", "")
     reason: frozenset[str] = frozenset()
-    passed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClauseFacts:
+class ClauseFacts(NamedTuple):
     """The text of a clause."""
 
     level: str
-    requirement: str
     family: str
+    requirement: str
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,6 @@ class JudgedVersion:
         version: the framework's, without its local label.
         labels: versions of the companions that the framework's version names, by name.
         cases: state of each test, by clause and test.
-        findings: the reason and the link of each finding that a failure rests on.
     """
 
     framework: str
@@ -92,14 +97,22 @@ class JudgedVersion:
     platform: str
     seed: int
     version: str
-    labels: Mapping[str, str]
+    labels: _Labels
     python: str
     started: str
     status: str
     instruction_sets: frozenset[str]
     cases: Mapping[str, Mapping[str, CaseState]]
     clauses: Mapping[str, ClauseFacts]
-    findings: Mapping[str, tuple[str, str]]
+
+    @property
+    def place(self) -> _Place:
+        """Where it was judged, and with what seed."""
+        return self.mode, self.device, self.platform, self.seed
+
+    def without(self, package: str) -> _Labels:
+        """What is fixed in the line of a companion."""
+        return ((self.framework, self.version), *(pair for pair in self.labels if pair[0] != package))
 
 
 _T = TypeVar("_T", bound=Hashable)
@@ -123,13 +136,11 @@ def condense(record: Record) -> JudgedVersion:
             first=_digest(verdict.runs[:1]),
             runs=_digest(verdict.runs),
             signature=verdict.signature if failed else "",
-            finding=verdict.finding if failed else "",
-            link=verdict.link if failed else "",
+            because=_because(record, verdict) if failed else ("", ""),
             reason=frozenset(_TOKEN.findall(verdict.reason)) if excused else frozenset(),
-            passed=verdict.outcome in PASS_OUTCOMES,
         )
         cases.setdefault(_shared(verdict.clause), {})[_shared(verdict.test)] = _shared(state)
-    facts = {name: ClauseFacts(text.level, text.requirement, text.family) for name, text in record.clauses.items()}
+    facts = {name: ClauseFacts(text.level, text.family, text.requirement) for name, text in record.clauses.items()}
     environment = record.variant.environment
     return JudgedVersion(
         framework=record.series.framework,
@@ -138,33 +149,27 @@ def condense(record: Record) -> JudgedVersion:
         platform=platform(record),
         seed=record.seed,
         version=public(record),
-        labels=labelled(record),
+        labels=tuple(sorted(labelled(record).items())),
         python=".".join(environment.get("python", "").split(".")[:2]),
         started=record.started,
         status=record.status,
         instruction_sets=frozenset(record.variant.instruction_sets),
         cases=cases,
         clauses={_shared(name): _shared(fact) for name, fact in facts.items()},
-        findings={name: (text.reason, text.link) for name, text in record.findings.items()},
     )
 
 
+def _because(record: Record, verdict: TestVerdict) -> tuple[str, str]:
+    finding = record.findings.get(verdict.finding)
+    return ("", verdict.link) if finding is None else (finding.reason, verdict.link or finding.link)
+
+
 def _digest(runs: tuple[RunSetup, ...]) -> str:
-    text = to_line(plain(_canonical(runs))) if runs else ""
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16] if text else ""
-
-
-def _canonical(value: object) -> object:
-    """The value with integers as floats of the same value, which compare equal."""
-    if isinstance(value, RunSetup):
-        return {"fixture": value.fixture, "recipe": _canonical(value.recipe)}
-    if isinstance(value, Mapping):
-        return {key: _canonical(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_canonical(item) for item in value]
-    if isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    return value
+    """A digest that is the same for an integer and a float of the same value, which compare equal."""
+    if not runs:
+        return ""
+    text = to_line(json.loads(to_line(plain(runs)), parse_int=float))
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
 
 def word(outcome: Outcome) -> CaseWord:
@@ -202,7 +207,7 @@ def comparable(old: CaseState, new: CaseState) -> bool:
         return False
     if "unsupported" in (old.word, new.word):
         return True
-    if old.passed and new.passed:
+    if old.word == new.word == "pass":
         return old.runs == new.runs
     return not (old.first and new.first) or old.first == new.first
 
@@ -246,6 +251,11 @@ class PlannedCell:
     def by(self) -> str:
         """What follows the mode in the name of its line: the ways, if it has any."""
         return f" by {', '.join(self.ways)}" if self.ways else ""
+
+    @property
+    def others(self) -> _Labels:
+        """Companions that the plan asks for, next to the one that varies."""
+        return tuple(sorted((name, version) for name, version in self.companions.items() if name != self.package))
 
     @property
     def of_framework(self) -> bool:
@@ -323,28 +333,22 @@ def _plan(path: Path) -> PlannedSweep:
     return plan
 
 
-_Labels = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class VersionColumn:
+class VersionColumn(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One version of a line.
 
     Attributes:
         released: its date, or "".
-        records: none if it was not judged, or if the history was read from a file.
         gap: why it was not judged, in one line; "" if it was.
         companions: versions of the framework, of the companions that its version names, and of Python, in the newest
             record.
-        partial: how each record ended, if one did not end complete.
+        status: how each record ended, if one did not end complete.
     """
 
     version: str
-    released: str
-    records: tuple[JudgedVersion, ...] = ()
+    released: str = ""
     gap: str = ""
-    companions: Mapping[str, str] = field(default_factory=dict)
-    partial: tuple[str, ...] = ()
+    companions: Mapping[str, str] = struct_field(default_factory=dict)
+    status: tuple[str, ...] = ()
 
     @property
     def judged(self) -> bool:
@@ -352,8 +356,7 @@ class VersionColumn:
         return not self.gap
 
 
-@dataclass(frozen=True)
-class VersionLine:
+class VersionLine(Struct, frozen=True, forbid_unknown_fields=True):
     """Versions of one package, in the order of PEP 440.
 
     Attributes:
@@ -367,91 +370,88 @@ class VersionLine:
     device: str
     platform: str
     seed: int
-    fixed: _Labels
-    columns: tuple[VersionColumn, ...]
+    fixed: Mapping[str, str]
+    columns: tuple[VersionColumn, ...] = struct_field(name="versions")
 
     @property
     def name(self) -> str:
         """The line in words, such as "tf keras (tf 2.19.1), graph, x86_64 linux cpu"."""
         what = self.framework if self.package == self.framework else f"{self.framework} {self.package}"
-        with_ = f" ({', '.join(f'{name} {version}' for name, version in self.fixed)})" if self.fixed else ""
+        with_ = f" ({', '.join(f'{name} {version}' for name, version in self.fixed.items())})" if self.fixed else ""
         seed = f", seed {self.seed}" if self.seed else ""
         return f"{what}{with_}, {self.mode}, {self.platform or self.device}{seed}"
 
 
-_Key = tuple[str, str, str, str, str, int, _Labels]
-"""Framework, package, mode, device, platform, seed, fixed."""
+class JudgedLine(VersionLine, frozen=True):
+    """A line with the records of each column."""
+
+    records: tuple[tuple[JudgedVersion, ...], ...]
+
+
+_Key = tuple[str, str, _Place, _Labels]
+"""Framework, package, place, fixed."""
 
 _Versions = dict[str, list[JudgedVersion]]
 
 
-def lines(gathered: FolderContents) -> tuple[VersionLine, ...]:
+def lines(gathered: FolderContents) -> tuple[JudgedLine, ...]:
     """Every line of at least one judged version, by name.
 
     A line of a framework with one judged version is left out if that record is in a line of a companion.
     """
     result: dict[_Key, _Versions] = defaultdict(lambda: defaultdict(list))
-    cells = [cell for cell, _ in gathered.planned]
-    fixed_of = _Fixed(cell for cell in cells if not cell.of_framework)
-    pool = [*gathered.plain, *(one for cell, one in gathered.planned if one is not None and cell.of_framework)]
-    groups: dict[tuple[str, str, str, str, int], list[JudgedVersion]] = defaultdict(list)
-    for one in pool:
-        groups[one.framework, one.mode, one.device, one.platform, one.seed].append(one)
-    for (framework, mode, device, platform, seed), members in groups.items():
+    planned = [*zip(gathered.planned, _fixed([cell for cell, _ in gathered.planned]), strict=True)]
+    groups: dict[tuple[str, _Place], list[JudgedVersion]] = defaultdict(list)
+    companions: dict[_Key, _Versions] = defaultdict(lambda: defaultdict(list))
+    for one in (*gathered.plain, *(one for cell, one in gathered.planned if one is not None and cell.of_framework)):
+        groups[one.framework, one.place].append(one)
+        for package, version in one.labels:
+            companions[one.framework, package, one.place, one.without(package)][version].append(one)
+    for (framework, place), members in groups.items():
         for one in _one_for_each_version(members):
-            result[framework, framework, mode, device, platform, seed, ()][one.version].append(one)
-        for package, version, fixed, one in _with_other_companions(members):
-            result[framework, package, mode, device, platform, seed, fixed][version].append(one)
-    for cell, planned in gathered.planned:
-        if planned is not None and not cell.of_framework:
-            place = planned.mode, planned.device, planned.platform, planned.seed
-            result[cell.framework, cell.package, *place, fixed_of(cell)][cell.version].append(planned)
-    _join(result, gathered.plain)
-    return tuple(sorted(_made(result, cells, fixed_of), key=lambda line: line.name))
+            result[framework, framework, place, ()][one.version].append(one)
+    result |= {key: versions for key, versions in companions.items() if len(versions) > 1}
+    for (cell, judged), fixed in planned:
+        if judged is not None and not cell.of_framework:
+            result[cell.framework, cell.package, judged.place, fixed][cell.version].append(judged)
+    for one in gathered.plain:
+        for package, version in one.labels:
+            same = result.get((one.framework, package, one.place, one.without(package)))
+            if same is not None and all(one is not each for each in same[version]):
+                same[version].append(one)
+    return tuple(sorted(_made(result, [(cell, fixed) for (cell, _), fixed in planned]), key=lambda line: line.name))
 
 
-def _join(by_key: Mapping[_Key, _Versions], plain: Iterable[JudgedVersion]) -> None:
-    """Adds records without a plan to the lines of companions that a plan made."""
-    for one in plain:
-        for package, version in one.labels.items():
-            key = one.framework, package, one.mode, one.device, one.platform, one.seed, _but(one, package)
-            members = by_key.get(key)
-            if members is not None and all(one is not each for each in members[version]):
-                members[version].append(one)
-
-
-def _made(
-    by_key: Mapping[_Key, _Versions], planned: Sequence[PlannedCell], fixed_of: Callable[[PlannedCell], _Labels]
-) -> Iterator[VersionLine]:
+def _made(by_key: Mapping[_Key, _Versions], planned: Sequence[tuple[PlannedCell, _Labels]]) -> Iterator[JudgedLine]:
     elsewhere = {
         id(one)
-        for key, versions in by_key.items()
-        if key[1] != key[0] and len(versions) > 1
+        for (framework, package, *_), versions in by_key.items()
+        if package != framework and len(versions) > 1
         for members in versions.values()
         for one in members
     }
-    for key, versions in by_key.items():
-        framework, package, mode, device, platform, seed, fixed = key
+    for (framework, package, place, fixed), versions in by_key.items():
+        name, by, ways = place[0].partition(" by ")
         cells = [
             cell
-            for cell in planned
+            for cell, others in planned
             if cell.framework == framework
-            and cell.device in ("", device)
-            and _in_mode(cell, mode)
-            and (cell.of_framework if package == framework else (cell.package, fixed_of(cell)) == (package, fixed))
+            and cell.device in ("", place[1])
+            and cell.mode in ("", name)
+            and cell.by == by + ways
+            and (cell.of_framework if package == framework else (cell.package, others) == (package, fixed))
         ]
-        columns = tuple(sorted(_columns(versions, cells), key=lambda column: age(column.version)))
-        if package == framework and len(columns) == 1 and all(id(one) in elsewhere for one in columns[0].records):
+        pairs = sorted(_columns(versions, cells), key=lambda pair: age(pair[0].version))
+        columns, records = zip(*pairs, strict=True)
+        if package == framework and len(columns) == 1 and all(id(one) in elsewhere for one in records[0]):
             continue
-        yield VersionLine(framework, package, mode, device, platform, seed, fixed, columns)
+        yield JudgedLine(framework, package, *place, dict(fixed), columns, records)
 
 
-def _in_mode(cell: PlannedCell, mode: str) -> bool:
-    name, by, ways = mode.partition(" by ")
-    return cell.by == by + ways and cell.mode in ("", name)
-
-
-def _columns(versions: _Versions, cells: Sequence[PlannedCell]) -> Iterator[VersionColumn]:
+def _columns(
+    versions: _Versions, cells: Sequence[PlannedCell]
+) -> Iterator[tuple[VersionColumn, tuple[JudgedVersion, ...]]]:
+    """Each version that was judged or planned, and its records, the newest last."""
     records: dict[Version | str, list[tuple[str, JudgedVersion]]] = defaultdict(list)
     planned: dict[Version | str, list[PlannedCell]] = defaultdict(list)
     for version, members in versions.items():
@@ -459,20 +459,17 @@ def _columns(versions: _Versions, cells: Sequence[PlannedCell]) -> Iterator[Vers
     for cell in cells:
         planned[_same(cell.version)].append(cell)
     for key in {**records, **planned}:
-        judged = sorted(records[key], key=lambda pair: pair[1].started)
-        version = judged[-1][0] if judged else planned[key][-1].version
         released = next((cell.released for cell in planned[key] if cell.released), "")
-        if judged:
-            yield _column(version, released, tuple(one for _, one in judged))
+        if judged := sorted(records[key], key=lambda pair: pair[1].started):
+            version, newest = judged[-1]
+            companions = {**dict(newest.labels), newest.framework: newest.version, "python": newest.python}
+            status = tuple(one.status for _, one in judged)
+            partial = status if {*status} != {"complete"} else ()
+            yield VersionColumn(version, released, "", companions, partial), tuple(one for _, one in judged)
         else:
-            yield VersionColumn(version, released, gap=_gap(planned[key]))
-
-
-def _column(version: str, released: str, records: tuple[JudgedVersion, ...]) -> VersionColumn:
-    newest, statuses = records[-1], tuple(one.status for one in records)
-    companions = {**newest.labels, newest.framework: newest.version, "python": newest.python}
-    partial = statuses if any(status != "complete" for status in statuses) else ()
-    return VersionColumn(version, released, records, companions=companions, partial=partial)
+            cell = planned[key][-1]
+            outcome = "its record is missing" if cell.outcome == "judged" else cell.outcome
+            yield VersionColumn(cell.version, released, f"{outcome}: {cell.reason}" if cell.reason else outcome), ()
 
 
 def _same(version: str) -> Version | str:
@@ -481,65 +478,31 @@ def _same(version: str) -> Version | str:
     return Version(parsed.public) if known else text
 
 
-def _gap(planned: Sequence[PlannedCell]) -> str:
-    cell = planned[-1]
-    outcome = "its record is missing" if cell.outcome == "judged" else cell.outcome
-    return f"{outcome}: {cell.reason}" if cell.reason else outcome
-
-
-class _Fixed:
-    """What is fixed in the lines of companions that were planned.
+def _fixed(cells: Sequence[PlannedCell]) -> Iterator[_Labels]:
+    """For each cell, what is fixed in the line of its companion.
 
     Where each version of a companion was planned with one version of the framework, and these differ, the framework is
     of the companion's time and not fixed.
     """
-
-    def __init__(self, cells: Iterable[PlannedCell]) -> None:
-        self._with: dict[tuple[object, ...], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-        for cell in cells:
-            self._with[self._group(cell)][cell.version].add(cell.framework_version)
-
-    def __call__(self, cell: PlannedCell) -> _Labels:
-        """Versions by package."""
-        planned = self._with[self._group(cell)].values()
-        of_its_time = all(len(each) == 1 for each in planned) and len(set[str]().union(*planned)) > 1
-        return self._others(cell) if of_its_time else ((cell.framework, cell.framework_version), *self._others(cell))
-
-    def _group(self, cell: PlannedCell) -> tuple[object, ...]:
-        return cell.framework, cell.package, cell.mode, tuple(cell.ways), cell.device, self._others(cell)
-
-    def _others(self, cell: PlannedCell) -> _Labels:
-        return tuple(sorted((name, version) for name, version in cell.companions.items() if name != cell.package))
-
-
-def _labels(one: JudgedVersion) -> _Labels:
-    return tuple(sorted(one.labels.items()))
-
-
-def _but(one: JudgedVersion, package: str) -> _Labels:
-    """What is fixed in the line of a companion."""
-    return ((one.framework, one.version), *(pair for pair in _labels(one) if pair[0] != package))
+    planned: dict[tuple[object, ...], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    groups = [(c.framework, c.package, c.mode, tuple(c.ways), c.device, c.others) for c in cells]
+    for cell, group in zip(cells, groups, strict=True):
+        if not cell.of_framework:
+            planned[group][cell.version].add(cell.framework_version)
+    for cell, group in zip(cells, groups, strict=True):
+        frameworks = planned[group].values()
+        of_its_time = all(len(each) == 1 for each in frameworks) and len(set[str]().union(*frameworks)) > 1
+        yield cell.others if of_its_time else ((cell.framework, cell.framework_version), *cell.others)
 
 
 def _one_for_each_version(members: Sequence[JudgedVersion]) -> Iterator[JudgedVersion]:
     """The records of each version that have the companions most versions have; of equally common ones the newest."""
     combinations: dict[str, set[_Labels]] = defaultdict(set)
     for one in members:
-        combinations[one.version].add(_labels(one))
+        combinations[one.version].add(one.labels)
     common = Counter(labels for each in combinations.values() for labels in each)
     chosen = {
         version: max(each, key=lambda labels: (common[labels], [(name, age(number)) for name, number in labels]))
         for version, each in combinations.items()
     }
-    yield from (one for one in members if chosen[one.version] == _labels(one))
-
-
-def _with_other_companions(members: Sequence[JudgedVersion]) -> Iterator[tuple[str, str, _Labels, JudgedVersion]]:
-    """Package, its version, what is fixed, and the record, where only that package differs between records."""
-    places: dict[tuple[str, _Labels], list[tuple[str, JudgedVersion]]] = defaultdict(list)
-    for one in members:
-        for package, version in one.labels.items():
-            places[package, _but(one, package)].append((version, one))
-    for (package, fixed), result in places.items():
-        if len({version for version, _ in result}) > 1:
-            yield from ((package, version, fixed, one) for version, one in result)
+    yield from (one for one in members if chosen[one.version] == one.labels)

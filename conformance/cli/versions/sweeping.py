@@ -185,19 +185,18 @@ def _tell(total: int) -> Callable[[SweepCell, CellResult, bool], None]:
     return tell
 
 
-def _show(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _show(header: Sequence[str], rows: Iterable[Sequence[str]], longest: int = 200) -> None:
     console = Console()
     if not console.is_terminal:
         return put_entries(rows)
     table = Table(*(Column(name, overflow="fold") for name in header), box=SIMPLE_HEAD, pad_edge=False)
     for row in rows:
-        table.add_row(*(Text(one_line(cell, 200)) for cell in row))
+        table.add_row(*(Text(one_line(cell, longest)) for cell in row))
     console.print(table)
     return None
 
 
 COMMITTED = Path(__file__).parents[3] / "results" / "sweeps"
-HEADER = ("clause", "history", "what changed")
 
 
 @click.command()
@@ -219,17 +218,22 @@ def history(paths: tuple[Path, ...], clause: str | None, style: str, output: Pat
     """
     histories = read(paths or (COMMITTED,))
     if clause is not None:
-        histories = [selection for one in histories if (selection := one.only(clause)) is not None]
+        histories = [LineHistory(one.line, {clause: one.clauses[clause]}) for one in histories if clause in one.clauses]
         if not histories:
             raise click.BadParameter(f"no clause {clause!r} in these records", param_hint="--clause")
     if style == "json":
         put(compact(histories), output)
     elif style == "markdown" or output is not None:
         put(markdown(histories), output)
-    elif not Console().is_terminal:
-        put_entries((one.line.name, *row) for one in histories for row in rows(one, unchanged=clause is not None))
     else:
-        _show_history(histories, unchanged=clause is not None)
+        for one in histories:
+            entries = list(rows(one, unchanged=clause is not None))
+            if not Console().is_terminal:
+                put_entries((one.line.name, *entry) for entry in entries)
+                continue
+            click.echo(one_line(f"{one.line.name}: {summary(one)}", 2000))
+            if entries:
+                _show(("clause", "history", "what changed"), entries, 2000)
     return 0
 
 
@@ -254,13 +258,3 @@ def _with_histories(path: Path) -> list[Path]:
     if path == COMMITTED and not files:
         raise RecordError(path, "has no history", "name folders of records")
     return files if any(map(is_history, files)) else [path]
-
-
-def _show_history(histories: Sequence[LineHistory], *, unchanged: bool) -> None:
-    for one in histories:
-        click.echo(one_line(f"{one.line.name}: {summary(one)}", 2000))
-        table = Table(*(Column(name, overflow="fold") for name in HEADER), box=SIMPLE_HEAD, pad_edge=False)
-        for row in rows(one, unchanged=unchanged):
-            table.add_row(*(Text(one_line(cell, 2000)) for cell in row))
-        if table.row_count:
-            Console().print(table)
