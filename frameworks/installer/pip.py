@@ -38,7 +38,7 @@ def install(requirements: Sequence[str], pins: Mapping[str, str], indexes: Seque
     Raises:
         Unavailable: it cannot be done, with the last error in one line, or an extra that was asked for is not there.
     """
-    program = [sys.executable, "-m", "pip", "install"]
+    program = [sys.executable, "-m", "pip", "install", "--no-compile"]
     if by_uv():
         program = [str(uv.program()), "pip", "install", "--python", sys.executable, "--torch-backend=auto"]
     beside = [word for index in indexes for word in ("--extra-index-url", index)]

@@ -137,7 +137,7 @@ def test_install_falls_back_to_pip(
     monkeypatch.setenv(INSTALLER, variable)
     monkeypatch.setattr(uv, "program", lambda: "uv" if there else None)
     assert install.main(["torch"]) == 0
-    assert pip.programs == [f"{sys.executable} -m pip install"]
+    assert pip.programs == [f"{sys.executable} -m pip install --no-compile"]
 
 
 @pytest.mark.parametrize(("wanted", "there"), [("2.13.0", "2.13.0"), ("2.13.0", "2.13.0+cpu"), ("2.12.0", "2.12.0")])
