@@ -1,4 +1,4 @@
-"""Commands that read records: `conformance table`, `report` and `compare`."""
+"""Commands that read records: `conformance table`, `report`, `compare` and `accept`."""
 
 import difflib
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""`conformance run`: judges a framework, or trains a scenario in it."""
+"""`conformance run`: judges a framework, or trains a scenario in it. `conformance judge-model`: judges models."""
 
 import os
 import sys

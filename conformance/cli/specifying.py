@@ -1,4 +1,4 @@
-"""Commands that look up what is judged: `conformance spec` and `conformance ways`."""
+"""Commands that look up what is judged and what is known to fail: `spec`, `ways`, `findings` and `issue`."""
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Commands for the start: `conformance quickstart`, `new` and `install`.
+"""Commands for the start: `conformance quickstart`, `new`, `install` and `doctor`.
 
 The framework is imported and used in a separate process, which this module is too:
 `python -m conformance.cli.starting NAME DEVICE` writes a line of JSON before each step and after it.

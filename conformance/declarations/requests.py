@@ -1,4 +1,4 @@
-"""What asks a framework for each capability: a run of a recipe or a model, an interface, or a call of the contract.
+"""What asks a framework for each capability, and the comparison of the answer with what its adapter declares.
 
 The base classes refuse whatever an adapter leaves out, so that a request succeeds only where the adapter has it.
 """

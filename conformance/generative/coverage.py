@@ -1,4 +1,4 @@
-"""Coverage of generated cases: features, pairs of features, sequences of verbs, and clauses.
+"""Coverage of generated cases: features, pairs of them, sequences of verbs and clauses, and those never drawn.
 
     python -m tools drawn                       what the profile ci draws for the reference
     python -m tools drawn --framework torch     for another framework, which has to be installed

@@ -1,4 +1,5 @@
-"""The law of dropout masks: models whose gradients reveal each mask, and the values that follow from it.
+"""The law of dropout masks: models whose gradients reveal each mask, what follows from it, and chances of equal
+masks.
 
 The first weight has a row for each sample or place of a sequence, and the rows of its gradient are what the backward
 pass lets through dropout. So the mask is read off, and all gradients and the loss are computed from it. No weight is

@@ -1,4 +1,4 @@
-"""Checks a law for generated cases in a test: the first failure gives a verdict that names the broken clause."""
+"""The properties of generated cases by clause, and verdicts that name the clause which a failing case breaks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Reads known failures from adapters' packages: `findings.toml` has the causes, `expected` the snapshots of the judged
-series, one line for each known failure: `TEST  FINDING  SIGNATURE  [INSTRUCTION SETS]`.
+"""Known failures of adapters' packages: causes in `findings.toml`, snapshots of judged series in `expected`.
 
 A series is a version on a device in a mode. For an unjudged one the snapshot of the nearest judged one is taken. The
 nearest one is chosen by, in this order:

@@ -1,4 +1,5 @@
-"""Writes the record: the controller's side of the plugin. Workers hand their verdicts over as report properties.
+"""Writes the record, whether it is complete, and the end of a run. Workers hand their verdicts over as report
+properties.
 
 The end has the clauses that fail, what they demand and who says so, and counts.
 """

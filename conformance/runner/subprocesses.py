@@ -1,4 +1,4 @@
-"""Subprocesses of a command: they end with it, however it ends, and get time to write their record.
+"""Subprocesses of a command, which end with it and get time to write; their output; and what an adapter says in one.
 
 `python -m conformance.runner.subprocesses NAME DEVICE` prints it as JSON.
 """

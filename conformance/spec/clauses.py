@@ -1,4 +1,4 @@
-"""The specification: clauses as data, one TOML file for each family."""
+"""The specification: clauses as data, one TOML file for each family, whose tables are read strictly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A cell of a sweep or a bisection: a fresh environment, and one pytest run in it that writes one record."""
+"""Cells of a sweep or a bisection, each a fresh environment and one pytest run with one record, and engines for
+them."""
 
 import hashlib
 import importlib

@@ -1,4 +1,4 @@
-"""The plan of a sweep, a TOML file (docs/sweep.md has its keys), and its cells: one version in one mode each."""
+"""The plan of a sweep, a TOML file (docs/sweep.md has its keys), its cells, and names that no adapter can have."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Expected 8-bit moments: the paper's codes, the nearest code, and rounding bounds.
+"""8-bit Adam: expected moments by the paper's codes, the nearest code, and rounding bounds.
 
 Source: Dettmers et al. 2022, arXiv:2110.02861, section 2. u is the unit roundoff of float32.
 """

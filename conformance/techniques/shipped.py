@@ -1,4 +1,4 @@
-"""Whether what a framework ships keeps its values and gradients under a technique."""
+"""Whether what a framework ships, and models that it quantizes, keep their values under a technique."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base of framework classes: device and mode, declarations, refusals and their attempts."""
+"""Base of framework classes: device and mode, formats, declarations, refusals and their attempts."""
 
 from __future__ import annotations
 

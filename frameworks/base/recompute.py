@@ -1,4 +1,4 @@
-"""The cases of `Framework.recompute`, shared by all adapters: argument passing and errors.
+"""Recomputation, shared by all adapters: segments, and the cases of `Framework.recompute` with arguments and errors.
 
 An adapter gives the few operations that a case is made of: the function, the framework's recomputation call, and a
 function whose second run fails. It differentiates what `recomputed_call` returns, and does between the forward and the

@@ -1,4 +1,4 @@
-"""Base of the operations and layers that a framework ships, and inputs of their examples."""
+"""Base of the operations, layers, optimizers and functions that a framework ships, with inputs of their examples."""
 
 from __future__ import annotations
 

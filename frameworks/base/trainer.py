@@ -1,4 +1,4 @@
-"""Base of trainers: window loop, full state, and refusals by declaration."""
+"""Base of trainers: window loop, full state, traces, and refusals by declaration."""
 
 from __future__ import annotations
 

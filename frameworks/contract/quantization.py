@@ -1,4 +1,4 @@
-"""Number formats and quantizers of a framework, and their rules."""
+"""Number formats, quantizers, quantized models and 8-bit state of a framework, and their rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixture layers as Keras layers, and where each canonical parameter and buffer lives in them.
+"""The fixture model as a `keras.Model`: its layers, losses and outputs, and where each canonical parameter lives.
 
 Keras keeps dense kernels (inputs, outputs), convolution kernels (height, width, inputs, filters) and embeddings
 (entries, width), as the fixtures do; only attention's projections have other shapes, (width, heads, size) and

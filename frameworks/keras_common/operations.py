@@ -1,4 +1,4 @@
-"""The suite's operations as Keras calls, run as a Keras layer runs them: under the dtype policy."""
+"""The suite's operations and recomputation as Keras calls, run as a Keras layer runs them: under the dtype policy."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Keras optimizers from recipes, and their state by canonical names."""
+"""Keras optimizers, schedules and loss scaling from recipes, their state by canonical names, and options they lack."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence

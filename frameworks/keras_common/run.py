@@ -1,4 +1,4 @@
-"""One training run with Keras, on any backend."""
+"""One training run with Keras on any backend, of one rank or of several in one process."""
 
 import math
 from abc import abstractmethod

@@ -1,4 +1,4 @@
-"""Process-wide settings of Keras: what results may depend on, and settings that a run may leak."""
+"""Process-wide settings of Keras that results depend on or a run may leak, and the updates of its backend."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

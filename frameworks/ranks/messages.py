@@ -1,4 +1,4 @@
-"""Messages between a worker group and its ranks: numbered commands, and answers with the same numbers."""
+"""Messages between a worker group and its ranks: numbered commands, and answers; and the protocol for adapters."""
 
 import os
 import pickle

@@ -1,4 +1,5 @@
-"""`WorkerGroup`: a worker group, the processes of several ranks, which start and end together."""
+"""`WorkerGroup`: the processes of several ranks, which start and end together, with their folders, kept for later
+tests."""
 
 import atexit
 import fcntl

@@ -1,4 +1,4 @@
-"""Unsupported capabilities of the reference, and its default conventions."""
+"""Unsupported capabilities of the reference, its default conventions, and its settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failure of simulated ranks.
+"""Simulated ranks of the reference, their trainers, and the failure of a rank.
 
 A fault is a subclass of `ReferenceRankGroup` that overrides one of these:
     state       starting_weights, stream_seed, broadcast_buffers, schedule_steps, reshaped

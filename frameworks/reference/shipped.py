@@ -1,4 +1,4 @@
-"""The reference's operations with examples, and what techniques make of them."""
+"""The reference's operations and optimizers with examples, and what techniques make of them."""
 
 from __future__ import annotations
 

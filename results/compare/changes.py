@@ -1,4 +1,4 @@
-"""Kinds of differences between two records, and one difference.
+"""Kinds of differences between two records, and tests that cannot be compared, with the reason.
 
 A test is the same where its clause has one revision in both records and it trained the same recipes, whatever became of
 its code. That one record alone has a test is a change of the framework, unless the suite of the other record may not

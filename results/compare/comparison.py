@@ -1,4 +1,4 @@
-"""The changes between two records of one series, by kind.
+"""The changes between two records of one series by kind, and two sets of records, compared pair by pair.
 
 Verdicts are compared by what the framework did, expected or not: a failure that an expectation names is a failure, so
 an upgrade that turns a pass into a known failure is still shown. Tests that the two suites define differently are not

@@ -1,4 +1,4 @@
-"""The JSON form of a record and of its parts: `to_json`, `from_json`.
+"""The JSON form of a record and of its parts, and its published JSON Schema.
 
 What is written is byte-stable: keys are sorted, one space of indent, a newline at the end. What is read is not trusted:
 it becomes a record or is refused in one sentence, and what became a record can be written again.

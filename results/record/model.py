@@ -1,4 +1,4 @@
-"""The parts of a record. `results.record.encoding` has their JSON form."""
+"""The parts of a record and the outcomes of a test. `results.record.encoding` has their JSON form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records on disk: byte-stable, and readable without the suite that wrote them.
+"""Records and journals on disk: byte-stable, and readable without the suite that wrote them.
 
 A record is a JSON document of the published schema, `results/schema.json`. While a run lasts it is a journal
 (`results.record.reading`), which `load` reads as well.

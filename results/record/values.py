@@ -1,4 +1,4 @@
-"""Plain JSON values: numbers that JSON lacks, the byte-stable text of a document, and bounded reading.
+"""Plain JSON values (numbers that JSON lacks, byte-stable text, bounded reading), and the texts of a record.
 
 JSON has no infinity and no NaN. Wherever a record has a value (a check's `measured`, `bound`, `expected` and
 `derivation`, a recipe's field, an observation, a sample, a point of a curve, a norm) the strings "inf", "-inf" and

@@ -1,4 +1,4 @@
-"""The outcome of each clause in a run, and counts of clauses and tests by outcome."""
+"""The outcome of each clause in a run, counts by outcome, and texts of a record that act nowhere."""
 
 from __future__ import annotations
 

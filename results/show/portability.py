@@ -1,4 +1,4 @@
-"""One word for each clause across frameworks.
+"""One word for each clause across frameworks, and values that differ between them.
 
 The word is about the newest version of each framework among the records, whatever libraries its local label names, and
 of runs in one series about those of the newest label. The reference counts as a framework only if there is no other. A

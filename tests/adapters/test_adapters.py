@@ -1,4 +1,4 @@
-"""What adapters share: tables, refusals, the window, segments, recomputation, contract version, short stacks."""
+"""What adapters share: files, tables, refusals, the window, segments, recomputation, contract version, short stacks."""
 
 import math
 import sys

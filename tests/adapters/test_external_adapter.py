@@ -1,4 +1,4 @@
-"""An adapter that lives in a package of its own, the one of docs/adapters.md, does all that a built-in one does."""
+"""New adapters: what `conformance new` writes, and one in a package of its own does all that a built-in one does."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""Ranks as a field of the recipe: how batches are dealt, what a view of a rank group is, and which modes have them."""
+"""Ranks as a field of the recipe, worker groups and their processes, and Paddle's rendezvous."""
 
 import gc
 import json

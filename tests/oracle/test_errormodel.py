@@ -1,4 +1,4 @@
-"""The envelope catches errors that were planted, stays silent about correct runs, and is derived once."""
+"""The oracle: the scaler's automaton, envelopes of correct runs, and models quantized by rules."""
 
 import math
 import os

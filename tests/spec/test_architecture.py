@@ -1,4 +1,4 @@
-"""What import-linter does not see: the core needs no framework, and every test of the suites names its clause."""
+"""What import-linter and ruff do not see: imports, names of clauses in tests, and phrases."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Twins of the reference that misbehave as a framework may: they leak, refuse, waver, hang or abort."""
+"""Twins of the reference that misbehave as a framework may, and texts that strangers put into records."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The training loop of `conformance new loop` with mistakes that users make: the lines that differ."""
+"""The training loop of `conformance new loop` with mistakes that users make, and devices that are not there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records and journals for the tests of both."""
+"""Records and journals for tests, small ones, and reports of pytest."""
 
 import math
 from collections.abc import Iterable, Mapping

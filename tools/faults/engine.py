@@ -1,4 +1,5 @@
-"""Runs faults: the tests of the clauses that are about a fault, each clause up to its first failure.
+"""Runs faults: the tests of the clauses about a fault, each clause up to its first failure; or all, for the kill
+matrix.
 
 Only tests that pass without the fault count, so every framework is first run as it is (the baseline). A fault that its
 own clauses do not all catch is run through all other tests too, to tell whether anything else saw it.

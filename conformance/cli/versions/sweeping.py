@@ -1,4 +1,4 @@
-"""`conformance sweep`: one suite judges many versions, companions and modes."""
+"""`conformance sweep` judges many versions, companions and modes; `conformance history` shows what each one does."""
 
 import sys
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A case as a value: a model, a recipe, and a program of verbs. Its `repr` makes it again."""
+"""A case as a value: a model with data, a recipe, and a program of verbs. Its `repr` makes it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oracle's plays of a case: rounded to nearest, rounded at random, and unrounded."""
+"""The oracle's plays of a case on the reference, rounded to nearest, at random, and not; and the freedom they leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Features of a case: counted by coverage, and named by exclusions."""
+"""Features of a case, counted by coverage and named by exclusions; and recipes that a framework's declarations
+allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges a case: compares its play on the framework with the oracle's.
+"""Judges a case: compares its play on the framework with the oracle's, verb by verb.
 
 Where a verb rounds nothing, values must equal the oracle's bit for bit. Elsewhere the bound is `Ensemble.freedom` times
 the largest distance between the oracle and a member of an ensemble of randomly rounded runs, plus one unit in the last

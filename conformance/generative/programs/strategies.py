@@ -1,4 +1,4 @@
-"""Generates cases, with programs of verbs in a meaningful order."""
+"""Generates cases, with batches, external gradients and programs of verbs in a meaningful order."""
 
 from __future__ import annotations
 

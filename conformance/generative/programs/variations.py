@@ -1,4 +1,5 @@
-"""Plays a case in another way that must give the same result; no oracle is needed where both round alike."""
+"""Plays and generates a case in another way that must give the same result; where both round alike, without an
+oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion between NumPy and JAX arrays; both use the bfloat16 of `ml_dtypes`."""
+"""Conversion between NumPy and JAX arrays, which share `ml_dtypes`' bfloat16, and bytes saved for the backward pass."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Process-wide settings of JAX: what results may depend on, and settings that a run may leak."""
+"""Process-wide settings of JAX that results depend on or a run may leak, and the base of JAX's framework classes."""
 
 import os
 import platform

@@ -1,4 +1,5 @@
-"""Attempts with Keras' own calls on JAX, without this adapter's guards."""
+"""What Keras on JAX does not support, with reasons, and attempts with Keras' own calls, without this adapter's
+guards."""
 
 from __future__ import annotations
 

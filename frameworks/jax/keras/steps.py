@@ -1,4 +1,5 @@
-"""The training loop of Keras' guide for JAX: stateless calls of the model and its optimizer, in functions of `jax.jit`.
+"""The loop of Keras' guide for JAX: stateless calls of model and optimizer in functions of `jax.jit`, also
+distributed.
 
 The network and the optimizer of a plan hold no state of a run: that is a tuple of lists of arrays.
 """

@@ -1,4 +1,5 @@
-"""One training run with Keras on JAX, whose state is a tuple of arrays outside Keras' variables."""
+"""One training run with Keras on JAX, whose state is a tuple of arrays outside Keras' variables, and its
+checkpoints."""
 
 from __future__ import annotations
 

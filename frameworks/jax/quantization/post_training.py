@@ -1,4 +1,4 @@
-"""Post-training quantization of Linen modules by Qwix, if installed."""
+"""JAX's casts to 8-bit formats, its integer matmul, and quantization of Linen modules by Qwix, if installed."""
 
 import re
 import warnings

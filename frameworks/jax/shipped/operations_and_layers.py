@@ -1,4 +1,4 @@
-"""Operations of JAX and layers of Flax NNX with examples, and what techniques make of them."""
+"""Operations of JAX and layers of Flax NNX with examples, what techniques make of them, and state updated in place."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Optax optimizers for a recipe, and their state by canonical name."""
+"""Optax optimizers and JMP's or Flax's loss scale for a recipe, and their state by canonical name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,5 @@
-"""The compiled functions of a run: forward and backward, and the update, as JMP's and Flax's examples write them."""
+"""The compiled functions of a run, as JMP's and Flax's examples write them, and the layout of its arrays over a
+mesh."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""One training run, following the examples of Flax, Optax and JMP.
+"""One training run, following the examples of Flax, Optax and JMP: its readable state, checkpoints and traces.
 
 `sow` keeps what every layer returned. `perturb` adds a zero to it, and the gradient for that zero is the gradient for
 the output.

@@ -1,4 +1,4 @@
-"""Paddle tensors to NumPy arrays and back, in their true formats."""
+"""Paddle tensors to NumPy arrays and back, in their true formats, and the bytes that autograd saves."""
 
 import gc
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Settings that results depend on: Paddle's process-wide settings as text, and restoring them."""
+"""Settings that results depend on: Paddle's process-wide settings as text and restored, and the supported modes."""
 
 import ast
 from collections.abc import Callable, Iterator, Mapping

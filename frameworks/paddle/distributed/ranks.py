@@ -1,4 +1,4 @@
-"""One rank of a run of several Paddle processes: a member of their group, and its trainers.
+"""One rank of a run of several Paddle processes: a member of their group, its trainers, network and checkpoints.
 
 A rank's own are its random stream, its running statistics and the losses of its part of an open window.
 """

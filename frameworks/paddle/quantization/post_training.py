@@ -1,4 +1,4 @@
-"""Paddle's post-training quantization in the dynamic graph: `PTQ`, with absmax observers."""
+"""Paddle's post-training quantization in the dynamic graph (`PTQ` with absmax observers), and attempts."""
 
 import copy
 from collections.abc import Mapping, Sequence

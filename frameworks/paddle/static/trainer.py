@@ -1,4 +1,4 @@
-"""One training run in static mode: programs built once for each kind of batch, run by an `Executor`."""
+"""One training run in static mode, by programs for each kind of batch that an `Executor` runs, and its checkpoints."""
 
 from __future__ import annotations
 

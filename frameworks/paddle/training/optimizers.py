@@ -1,4 +1,4 @@
-"""Recipes' optimizers, learning-rate schedules and clipping in Paddle's own classes.
+"""Recipes' optimizers, schedules, clipping and loss scaling in Paddle's own classes, and options that these lack.
 
 The scaler's constructor asks the tracer for the expected place and disables the scaler on anything but a GPU, an XPU or
 a custom device, and `scale()` disables it for good unless the last precision scope of the process was a float16 one.

@@ -1,4 +1,4 @@
-"""One training run in dynamic mode, following Paddle's documentation."""
+"""One training run in dynamic mode, following Paddle's documentation, its readable state and its checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations on tensors: format, computation, and values saved for backward.
+"""Operations on tensors: format, computation, special functions, products, and values saved for backward.
 
 autograd has the first two, in a package whose import takes most of a second for SciPy's statistics and integration.
 """

@@ -1,4 +1,4 @@
-"""The forward pass of a fixture model: one layer after the other, on tensors."""
+"""The forward pass of a fixture model, one layer after the other, on tensors; and single operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taping a function, and recomputed calls, which run again in the backward pass.
+"""Tensors, taping a function, and recomputed calls, which run again in the backward pass.
 
 The tape is autograd's; what is added here is that several outputs share one tape, that each array of a container is
 an input of its own, that the trace stack is restored when the function raises, and recomputation.

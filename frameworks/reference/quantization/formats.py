@@ -1,4 +1,4 @@
-"""8-bit formats and integer products: one small method for each decision, which faults override."""
+"""8-bit formats, integer products and quantizers: one small method for each decision, which faults override."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Post-training quantization: one small method of the model for each decision, which faults override."""
+"""Post-training quantization and QAT: one small method for each decision, which faults override."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers' update rules, every arithmetic operation rounded to the format that the weights are stored in."""
+"""Optimizers' update rules, also of matrices, each operation rounded to the format that the weights are stored in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference's training run: one small method for each decision.
+"""The reference's training run and its state: one small method for each decision.
 
 A fault is a subclass that overrides one of these:
 

@@ -1,4 +1,4 @@
-"""Process-wide switches of TensorFlow and Keras: reading, scoping, restoring and reporting them."""
+"""Process-wide switches of TensorFlow and Keras, read, scoped, restored and reported; and TensorFlow's devices."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,5 @@
-"""Conversion between NumPy arrays and tensors, bit for bit; NumPy's bfloat16 is that of `ml_dtypes`."""
+"""Conversion between NumPy arrays and tensors, bit for bit, and the bytes that autograd saves. bfloat16 is
+`ml_dtypes`'."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Process-wide settings of PyTorch: what results may depend on, and settings that a run may leak."""
+"""Process-wide settings of PyTorch: what results may depend on, what a run or an attempt may leak, and the compiler."""
 
 import os
 import re

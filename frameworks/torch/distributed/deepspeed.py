@@ -1,4 +1,4 @@
-"""DeepSpeed's engine for a network: configuration, windows, and state."""
+"""DeepSpeed's engine for a network: configuration, windows, state, and the trainer and checkpoints of one rank."""
 
 import logging
 import math

@@ -1,4 +1,4 @@
-"""Keras on PyTorch, on one device."""
+"""Keras on PyTorch, on one device, and attempts with Keras' own calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's casts to 8-bit formats, and its integer matmul."""
+"""PyTorch's casts to 8-bit formats, integer matmul and quantizers, with their declared rules."""
 
 import warnings
 from collections.abc import Mapping

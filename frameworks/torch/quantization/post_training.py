@@ -1,4 +1,4 @@
-"""PyTorch's post-training quantization: `quantize_dynamic`, and `prepare` and `convert` of eager mode."""
+"""PyTorch's quantization of trained models and QAT: `quantize_dynamic`, `prepare`, `prepare_qat` and `convert`."""
 
 import copy
 import warnings

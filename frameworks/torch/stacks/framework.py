@@ -1,4 +1,4 @@
-"""Base of the modes that train by a library on top of PyTorch."""
+"""Base of the modes that train by a library on top of PyTorch, and small runs that the library's data loader feeds."""
 
 import logging
 import warnings

@@ -1,4 +1,4 @@
-"""PyTorch trained by `transformers.Trainer`, and one training run."""
+"""PyTorch trained by `transformers.Trainer`: one run and its parts, and attempts with Trainer's own calls."""
 
 from __future__ import annotations
 

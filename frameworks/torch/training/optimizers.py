@@ -1,4 +1,4 @@
-"""Optimizers, learning-rate schedulers and averages of the weights for a recipe, and their state by canonical name."""
+"""Optimizers, schedulers, loss scalers and averages of the weights for a recipe, and their state by canonical name."""
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping

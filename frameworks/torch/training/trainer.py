@@ -1,4 +1,4 @@
-"""One training run, following PyTorch's automatic mixed precision examples.
+"""One training run, following PyTorch's automatic mixed precision examples, and its checkpoints.
 
 The file is what PyTorch's tutorial on saving and loading calls a general checkpoint: a dictionary of the user's, which
 holds the `state_dict` of every part and what the training loop keeps itself.

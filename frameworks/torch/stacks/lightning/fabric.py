@@ -1,4 +1,4 @@
-"""Lightning Fabric as a framework of the suite, and one training run in the loop of its documentation."""
+"""Lightning Fabric as a framework of the suite, one training run in its documented loop, and attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lightning's Trainer as a framework of the suite, and one training run with automatic optimization."""
+"""Lightning's Trainer as a framework of the suite, one run with automatic optimization, and attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both modes of Lightning share: names and plugins of precisions, attempts, and less logging."""
+"""What both modes of Lightning share: precisions, attempts, small modules, and what Lightning makes of requests."""
 
 from __future__ import annotations
 
