@@ -35,10 +35,10 @@ CORE_S = {
     "torch-eager": 82.0,
     "torch-loop": 90.0,
     "tf-graph": 280.0,
-    "paddle-dygraph": 72.0,
+    "paddle-dygraph": 56.0,
     "paddle-static": 144.0,
     "paddle-dygraph-forced-scaler": 45.0,
-    "jax-jit": 400.0,
+    "jax-jit": 320.0,
 }
 """Seconds of work of `core`, by framework and mode; a run has two workers."""
 QUICK_S = 60.0

@@ -183,7 +183,7 @@ def baselines() -> tuple[Record, ...]:
 
 def _is_main(name: str) -> bool:
     series, _, mode = name.removesuffix(".json.gz").rpartition("-cpu-")
-    return (series.partition("-")[0], mode) in MAIN
+    return (series.partition("-")[0], mode) in MAIN and "-with-" not in series
 
 
 @cache

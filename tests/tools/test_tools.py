@@ -186,7 +186,7 @@ def series(request: pytest.FixtureRequest) -> tuple[Record, Selection]:
     paths = [
         path for path in listed(BASELINES) if path.name.endswith(f"-cpu-{request.param.partition('-')[2]}.json.gz")
     ]
-    (path,) = (path for path in paths if path.name.startswith(f"{request.param.partition('-')[0]}-"))
+    *_, path = (path for path in paths if path.name.startswith(f"{request.param.partition('-')[0]}-"))
     return load(path), read_selection(FOLDER / f"{request.param}.json")
 
 

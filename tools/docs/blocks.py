@@ -9,7 +9,7 @@ from conformance.scenarios.definitions import SCENARIOS
 from conformance.scenarios.table import FOLDER
 from conformance.scenarios.table import markdown as scenario_table
 from results.record.folders import listed, read
-from results.record.model import Outcome
+from results.record.model import UNJUDGED, Outcome
 from results.record.reading import Record, load
 from results.show import times
 from results.show.table import plain
@@ -38,8 +38,14 @@ RANK_FAMILIES = ("accumulation", "composition", "master", "recompute", "resume",
 
 @cache
 def committed() -> tuple[Record, ...]:
-    """Every committed record."""
-    return tuple(read([BASELINES]))
+    """Every committed record; of two of one series, from unlike processors, the one that judges more."""
+    records = read([BASELINES])
+    fullest = {record.series: record for record in sorted(records, key=_count_judged)}
+    return tuple(record for record in records if fullest[record.series] is record)
+
+
+def _count_judged(record: Record) -> int:
+    return sum(verdict.outcome not in UNJUDGED for verdict in record.verdicts)
 
 
 def _has_ranks(record: Record) -> bool:
