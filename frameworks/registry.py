@@ -1,5 +1,4 @@
-"""Finds adapters, by the entry-point group `conformance.frameworks` or as `package.module:Class`, and their
-`adapter.toml`.
+"""Finds adapters, by entry point (`conformance.frameworks`) or `package.module:Class`, and their `adapter.toml`.
 
 The entries of the suite's own pyproject.toml, the built-in adapters, are read from that file, as a checkout is no
 installed package; those of installed packages come from `importlib.metadata`.

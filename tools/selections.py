@@ -25,9 +25,9 @@ from conformance.spec.clauses import Level, load_clauses
 from conformance.test_ids.inventory import node_of
 from frameworks.registry import adapter_file
 from results.record.files import RecordError
-from results.record.folders import listed
 from results.record.model import UNJUDGED, Outcome
 from results.record.reading import Record, TestVerdict, load
+from tools.docs.blocks import committed
 from tools.faults import engine
 
 CORE_S = {
@@ -250,8 +250,7 @@ def main(arguments: Sequence[str]) -> int:
     """Makes the selections of the named records; returns the exit status."""
     matrix = engine.read()
     try:
-        for path in [Path(argument) for argument in arguments] or listed(BASELINES):
-            record = load(path)
+        for record in [load(Path(path)) for path in arguments] or committed():
             name = f"{record.series.framework}-{record.series.mode}"
             if not arguments and (name not in CORE_S or record.series.device != "cpu"):
                 continue

@@ -1,5 +1,4 @@
-"""The law of dropout masks: models whose gradients reveal each mask, what follows from it, and chances of equal
-masks.
+"""The law of dropout masks: models whose gradients reveal each mask, what follows, and chances of equal masks.
 
 The first weight has a row for each sample or place of a sequence, and the rows of its gradient are what the backward
 pass lets through dropout. So the mask is read off, and all gradients and the loss are computed from it. No weight is

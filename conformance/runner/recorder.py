@@ -1,5 +1,4 @@
-"""Writes the record, whether it is complete, and the end of a run. Workers hand their verdicts over as report
-properties.
+"""Writes the record, whether it is complete, and the end of a run. Workers pass verdicts on as report properties.
 
 The end has the clauses that fail, what they demand and who says so, and counts.
 """

@@ -1,5 +1,4 @@
-"""Cells of a sweep or a bisection, each a fresh environment and one pytest run with one record, and engines for
-them."""
+"""Cells of a sweep or a bisection, each a fresh environment and one pytest run with one record; and their engines."""
 
 import hashlib
 import importlib

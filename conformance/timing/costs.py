@@ -2,8 +2,6 @@
 
 A worker that has joined runs every test within `entered`; timing within it (`alone`) waits until the others are between
 two tests, and they wait for it. A run in a single process, or without POSIX locks, does not join and does not wait.
-
-Other workers of the same run wait meanwhile (`conformance.timing.costs`).
 """
 
 import os

@@ -1,5 +1,4 @@
-"""`WorkerGroup`: the processes of several ranks, which start and end together, with their folders, kept for later
-tests."""
+"""`WorkerGroup`: the processes of several ranks, which start and end together, their folders and their pool."""
 
 import atexit
 import fcntl

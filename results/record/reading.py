@@ -1,7 +1,7 @@
 """Records and journals on disk: byte-stable, and readable without the suite that wrote them.
 
-A record is a JSON document of the published schema, `results/schema.json`. While a run lasts it is a journal
-(`results.record.reading`), which `load` reads as well.
+A record is a JSON document of the published schema, `results/schema.json`. While a run lasts it is a journal,
+which `load` reads as well.
 
 A journal is JSON Lines. Every line has `at`, the seconds since the journal began, and a `kind`: `header`, with the
 record's header and the version of the schema; `started`, with the verdict of a test from which nothing follows;

@@ -28,9 +28,9 @@ from frameworks.base import Arguments, RankGroupTrainer, observed, split_across_
 from frameworks.contract import Capability, RankFailed, Unsupported
 from frameworks.ranks import Limits, RemoteRankGroup, WorkerGroup, close_all, worker_group_of
 from frameworks.reference import ReferenceFramework
-from tests.support.suite_runs import ROOT, environment, hang_limit, wait_for
+from tests.support.suite_runs import ROOT, assert_gone, environment, gone, hang_limit, wait_for
 from tests.support.suite_runs import run as run_to_its_end
-from tests.support.toy_ranks import PATIENT, TOY, Clock, assert_clean, assert_gone, each, gone, rank_group, toy
+from tests.support.toy_ranks import PATIENT, TOY, Clock, assert_clean, each, rank_group, toy
 
 EXACT = Recipe(SGD(2.0**-4))
 

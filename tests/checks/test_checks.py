@@ -387,7 +387,7 @@ def test_same_bits_tells_signs_of_zero_and_integers_apart() -> None:
     assert not same_bits(np.arange(3, dtype=np.int8), np.arange(3, dtype=np.int16))
 
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="sockets are read in /proc")
+needs_proc = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="sockets are read in /proc")
 CHILD = """
 import socket, sys
 family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
@@ -397,6 +397,7 @@ sys.stdin.read()
 """
 
 
+@needs_proc
 @pytest.mark.parametrize(
     ("address", "inside"), [("127.0.0.1", True), ("127.1.2.3", True), ("0.0.0.0", False), ("::1", True), ("::", False)]
 )
@@ -417,6 +418,7 @@ def test_listeners_below_finds_a_child(address: str, inside: bool) -> None:
     assert [(own.address, own.inside) for own in below if own.pid == child.pid] == [(address, inside)]
 
 
+@needs_proc
 def test_listeners_leave_out_connections() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         ports = {own.port for own in listeners(os.getpid())}
@@ -424,6 +426,7 @@ def test_listeners_leave_out_connections() -> None:
         assert client.getsockname()[1] not in ports
 
 
+@needs_proc
 def test_listeners_of_an_ended_process_are_none() -> None:
     with subprocess.Popen(["true"]) as ended:
         pass

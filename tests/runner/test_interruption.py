@@ -20,6 +20,7 @@ from tests.support.suite_runs import (
     TIMEOUTS,
     WORKERS,
     Ended,
+    assert_gone,
     by_case,
     checkout,
     command,
@@ -29,7 +30,6 @@ from tests.support.suite_runs import (
     wait_for,
 )
 from tests.support.suite_runs import running as started
-from tests.support.toy_ranks import assert_gone
 
 SUITE = """
 import os

@@ -11,8 +11,7 @@ import pytest
 from results.record.files import RecordError
 from results.record.reading import Journal, load
 from tests.support.recorded import header
-from tests.support.suite_runs import checkout, conformance, hang_limit, judge, running, wait_for
-from tests.support.toy_ranks import assert_gone
+from tests.support.suite_runs import assert_gone, checkout, conformance, hang_limit, judge, running, wait_for
 
 SUITE = """
 import os

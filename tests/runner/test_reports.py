@@ -1,5 +1,4 @@
-"""What a run reports: pytest's JUnit report has clause, outcome, signature and how to repeat each test, and what it
-trained.
+"""What a run reports: pytest's JUnit report has clause, outcome, signature, how to repeat a test, and its training.
 
 At the end of a run of a user's own adapter are the clauses that fail with their rule, then counts with reasons.
 """

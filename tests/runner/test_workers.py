@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from conformance.runner import workers
-from conformance.runner.ordering import FixedShares, split_by_worker
 from results.record.model import Outcome, Record
 from results.record.reading import load
 from tests.support.suite_runs import WORKERS, by_case, checkout, judge, outcomes
@@ -72,8 +71,6 @@ def test_mappings_are_counted() -> None:
         each.close()
 
 
-pytest.importorskip("xdist")
-
 SUITES = "conformance/suites"
 ORDERED = [
     f"{SUITES}/{name}"
@@ -97,11 +94,17 @@ class Node:
         self.shutting_down = True
 
 
-def shares(workers: int) -> list[list[str]]:
+@pytest.fixture
+def ordering() -> Any:
+    """The module of the order, which needs pytest-xdist."""
+    return pytest.importorskip("conformance.runner.ordering")
+
+
+def shares(ordering: Any, workers: int) -> list[list[str]]:
     """What each of so many workers runs, in its order."""
     given: Any = SimpleNamespace(option=SimpleNamespace(tx=["popen"] * workers, loadscopereorder=True))
     given.getvalue = lambda name: getattr(given.option, name)
-    scheduler = FixedShares(given)
+    scheduler = ordering.FixedShares(given)
     nodes: list[Any] = [Node(f"gw{number}") for number in range(workers)]
     for node in nodes:
         scheduler.add_node(node)
@@ -111,33 +114,32 @@ def shares(workers: int) -> list[list[str]]:
     return [[ORDERED[number] for number in node.sent] for node in nodes]
 
 
-def test_two_workers_run_fixed_shares_in_the_order_of_collection() -> None:
+def test_two_workers_run_fixed_shares_in_the_order_of_collection(ordering: Any) -> None:
     others = [test for test in ORDERED if "laws" not in test and "resume" not in test]
-    assert sorted(shares(2)) == sorted([others, [test for test in ORDERED if test not in others]])
+    assert sorted(shares(ordering, 2)) == sorted([others, [test for test in ORDERED if test not in others]])
 
 
-def test_one_worker_runs_all_in_the_order_of_collection() -> None:
-    assert shares(1) == [ORDERED]
+def test_one_worker_runs_all_in_the_order_of_collection(ordering: Any) -> None:
+    assert shares(ordering, 1) == [ORDERED]
 
 
-def test_a_third_worker_runs_nothing() -> None:
-    assert sorted(map(len, shares(3))) == [0, 3, 3]
+def test_a_third_worker_runs_nothing(ordering: Any) -> None:
+    assert sorted(map(len, shares(ordering, 3))) == [0, 3, 3]
 
 
-def test_each_part_begins_with_tests_that_stop_the_others_and_goes_on_with_long_ones() -> None:
+def test_each_part_begins_with_tests_that_stop_the_others_and_goes_on_with_long_ones(ordering: Any) -> None:
     alone, last, seconds = frozenset({"t1", "t2", "t3"}), frozenset({"z"}), {"c": 3.0, "d": 9.0, "g": 5.0, "z": 9.0}
     parts = ["t1", "t3", "d", "c", "a"], ["t2", "g", "e", "f", "h", "z"]
-    assert split_by_worker(["z", "a", "c", "d", "e", "f", "g", "h", "t1", "t2", "t3"], 2, alone, last, seconds) == [
-        *parts[0],
-        *parts[1],
-    ]
+    assert ordering.split_by_worker(
+        ["z", "a", "c", "d", "e", "f", "g", "h", "t1", "t2", "t3"], 2, alone, last, seconds
+    ) == [*parts[0], *parts[1]]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 20])
-def test_every_test_is_dealt_once(workers: int) -> None:
+def test_every_test_is_dealt_once(ordering: Any, workers: int) -> None:
     tests = [f"t{number}" for number in range(11)]
     for alone in (tests, tests[:5], []):
-        order = split_by_worker(tests, workers, frozenset(alone), frozenset(tests[3:5]), {"t9": 4.0})
+        order = ordering.split_by_worker(tests, workers, frozenset(alone), frozenset(tests[3:5]), {"t9": 4.0})
         assert sorted(order) == sorted(tests)
         assert workers > 1 or set(order[-2:]) == set(tests[3:5])
 

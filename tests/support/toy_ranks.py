@@ -17,7 +17,7 @@ from frameworks.contract import Capability, Unsupported
 from frameworks.ranks import Limits, RemoteRankGroup, WorkerGroup, group_seconds, worker_group_of
 from frameworks.ranks.messages import Answer
 from frameworks.ranks.worker_group import RankProcess
-from tests.support.suite_runs import hang_limit, wait_for
+from tests.support.suite_runs import assert_gone, hang_limit
 
 
 class StrangeError(Exception):
@@ -220,23 +220,6 @@ def rank_group(worker_group: WorkerGroup, start: int = 0, recipe: str = "") -> R
 def each(*arguments: Any) -> list[Arguments]:
     """One argument for each rank."""
     return [Arguments((argument,)) for argument in arguments]
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended, whoever has to reap it."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return Path("/proc").is_dir()
-
-
-def assert_gone(pids: Sequence[int]) -> None:
-    """Waits for the processes to end."""
-    wait_for(lambda: all(map(gone, pids)))
 
 
 def assert_clean(worker_group: WorkerGroup, pids: Sequence[int]) -> None:

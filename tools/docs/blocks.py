@@ -39,13 +39,13 @@ RANK_FAMILIES = ("accumulation", "composition", "master", "recompute", "resume",
 @cache
 def committed() -> tuple[Record, ...]:
     """Every committed record; of two of one series, from unlike processors, the one that judges more."""
+
+    def count_judged(record: Record) -> int:
+        return sum(verdict.outcome not in UNJUDGED for verdict in record.verdicts)
+
     records = read([BASELINES])
-    fullest = {record.series: record for record in sorted(records, key=_count_judged)}
+    fullest = {record.series: record for record in sorted(records, key=count_judged)}
     return tuple(record for record in records if fullest[record.series] is record)
-
-
-def _count_judged(record: Record) -> int:
-    return sum(verdict.outcome not in UNJUDGED for verdict in record.verdicts)
 
 
 def _has_ranks(record: Record) -> bool:

@@ -1,5 +1,4 @@
-"""Runs faults: the tests of the clauses about a fault, each clause up to its first failure; or all, for the kill
-matrix.
+"""Runs faults: the tests of the clauses about each, a clause up to its first failure; all for the kill matrix.
 
 Only tests that pass without the fault count, so every framework is first run as it is (the baseline). A fault that its
 own clauses do not all catch is run through all other tests too, to tell whether anything else saw it.

@@ -36,9 +36,6 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from frameworks.contract import Trainer, Unsupported, Update
 
-"""The observable state after a verb: its result as "result/...", the run's state by the prefixes of `Trainer.state`.
-"""
-
 
 @dataclass(frozen=True)
 class Play:

@@ -1,5 +1,4 @@
-"""Features of a case, counted by coverage and named by exclusions; and recipes that a framework's declarations
-allow."""
+"""Features of a case, counted by coverage and named by exclusions; and recipes that a framework can train."""
 
 from __future__ import annotations
 

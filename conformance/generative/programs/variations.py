@@ -1,5 +1,4 @@
-"""Plays and generates a case in another way that must give the same result; where both round alike, without an
-oracle."""
+"""Another way to play a case that must give the same result, without an oracle where both round alike."""
 
 from __future__ import annotations
 

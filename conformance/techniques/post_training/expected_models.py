@@ -1,5 +1,4 @@
-"""Expected results of quantized dense layers, by the declared rule and the reported codes; int8 layers under
-outliers.
+"""Expected results of quantized dense layers, by the declared rule and the reported codes; bounds under outliers.
 
 u is the unit roundoff of float32. Inputs are drawn so that no quotient is near to half-way between two codes; a layer's
 output is then known up to float32 rounding.

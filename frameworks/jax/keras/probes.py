@@ -1,5 +1,4 @@
-"""What Keras on JAX does not support, with reasons, and attempts with Keras' own calls, without this adapter's
-guards."""
+"""What Keras on JAX does not support, with reasons, and attempts with Keras' own calls without guards."""
 
 from __future__ import annotations
 

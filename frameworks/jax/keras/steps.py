@@ -1,5 +1,4 @@
-"""The loop of Keras' guide for JAX: stateless calls of model and optimizer in functions of `jax.jit`, also
-distributed.
+"""The loop of Keras' guide for JAX: stateless calls of model and optimizer under `jax.jit`, also distributed.
 
 The network and the optimizer of a plan hold no state of a run: that is a tuple of lists of arrays.
 """

@@ -1,5 +1,4 @@
-"""One training run with Keras on JAX, whose state is a tuple of arrays outside Keras' variables, and its
-checkpoints."""
+"""One training run with Keras on JAX, whose state is a tuple of arrays outside the variables, and its checkpoints."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The compiled functions of a run, as JMP's and Flax's examples write them, and the layout of its arrays over a
-mesh."""
+"""The compiled functions of a run, as JMP's and Flax's examples write them, and the mesh layout of its arrays."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

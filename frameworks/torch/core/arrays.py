@@ -1,5 +1,4 @@
-"""Conversion between NumPy arrays and tensors, bit for bit, and the bytes that autograd saves. bfloat16 is
-`ml_dtypes`'."""
+"""Conversion between NumPy arrays and tensors, bit for bit (bfloat16 is `ml_dtypes`'), and bytes saved by autograd."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
